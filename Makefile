@@ -1,0 +1,40 @@
+# What a person does is in README.md. Everything here may be repeated.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+TOOLS := target/tools
+OPERATOR := target/release/etcd-operator
+# Tests that need nothing but cargo.
+FAST := --lib --bins --test document --test exhaustive --test generated --test plan --test simulation --test tidy
+
+.PHONY: help tools etcd build demo demo-stop fmt lint check test bench
+
+help: ## This list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+tools:
+	@tests/tools/protoc.sh $(TOOLS)/protoc
+
+etcd-%: tools
+	@tests/tools/etcd.sh $(TOOLS)/etcd $*
+
+build: tools ## The release binary
+	cargo build --release
+
+demo: build etcd-3.6 ## The story on this machine, in under 30 s once built
+	@tests/tools/demo.sh $(OPERATOR) $(TOOLS)/etcd/3.6
+
+demo-stop: ## Stops what demo left running
+	@tests/tools/demo.sh $(OPERATOR) $(TOOLS)/etcd/3.6 stop
+
+lint: tools
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+
+check: lint ## Lints, and the tests that need nothing: a few minutes cold
+	cargo test $(FAST)
+
+test: check etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carries a promise, on real etcd
+	cargo test --test etcd_live
+
+bench: build etcd-3.6 ## The numbers, as a table
+	cargo bench --bench numbers

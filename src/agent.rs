@@ -1,0 +1,342 @@
+//! Host mode: one document, one host, etcd kept alive, until SIGTERM; etcd stays.
+//!
+//! `observe` gathers, `apply` acts, `driver` keeps the process, `socket` answers the command line.
+//! The loop here only waits: for time, for the process' end, for a signal, for a question.
+
+mod apply;
+pub mod driver;
+mod observe;
+mod publish;
+pub mod socket;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::unix::AsyncFd;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::document;
+use crate::etcd::store::StoreError;
+use crate::member::starts;
+use crate::observed::{Observed, Writing};
+use crate::paths::Paths;
+use crate::plan::{Hold, Plan};
+use crate::runtime::{Runtime, reconcile};
+use crate::spec::ClusterSpec;
+use crate::state::{self, StateError};
+use crate::status::Status;
+use crate::tls::{Certificates, TlsError};
+use driver::{Driver as _, ProcessDriver};
+
+pub use publish::{Report, report};
+pub use socket::Request;
+
+/// Why a pass, or the start of the agent, failed.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// Another agent, or a command, works on this directory.
+    #[error("{} is held by process {}: one agent at a time works on a directory", path.display(), pid.map_or_else(|| "?".to_owned(), |it| it.to_string()))]
+    Locked {
+        /// The lock.
+        path: PathBuf,
+        /// Who holds it.
+        pid: Option<u32>,
+    },
+    /// A record could not be read or written.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// Certificates.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The guard could not be started at all.
+    #[error("failed to start the guard")]
+    Spawn {
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The guard did not start etcd.
+    #[error("the guard did not start etcd: {why}")]
+    Guard {
+        /// Why.
+        why: String,
+    },
+    /// etcd did not end.
+    #[error("etcd (pid {pid}) did not end within 60 s after SIGTERM; it is left alone")]
+    StopTimeout {
+        /// Its id.
+        pid: u32,
+    },
+    /// A step is no longer allowed by what a second look shows.
+    #[error("a step is not taken after a second look: {0}")]
+    NoPermit(Hold),
+    /// A call to etcd failed.
+    #[error("failed to {what}: {why}")]
+    Etcd {
+        /// Which call.
+        what: &'static str,
+        /// etcd's reason.
+        why: String,
+    },
+    /// A step that the system refused.
+    #[error("failed to {what} {}", path.display())]
+    System {
+        /// The step.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// Host mode's [`Runtime`].
+pub struct Agent {
+    paths: Paths,
+    driver: ProcessDriver,
+    certificates: Certificates,
+    memory: Memory,
+    telemetry: Option<Arc<crate::telemetry::Metrics>>,
+}
+
+/// What is kept from pass to pass: nothing that a decision could not do without.
+#[derive(Default)]
+struct Memory {
+    /// The last connection: open until the next look.
+    client: Option<etcd_client::Client>,
+    /// The process for which a write was acknowledged.
+    write_proven: Option<u32>,
+    /// The last attempt's answer.
+    last_write: Option<Writing>,
+    /// A pass before.
+    numbers: Option<crate::etcd::metrics::Numbers>,
+    /// What timedated said, and when (seconds since boot).
+    kernel_synchronised: Option<(bool, u64)>,
+    /// For transition times, and so that only changes are told.
+    published: Option<Report>,
+    /// The last refusal or hold that was logged.
+    told: Option<String>,
+    /// How often the document was read; 0 in a command that runs without an agent.
+    generation: i64,
+}
+
+/// The lock on the directory, for as long as it is held.
+pub struct DirectoryLock {
+    _file: File,
+}
+
+/// Who takes the directory's lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locking {
+    /// An agent: alone. A command that looks meanwhile is waited for, another agent is not.
+    Agent,
+    /// A command that acts: alone, or not at all.
+    Act,
+    /// A command that looks: beside others that look.
+    Look,
+}
+
+/// How long an agent waits for commands that look.
+const LOCK_PATIENCE: Duration = Duration::from_secs(15);
+
+/// Takes the directory's lock; the second of two agents is refused.
+pub fn lock(paths: &Paths, locking: Locking) -> Result<DirectoryLock, AgentError> {
+    use rustix::fs::FlockOperation;
+    state::create_private_dir(&paths.lib)?;
+    state::create_private_dir(&paths.run)?;
+    let path = paths.operator_lock();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(|source| AgentError::System {
+            what: "open",
+            path: path.clone(),
+            source,
+        })?;
+    let operation = match locking {
+        Locking::Look => FlockOperation::NonBlockingLockShared,
+        Locking::Agent | Locking::Act => FlockOperation::NonBlockingLockExclusive,
+    };
+    let begin = crate::clock::since_boot();
+    loop {
+        if rustix::fs::flock(&file, operation).is_ok() {
+            return Ok(DirectoryLock { _file: file });
+        }
+        let other_agent = std::os::unix::net::UnixStream::connect(paths.socket()).is_ok();
+        if locking != Locking::Agent
+            || other_agent
+            || crate::clock::since_boot() > begin + LOCK_PATIENCE
+        {
+            return Err(AgentError::Locked {
+                pid: crate::process::lock_holder(&path),
+                path,
+            });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+impl Agent {
+    /// An agent over these paths. Nothing is touched yet.
+    pub fn new(paths: &Paths, telemetry: Option<Arc<crate::telemetry::Metrics>>) -> Self {
+        Agent {
+            paths: paths.clone(),
+            driver: ProcessDriver::new(paths),
+            certificates: Certificates::at(paths.tls()),
+            memory: Memory::default(),
+            telemetry,
+        }
+    }
+
+    /// One look and no act: what a command prints where no agent runs.
+    pub async fn look(&mut self, spec: &ClusterSpec) -> Report {
+        let observed = self.observe(spec).await;
+        let plan = crate::plan::plan(spec, &observed);
+        let status = crate::status::status(spec, &observed, &plan);
+        self.report(spec, &observed, &status)
+    }
+}
+
+impl Runtime for Agent {
+    type Error = AgentError;
+
+    async fn observe(&mut self, spec: &ClusterSpec) -> Observed {
+        self.gather(spec).await
+    }
+
+    async fn publish(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        status: &Status,
+    ) -> Result<(), AgentError> {
+        self.tell(spec, observed, status)
+    }
+
+    async fn execute(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        plan: &Plan,
+    ) -> Result<(), AgentError> {
+        self.act(spec, observed, plan).await
+    }
+}
+
+/// What the loop woke up for.
+enum Wake {
+    Time,
+    Death,
+    Reload,
+    Ask(socket::Question),
+    End,
+}
+
+/// Runs until SIGTERM or SIGINT. etcd stays.
+pub async fn run(
+    paths: &Paths,
+    config: &Path,
+    spec: ClusterSpec,
+    telemetry: Option<Arc<crate::telemetry::Metrics>>,
+) -> Result<(), AgentError> {
+    let _lock = lock(paths, Locking::Agent)?;
+    let signals = |kind| {
+        signal(kind).map_err(|source| AgentError::System {
+            what: "listen for signals",
+            path: PathBuf::new(),
+            source,
+        })
+    };
+    let mut terminate = signals(SignalKind::terminate())?;
+    let mut interrupt = signals(SignalKind::interrupt())?;
+    let mut hangup = signals(SignalKind::hangup())?;
+    let (sender, mut questions) = mpsc::channel(8);
+    let _socket = socket::serve(paths, sender)?;
+    let mut agent = Agent::new(paths, telemetry);
+    agent.place_guard()?;
+    let mut spec = spec;
+    agent.memory.generation = 1;
+    tracing::info!(cluster = %spec.name, size = spec.size, document = %config.display(), "operator started");
+    loop {
+        let wait = match reconcile(&mut agent, &spec).await {
+            Ok(wait) => wait,
+            Err(error) => {
+                agent.log_once(&chain(&error));
+                Duration::from_secs(1)
+            }
+        };
+        let death = agent.driver.death();
+        let wake = tokio::select! {
+            () = tokio::time::sleep(wait) => Wake::Time,
+            () = ended(death) => Wake::Death,
+            _ = terminate.recv() => Wake::End,
+            _ = interrupt.recv() => Wake::End,
+            _ = hangup.recv() => Wake::Reload,
+            Some(question) = questions.recv() => Wake::Ask(question),
+        };
+        match wake {
+            Wake::Time => {}
+            Wake::Death => tracing::warn!("etcd's process ended"),
+            Wake::End => {
+                tracing::info!("operator ends; etcd stays");
+                return Ok(());
+            }
+            Wake::Reload => {
+                // A person asks for another try: what was counted against etcd is forgotten.
+                starts::clear(paths);
+                match document::read(config) {
+                    Ok(read) => {
+                        tracing::info!(changed = read != spec, "document read again");
+                        spec = read;
+                        agent.memory.generation += 1;
+                    }
+                    Err(problems) => {
+                        for problem in &problems.0 {
+                            tracing::error!("{}: {problem}", config.display());
+                        }
+                        tracing::error!("the document is refused; the one before stays in force");
+                    }
+                }
+            }
+            Wake::Ask(question) => {
+                agent.answer(&spec, question).await;
+            }
+        }
+    }
+}
+
+/// An error with all its sources.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(it) = source {
+        text.push_str(": ");
+        text.push_str(&it.to_string());
+        source = it.source();
+    }
+    text
+}
+
+/// Until the process behind the descriptor ends; forever where there is none.
+async fn ended(descriptor: Option<std::os::fd::OwnedFd>) {
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe to call; an owned descriptor is what makes it sound"
+    )]
+    let registered = descriptor.and_then(|it| AsyncFd::new(it).ok());
+    let Some(descriptor) = registered else {
+        return std::future::pending().await;
+    };
+    let _ = descriptor.readable().await;
+}

@@ -1,0 +1,324 @@
+//! Acts, one step of the plan after the other, and stops at the first failure.
+
+use std::fs;
+
+use super::driver::Driver as _;
+use super::{Agent, AgentError};
+use crate::clock;
+use crate::etcd::{client, store};
+use crate::member::place::{self, HostPlace};
+use crate::member::records::{self, IdentityFile};
+use crate::member::{facts, starts};
+use crate::observed::{Clock, Observed, Process, Writing};
+use crate::plan::permit::{Declared, Grounds, Permit, to_interrupt};
+use crate::plan::{Plan, Upkeep};
+use crate::spec::ClusterSpec;
+use crate::state;
+use crate::tls::{ADMIN, Leaves, Validity};
+use crate::version::Version;
+
+/// After defragmenting, the database must be below this share of the quota before writes are
+/// accepted again (rule D28).
+const REGAINED_PERCENT: u64 = 80;
+
+impl Agent {
+    /// Carries out a plan.
+    pub(super) async fn act(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        plan: &Plan,
+    ) -> Result<(), AgentError> {
+        let place = place::resolve(&self.paths, spec);
+        for step in &plan.upkeep {
+            self.step(spec, observed, &place, step).await?;
+        }
+        // Membership changes need more than one host, which the document does not accept yet.
+        Ok(())
+    }
+
+    async fn step(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        place: &HostPlace,
+        step: &Upkeep,
+    ) -> Result<(), AgentError> {
+        if !matches!(step, Upkeep::ProbeWrite) {
+            self.log_once(&step.describe());
+        }
+        match step {
+            Upkeep::AdoptIdentity => self.adopt_identity(place),
+            Upkeep::LatchIdentity { version, quota } => {
+                self.latch_identity(spec, place, *version, *quota)
+            }
+            Upkeep::MintCertificates(_) => self.mint_certificates(spec, observed, place),
+            Upkeep::MintClients => self.mint_clients(spec, observed, place),
+            Upkeep::Start(_) => self.start(spec, place).await,
+            Upkeep::Stop(permit) => {
+                self.permitted(observed, *permit)?;
+                self.driver.stop().await
+            }
+            Upkeep::Restart(permit) => {
+                self.permitted(observed, *permit)?;
+                self.driver.stop().await?;
+                self.start(spec, place).await
+            }
+            Upkeep::ProbeWrite => self.probe_write(observed).await,
+            Upkeep::RecordServed => self.record_served(observed, place),
+            Upkeep::RegainSpace(permit) => {
+                self.permitted(observed, *permit)?;
+                self.regain_space(observed).await
+            }
+        }
+    }
+
+    /// The second half of the pair: the permit is asked for again right before the act.
+    fn permitted(&mut self, observed: &Observed, permit: Permit) -> Result<(), AgentError> {
+        let instance = observed.instances.first();
+        let member = instance
+            .and_then(|it| it.service.details)
+            .map(|it| it.member);
+        let declared = match permit.grounds() {
+            Grounds::QuorumSurvives => None,
+            Grounds::DeclaredOutage(declared) => Some(declared),
+        };
+        let alone = instance.is_some_and(|it| it.alone);
+        if declared != Some(Declared::SizeZero) || member.is_some() {
+            to_interrupt(&observed.membership, member, alone, declared)
+                .map_err(AgentError::NoPermit)?;
+        }
+        // What was planned for one process is not done to another.
+        match (instance.map(|it| it.process), self.driver.look()) {
+            (Some(Process::Running { pid, .. }), Process::Running { pid: now, .. })
+                if pid == now =>
+            {
+                Ok(())
+            }
+            _ => Err(AgentError::Etcd {
+                what: "interrupt etcd",
+                why: "its process changed meanwhile".to_owned(),
+            }),
+        }
+    }
+
+    fn adopt_identity(&self, place: &HostPlace) -> Result<(), AgentError> {
+        let marker: Option<IdentityFile> = state::load(&records::marker_path(&place.storage_dir))?;
+        if let Some(marker) = marker {
+            state::create_private_dir(&self.paths.member())?;
+            state::save(&self.paths.identity(), &marker)?;
+        }
+        Ok(())
+    }
+
+    fn latch_identity(
+        &self,
+        spec: &ClusterSpec,
+        place: &HostPlace,
+        version: Version,
+        quota: u64,
+    ) -> Result<(), AgentError> {
+        let mut random = [0_u8; 8];
+        ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut random).map_err(
+            |_| AgentError::Etcd {
+                what: "make a cluster token",
+                why: "the kernel gave no random bytes".to_owned(),
+            },
+        )?;
+        let file = IdentityFile {
+            cluster: spec.name.to_string(),
+            member: spec
+                .members
+                .first()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+            token: format!("{}-{}", spec.name, state::hex(&random)),
+            version: version.to_string(),
+            quota,
+            machine_id: facts::machine_id(&self.paths),
+            cluster_id: None,
+            member_id: None,
+        };
+        if !place.storage_named {
+            state::create_private_dir(&place.storage_dir)?;
+        }
+        Ok(records::save_identity(
+            &self.paths,
+            &place.storage_dir,
+            &file,
+        )?)
+    }
+
+    fn mint_certificates(
+        &self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        place: &HostPlace,
+    ) -> Result<(), AgentError> {
+        let validity = validity(spec, observed, place);
+        self.certificates
+            .ensure_authorities(&spec.name, validity.not_after)?;
+        self.certificates.mint(&Leaves {
+            names: &place.names,
+            cluster: &spec.name,
+            validity,
+        })?;
+        Ok(())
+    }
+
+    fn mint_clients(
+        &self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        place: &HostPlace,
+    ) -> Result<(), AgentError> {
+        let validity = validity(spec, observed, place);
+        self.certificates
+            .ensure_authorities(&spec.name, validity.not_after)?;
+        for name in spec
+            .clients
+            .iter()
+            .map(heapless::String::as_str)
+            .chain([ADMIN])
+        {
+            let usable = self.certificates.client_leaf(name).is_ok_and(|leaf| {
+                leaf.not_before <= observed.now
+                    && observed.now <= leaf.not_after
+                    && (observed.clock != Clock::Trusted
+                        || !leaf.is_provisional()
+                            && !crate::plan::certificate::due(
+                                leaf.not_before,
+                                leaf.not_after,
+                                observed.now,
+                            ))
+            });
+            if !usable {
+                self.certificates.issue(name, validity)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what the guard needs, then starts etcd through it.
+    async fn start(&mut self, spec: &ClusterSpec, place: &HostPlace) -> Result<(), AgentError> {
+        let (identity, _) = records::load_identities(&self.paths, &place.storage_dir)?;
+        let unborn = || AgentError::Etcd {
+            what: "start etcd",
+            why: "this host has no identity yet".to_owned(),
+        };
+        let identity = identity.ok_or_else(unborn)?;
+        let version: Version = identity.version.parse().map_err(|_| unborn())?;
+        let conf = place
+            .etcd_conf(&self.paths, spec, &identity)
+            .ok_or_else(unborn)?;
+        if fs::read_to_string(self.paths.etcd_conf()).ok().as_deref() != Some(conf.as_str()) {
+            state::write_file(&self.paths.etcd_conf(), conf.as_bytes())?;
+        }
+        let launch = place.launch(spec, version);
+        if state::load(&self.paths.launch())?.as_ref() != Some(&launch) {
+            state::save(&self.paths.launch(), &launch)?;
+        }
+        self.driver.start().await
+    }
+
+    async fn probe_write(&mut self, observed: &Observed) -> Result<(), AgentError> {
+        let Some(client) = self.memory.client.as_mut() else {
+            return Ok(());
+        };
+        let written = client::probe_write(client).await;
+        if written == Writing::Acknowledged {
+            if let Some(Process::Running { pid, .. }) =
+                observed.instances.first().map(|it| it.process)
+            {
+                self.memory.write_proven = Some(pid);
+            }
+            starts::clear(&self.paths);
+        }
+        self.memory.last_write = Some(written);
+        Ok(())
+    }
+
+    fn record_served(&self, observed: &Observed, place: &HostPlace) -> Result<(), AgentError> {
+        let details = observed.instances.first().and_then(|it| it.service.details);
+        let (identity, _) = records::load_identities(&self.paths, &place.storage_dir)?;
+        if let (Some(details), Some(identity)) = (details, identity) {
+            let file = IdentityFile {
+                cluster_id: Some(details.cluster.to_string()),
+                member_id: Some(details.member.to_string()),
+                ..identity
+            };
+            records::save_identity(&self.paths, &place.storage_dir, &file)?;
+        }
+        Ok(())
+    }
+
+    /// Rule D28: compact, defragment, look, and only then disarm.
+    async fn regain_space(&mut self, observed: &Observed) -> Result<(), AgentError> {
+        let failed = |what| {
+            move |error: etcd_client::Error| AgentError::Etcd {
+                what,
+                why: client::plain(&error),
+            }
+        };
+        let instance = observed.instances.first();
+        let member = instance
+            .and_then(|it| it.service.details)
+            .map(|it| it.member);
+        let quota = instance
+            .and_then(|it| it.facts.identity.as_ref())
+            .map(|it| it.quota);
+        let (Some(client), Some(member), Some(quota)) =
+            (self.memory.client.as_mut(), member, quota)
+        else {
+            return Ok(());
+        };
+        let (size, in_use) = client::compact_and_defragment(client)
+            .await
+            .map_err(failed("compact and defragment"))?;
+        tracing::info!(size, in_use, quota, "compacted and defragmented");
+        if size > quota / 100 * REGAINED_PERCENT {
+            return Err(AgentError::Etcd {
+                what: "regain space",
+                why: format!(
+                    "{} MiB of the quota's {} MiB are live data: delete keys, then compact",
+                    in_use >> 20,
+                    quota >> 20
+                ),
+            });
+        }
+        client::disarm_no_space(client, member)
+            .await
+            .map_err(failed("disarm the NOSPACE alarm"))?;
+        // A write must be proven again.
+        self.memory.write_proven = None;
+        self.memory.last_write = None;
+        Ok(())
+    }
+
+    /// Puts the guard beside etcd before the first start needs it.
+    pub(super) fn place_guard(&self) -> Result<(), AgentError> {
+        store::place_guard(&self.paths.store())?;
+        Ok(())
+    }
+
+    /// Logs a line unless it was the last one (rule F8: repeats wear the card that holds the log).
+    pub(super) fn log_once(&mut self, text: &str) {
+        if self.memory.told.as_deref() != Some(text) {
+            tracing::info!("{text}");
+            self.memory.told = Some(text.to_owned());
+        }
+    }
+}
+
+/// How long new leaves live: by a trusted clock, or whatever the clock says.
+fn validity(spec: &ClusterSpec, observed: &Observed, place: &HostPlace) -> Validity {
+    match observed.clock {
+        Clock::Trusted => Validity::trusted(observed.now, spec.leaf_seconds),
+        Clock::BehindKnown { newest } => Validity::provisional(newest, spec.leaf_seconds),
+        Clock::Unsynchronised => {
+            let data = records::data_dir(&place.storage_dir);
+            let newest = clock::newest_known(&data, Some(observed.now));
+            Validity::provisional(newest, spec.leaf_seconds)
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What one pass sees on this host. Reads only; a failed read is a value.
+
+use std::process::{Command, Stdio};
+
+use super::Agent;
+use super::driver::Driver as _;
+use crate::clock;
+use crate::cluster::Timestamp;
+use crate::disk;
+use crate::etcd::{client, metrics, store};
+use crate::member::certificates::{Wanted, survey};
+use crate::member::facts::{self, Gathered};
+use crate::member::place::{self, HostPlace};
+use crate::member::records::{self, RefusalFile};
+use crate::member::starts;
+use crate::observed::{
+    Authority, Certificates, Clock, Instance, Membership, Observed, Pairs, Process, Proposals,
+    Reading, Service, Writing,
+};
+use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN};
+use crate::start::{CertificatesUsable, Facts};
+use crate::version::{Class, Version, classify};
+
+/// Asking timedated costs a process; while it says "no" it is asked again after so many seconds.
+const CLOCK_ASK_SECONDS: u64 = 60;
+
+impl Agent {
+    /// Looks at everything.
+    pub(super) async fn gather(&mut self, spec: &ClusterSpec) -> Observed {
+        let place = place::resolve(&self.paths, spec);
+        let process = self.driver.look();
+        let running = matches!(process, Process::Running { .. });
+        let now = clock::now();
+        let (certificates, clock) = self.certificates(spec, &place, now);
+        let usable = match certificates.pairs {
+            Pairs::Usable | Pairs::AddressesDiffer => CertificatesUsable::Yes,
+            _ => CertificatesUsable::No,
+        };
+        let newest_installed = newest_supported(&self.paths);
+        let version = self.version(spec, &place, newest_installed);
+        let launch = place.launch(spec, version);
+        let Gathered {
+            facts, identity, ..
+        } = facts::gather(&self.paths, &launch, version, usable, running);
+        let machine_changed = identity.as_ref().is_some_and(|it| {
+            let own = facts::machine_id(&self.paths);
+            !own.is_empty() && !it.machine_id.is_empty() && it.machine_id != own
+        });
+        let (service, membership) = self.service(spec, &place, process, &facts).await;
+        let refused = if running {
+            None
+        } else {
+            RefusalFile::load(&self.paths)
+        };
+        let instance = Instance {
+            member: spec.members.first().cloned().unwrap_or_else(|| {
+                facts
+                    .identity
+                    .as_ref()
+                    .map(|it| it.member.clone())
+                    .unwrap_or_default()
+            }),
+            process,
+            alone: true, // sizes above 1 are refused, so no cluster of ours had another member
+            facts,
+            newest_installed,
+            quota_at_birth: quota_at_birth(&place),
+            certificates,
+            service,
+            restart_in: if running {
+                0
+            } else {
+                starts::restart_in(&self.paths)
+            },
+            refused,
+            machine_changed,
+        };
+        let mut instances = heapless::Vec::new();
+        let _ = instances.push(instance);
+        Observed {
+            now,
+            clock,
+            authority: Authority::Cluster,
+            membership,
+            instances,
+        }
+    }
+
+    fn certificates(
+        &mut self,
+        spec: &ClusterSpec,
+        place: &HostPlace,
+        now: Timestamp,
+    ) -> (Certificates, Clock) {
+        let clients: Vec<&str> = spec.clients.iter().map(heapless::String::as_str).collect();
+        let wanted = |clock| Wanted {
+            names: &place.names,
+            clients: &clients,
+            clock,
+        };
+        // The clock's trust depends on what is dated, and renewal on the clock's trust.
+        let dated = survey(&self.certificates, now, &wanted(Clock::Unsynchronised));
+        let known = (dated.not_before.0 > 0).then_some(dated.not_before);
+        let newest = clock::newest_known(&records::data_dir(&place.storage_dir), known);
+        let synchronised = self.kernel_synchronised();
+        let clock = clock::trust(&self.paths, now, newest, synchronised);
+        if clock == Clock::Trusted {
+            (survey(&self.certificates, now, &wanted(clock)), clock)
+        } else {
+            (dated, clock)
+        }
+    }
+
+    /// The kernel's own word (adjtimex), through timedated, where systemd runs this host.
+    fn kernel_synchronised(&mut self) -> bool {
+        if self.paths.root != std::path::Path::new("/")
+            || !std::path::Path::new("/run/systemd/system").exists()
+        {
+            return false;
+        }
+        let uptime = clock::since_boot().as_secs();
+        if let Some((synchronised, asked)) = self.memory.kernel_synchronised
+            && (synchronised || uptime < asked + CLOCK_ASK_SECONDS)
+        {
+            return synchronised;
+        }
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "asks timedated; the kernel's call has no safe binding"
+        )]
+        let output = Command::new("timedatectl")
+            .args(["show", "--property=NTPSynchronized", "--value"])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output();
+        let synchronised = output.is_ok_and(|it| it.stdout.starts_with(b"yes"));
+        self.memory.kernel_synchronised = Some((synchronised, uptime));
+        synchronised
+    }
+
+    /// The version that a start would take: what was born, else what is asked for or installed.
+    fn version(&self, spec: &ClusterSpec, place: &HostPlace, newest: Option<Version>) -> Version {
+        let born = records::load_identities(&self.paths, &place.storage_dir)
+            .ok()
+            .and_then(|(identity, marker)| identity.or(marker))
+            .and_then(|it| it.version.parse().ok());
+        born.or(spec.version)
+            .or(newest)
+            .unwrap_or(Version::new(0, 0, 0))
+    }
+
+    async fn service(
+        &mut self,
+        spec: &ClusterSpec,
+        place: &HostPlace,
+        process: Process,
+        facts: &Facts,
+    ) -> (Service, Membership) {
+        let Process::Running { pid, .. } = process else {
+            self.memory.client = None;
+            self.memory.numbers = None;
+            self.memory.write_proven = None;
+            self.memory.last_write = None;
+            let membership = if facts.identity.as_ref().is_none_or(|it| it.served.is_none()) {
+                Membership::Unbootstrapped
+            } else {
+                Membership::Unreachable
+            };
+            return (Service::UNKNOWN, membership);
+        };
+        let files = self.certificates.operator_files();
+        let look = client::look(&place.client_url, &files).await;
+        let answered = look.read == Reading::Answered;
+        let write = match &self.memory.last_write {
+            _ if self.memory.write_proven == Some(pid) => Writing::Acknowledged,
+            Some(failed) => failed.clone(),
+            None => Writing::NotTried,
+        };
+        let proposals = if answered && write == Writing::Acknowledged {
+            self.proposals(spec.network.metrics_port).await
+        } else {
+            Proposals::Unknown
+        };
+        self.memory.client = look.client;
+        let service = Service {
+            read: look.read,
+            write,
+            alarms: look.alarms,
+            proposals,
+            details: look.details,
+        };
+        (service, look.membership)
+    }
+
+    /// Stuck: as many wait as a pass before or more, and nothing was applied since.
+    async fn proposals(&mut self, port: u16) -> Proposals {
+        let numbers = metrics::read(port).await;
+        let before = std::mem::replace(&mut self.memory.numbers, numbers);
+        match (before, numbers) {
+            (_, Some(now)) if now.pending < 0.5 => Proposals::Moving,
+            (Some(before), Some(now)) if before.pending > 0.5 && before.applied >= now.applied => {
+                Proposals::Stuck
+            }
+            (Some(_), Some(_)) => Proposals::Moving,
+            (_, None) | (None, Some(_)) => Proposals::Unknown,
+        }
+    }
+}
+
+/// Rule D27: a quarter of the free disk, at most 2 GiB.
+fn quota_at_birth(place: &HostPlace) -> u64 {
+    let free = disk::free_bytes(&place.storage_dir).unwrap_or(QUOTA_DEFAULT * 4);
+    (free / 4).clamp(QUOTA_MIN, QUOTA_DEFAULT)
+}
+
+fn newest_supported(paths: &crate::paths::Paths) -> Option<Version> {
+    store::versions(&paths.store())
+        .filter(|it| classify(*it) == Class::Supported)
+        .max()
+}

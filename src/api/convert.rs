@@ -1,0 +1,281 @@
+//! From the wire to the core: the only place where a [`ClusterSpec`] is made.
+//!
+//! Structure and rules were checked before; what is left is what neither can say, such as whether
+//! a text of the right characters is an IP address.
+
+use std::net::IpAddr;
+
+use super::{
+    AutoCompactionMode, EtcdClusterSpec, LogLevel, OnNoSpace, Profile, UnsafeFilesystem, formats,
+};
+use crate::cluster::{ClusterName, MemberName};
+use crate::spec::{self, AutoCompaction, ClusterSpec, Settings};
+
+/// A value that the core cannot hold: where, what was found, what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// Path in the document.
+    pub path: String,
+    /// What is there.
+    pub found: String,
+    /// What may be there.
+    pub allowed: &'static str,
+}
+
+fn misfit(path: impl Into<String>, found: &str, allowed: &'static str) -> Misfit {
+    Misfit {
+        path: path.into(),
+        found: found.to_owned(),
+        allowed,
+    }
+}
+
+/// Makes the specification, or says everything that stands in the way.
+pub fn to_spec(name: &str, wire: &EtcdClusterSpec) -> Result<ClusterSpec, Vec<Misfit>> {
+    let mut problems = Vec::new();
+    let cluster = ClusterName::try_from(name).unwrap_or_default();
+    if cluster.is_empty() || name.len() > 50 || !formats::is_dns_label(name) {
+        problems.push(misfit(
+            "metadata.name",
+            name,
+            "lower-case letters, digits and '-', at most 50",
+        ));
+    }
+    let network = network(wire, &mut problems);
+    let options = options(wire, &mut problems);
+    let version = wire.version.as_deref().and_then(|text| {
+        let version = text.parse().ok();
+        if version.is_none() {
+            problems.push(misfit("spec.version", text, "a version such as 3.6.14"));
+        }
+        version
+    });
+    let quota = quantity(
+        "spec.storage.quota",
+        wire.storage.quota.as_deref(),
+        &mut problems,
+    );
+    let storage_path = wire.storage.path.as_deref().and_then(|path| {
+        let fits = heapless::String::try_from(path).ok();
+        if fits.is_none() {
+            problems.push(misfit("spec.storage.path", path, "at most 256 bytes"));
+        }
+        fits
+    });
+    let clients = clients(wire, &mut problems);
+    let mut members = heapless::Vec::new();
+    for index in 0..wire.size {
+        let _ = members.push(member_name(name, index));
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    Ok(ClusterSpec {
+        name: cluster,
+        size: wire.size,
+        members,
+        version,
+        paused: wire.paused,
+        profile: match wire.profile {
+            Profile::Edge => spec::Profile::Edge,
+            Profile::Standard => spec::Profile::Standard,
+        },
+        quota,
+        storage_path,
+        unsafe_filesystem_allowed: wire.storage.unsafe_filesystem == UnsafeFilesystem::Allow,
+        network,
+        leaf_seconds: i64::from(wire.tls.leaf_days) * 86_400,
+        clients,
+        options,
+        repair_no_space: wire.maintenance.on_no_space == OnNoSpace::Repair,
+        settings: settings(wire),
+    })
+}
+
+/// The name of a cluster's member, by its place.
+pub fn member_name(cluster: &str, index: u8) -> MemberName {
+    let mut name = MemberName::new();
+    let _ = std::fmt::Write::write_fmt(&mut name, format_args!("{cluster}-{index}"));
+    name
+}
+
+fn quantity(path: &str, text: Option<&str>, problems: &mut Vec<Misfit>) -> Option<u64> {
+    let text = text?;
+    let bytes = formats::bytes(text).filter(|it| i64::try_from(*it).is_ok());
+    if bytes.is_none() {
+        problems.push(misfit(path, text, "a size that fits 63 bits"));
+    }
+    bytes
+}
+
+fn network(wire: &EtcdClusterSpec, problems: &mut Vec<Misfit>) -> spec::Network {
+    let mut listen = heapless::Vec::new();
+    for (index, text) in wire.network.listen_addresses.iter().flatten().enumerate() {
+        match text.parse::<IpAddr>() {
+            Ok(address) if listen.contains(&address) => {}
+            Ok(address) if listen.push(address).is_ok() => {}
+            _ => problems.push(misfit(
+                format!("spec.network.listenAddresses[{index}]"),
+                text,
+                "an IP address such as 192.168.1.10",
+            )),
+        }
+    }
+    let mut advertised = heapless::Vec::new();
+    for (index, text) in wire
+        .network
+        .advertised_addresses
+        .iter()
+        .flatten()
+        .enumerate()
+    {
+        let pushed = spec::Address::try_from(text.as_str())
+            .ok()
+            .map(|it| advertised.push(it));
+        if !matches!(pushed, Some(Ok(()))) {
+            let path = format!("spec.network.advertisedAddresses[{index}]");
+            problems.push(misfit(path, text, "a DNS name or an IP address"));
+        }
+    }
+    spec::Network {
+        client_port: wire.network.client_port,
+        peer_port: wire.network.peer_port,
+        metrics_port: wire.network.metrics_port,
+        listen,
+        advertised,
+    }
+}
+
+fn options(wire: &EtcdClusterSpec, problems: &mut Vec<Misfit>) -> spec::Options {
+    let it = &wire.options;
+    spec::Options {
+        auto_compaction: match it.auto_compaction.mode {
+            AutoCompactionMode::Periodic => AutoCompaction::Hours(it.auto_compaction.retention),
+            AutoCompactionMode::Revision => AutoCompaction::Revisions(it.auto_compaction.retention),
+            AutoCompactionMode::Off => AutoCompaction::Off,
+        },
+        heartbeat: it.heartbeat_milliseconds,
+        election: it.election_milliseconds,
+        snapshot_count: it.snapshot_count,
+        max_request_bytes: quantity(
+            "spec.options.maxRequestSize",
+            it.max_request_size.as_deref(),
+            problems,
+        ),
+        max_txn_ops: it.max_transaction_operations,
+        memory_limit: quantity(
+            "spec.options.memoryLimit",
+            it.memory_limit.as_deref(),
+            problems,
+        ),
+        log_level: match it.log_level {
+            LogLevel::Debug => "debug",
+            LogLevel::Info => "info",
+            LogLevel::Warn => "warn",
+            LogLevel::Error => "error",
+        },
+    }
+}
+
+fn clients(
+    wire: &EtcdClusterSpec,
+    problems: &mut Vec<Misfit>,
+) -> heapless::Vec<heapless::String<63>, { spec::CLIENTS_MAX }> {
+    let mut clients = heapless::Vec::new();
+    for (index, client) in wire.clients.iter().enumerate() {
+        let path = || format!("spec.clients[{index}].name");
+        if client.name == crate::tls::OPERATOR {
+            problems.push(misfit(
+                path(),
+                &client.name,
+                "any other name: this one is the operator's own",
+            ));
+        }
+        let pushed = heapless::String::try_from(client.name.as_str())
+            .ok()
+            .map(|it| clients.push(it));
+        if !matches!(pushed, Some(Ok(()))) {
+            problems.push(misfit(
+                path(),
+                &client.name,
+                "at most 63 characters, at most 16 clients",
+            ));
+        }
+    }
+    clients
+}
+
+/// A hash over what the document says of the running etcd. What equals the defaults is left out,
+/// so that an operator with other defaults, or with more fields, computes the same.
+fn settings(wire: &EtcdClusterSpec) -> Settings {
+    let said = |spec: &EtcdClusterSpec| {
+        serde_json::json!({
+            "profile": spec.profile, "path": spec.storage.path, "network": spec.network, "options": spec.options,
+        })
+    };
+    let mut hash = Fnv::default();
+    differences(&said(wire), &said(&EtcdClusterSpec::default()), &mut hash);
+    Settings(hash.0)
+}
+
+/// FNV-1a: stable across versions of Rust, unlike the standard library's hasher.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn add(&mut self, text: &str) {
+        for byte in text.bytes().chain([0]) {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+fn differences(value: &serde_json::Value, default: &serde_json::Value, hash: &mut Fnv) {
+    use serde_json::Value;
+    match value {
+        _ if value == default => {}
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                let default = default.get(key).unwrap_or(&Value::Null);
+                if field != default {
+                    hash.add(key);
+                    differences(field, default, hash);
+                }
+            }
+        }
+        other => hash.add(&other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_etcd_sees_changes_the_settings() {
+        let default = EtcdClusterSpec {
+            size: 1,
+            ..EtcdClusterSpec::default()
+        };
+        let of = |change: fn(&mut EtcdClusterSpec)| {
+            let mut wire = default.clone();
+            change(&mut wire);
+            to_spec("one", &wire).unwrap().settings
+        };
+        let plain = of(|_| {});
+        assert_eq!(plain, of(|it| it.size = 0));
+        assert_eq!(plain, of(|it| it.version = Some("3.6.14".to_owned())));
+        assert_eq!(plain, of(|it| it.storage.quota = Some("64Mi".to_owned())));
+        assert_eq!(plain, of(|it| it.tls.leaf_days = 30));
+        assert_ne!(plain, of(|it| it.network.client_port = 1));
+        assert_ne!(plain, of(|it| it.profile = Profile::Standard));
+        assert_ne!(plain, of(|it| it.options.snapshot_count = Some(100)));
+        // The value is a contract with the file that the previous operator wrote.
+        assert_eq!(plain, Settings(0xcbf2_9ce4_8422_2325));
+    }
+}

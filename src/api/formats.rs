@@ -1,0 +1,155 @@
+//! Formats of single strings: the pattern that stands in the CRD, the check that the host's parser
+//! runs, and the words for people, in one row each.
+//!
+//! There is no regular-expression engine in the binary; a test holds each check against its
+//! pattern.
+
+/// `MAJOR.MINOR.PATCH`.
+pub const VERSION: &str = r"^v?[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}$";
+/// A path from the root, without `..` and control characters.
+pub const ABSOLUTE_PATH: &str = r"^(/[A-Za-z0-9_+@=:,-][A-Za-z0-9._+@=:,-]*)+$";
+/// A number of bytes as Kubernetes writes it.
+pub const QUANTITY: &str = r"^[1-9][0-9]{0,14}(Ki|Mi|Gi|Ti)?$";
+/// A time span.
+pub const DURATION: &str = r"^[1-9][0-9]{0,5}(s|m|h|d)$";
+/// One DNS label (RFC 1123).
+pub const DNS_LABEL: &str = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$";
+/// An IPv4 or IPv6 address, by its characters; whether it is one, the parser sees.
+pub const IP_ADDRESS: &str = r"^[0-9a-f:.]{2,45}$";
+/// A DNS name or an IP address.
+pub const HOST: &str = r"^[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?$";
+
+/// A format: its pattern, its check and how a message names it.
+pub struct Format {
+    /// The pattern in the CRD.
+    pub pattern: &'static str,
+    /// The same as code.
+    pub accepts: fn(&str) -> bool,
+    /// What is allowed, for a message.
+    pub allowed: &'static str,
+}
+
+/// Every pattern that the CRD may carry.
+pub const FORMATS: &[Format] = &[
+    Format {
+        pattern: VERSION,
+        accepts: is_version,
+        allowed: "a version such as 3.6.14",
+    },
+    Format {
+        pattern: ABSOLUTE_PATH,
+        accepts: is_absolute_path,
+        allowed: "an absolute path such as /mnt/etcd",
+    },
+    Format {
+        pattern: QUANTITY,
+        accepts: is_quantity,
+        allowed: "a size such as 512Mi or 2Gi",
+    },
+    Format {
+        pattern: DURATION,
+        accepts: is_duration,
+        allowed: "a time span such as 30m or 6h",
+    },
+    Format {
+        pattern: DNS_LABEL,
+        accepts: is_dns_label,
+        allowed: "lower-case letters, digits and '-', beginning and ending with a letter or digit",
+    },
+    Format {
+        pattern: IP_ADDRESS,
+        accepts: is_ip_address_text,
+        allowed: "an IP address such as 192.168.1.10",
+    },
+    Format {
+        pattern: HOST,
+        accepts: is_host,
+        allowed: "a DNS name or an IP address",
+    },
+];
+
+/// The format of a pattern of the CRD.
+pub fn format_of(pattern: &str) -> Option<&'static Format> {
+    FORMATS.iter().find(|it| it.pattern == pattern)
+}
+
+fn is_version(text: &str) -> bool {
+    let text = text.strip_prefix('v').unwrap_or(text);
+    text.split('.').count() == 3
+        && text
+            .split('.')
+            .all(|it| (1..=4).contains(&it.len()) && it.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn is_absolute_path(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_+@=:,-".contains(&byte);
+    text.strip_prefix('/').is_some_and(|rest| {
+        rest.split('/').all(|it| {
+            it.bytes().next().is_some_and(plain)
+                && it.bytes().all(|byte| byte == b'.' || plain(byte))
+        })
+    })
+}
+
+fn digits(text: &str, longest: usize) -> Option<&str> {
+    let end = text.bytes().take_while(u8::is_ascii_digit).count();
+    let fits = (1..=longest).contains(&end) && !text.starts_with('0');
+    fits.then(|| &text[end..])
+}
+
+fn is_quantity(text: &str) -> bool {
+    digits(text, 15).is_some_and(|unit| ["", "Ki", "Mi", "Gi", "Ti"].contains(&unit))
+}
+
+fn is_duration(text: &str) -> bool {
+    digits(text, 6).is_some_and(|unit| ["s", "m", "h", "d"].contains(&unit))
+}
+
+pub(crate) fn is_dns_label(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    text.bytes().all(|it| inner(it) || it == b'-')
+        && text.bytes().next().is_some_and(inner)
+        && text.bytes().next_back().is_some_and(inner)
+}
+
+fn is_ip_address_text(text: &str) -> bool {
+    (2..=45).contains(&text.len())
+        && text.bytes().all(|it| {
+            it.is_ascii_digit() || (b'a'..=b'f').contains(&it) || it == b':' || it == b'.'
+        })
+}
+
+fn is_host(text: &str) -> bool {
+    let edge = |byte: u8| byte.is_ascii_alphanumeric();
+    text.bytes().all(|it| edge(it) || b".:-".contains(&it))
+        && text.bytes().next().is_some_and(edge)
+        && text.bytes().next_back().is_some_and(edge)
+}
+
+/// The bytes of a [`QUANTITY`]; `None` when the text is none or does not fit 64 bits.
+pub fn bytes(quantity: &str) -> Option<u64> {
+    let unit = digits(quantity, 15)?;
+    let number: u64 = quantity[..quantity.len() - unit.len()].parse().ok()?;
+    let factor = match unit {
+        "" => 1,
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        "Ti" => 1_u64 << 40,
+        _ => return None,
+    };
+    number.checked_mul(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_powers_of_1024() {
+        assert_eq!(bytes("512Mi"), Some(512 << 20));
+        assert_eq!(bytes("17"), Some(17));
+        assert_eq!(bytes("999999999999999Ti"), None, "does not fit");
+        assert_eq!([bytes("0"), bytes("1M"), bytes(""), bytes("Gi")], [None; 4]);
+    }
+}

@@ -1,0 +1,199 @@
+//! Rules that a schema cannot say, one row each: the expression that stands in the CRD, the same
+//! as code for the host's parser, where it points and what it says.
+//!
+//! A test runs both over thousands of documents and compares the verdicts.
+
+use super::{DeletionPolicy, formats};
+use super::{EtcdClusterSpec, SingleMemberRecovery, TlsMode};
+
+/// One rule over `spec`.
+pub struct Rule {
+    /// The path below `spec` that a message points at; empty for the whole.
+    pub path: &'static str,
+    /// The rule in CEL; `self` is the spec.
+    pub cel: &'static str,
+    /// What is wrong and what is allowed, a sentence without a period.
+    pub message: &'static str,
+    /// The same as `cel`.
+    pub holds: fn(&EtcdClusterSpec) -> bool,
+}
+
+/// Every rule. Those that say "not supported yet" go as the feature comes.
+pub const RULES: &[Rule] = &[
+    Rule {
+        path: "size",
+        cel: "self.size in [0, 1, 3, 5, 7]",
+        message: "allowed are 0 (stopped, everything kept), 1, 3, 5 and 7: an even number survives no more failures than the one below it",
+        holds: |spec| [0, 1, 3, 5, 7].contains(&spec.size),
+    },
+    Rule {
+        path: "size",
+        cel: "self.size <= 1",
+        message: "more than 1 member is not supported yet",
+        holds: |spec| spec.size <= 1,
+    },
+    Rule {
+        path: "network",
+        cel: "self.network.clientPort != self.network.peerPort && self.network.clientPort != self.network.metricsPort && self.network.peerPort != self.network.metricsPort",
+        message: "clientPort, peerPort and metricsPort must differ",
+        holds: |spec| {
+            let it = &spec.network;
+            it.client_port != it.peer_port
+                && it.client_port != it.metrics_port
+                && it.peer_port != it.metrics_port
+        },
+    },
+    Rule {
+        path: "options",
+        cel: "!has(self.options.heartbeatMilliseconds) || !has(self.options.electionMilliseconds) || self.options.electionMilliseconds >= 5 * self.options.heartbeatMilliseconds",
+        message: "electionMilliseconds must be at least 5 times heartbeatMilliseconds",
+        holds: |spec| match (
+            spec.options.heartbeat_milliseconds,
+            spec.options.election_milliseconds,
+        ) {
+            (Some(heartbeat), Some(election)) => election >= 5 * heartbeat,
+            _ => true,
+        },
+    },
+    Rule {
+        path: "options",
+        cel: "has(self.options.heartbeatMilliseconds) == has(self.options.electionMilliseconds)",
+        message: "heartbeatMilliseconds and electionMilliseconds are set together or not at all",
+        holds: |spec| {
+            spec.options.heartbeat_milliseconds.is_some()
+                == spec.options.election_milliseconds.is_some()
+        },
+    },
+    Rule {
+        path: "storage.quota",
+        cel: "!has(self.storage.quota) || !self.storage.quota.matches('^[0-9]+$|^[0-9]+Ki$|^([0-9]|1[0-5])Mi$')",
+        message: "at least 16Mi, written with Mi, Gi or Ti",
+        holds: |spec| {
+            spec.storage.quota.as_deref().is_none_or(|it| {
+                it.ends_with("Gi")
+                    || it.ends_with("Ti")
+                    || formats::bytes(it)
+                        .is_some_and(|bytes| it.ends_with("Mi") && bytes >= crate::spec::QUOTA_MIN)
+            })
+        },
+    },
+    Rule {
+        path: "options.memoryLimit",
+        cel: "!has(self.options.memoryLimit) || !self.options.memoryLimit.matches('^[0-9]+$|^[0-9]+Ki$|^([0-9]|[1-5][0-9]|6[0-3])Mi$')",
+        message: "at least 64Mi, written with Mi, Gi or Ti",
+        holds: |spec| {
+            spec.options.memory_limit.as_deref().is_none_or(|it| {
+                it.ends_with("Gi")
+                    || it.ends_with("Ti")
+                    || formats::bytes(it)
+                        .is_some_and(|bytes| it.ends_with("Mi") && bytes >= 64 << 20)
+            })
+        },
+    },
+    Rule {
+        path: "storage",
+        cel: "(has(self.storage.path) ? 1 : 0) + (has(self.storage.volumeClaim) ? 1 : 0) + (has(self.storage.memory) ? 1 : 0) <= 1",
+        message: "path, volumeClaim and memory exclude each other",
+        holds: |spec| {
+            let it = &spec.storage;
+            usize::from(it.path.is_some())
+                + usize::from(it.volume_claim.is_some())
+                + usize::from(it.memory.is_some())
+                <= 1
+        },
+    },
+    Rule {
+        path: "clients",
+        cel: "!has(self.clients) || self.clients.all(one, self.clients.exists_one(other, other.name == one.name))",
+        message: "each name may appear once",
+        holds: |spec| {
+            spec.clients
+                .iter()
+                .all(|one| spec.clients.iter().filter(|it| it.name == one.name).count() == 1)
+        },
+    },
+    Rule {
+        path: "storage.volumeClaim",
+        cel: "!has(self.storage.volumeClaim)",
+        message: "not supported yet",
+        holds: |spec| spec.storage.volume_claim.is_none(),
+    },
+    Rule {
+        path: "storage.memory",
+        cel: "!has(self.storage.memory)",
+        message: "not supported yet",
+        holds: |spec| spec.storage.memory.is_none(),
+    },
+    Rule {
+        path: "tls.mode",
+        cel: "self.tls.mode == 'managed'",
+        message: "only managed is supported yet",
+        holds: |spec| spec.tls.mode == TlsMode::Managed,
+    },
+    Rule {
+        path: "tls.secretRefs",
+        cel: "!has(self.tls.secretRefs)",
+        message: "not supported yet",
+        holds: |spec| spec.tls.secret_refs.is_none(),
+    },
+    Rule {
+        path: "clients",
+        cel: "!has(self.clients) || self.clients.all(one, !has(one.namespace))",
+        message: "namespace is not supported yet",
+        holds: |spec| spec.clients.iter().all(|it| it.namespace.is_none()),
+    },
+    Rule {
+        path: "backup",
+        cel: "!has(self.backup)",
+        message: "not supported yet",
+        holds: |spec| spec.backup.is_none(),
+    },
+    Rule {
+        path: "bootstrap",
+        cel: "!has(self.bootstrap)",
+        message: "not supported yet",
+        holds: |spec| spec.bootstrap.is_none(),
+    },
+    Rule {
+        path: "maintenance.defragment",
+        cel: "!has(self.maintenance.defragment)",
+        message: "not supported yet",
+        holds: |spec| spec.maintenance.defragment.is_none(),
+    },
+    Rule {
+        path: "maintenance.windows",
+        cel: "!has(self.maintenance.windows) || size(self.maintenance.windows) == 0",
+        message: "not supported yet",
+        holds: |spec| spec.maintenance.windows.is_empty(),
+    },
+    Rule {
+        path: "recovery.singleMember",
+        cel: "self.recovery.singleMember == 'hold'",
+        message: "only hold is supported yet",
+        holds: |spec| spec.recovery.single_member == SingleMemberRecovery::Hold,
+    },
+    Rule {
+        path: "deletionPolicy",
+        cel: "self.deletionPolicy == 'Retain'",
+        message: "only Retain is supported yet",
+        holds: |spec| spec.deletion_policy == DeletionPolicy::Retain,
+    },
+    Rule {
+        path: "pod",
+        cel: "!has(self.pod)",
+        message: "not supported yet",
+        holds: |spec| spec.pod.is_none(),
+    },
+    Rule {
+        path: "image",
+        cel: "!has(self.image)",
+        message: "not supported yet",
+        holds: |spec| spec.image.is_none(),
+    },
+    Rule {
+        path: "hosts",
+        cel: "!has(self.hosts) || size(self.hosts) == 0",
+        message: "not supported yet",
+        holds: |spec| spec.hosts.is_empty(),
+    },
+];

@@ -1,0 +1,214 @@
+//! `EtcdCluster.status` on the wire: the core's [`Status`], serialisable. The host's `status -o
+//! json` prints the same keys.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::{Health, Role, Timestamp};
+use crate::status::{Kind, Status, Verdict};
+
+/// What the operator knows of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EtcdClusterStatus {
+    /// Available, Progressing, Degraded, BackupHealthy, CertificatesValid, ClockTrusted.
+    #[serde(default)]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map"), extend("x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// Until when all of this was seen to be so. Old: the operator is not running.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmed_until: Option<Time>,
+    /// The members as etcd lists them.
+    #[serde(default)]
+    #[schemars(length(max = 8))]
+    pub members: Vec<MemberStatus>,
+    /// Voting members that answer.
+    #[serde(default)]
+    pub ready_members: u8,
+    /// The cluster's id, in hexadecimal.
+    #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
+    pub cluster_id: Option<String>,
+    /// The version of etcd that runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// The store's revision when it was last read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<i64>,
+    /// The leader's member id, in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
+    /// The database, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub database: Option<DatabaseStatus>,
+    /// The next step, or why there is none.
+    #[serde(default)]
+    pub plan: PlanStatus,
+    /// Leaf certificates in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificates: Option<CertificatesStatus>,
+    /// The generation of the document that this speaks of.
+    #[serde(default)]
+    pub observed_generation: i64,
+}
+
+/// One member.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberStatus {
+    /// Its id, in hexadecimal.
+    pub id: String,
+    /// Its name; empty until it has started.
+    pub name: String,
+    /// `voter` or `learner`.
+    pub role: String,
+    /// Whether it answers.
+    pub serving: bool,
+    /// Whether it leads.
+    pub leader: bool,
+}
+
+/// The database, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DatabaseStatus {
+    /// The file.
+    pub size: u64,
+    /// What is used of it.
+    pub in_use: u64,
+}
+
+/// The next step, or why there is none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanStatus {
+    /// What is done next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// The reason of the hold, one word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<String>,
+    /// The reason in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// What a person does to end the hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_step: Option<String>,
+}
+
+/// Leaf certificates in use.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CertificatesStatus {
+    /// The first one ends then.
+    pub earliest_expiry: String,
+    /// Made while the clock was not trusted.
+    pub provisional: bool,
+}
+
+/// RFC 3339, in UTC.
+pub fn rfc3339(timestamp: Timestamp) -> String {
+    time::OffsetDateTime::from_unix_timestamp(timestamp.0)
+        .ok()
+        .and_then(|it| {
+            it.format(&time::format_description::well_known::Rfc3339)
+                .ok()
+        })
+        .unwrap_or_else(|| timestamp.0.to_string())
+}
+
+fn wire_time(timestamp: Timestamp) -> Option<Time> {
+    serde_json::from_value(serde_json::Value::String(rfc3339(timestamp))).ok()
+}
+
+/// The name of a condition on the wire.
+pub fn condition_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Available => "Available",
+        Kind::Progressing => "Progressing",
+        Kind::Degraded => "Degraded",
+        Kind::BackupHealthy => "BackupHealthy",
+        Kind::CertificatesValid => "CertificatesValid",
+        Kind::ClockTrusted => "ClockTrusted",
+    }
+}
+
+/// The value of a condition on the wire.
+pub fn verdict_name(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::True => "True",
+        Verdict::False => "False",
+        Verdict::Unknown => "Unknown",
+    }
+}
+
+/// The status on the wire. `before` is the last one: a condition keeps its transition time as long
+/// as its value does.
+pub fn to_wire(
+    status: &Status,
+    before: Option<&EtcdClusterStatus>,
+    generation: i64,
+) -> EtcdClusterStatus {
+    let now = wire_time(status.confirmed_until);
+    let conditions = status.conditions.iter().filter_map(|it| {
+        let name = condition_name(it.kind);
+        let value = verdict_name(it.verdict);
+        let kept = before
+            .and_then(|it| it.conditions.iter().find(|it| it.type_ == name))
+            .filter(|it| it.status == value)
+            .map(|it| it.last_transition_time.clone());
+        Some(Condition {
+            type_: name.to_owned(),
+            status: value.to_owned(),
+            reason: it.reason.to_owned(),
+            message: it.message.to_string(),
+            observed_generation: Some(generation),
+            last_transition_time: kept.or_else(|| now.clone())?,
+        })
+    });
+    EtcdClusterStatus {
+        conditions: conditions.collect(),
+        members: status.members.iter().map(member_to_wire).collect(),
+        ready_members: status.ready_members,
+        cluster_id: status.details.map(|it| it.cluster.to_string()),
+        version: status.version.map(|it| it.to_string()),
+        revision: status.details.map(|it| it.revision),
+        leader: status
+            .details
+            .and_then(|it| it.leader)
+            .map(|it| it.to_string()),
+        database: status.details.map(|it| DatabaseStatus {
+            size: it.db_size,
+            in_use: it.db_in_use,
+        }),
+        plan: PlanStatus {
+            next: status.next.as_ref().map(ToString::to_string),
+            hold: status.hold.as_ref().map(|it| it.reason().to_owned()),
+            message: status.hold.as_ref().map(ToString::to_string),
+            next_step: status.hold.as_ref().map(|it| it.next_step().to_string()),
+        },
+        certificates: status
+            .certificates
+            .map(|(end, provisional)| CertificatesStatus {
+                earliest_expiry: rfc3339(end),
+                provisional,
+            }),
+        observed_generation: generation,
+        confirmed_until: now,
+    }
+}
+
+fn member_to_wire(it: &crate::status::MemberStatus) -> MemberStatus {
+    MemberStatus {
+        id: it.member.id.to_string(),
+        name: it.member.name.to_string(),
+        role: if it.member.role == Role::Voter {
+            "voter"
+        } else {
+            "learner"
+        }
+        .to_owned(),
+        serving: it.member.health == Health::Serving,
+        leader: it.leader,
+    }
+}

@@ -1,0 +1,404 @@
+//! The command line: names, flags and exit codes are a contract.
+//!
+//! Exit codes: 0 done, 1 failed, 2 usage or bad document, 3 held.
+
+mod certs;
+mod print;
+mod show;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::agent;
+use crate::document;
+use crate::etcd::store;
+use crate::guard;
+use crate::paths::Paths;
+use crate::spec::ClusterSpec;
+use crate::telemetry::{self, LogFormat, Metrics};
+use crate::version::{Class, Version, classify};
+
+pub use print::Output;
+
+/// Done.
+pub const DONE: u8 = 0;
+/// Failed; the reason is on stderr.
+pub const FAILED: u8 = 1;
+/// Usage, or a bad document.
+pub const USAGE: u8 = 2;
+/// Held: nothing was done, the reason is printed.
+pub const HELD: u8 = 3;
+
+/// Keeps an etcd cluster alive at the edge.
+#[derive(Debug, Parser)]
+#[command(
+    name = "etcd-operator",
+    version,
+    after_help = "Start with: etcd-operator agent --help"
+)]
+pub struct Cli {
+    /// Puts /etc/etcd-operator, /var/lib/etcd-operator and /run/etcd-operator under DIR
+    #[arg(long, global = true, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// The document, instead of /etc/etcd-operator/cluster.yaml
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Keeps etcd alive on this host until SIGTERM; etcd stays
+    #[command(
+        after_help = "Reads the document, starts etcd with mutual TLS and keeps it alive. SIGHUP reads the\ndocument again; SIGTERM ends the operator and leaves etcd running.\n\nExample:\n  etcd-operator etcd install --from ./etcd-v3.6.14-linux-arm64 3.6.14\n  etcd-operator agent"
+    )]
+    Agent(AgentArgs),
+    /// Starts etcd after its checks; what service managers call
+    #[command(
+        after_help = "Every start of etcd goes through here. It checks identity, data, certificates and earlier\nstarts, then becomes etcd. A refusal exits with 3 and the reason.\n\nExample:\n  etcd-operator guard --detach"
+    )]
+    Guard(GuardArgs),
+    /// What is: conditions, members, certificates; exits with 0 when available
+    #[command(
+        after_help = "Example:\n  etcd-operator status\n  etcd-operator status -o json | jq .host.etcd.clientURL"
+    )]
+    Status(OutputArgs),
+    /// What would be done next, or why nothing is; exits with 3 when held
+    #[command(after_help = "Example:\n  etcd-operator plan")]
+    Plan(OutputArgs),
+    /// Lines for a shell: how etcdctl, or k3s, connects
+    #[command(
+        after_help = "Example:\n  eval \"$(etcd-operator env)\"; etcdctl endpoint health\n  k3s server $(etcd-operator env --for k3s)"
+    )]
+    Env(EnvArgs),
+    /// The store: etcd with etcdutl, one folder a version
+    #[command(subcommand)]
+    Etcd(EtcdCommand),
+    /// Certificates of the cluster and its clients
+    #[command(subcommand)]
+    Certs(CertsCommand),
+    /// Prints the CustomResourceDefinition: the document's fields, explained
+    #[command(after_help = "Example:\n  etcd-operator crd | kubectl apply -f -")]
+    Crd,
+}
+
+#[derive(Debug, Args)]
+struct AgentArgs {
+    /// What keeps etcd's process
+    #[arg(long, value_enum, default_value_t = DriverChoice::Auto)]
+    driver: DriverChoice,
+    /// Serves /metrics and /healthz on this loopback address, such as 127.0.0.1:2390
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_address: Option<SocketAddr>,
+    /// How logs look
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+    /// How much is logged: error, warn, info, debug
+    #[arg(long, default_value = "info")]
+    log_level: tracing::Level,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DriverChoice {
+    /// systemd where it runs this host and is supported, else process
+    Auto,
+    /// A unit of its own (not supported yet)
+    Systemd,
+    /// A detached process
+    Process,
+}
+
+#[derive(Debug, Args)]
+struct GuardArgs {
+    /// A session of its own and the member's lock, where no service manager keeps the process
+    #[arg(long)]
+    detach: bool,
+}
+
+#[derive(Debug, Args)]
+struct OutputArgs {
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+struct EnvArgs {
+    /// Whose variables or flags
+    #[arg(long = "for", value_enum, default_value_t = EnvFor::Etcdctl)]
+    target: EnvFor,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum EnvFor {
+    /// ETCDCTL_* variables
+    Etcdctl,
+    /// --datastore-* flags
+    K3s,
+}
+
+#[derive(Debug, Subcommand)]
+enum EtcdCommand {
+    /// Installs a version from a directory that holds etcd, etcdutl and etcdctl
+    #[command(
+        after_help = "Without --from it looks in /usr/local/bin and /usr/bin.\n\nExample:\n  etcd-operator etcd install --from ./etcd-v3.6.14-linux-arm64 3.6.14"
+    )]
+    Install {
+        /// Such as 3.6.14
+        #[arg(value_name = "VERSION", id = "etcd_version")]
+        version: String,
+        /// The directory
+        #[arg(long, value_name = "DIR")]
+        from: Option<PathBuf>,
+    },
+    /// Lists what is installed, and what is known of it
+    List(OutputArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum CertsCommand {
+    /// Lists certificates in use and those of clients, with their ends
+    List(OutputArgs),
+    /// Issues a client certificate and prints where its files are
+    #[command(after_help = "Example:\n  etcd-operator certs issue k3s")]
+    Issue {
+        /// The common name: lower-case letters, digits and '-'
+        name: String,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
+}
+
+/// Runs the command of this process' arguments.
+pub fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { USAGE } else { DONE });
+        }
+    };
+    match dispatch(&cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            for line in failure.text.lines() {
+                eprintln!("etcd-operator: {line}");
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// A failure with its exit code.
+struct Failure {
+    code: u8,
+    text: String,
+}
+
+impl Failure {
+    fn new(code: u8, text: impl Into<String>) -> Self {
+        Failure {
+            code,
+            text: text.into(),
+        }
+    }
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::new(FAILED, format!("{:#}", error.into()))
+    }
+}
+
+type Outcome = Result<u8, Failure>;
+
+/// Paths and document of one invocation.
+struct Context {
+    paths: Paths,
+    config: PathBuf,
+}
+
+impl Context {
+    fn document(&self) -> Result<ClusterSpec, Failure> {
+        document::read(&self.config).map_err(|problems| {
+            let lines: Vec<String> = problems
+                .0
+                .iter()
+                .map(|it| format!("{}: {it}", self.config.display()))
+                .collect();
+            Failure::new(USAGE, lines.join("\n"))
+        })
+    }
+}
+
+fn dispatch(cli: &Cli) -> Outcome {
+    let root = std::path::absolute(&cli.root)?;
+    let paths = Paths::under(&root);
+    let config = match &cli.config {
+        Some(path) => std::path::absolute(path)?,
+        None => paths.document(),
+    };
+    let context = Context { paths, config };
+    match &cli.command {
+        Command::Agent(arguments) => run_agent(&context, arguments),
+        Command::Guard(arguments) => run_guard(&context, arguments),
+        Command::Status(it) => show::status(&context, it.output),
+        Command::Plan(it) => show::plan(&context, it.output),
+        Command::Env(it) => show::env(&context, it.target == EnvFor::K3s),
+        Command::Etcd(EtcdCommand::Install { version, from }) => {
+            install(&context, version, from.as_deref())
+        }
+        Command::Etcd(EtcdCommand::List(it)) => list_store(&context, it.output),
+        Command::Certs(CertsCommand::List(it)) => certs::list(&context, it.output),
+        Command::Certs(CertsCommand::Issue { name, output }) => {
+            certs::issue(&context, name, *output)
+        }
+        Command::Crd => {
+            print::text(crate::api::crd::CRDS_YAML)?;
+            Ok(DONE)
+        }
+    }
+}
+
+/// One thread: the operator waits nearly all of the time.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(2)
+        .build()
+}
+
+/// Keys pass through this process: no core dump, and files for this user alone.
+fn protect_process() {
+    let _ = rustix::process::setrlimit(
+        rustix::process::Resource::Core,
+        rustix::process::Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        },
+    );
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+}
+
+fn run_agent(context: &Context, arguments: &AgentArgs) -> Outcome {
+    protect_process();
+    telemetry::log(arguments.log_format, arguments.log_level);
+    if arguments.driver == DriverChoice::Systemd {
+        return Err(Failure::new(
+            USAGE,
+            "--driver systemd is not supported yet; use --driver process",
+        ));
+    }
+    if let Some(address) = arguments.metrics_address
+        && !address.ip().is_loopback()
+    {
+        let text = format!("--metrics-address {address}: metrics are served on loopback only");
+        return Err(Failure::new(USAGE, text));
+    }
+    let spec = context.document()?;
+    runtime()?.block_on(async {
+        let metrics = match arguments.metrics_address {
+            Some(address) => {
+                let metrics = Metrics::new();
+                telemetry::serve(metrics.clone(), address)
+                    .await
+                    .map_err(|error| {
+                        Failure::new(
+                            FAILED,
+                            format!("failed to listen on {address} for metrics: {error}"),
+                        )
+                    })?;
+                Some(metrics)
+            }
+            None => None,
+        };
+        agent::run(&context.paths, &context.config, spec, metrics).await?;
+        Ok(DONE)
+    })
+}
+
+fn run_guard(context: &Context, arguments: &GuardArgs) -> Outcome {
+    protect_process();
+    telemetry::log(LogFormat::Text, tracing::Level::INFO);
+    match guard::run(&context.paths, arguments.detach) {
+        guard::GuardError::Refused(refusal) => {
+            let text = format!(
+                "etcd is not started: {}: {refusal}; next: {}",
+                refusal.reason(),
+                refusal.next_step()
+            );
+            Err(Failure::new(HELD, text))
+        }
+        error => Err(error.into()),
+    }
+}
+
+fn install(context: &Context, text: &str, from: Option<&std::path::Path>) -> Outcome {
+    let version: Version = text
+        .parse()
+        .map_err(|_| Failure::new(USAGE, format!("'{text}' is not a version such as 3.6.14")))?;
+    match classify(version) {
+        Class::TooOld | Class::Unknown => {
+            let text = format!(
+                "etcd {version} is none of the lines 3.5, 3.6 and 3.7 that this operator knows"
+            );
+            return Err(Failure::new(USAGE, text));
+        }
+        Class::NeverCreate(bug) => {
+            eprintln!("etcd-operator: warning: no cluster is born with {version}: {bug}");
+        }
+        Class::Warn(bug) => eprintln!("etcd-operator: warning: {bug}"),
+        Class::Supported => {}
+    }
+    let installed = store::install(&context.paths.store(), version, from)?;
+    if !installed.programs.contains(&"etcdutl") {
+        eprintln!(
+            "etcd-operator: warning: etcdutl was not there; restoring a snapshot will need it"
+        );
+    }
+    print::text(&format!(
+        "etcd {version} ({}) sha256 {}\n",
+        installed.programs.join(", "),
+        installed.sha256
+    ))?;
+    Ok(DONE)
+}
+
+fn list_store(context: &Context, output: Output) -> Outcome {
+    let class = |version| match classify(version) {
+        Class::Supported => "supported".to_owned(),
+        Class::Warn(bug) => format!("known bug: {bug}"),
+        Class::NeverCreate(bug) => format!("loses data: {bug}"),
+        Class::TooOld | Class::Unknown => "not supported".to_owned(),
+    };
+    let installed = store::list(&context.paths.store());
+    if output != Output::Table {
+        let values: Vec<_> = installed
+            .iter()
+            .map(|it| serde_json::json!({
+                "version": it.version.to_string(), "programs": it.programs, "sha256": it.sha256, "class": class(it.version),
+            }))
+            .collect();
+        print::value(output, &values)?;
+        return Ok(DONE);
+    }
+    let mut rows = vec![[
+        "VERSION".to_owned(),
+        "PROGRAMS".to_owned(),
+        "CLASS".to_owned(),
+    ]];
+    rows.extend(installed.iter().map(|it| {
+        [
+            it.version.to_string(),
+            it.programs.join(","),
+            class(it.version),
+        ]
+    }));
+    print::table(&rows)?;
+    Ok(DONE)
+}

@@ -1,0 +1,187 @@
+//! `status`, `plan` and `env`: from the agent where one runs, else by a look of one's own.
+
+use std::time::Duration;
+
+use super::print::{self, Output};
+use super::{Context, DONE, FAILED, Failure, HELD, Outcome, runtime};
+use crate::agent::socket::{Request, ask};
+use crate::agent::{self, Agent, AgentError, Locking, Report};
+use crate::clock;
+use crate::member::place;
+use crate::tls::{ADMIN, Certificates, ClientFiles};
+
+/// An agent that holds the lock and does not answer yet is starting; it gets so long.
+const AGENT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The report: the agent's, or our own.
+fn report(context: &Context) -> Result<Report, Failure> {
+    let runtime = runtime()?;
+    let begin = clock::since_boot();
+    loop {
+        if let Some(answer) = runtime.block_on(ask(&context.paths.socket(), &Request::Status)) {
+            let text = answer.map_err(|why| Failure::new(FAILED, why))?;
+            return Ok(serde_json::from_str(&text)?);
+        }
+        // Looking alone creates nothing: where no state is, there is nothing to lock.
+        let lock = if context.paths.lib.exists() {
+            agent::lock(&context.paths, Locking::Look).map(Some)
+        } else {
+            Ok(None)
+        };
+        match lock {
+            Ok(_lock) => {
+                let spec = context.document()?;
+                return Ok(runtime.block_on(Agent::new(&context.paths, None).look(&spec)));
+            }
+            Err(AgentError::Locked { .. }) if clock::since_boot() < begin + AGENT_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+pub(super) fn status(context: &Context, output: Output) -> Outcome {
+    let report = report(context)?;
+    let available = report
+        .status
+        .conditions
+        .iter()
+        .any(|it| it.type_ == "Available" && it.status == "True");
+    if output == Output::Table {
+        table(&report)?;
+    } else {
+        print::value(output, &report)?;
+    }
+    Ok(if available { DONE } else { FAILED })
+}
+
+fn table(report: &Report) -> std::io::Result<()> {
+    let (status, host) = (&report.status, &report.host);
+    let pid =
+        |pid: Option<u32>| pid.map_or_else(|| "not running".to_owned(), |it| format!("pid {it}"));
+    print::text(&format!(
+        "etcd      {} ({}, {} driver)\noperator  {}\nclients   {}\ndata      {}\n\n",
+        host.etcd.version.as_deref().unwrap_or("-"),
+        pid(host.etcd.pid),
+        host.driver,
+        pid(host.operator.pid),
+        host.etcd.client_url,
+        host.etcd.data_dir,
+    ))?;
+    let mut rows = vec![["CONDITION", "STATUS", "REASON", "MESSAGE"].map(str::to_owned)];
+    for it in &status.conditions {
+        rows.push([
+            it.type_.clone(),
+            it.status.clone(),
+            it.reason.clone(),
+            it.message.clone(),
+        ]);
+    }
+    print::table(&rows)?;
+    if !status.members.is_empty() {
+        print::text("\n")?;
+        let mut rows = vec![["MEMBER", "ID", "ROLE", "SERVING", "LEADER"].map(str::to_owned)];
+        let yes = |it: bool| if it { "yes" } else { "no" }.to_owned();
+        for it in &status.members {
+            rows.push([
+                it.name.clone(),
+                it.id.clone(),
+                it.role.clone(),
+                yes(it.serving),
+                yes(it.leader),
+            ]);
+        }
+        print::table(&rows)?;
+    }
+    print::text("\n")?;
+    plan_lines(report)?;
+    let confirmed = status
+        .confirmed_until
+        .as_ref()
+        .and_then(|it| serde_json::to_value(it).ok());
+    let confirmed = confirmed.and_then(|it| it.as_str().map(str::to_owned));
+    print::text(&format!(
+        "confirmed until {}\n",
+        confirmed.as_deref().unwrap_or("-")
+    ))
+}
+
+fn plan_lines(report: &Report) -> std::io::Result<()> {
+    let plan = &report.status.plan;
+    match (&plan.hold, &plan.next) {
+        (Some(hold), _) => {
+            let (message, next) = (plan.message.as_deref(), plan.next_step.as_deref());
+            print::text(&format!(
+                "hold: {hold}: {}\nnext: {}\n",
+                message.unwrap_or("-"),
+                next.unwrap_or("-")
+            ))
+        }
+        (None, Some(next)) => print::text(&format!("next: {next}\n")),
+        (None, None) => print::text("nothing is to be done\n"),
+    }
+}
+
+pub(super) fn plan(context: &Context, output: Output) -> Outcome {
+    let report = report(context)?;
+    if output == Output::Table {
+        plan_lines(&report)?;
+    } else {
+        print::value(output, &report.status.plan)?;
+    }
+    Ok(if report.status.plan.hold.is_some() {
+        HELD
+    } else {
+        DONE
+    })
+}
+
+/// `'` is the only character that ends a quoted word in a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+pub(super) fn env(context: &Context, k3s: bool) -> Outcome {
+    let spec = context.document()?;
+    let url = place::resolve(&context.paths, &spec).client_url;
+    let certificates = Certificates::at(context.paths.tls());
+    let client = if k3s && certificates.client_leaf("k3s").is_ok() {
+        "k3s"
+    } else {
+        ADMIN
+    };
+    if certificates.client_leaf(client).is_err() {
+        let text = "there is no client certificate yet: start etcd-operator agent, then try again";
+        return Err(Failure::new(FAILED, text));
+    }
+    let ClientFiles { ca, cert, key } = certificates.client_files(client);
+    if k3s {
+        let embedded = context.paths.k3s_embedded_etcd();
+        if embedded.exists() {
+            // Rule A11: k3s says nothing when it ignores these flags.
+            eprintln!(
+                "etcd-operator: warning: k3s ignores --datastore-endpoint while {} exists: move it aside first",
+                embedded.display()
+            );
+        }
+        print::text(&format!(
+            "--datastore-endpoint={url}\n--datastore-cafile={}\n--datastore-certfile={}\n--datastore-keyfile={}\n",
+            ca.display(),
+            cert.display(),
+            key.display()
+        ))?;
+        return Ok(DONE);
+    }
+    let line = |name: &str, value: &str| format!("export ETCDCTL_{name}={}\n", quoted(value));
+    print::text(
+        &[
+            line("ENDPOINTS", &url),
+            line("CACERT", &ca.to_string_lossy()),
+            line("CERT", &cert.to_string_lossy()),
+            line("KEY", &key.to_string_lossy()),
+        ]
+        .concat(),
+    )?;
+    Ok(DONE)
+}

@@ -1,0 +1,76 @@
+//! The wall clock, and whether it can be believed (rules G2, G3). The only place that reads it.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::cluster::Timestamp;
+use crate::observed::Clock;
+use crate::paths::Paths;
+
+/// No clock is right that says an earlier time: 2026-11-01, when this code was written.
+const BUILD_FLOOR: Timestamp = Timestamp(1_793_491_200);
+
+/// Wall-clock time now.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that reads the clock"
+)]
+pub fn now() -> Timestamp {
+    let seconds = match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_secs()).map_or(i64::MIN, |it| -it),
+    };
+    Timestamp(seconds)
+}
+
+/// Seconds since this machine booted, suspended time included.
+pub fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}
+
+/// This boot of the machine; empty where the kernel does not tell.
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}
+
+/// The newest time that anything here already carries: this build, the data, `dated` (our own
+/// certificates). A clock behind it is wrong, whatever it claims.
+pub fn newest_known(data_dir: &Path, dated: Option<Timestamp>) -> Timestamp {
+    let modified = |path: &Path| {
+        let time = std::fs::metadata(path).and_then(|it| it.modified()).ok()?;
+        let seconds = time.duration_since(UNIX_EPOCH).ok()?.as_secs();
+        i64::try_from(seconds).ok().map(Timestamp)
+    };
+    [
+        modified(&data_dir.join("member/snap/db")),
+        modified(&data_dir.join("member/wal")),
+        dated,
+    ]
+    .into_iter()
+    .flatten()
+    .fold(BUILD_FLOOR, Timestamp::max)
+}
+
+/// Whether a time source confirms the clock, and nothing contradicts it.
+///
+/// The sign is systemd-timesyncd's marker, or the kernel's own state as timedated reports it
+/// (chrony, ntpsec). A machine with neither is never trusted, and lives well: see
+/// [`crate::plan::certificate`].
+pub fn trust(paths: &Paths, now: Timestamp, newest: Timestamp, kernel_synchronised: bool) -> Clock {
+    // A day's grace: file times and certificates are not more exact than that across time zones
+    // of careless hands, and certificates are backdated by a day.
+    if now.0 < newest.0 - 86_400 {
+        return Clock::BehindKnown { newest };
+    }
+    if kernel_synchronised || paths.timesync_marker().exists() {
+        return Clock::Trusted;
+    }
+    Clock::Unsynchronised
+}

@@ -1,0 +1,235 @@
+//! The vocabulary: members, roles, quorum arithmetic, identities and their limits.
+//!
+//! It knows no clock, no I/O, no heap, no Kubernetes and no serde.
+
+use core::fmt;
+
+/// More voters than this are not allowed ("no more than seven nodes", etcd's FAQ).
+pub const VOTERS_MAX: usize = 7;
+/// Learners at one time: etcd's own default of `--max-learners`.
+pub const LEARNERS_MAX: usize = 1;
+/// Members at one time.
+pub const MEMBERS_MAX: usize = VOTERS_MAX + LEARNERS_MAX;
+const _: () = assert!(VOTERS_MAX % 2 == 1); // an even count adds no failure tolerance
+
+/// The name of a member: one DNS label.
+pub type MemberName = heapless::String<63>;
+/// The name of a cluster: one DNS label.
+pub type ClusterName = heapless::String<63>;
+/// A sentence for people inside a fixed-size value; longer text is cut at a character boundary.
+pub type Detail = heapless::String<240>;
+
+/// Builds a [`Detail`], cutting what does not fit.
+pub fn detail(arguments: fmt::Arguments<'_>) -> Detail {
+    struct Cutting(Detail);
+    impl fmt::Write for Cutting {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            for character in text.chars() {
+                if self.0.push(character).is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        }
+    }
+    let mut cutting = Cutting(Detail::new());
+    let _ = fmt::Write::write_fmt(&mut cutting, arguments);
+    cutting.0
+}
+
+/// A member's id, given by etcd when the member joins and never used again after its removal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MemberId(pub u64);
+
+/// A cluster's id, given by etcd at birth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterId(pub u64);
+
+impl fmt::Display for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Wall-clock time in seconds since 1970-01-01 UTC. The core gets it as an observation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp(pub i64);
+
+impl Timestamp {
+    /// Seconds from `earlier` to `self`; negative when the clock went back.
+    pub fn seconds_since(self, earlier: Timestamp) -> i64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// What a member may do in Raft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A voting member.
+    Voter,
+    /// Receives the log without a vote, until promoted.
+    Learner {
+        /// Close enough to the leader's log for etcd to accept the promotion (90 %).
+        caught_up: bool,
+    },
+}
+
+/// How a member answers. Not knowing is a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Answered a linearizable read within the deadline.
+    Serving,
+    /// Did not answer; shorter than the grace period, or it could not be asked.
+    Unknown,
+    /// Has not answered for longer than the grace period (rule D15: 10 minutes).
+    Failed,
+}
+
+/// One member as etcd's member list and its own answers show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Given by etcd.
+    pub id: MemberId,
+    /// Empty until the member has started for the first time.
+    pub name: MemberName,
+    /// Voter or learner.
+    pub role: Role,
+    /// What it answered.
+    pub health: Health,
+}
+
+/// Why a member list cannot be represented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InsertError {
+    /// Two members with one id: never valid.
+    DuplicateId,
+    /// More members than [`MEMBERS_MAX`]: a foreign cluster, held, never cut short.
+    Full,
+}
+
+/// The members of one etcd cluster. Invariant: ids are unique and ascending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberSet {
+    members: heapless::Vec<Member, MEMBERS_MAX>,
+}
+
+/// How many of `voters` have to agree.
+pub const fn quorum(voters: usize) -> usize {
+    voters / 2 + 1
+}
+
+impl MemberSet {
+    /// Adds a member in its place.
+    pub fn insert(&mut self, member: Member) -> Result<(), InsertError> {
+        match self.members.binary_search_by_key(&member.id, |it| it.id) {
+            Ok(_) => Err(InsertError::DuplicateId),
+            Err(index) => self
+                .members
+                .insert(index, member)
+                .map_err(|_| InsertError::Full),
+        }
+    }
+
+    /// All members, by ascending id.
+    pub fn iter(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter()
+    }
+
+    /// The member with this name, if it has started once.
+    pub fn named(&self, name: &str) -> Option<&Member> {
+        self.members.iter().find(|it| it.name == name)
+    }
+
+    /// The voting members.
+    pub fn voters(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|it| it.role == Role::Voter)
+    }
+
+    /// The learner in flight, if any.
+    pub fn learner(&self) -> Option<&Member> {
+        self.members.iter().find(|it| it.role != Role::Voter)
+    }
+
+    /// How many voters there are.
+    pub fn voter_count(&self) -> usize {
+        self.voters().count()
+    }
+
+    /// How many voters answer.
+    pub fn serving_voters(&self) -> usize {
+        self.voters()
+            .filter(|it| it.health == Health::Serving)
+            .count()
+    }
+
+    /// Whether a majority of the voters answers.
+    pub fn has_quorum(&self) -> bool {
+        self.failure_tolerance().is_some()
+    }
+
+    /// How many more voters may fail. `None` when quorum is already lost.
+    pub fn failure_tolerance(&self) -> Option<usize> {
+        self.serving_voters()
+            .checked_sub(quorum(self.voter_count()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(healths: &[Health]) -> MemberSet {
+        let mut members = MemberSet::default();
+        for (id, health) in (1..).zip(healths) {
+            let member = Member {
+                id: MemberId(id),
+                name: MemberName::new(),
+                role: Role::Voter,
+                health: *health,
+            };
+            members.insert(member).unwrap();
+        }
+        members
+    }
+
+    #[test]
+    fn quorum_is_a_majority_of_the_voters() {
+        assert_eq!([1, 2, 3, 4, 5, 6, 7].map(quorum), [1, 2, 2, 3, 3, 4, 4]);
+    }
+
+    #[test]
+    fn an_unknown_member_does_not_count_as_serving() {
+        use Health::{Failed, Serving, Unknown};
+        assert_eq!(set(&[Serving]).failure_tolerance(), Some(0));
+        assert_eq!(set(&[Unknown]).failure_tolerance(), None);
+        assert_eq!(
+            set(&[Serving, Serving, Unknown]).failure_tolerance(),
+            Some(0)
+        );
+        assert_eq!(set(&[Serving, Failed, Unknown]).failure_tolerance(), None);
+    }
+
+    #[test]
+    fn a_member_list_is_never_cut_short() {
+        let mut members = set(&[Health::Serving; MEMBERS_MAX]);
+        let ninth = Member {
+            id: MemberId(99),
+            ..members.iter().next().unwrap().clone()
+        };
+        assert_eq!(members.insert(ninth), Err(InsertError::Full));
+        let twice = members.iter().next().unwrap().clone();
+        assert_eq!(members.insert(twice), Err(InsertError::DuplicateId));
+    }
+
+    #[test]
+    fn long_text_is_cut_at_a_character() {
+        let text = "ä".repeat(300);
+        assert!(detail(format_args!("{text}")).len() <= 240);
+    }
+}

@@ -1,0 +1,8 @@
+//! etcd from outside: its data directory, its binaries in the store, its API, its metrics.
+//!
+//! Every call has a deadline, and a failed one is a value. It never plans.
+
+pub mod client;
+pub mod data_dir;
+pub mod metrics;
+pub mod store;

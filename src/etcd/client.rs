@@ -1,0 +1,210 @@
+//! etcd's API, one question at a time, each with a deadline.
+//!
+//! Every pass asks over a new connection: what it proves is a handshake with the certificates of
+//! today, as a client would make it (rules D7, D42). Nothing asked here is written to etcd's log:
+//! alarms come from the status, because the alarm request itself goes through Raft.
+
+use std::fs;
+use std::time::Duration;
+
+use etcd_client::{Certificate, Client, CompactionOptions, ConnectOptions, Identity, TlsOptions};
+use tokio::time::timeout;
+
+use crate::cluster::{
+    ClusterId, Health, InsertError, Member, MemberId, MemberName, MemberSet, Role, detail,
+};
+use crate::observed::{Alarms, Details, Membership, Reading, Writing};
+use crate::tls::ClientFiles;
+
+/// A key that is read and removed, and never exists. Removing it goes through Raft, the log and the
+/// store like every write, and leaves nothing behind, not even a revision.
+const PROBE_KEY: &str = "etcd-operator/probe";
+/// A slow disk may take its time; beyond this the answer is "no".
+const ANSWER_DEADLINE: Duration = Duration::from_secs(4);
+/// Handshakes take long on small boards under load (rule C5), and loopback connects at once.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(4);
+
+/// What one look at etcd brought.
+pub struct Look {
+    /// The read.
+    pub read: Reading,
+    /// The member list.
+    pub membership: Membership,
+    /// Alarms.
+    pub alarms: Alarms,
+    /// The rest.
+    pub details: Option<Details>,
+    /// The connection, if it answered: kept open until the next look.
+    pub client: Option<Client>,
+}
+
+impl Look {
+    fn failed(read: Reading) -> Self {
+        Look {
+            read,
+            membership: Membership::Unreachable,
+            alarms: Alarms::default(),
+            details: None,
+            client: None,
+        }
+    }
+}
+
+/// Connects, reads linearizably, asks for status and members.
+pub async fn look(url: &str, files: &ClientFiles) -> Look {
+    let client = match timeout(CONNECT_DEADLINE, connect(url, files)).await {
+        Ok(Ok(client)) => client,
+        Ok(Err(why)) => return Look::failed(Reading::Failed(detail(format_args!("{why}")))),
+        Err(_) => return Look::failed(Reading::TimedOut),
+    };
+    match timeout(ANSWER_DEADLINE, questions(client)).await {
+        Ok(Ok(look)) => look,
+        Ok(Err(error)) => Look::failed(Reading::Failed(detail(format_args!("{}", plain(&error))))),
+        Err(_) => Look::failed(Reading::TimedOut),
+    }
+}
+
+async fn connect(url: &str, files: &ClientFiles) -> Result<Client, String> {
+    let read = |path: &std::path::Path| {
+        fs::read(path).map_err(|error| format!("failed to read {}: {error}", path.display()))
+    };
+    let identity = Identity::from_pem(read(&files.cert)?, read(&files.key)?);
+    let tls = TlsOptions::new()
+        .ca_certificate(Certificate::from_pem(read(&files.ca)?))
+        .identity(identity);
+    let options = ConnectOptions::new()
+        .with_tls(tls)
+        .with_connect_timeout(CONNECT_DEADLINE);
+    Client::connect([url], Some(options))
+        .await
+        .map_err(|error| plain(&error))
+}
+
+async fn questions(mut client: Client) -> Result<Look, etcd_client::Error> {
+    let read = client.get(PROBE_KEY, None).await?;
+    let status = client.status().await?;
+    let listed = client.member_list().await?;
+    let own = MemberId(
+        status
+            .header()
+            .map_or(0, etcd_client::ResponseHeader::member_id),
+    );
+    let mut members = MemberSet::default();
+    let mut membership = None;
+    for it in listed.members() {
+        let member = Member {
+            id: MemberId(it.id()),
+            name: MemberName::try_from(it.name()).unwrap_or_default(),
+            role: if it.is_learner() {
+                Role::Learner { caught_up: false }
+            } else {
+                Role::Voter
+            },
+            health: if MemberId(it.id()) == own {
+                Health::Serving
+            } else {
+                Health::Unknown
+            },
+        };
+        match members.insert(member) {
+            Ok(()) => {}
+            Err(InsertError::Full | InsertError::DuplicateId) => {
+                membership = Some(Membership::TooManyMembers);
+            }
+        }
+    }
+    let told = |text: &str| status.errors().iter().any(|it| it.contains(text));
+    let bytes = |it: i64| u64::try_from(it).unwrap_or(0);
+    Ok(Look {
+        read: Reading::Answered,
+        membership: membership.unwrap_or(Membership::Known(members)),
+        alarms: Alarms {
+            no_space: told("NOSPACE"),
+            corrupt: told("CORRUPT"),
+        },
+        details: Some(Details {
+            cluster: ClusterId(
+                status
+                    .header()
+                    .map_or(0, etcd_client::ResponseHeader::cluster_id),
+            ),
+            member: own,
+            leader: (status.leader() != 0).then_some(MemberId(status.leader())),
+            revision: read
+                .header()
+                .map_or(0, etcd_client::ResponseHeader::revision),
+            db_size: bytes(status.db_size()),
+            db_in_use: bytes(status.raft_used_db_size()),
+        }),
+        client: Some(client),
+    })
+}
+
+/// One write that leaves nothing behind (rule D7: a member without its log answers reads).
+pub async fn probe_write(client: &mut Client) -> Writing {
+    match timeout(ANSWER_DEADLINE, client.delete(PROBE_KEY, None)).await {
+        Ok(Ok(_)) => Writing::Acknowledged,
+        Ok(Err(error)) => Writing::Failed(detail(format_args!("{}", plain(&error)))),
+        Err(_) => Writing::Failed(detail(format_args!(
+            "no answer within {} s",
+            ANSWER_DEADLINE.as_secs()
+        ))),
+    }
+}
+
+/// Compacts at the current revision and defragments this member (rule D28). The database's size
+/// and what is in use of it, afterwards.
+pub async fn compact_and_defragment(client: &mut Client) -> Result<(u64, u64), etcd_client::Error> {
+    let read = client.get(PROBE_KEY, None).await?;
+    let revision = read
+        .header()
+        .map_or(0, etcd_client::ResponseHeader::revision);
+    let options = CompactionOptions::new().with_physical();
+    match client.compact(revision, Some(options)).await {
+        Ok(_) => {}
+        // Compacted there before: as good.
+        Err(error) if plain(&error).contains("compacted") => {}
+        Err(error) => return Err(error),
+    }
+    client.defragment().await?; // no deadline: never stopped half-way (rule D31)
+    let status = client.status().await?;
+    let bytes = |it: i64| u64::try_from(it).unwrap_or(0);
+    Ok((bytes(status.db_size()), bytes(status.raft_used_db_size())))
+}
+
+/// Disarms this member's NOSPACE alarm, after space was really regained (rule A8).
+pub async fn disarm_no_space(
+    client: &mut Client,
+    member: MemberId,
+) -> Result<(), etcd_client::Error> {
+    use etcd_client::{AlarmAction, AlarmOptions, AlarmType};
+    let mut options = AlarmOptions::new();
+    options.with_member(member.0);
+    client
+        .alarm(AlarmAction::Deactivate, AlarmType::Nospace, Some(options))
+        .await
+        .map(|_| ())
+}
+
+/// An error in its own words, down to its last source: what a transport says first is "transport
+/// error".
+pub fn plain(error: &etcd_client::Error) -> String {
+    use etcd_client::Error;
+    let (first, source): (String, Option<&dyn std::error::Error>) = match error {
+        Error::GRpcStatus(status) => (
+            status.message().to_owned(),
+            std::error::Error::source(status),
+        ),
+        Error::TransportError(transport) => {
+            (transport.to_string(), std::error::Error::source(transport))
+        }
+        other => (other.to_string(), None),
+    };
+    let mut text = first;
+    let mut source = source;
+    while let Some(it) = source {
+        text = it.to_string();
+        source = it.source();
+    }
+    text
+}

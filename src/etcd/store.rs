@@ -1,0 +1,325 @@
+//! The store: one folder for each installed version, with etcd, etcdutl and etcdctl as far as they
+//! were there, their checksums, and a copy of the guard.
+//!
+//! Nothing is fetched from a network: an edge box often has none, and what is fetched needs a
+//! checksum that somebody vouches for. `make demo` and packages fetch; this installs.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::start::Binary;
+use crate::state::{self, StateError};
+use crate::version::Version;
+
+/// The programs that a folder may hold; the first must be there.
+pub const PROGRAMS: [&str; 3] = ["etcd", "etcdutl", "etcdctl"];
+
+/// Why a version could not be installed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A file of the store could not be written.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// No program of the name in any of the places.
+    #[error(
+        "no etcd {version} in {places}: put the release's etcd, etcdutl and etcdctl into a directory and name it with --from"
+    )]
+    NotFound {
+        /// Which version.
+        version: Version,
+        /// Where it was looked for.
+        places: String,
+    },
+    /// The file is no program for this machine (rule C6).
+    #[error("{} is not a program for this machine ({})", path.display(), std::env::consts::ARCH)]
+    Architecture {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// It says that it is another version.
+    #[error("{} says '{found}', wanted is {wanted}", path.display())]
+    Version {
+        /// Which file.
+        path: PathBuf,
+        /// What it says.
+        found: String,
+        /// What was asked for.
+        wanted: Version,
+    },
+    /// It could not be copied.
+    #[error("failed to copy {}", path.display())]
+    Copy {
+        /// Which file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// An installed version.
+#[derive(Clone, Debug)]
+pub struct Installed {
+    /// Which one.
+    pub version: Version,
+    /// Which of [`PROGRAMS`] are there.
+    pub programs: Vec<&'static str>,
+    /// sha256 of etcd itself.
+    pub sha256: String,
+}
+
+/// The folder of a version.
+pub fn folder(store: &Path, version: Version) -> PathBuf {
+    store.join(format!("etcd-{version}"))
+}
+
+/// Whether etcd of this version can be started here.
+pub fn binary(store: &Path, version: Version) -> Binary {
+    match is_program_for_this_machine(&folder(store, version).join("etcd")) {
+        Ok(true) => Binary::Ready,
+        Ok(false) => Binary::WrongArchitecture,
+        Err(_) => Binary::Missing,
+    }
+}
+
+/// Everything installed, oldest first.
+pub fn list(store: &Path) -> Vec<Installed> {
+    let Ok(entries) = fs::read_dir(store) else {
+        return Vec::new();
+    };
+    let mut found: Vec<Installed> = entries
+        .flatten()
+        .filter_map(|it| {
+            let name = it.file_name().into_string().ok()?;
+            let version = name.strip_prefix("etcd-")?.parse().ok()?;
+            let sha256 = fs::read_to_string(it.path().join("etcd.sha256")).ok()?;
+            let programs = PROGRAMS
+                .into_iter()
+                .filter(|name| it.path().join(name).exists());
+            Some(Installed {
+                version,
+                programs: programs.collect(),
+                sha256: sha256.trim().to_owned(),
+            })
+        })
+        .collect();
+    found.sort_by_key(|it| it.version);
+    found
+}
+
+/// Versions installed, without opening a file.
+pub fn versions(store: &Path) -> impl Iterator<Item = Version> + use<> {
+    let entries = fs::read_dir(store).into_iter().flatten().flatten();
+    entries.filter_map(|it| it.file_name().to_str()?.strip_prefix("etcd-")?.parse().ok())
+}
+
+/// Installs a version from `from`, or from where a distribution puts it. Already installed with the
+/// same content: nothing happens.
+pub fn install(
+    store: &Path,
+    version: Version,
+    from: Option<&Path>,
+) -> Result<Installed, StoreError> {
+    let places: Vec<PathBuf> = match from {
+        Some(dir) => vec![dir.to_owned()],
+        None => ["/usr/local/bin", "/usr/bin"].map(PathBuf::from).to_vec(),
+    };
+    // A release's names, and the names of a folder with several versions.
+    let locate = |name: &str| {
+        places
+            .iter()
+            .flat_map(|dir| [dir.join(name), dir.join(format!("{name}-{version}"))])
+            .find(|it| it.is_file())
+    };
+    let Some(etcd) = locate("etcd") else {
+        let places = places
+            .iter()
+            .map(|it| it.display().to_string())
+            .collect::<Vec<_>>()
+            .join(", ");
+        return Err(StoreError::NotFound { version, places });
+    };
+    check(&etcd, version)?;
+    state::create_private_dir(store)?;
+    let target = folder(store, version);
+    let part = store.join(format!("etcd-{version}.part"));
+    let _ = fs::remove_dir_all(&part);
+    state::create_private_dir(&part)?;
+    let mut sha256 = String::new();
+    let mut programs = Vec::new();
+    for name in PROGRAMS {
+        let Some(source) = locate(name) else { continue };
+        let sum = copy_program(&source, &part.join(name))?;
+        if name == "etcd" {
+            sha256 = sum;
+        }
+        programs.push(name);
+    }
+    state::write_synced(&part.join("etcd.sha256"), format!("{sha256}\n").as_bytes())?;
+    if list(store)
+        .iter()
+        .any(|it| it.version == version && it.sha256 == sha256 && it.programs == programs)
+    {
+        let _ = fs::remove_dir_all(&part);
+        return Ok(Installed {
+            version,
+            programs,
+            sha256,
+        });
+    }
+    let rename = |from: &Path, to: &Path| {
+        fs::rename(from, to).map_err(|source| StateError::Io {
+            what: "rename",
+            path: from.to_owned(),
+            source,
+        })
+    };
+    if target.exists() {
+        // What runs keeps its file; the folder is swapped by two renames.
+        let old = store.join(format!("etcd-{version}.old"));
+        let _ = fs::remove_dir_all(&old);
+        rename(&target, &old)?;
+        rename(&part, &target)?;
+        let _ = fs::remove_dir_all(&old);
+    } else {
+        rename(&part, &target)?;
+    }
+    state::sync_dir(store)?;
+    Ok(Installed {
+        version,
+        programs,
+        sha256,
+    })
+}
+
+fn check(etcd: &Path, version: Version) -> Result<(), StoreError> {
+    if !is_program_for_this_machine(etcd).unwrap_or(false) {
+        return Err(StoreError::Architecture {
+            path: etcd.to_owned(),
+        });
+    }
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "asks the program for its version"
+    )]
+    let output = Command::new(etcd)
+        .arg("--version")
+        .env_clear()
+        .stdin(Stdio::null())
+        .output();
+    let text = output
+        .map(|it| String::from_utf8_lossy(&it.stdout).into_owned())
+        .unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default().trim();
+    let found = line.strip_prefix("etcd Version: ").unwrap_or(line);
+    if found.parse() == Ok(version) {
+        return Ok(());
+    }
+    Err(StoreError::Version {
+        path: etcd.to_owned(),
+        found: found.to_owned(),
+        wanted: version,
+    })
+}
+
+/// Whether a file is an ELF program for the machine that this one runs on (rules C6, G11).
+fn is_program_for_this_machine(path: &Path) -> io::Result<bool> {
+    Ok(elf_machine(path)?.is_some_and(|it| {
+        elf_machine(Path::new("/proc/self/exe")).is_ok_and(|own| own == Some(it))
+    }))
+}
+
+/// Class and machine of an ELF file; `None` when it is none.
+fn elf_machine(path: &Path) -> io::Result<Option<(u8, [u8; 2])>> {
+    let mut head = [0_u8; 20];
+    let mut file = fs::File::open(path)?;
+    if file.read_exact(&mut head).is_err() || head[..4] != *b"\x7fELF" {
+        return Ok(None);
+    }
+    Ok(Some((head[4], [head[18], head[19]])))
+}
+
+/// Copies a program, synced and executable; its sha256.
+fn copy_program(from: &Path, to: &Path) -> Result<String, StoreError> {
+    let failed = |source| StoreError::Copy {
+        path: from.to_owned(),
+        source,
+    };
+    let mut reader = fs::File::open(from).map_err(failed)?;
+    let mut writer = fs::File::create(to).map_err(failed)?;
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        let read = reader.read(&mut buffer).map_err(failed)?;
+        if read == 0 {
+            break;
+        }
+        context.update(&buffer[..read]);
+        io::Write::write_all(&mut writer, &buffer[..read]).map_err(failed)?;
+    }
+    writer
+        .set_permissions(fs::Permissions::from_mode(0o755))
+        .map_err(failed)?;
+    writer.sync_all().map_err(failed)?;
+    Ok(state::hex(context.finish().as_ref()))
+}
+
+/// Puts a copy of this program beside etcd, so that a member can restart after the package was
+/// removed. Written only when its content differs.
+pub fn place_guard(store: &Path) -> Result<PathBuf, StoreError> {
+    let target = store.join("etcd-operator");
+    let own = crate::process::own_executable().and_then(|it| {
+        if it.exists() {
+            Ok(it)
+        } else {
+            Err(io::Error::from(io::ErrorKind::NotFound))
+        }
+    });
+    let source = match own {
+        Ok(path) => path,
+        // The running file was replaced; the copy that is there serves.
+        Err(_) if target.exists() => return Ok(target),
+        Err(source) => {
+            return Err(StoreError::Copy {
+                path: PathBuf::from("/proc/self/exe"),
+                source,
+            });
+        }
+    };
+    if same_content(&source, &target) {
+        return Ok(target);
+    }
+    state::create_private_dir(store)?;
+    let part = store.join("etcd-operator.part");
+    let _ = fs::remove_file(&part);
+    copy_program(&source, &part)?;
+    fs::rename(&part, &target).map_err(|source| StoreError::Copy { path: part, source })?;
+    state::sync_dir(store)?;
+    Ok(target)
+}
+
+fn same_content(one: &Path, other: &Path) -> bool {
+    let (Ok(a), Ok(b)) = (fs::metadata(one), fs::metadata(other)) else {
+        return false;
+    };
+    if a.len() != b.len() {
+        return false;
+    }
+    let (Ok(mut one), Ok(mut other)) = (fs::File::open(one), fs::File::open(other)) else {
+        return false;
+    };
+    let (mut left, mut right) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
+    loop {
+        let Ok(count) = one.read(&mut left) else {
+            return false;
+        };
+        if count == 0 {
+            return true;
+        }
+        if other.read_exact(&mut right[..count]).is_err() || left[..count] != right[..count] {
+            return false;
+        }
+    }
+}

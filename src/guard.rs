@@ -1,0 +1,238 @@
+//! Starts etcd after its checks; every start of etcd goes through here, whoever asks for it.
+//!
+//! systemd, kubelet and the agent all start this program, which looks at the facts, judges them by
+//! [`crate::start`], makes provisional certificates where none are usable, and then becomes etcd:
+//! the process, its descriptors and its notify socket stay. A refusal is an exit with the reason
+//! in a file that the operator reads. It needs no running operator and decides nothing itself.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use crate::clock;
+use crate::cluster::detail;
+use crate::etcd::store;
+use crate::member::certificates::{Wanted, survey};
+use crate::member::records::{self, Launch, RefusalFile};
+use crate::member::{facts, starts};
+use crate::observed::{Clock, Pairs};
+use crate::paths::Paths;
+use crate::process::{self, ProcessRecord};
+use crate::start::{self, CertificatesUsable, Refusal, Start};
+use crate::state::{self, StateError};
+use crate::tls::{Certificates, Leaves, TlsError, Validity};
+use crate::version::Version;
+
+/// Why etcd was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    /// The predicate said no.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// No operator has prepared a start here yet.
+    #[error("there is no launch record: start etcd-operator agent once with a document")]
+    NoLaunchRecord,
+    /// A record could not be read or written.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// A step that the system refused.
+    #[error("failed to {what}")]
+    System {
+        /// The step.
+        what: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> GuardError {
+    move |source| GuardError::System { what, source }
+}
+
+/// A guard that starts meanwhile may hold the lock for a moment; etcd holds it for its life.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Checks, then becomes etcd. Returns only with the reason why not. `detach`: a session of its own
+/// and the member's lock, where no service manager keeps the process.
+pub fn run(paths: &Paths, detach: bool) -> GuardError {
+    let error = match start(paths, detach) {
+        Ok(never) => match never {},
+        Err(error) => error,
+    };
+    let refusal = match &error {
+        GuardError::Refused(refusal) => refusal.clone(),
+        other => Refusal::Other(detail(format_args!("{other}"))),
+    };
+    RefusalFile::save(paths, &refusal);
+    error
+}
+
+fn start(paths: &Paths, detach: bool) -> Result<std::convert::Infallible, GuardError> {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    state::create_private_dir(&paths.run)?;
+    let launch: Launch = state::load(&paths.launch())?.ok_or(GuardError::NoLaunchRecord)?;
+    let version: Version = launch
+        .version
+        .parse()
+        .map_err(|_| GuardError::NoLaunchRecord)?;
+    let lock = if detach {
+        Some(take_lock(paths)?)
+    } else {
+        None
+    };
+    let certificates = ensure_certificates(paths, &launch);
+    let gathered = facts::gather(paths, &launch, version, certificates, false);
+    let start = start::verdict(&gathered.facts).map_err(GuardError::Refused)?;
+    let data = records::data_dir(&launch.storage_dir);
+    if start == Start::SetAsideThenGo {
+        set_aside(&data)?;
+    }
+    state::create_private_dir(&data)?;
+    state::create_private_dir(paths.etcd_log().parent().unwrap_or(&paths.lib))?;
+    if detach {
+        // Fails only where this process leads a group already, as under a shell's job control.
+        let _ = rustix::process::setsid();
+    }
+    record_process(paths, &launch)?;
+    starts::record(paths);
+    let _ = fs::remove_file(paths.refusal());
+    become_etcd(paths, &launch, version, lock)
+}
+
+/// The lock lives as long as etcd: its descriptor is inherited.
+fn take_lock(paths: &Paths) -> Result<File, GuardError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(paths.member_lock())
+        .map_err(system("open the member's lock"))?;
+    let begin = clock::since_boot();
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) if clock::since_boot() < begin + LOCK_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(GuardError::Refused(Refusal::DataInUse));
+            }
+            Err(error) => return Err(system("lock the member")(error.into())),
+        }
+    }
+}
+
+/// Provisional certificates where none are usable: rule C7's deadlock (no certificate without a
+/// clock, no clock without a network, no network without a cluster) does not happen here.
+fn ensure_certificates(paths: &Paths, launch: &Launch) -> CertificatesUsable {
+    let certificates = Certificates::at(paths.tls());
+    let now = clock::now();
+    let wanted = Wanted {
+        names: &launch.names,
+        clients: &[],
+        clock: Clock::Unsynchronised,
+    };
+    let usable = |pairs| matches!(pairs, Pairs::Usable | Pairs::AddressesDiffer);
+    let summary = survey(&certificates, now, &wanted);
+    if usable(summary.pairs) {
+        return CertificatesUsable::Yes;
+    }
+    let newest = clock::newest_known(&records::data_dir(&launch.storage_dir), Some(now));
+    let minted = (|| -> Result<(), TlsError> {
+        certificates.ensure_authorities(&launch.cluster, newest)?;
+        let validity = Validity::provisional(newest, launch.leaf_seconds);
+        certificates.mint(&Leaves {
+            names: &launch.names,
+            cluster: &launch.cluster,
+            validity,
+        })
+    })();
+    match minted {
+        Ok(()) => {
+            tracing::info!(was = ?summary.pairs, "made provisional certificates");
+            CertificatesUsable::Yes
+        }
+        Err(error) => {
+            tracing::error!(%error, "failed to make provisional certificates");
+            CertificatesUsable::No
+        }
+    }
+}
+
+/// Renames what an interrupted birth left. Nothing is deleted.
+fn set_aside(data: &Path) -> Result<(), GuardError> {
+    for number in 1.. {
+        let target = data.with_extension(format!("birth-interrupted-{number}"));
+        if !target.exists() {
+            tracing::warn!(to = %target.display(), "set the leftovers of an interrupted birth aside");
+            return fs::rename(data, target).map_err(system("set the data directory aside"));
+        }
+    }
+    Ok(())
+}
+
+/// Written before etcd is there: the id and start time are already etcd's.
+fn record_process(paths: &Paths, launch: &Launch) -> Result<(), GuardError> {
+    let pid = std::process::id();
+    let stat = process::stat(pid)
+        .ok_or_else(|| system("read /proc/self/stat")(io::Error::from(io::ErrorKind::NotFound)))?;
+    let record = ProcessRecord {
+        pid,
+        start_time: stat.start_time,
+        boot_id: clock::boot_id(),
+        started: clock::since_boot().as_secs(),
+        settings: launch.settings,
+        version: launch.version.clone(),
+    };
+    Ok(state::save_volatile(&paths.process(), &record)?)
+}
+
+fn become_etcd(
+    paths: &Paths,
+    launch: &Launch,
+    version: Version,
+    lock: Option<File>,
+) -> Result<std::convert::Infallible, GuardError> {
+    if let Some(lock) = lock {
+        fcntl_setfd(&lock, FdFlags::empty())
+            .map_err(|it| system("keep the member's lock")(it.into()))?;
+        std::mem::forget(lock);
+    }
+    #[expect(clippy::disallowed_methods, reason = "this is where etcd starts")]
+    let mut command = Command::new(store::folder(&paths.store(), version).join("etcd"));
+    command
+        .arg("--config-file")
+        .arg(paths.etcd_conf())
+        .env_clear()
+        .current_dir("/");
+    command.envs(launch.environment.iter().map(|(key, value)| (key, value)));
+    // etcd tells its service manager itself that it is ready.
+    for name in ["NOTIFY_SOCKET", "PATH"] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    if std::env::var_os("JOURNAL_STREAM").is_none() {
+        let stderr = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(paths.etcd_stderr())
+            .map_err(system("open etcd's standard error"))?;
+        let stdout = stderr
+            .try_clone()
+            .map_err(system("open etcd's standard output"))?;
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+    }
+    Err(system("start etcd")(command.exec()))
+}

@@ -1,0 +1,25 @@
+//! Keeps an etcd cluster alive at the edge. (Architecture text follows with the modules.)
+pub mod agent;
+pub mod api;
+pub mod cli;
+pub mod clock;
+pub mod cluster;
+pub mod diagnosis;
+pub mod disk;
+pub mod document;
+pub mod etcd;
+pub mod guard;
+pub mod member;
+pub mod observed;
+pub mod paths;
+pub mod plan;
+pub mod process;
+pub mod render;
+pub mod runtime;
+pub mod spec;
+pub mod start;
+pub mod state;
+pub mod status;
+pub mod telemetry;
+pub mod tls;
+pub mod version;

@@ -1,0 +1,8 @@
+//! The member's place on this host: its records, its addresses, its certificates, and the facts
+//! that [`crate::start`] judges. Guard and agent both stand on it, so that both see the same.
+
+pub mod certificates;
+pub mod facts;
+pub mod place;
+pub mod records;
+pub mod starts;

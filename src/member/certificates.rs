@@ -1,0 +1,96 @@
+//! The certificates of this host as the core sees them: one bounded summary.
+
+use crate::cluster::Timestamp;
+use crate::observed::{Certificates as Summary, Clock, Pairs};
+use crate::plan::certificate::due;
+use crate::tls::{ADMIN, Certificates, Leaf, Usability};
+
+/// What clients are told and who the document names.
+pub struct Wanted<'a> {
+    /// Names and addresses that the server's certificate must carry.
+    pub names: &'a [String],
+    /// Clients of the document; `admin` comes on top.
+    pub clients: &'a [&'a str],
+    /// Whether renewals may go by the clock.
+    pub clock: Clock,
+}
+
+/// Reads and judges all certificates in use.
+pub fn survey(certificates: &Certificates, now: Timestamp, wanted: &Wanted<'_>) -> Summary {
+    let mut pairs = Pairs::Usable;
+    let mut leaves = Vec::new();
+    for (role, leaf) in certificates.leaves() {
+        match leaf {
+            Ok(leaf) => {
+                let covers = wanted.names.iter().all(|it| leaf.names.contains(it));
+                pairs = worst(pairs, validity(&leaf, now));
+                if role == "server" && !covers {
+                    pairs = worst(pairs, Pairs::AddressesDiffer);
+                }
+                leaves.push(leaf);
+            }
+            Err(Usability::Missing) => pairs = worst(pairs, Pairs::Missing),
+            Err(Usability::Broken(_)) => pairs = worst(pairs, Pairs::Broken),
+        }
+    }
+    let client_due = |name: &str| match certificates.client_leaf(name) {
+        Ok(leaf) => {
+            validity(&leaf, now) != Pairs::Usable
+                || (wanted.clock == Clock::Trusted
+                    && (leaf.is_provisional() || due(leaf.not_before, leaf.not_after, now)))
+        }
+        Err(_) => true,
+    };
+    let declared = || wanted.clients.iter().copied().chain([ADMIN]);
+    Summary {
+        pairs,
+        provisional: leaves.iter().any(Leaf::is_provisional),
+        not_before: leaves
+            .iter()
+            .map(|it| it.not_before)
+            .max()
+            .unwrap_or(Timestamp(0)),
+        not_after: leaves
+            .iter()
+            .map(|it| it.not_after)
+            .min()
+            .unwrap_or(Timestamp(0)),
+        authority_not_after: certificates.authority_not_after().unwrap_or(Timestamp(0)),
+        clients_due: declared().any(client_due),
+        issued_earliest: certificates
+            .clients()
+            .iter()
+            .filter(|name| !declared().any(|it| it == *name))
+            .filter_map(|name| {
+                let leaf = certificates.client_leaf(name).ok()?;
+                Some((
+                    heapless::String::try_from(name.as_str()).ok()?,
+                    leaf.not_after,
+                ))
+            })
+            .min_by_key(|(_, end)| *end),
+    }
+}
+
+/// Whether a sound pair is valid now.
+fn validity(leaf: &Leaf, now: Timestamp) -> Pairs {
+    if now > leaf.not_after {
+        Pairs::Expired
+    } else if now < leaf.not_before {
+        Pairs::NotYetValid
+    } else {
+        Pairs::Usable
+    }
+}
+
+fn worst(one: Pairs, other: Pairs) -> Pairs {
+    let rank = |it| match it {
+        Pairs::Missing => 5,
+        Pairs::Broken => 4,
+        Pairs::Expired => 3,
+        Pairs::NotYetValid => 2,
+        Pairs::AddressesDiffer => 1,
+        Pairs::Usable => 0,
+    };
+    if rank(other) > rank(one) { other } else { one }
+}

@@ -1,0 +1,131 @@
+//! Gathers the facts that [`crate::start::verdict`] judges. It decides nothing.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::Duration;
+
+use super::records::{self, IdentityFile, Launch};
+use super::starts;
+use crate::cluster::{ClusterName, detail};
+use crate::disk;
+use crate::etcd::{data_dir, store};
+use crate::paths::Paths;
+use crate::process;
+use crate::start::{AddressConflict, CertificatesUsable, DataDir, Facts, StartHistory, Writable};
+use crate::version::Version;
+
+/// How long the file system may take to answer.
+const DISK_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Facts, and the identity files that they were read from.
+pub struct Gathered {
+    /// For the predicate.
+    pub facts: Facts,
+    /// The state directory's.
+    pub identity: Option<IdentityFile>,
+    /// The copy beside the data.
+    pub marker: Option<IdentityFile>,
+}
+
+/// Looks at everything that decides whether etcd may start. `running`: etcd of ours runs, so its
+/// ports are taken, its data is open, and no start is looked into.
+pub fn gather(
+    paths: &Paths,
+    launch: &Launch,
+    version: Version,
+    certificates: CertificatesUsable,
+    running: bool,
+) -> Gathered {
+    let data = records::data_dir(&launch.storage_dir);
+    let writable = match disk::writable(&launch.storage_dir, DISK_DEADLINE) {
+        // Ours is made at birth; one that the document names must be there (rule D3).
+        Writable::Missing if !launch.storage_named => Writable::Yes,
+        other => other,
+    };
+    // A frozen file system would keep every further look, too.
+    let stalled = writable == Writable::Stalled;
+    let mut unreadable = None;
+    let (identity, marker) = if stalled {
+        (None, None)
+    } else {
+        records::load_identities(paths, &launch.storage_dir).unwrap_or_else(|error| {
+            unreadable = Some(detail(format_args!("{error}")));
+            (None, None)
+        })
+    };
+    let mut data_seen = if stalled {
+        DataDir::EMPTY
+    } else {
+        data_dir::look(&data)
+    };
+    data_seen.in_use &= !running;
+    let facts = Facts {
+        cluster: ClusterName::try_from(launch.cluster.as_str()).unwrap_or_default(),
+        unreadable,
+        version,
+        unsafe_filesystem_allowed: launch.unsafe_filesystem_allowed,
+        identity: identity.as_ref().and_then(IdentityFile::to_identity),
+        marker: marker.as_ref().and_then(IdentityFile::to_identity),
+        data: data_seen,
+        filesystem: disk::filesystem(&launch.storage_dir),
+        writable,
+        binary: store::binary(&paths.store(), version),
+        certificates,
+        conflict: if running {
+            None
+        } else {
+            conflict(paths, &launch.addresses)
+        },
+        history: if running || stalled {
+            StartHistory::NONE
+        } else {
+            starts::history(paths, &data)
+        },
+    };
+    Gathered {
+        facts,
+        identity,
+        marker,
+    }
+}
+
+/// The first address that etcd could not listen on.
+fn conflict(paths: &Paths, addresses: &[SocketAddr]) -> Option<AddressConflict> {
+    addresses.iter().find_map(|address| {
+        let error = TcpListener::bind(address).err()?;
+        let not_ours = error.kind() == ErrorKind::AddrNotAvailable;
+        if !not_ours && error.kind() != ErrorKind::AddrInUse {
+            return None; // etcd will say what it is
+        }
+        let mut text = heapless::String::new();
+        let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{address}"));
+        let holder = if not_ours {
+            None
+        } else {
+            process::listener(address.port())
+        };
+        Some(AddressConflict {
+            address: text,
+            not_ours,
+            holder: holder
+                .and_then(|it| heapless::String::try_from(it.as_str()).ok())
+                .unwrap_or_default(),
+            k3s_embedded: !not_ours && is_used(&paths.k3s_embedded_etcd()),
+        })
+    })
+}
+
+fn is_used(dir: &Path) -> bool {
+    std::fs::read_dir(dir).is_ok_and(|mut it| it.next().is_some())
+}
+
+/// `/etc/machine-id`, empty where there is none.
+pub fn machine_id(paths: &Paths) -> String {
+    let own = paths.root.join("etc/machine-id");
+    std::fs::read_to_string(own)
+        .or_else(|_| std::fs::read_to_string("/etc/machine-id"))
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}

@@ -1,0 +1,170 @@
+//! Records of the member on disk: who it is, how it is started, why it was not.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::{ClusterId, ClusterName, MemberId, MemberName, detail};
+use crate::diagnosis;
+use crate::paths::Paths;
+use crate::start::{Identity, Refusal};
+use crate::state::{self, StateError};
+
+/// The identity file (rule B9), in the state directory and beside the data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IdentityFile {
+    /// The document's name.
+    pub cluster: String,
+    /// The member's name.
+    pub member: String,
+    /// The `initial-cluster-token`.
+    pub token: String,
+    /// The version of etcd.
+    pub version: String,
+    /// In bytes.
+    pub quota: u64,
+    /// `/etc/machine-id` at birth.
+    pub machine_id: String,
+    /// In hexadecimal, once etcd has served.
+    #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
+    pub cluster_id: Option<String>,
+    /// In hexadecimal, once etcd has served.
+    #[serde(default, rename = "memberID", skip_serializing_if = "Option::is_none")]
+    pub member_id: Option<String>,
+}
+
+impl IdentityFile {
+    /// As the core has it; `None` when a field does not fit, which no version of ours writes.
+    pub fn to_identity(&self) -> Option<Identity> {
+        let hex = |text: &Option<String>| u64::from_str_radix(text.as_deref()?, 16).ok();
+        let ids = (hex(&self.cluster_id), hex(&self.member_id));
+        Some(Identity {
+            cluster: ClusterName::try_from(self.cluster.as_str()).ok()?,
+            member: MemberName::try_from(self.member.as_str()).ok()?,
+            version: self.version.parse().ok()?,
+            quota: self.quota,
+            served: match ids {
+                (Some(cluster), Some(member)) => Some((ClusterId(cluster), MemberId(member))),
+                _ => None,
+            },
+        })
+    }
+}
+
+/// The copy of the identity beside the data.
+pub fn marker_path(storage_dir: &Path) -> PathBuf {
+    storage_dir.join("identity.json")
+}
+
+/// What the guard needs for a start, written by the operator before it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Launch {
+    /// The document's name.
+    pub cluster: String,
+    /// The version of etcd.
+    pub version: String,
+    /// Where the data directory lies.
+    pub storage_dir: PathBuf,
+    /// The storage directory was named by the document and is not made by us.
+    pub storage_named: bool,
+    /// The document accepts a file system that loses data.
+    pub unsafe_filesystem_allowed: bool,
+    /// Every address on which etcd will listen.
+    pub addresses: Vec<SocketAddr>,
+    /// Names for a provisional server certificate.
+    pub names: Vec<String>,
+    /// Life of a leaf certificate, in seconds.
+    pub leaf_seconds: i64,
+    /// Environment of etcd; nothing else is in it.
+    pub environment: Vec<(String, String)>,
+    /// [`crate::spec::Settings`] of the document.
+    pub settings: u64,
+}
+
+/// etcd's `data-dir`.
+pub fn data_dir(storage_dir: &Path) -> PathBuf {
+    storage_dir.join("data")
+}
+
+/// What the guard refused, for the operator that comes back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusalFile {
+    /// One word.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// Seconds since boot.
+    pub at: u64,
+    /// The boot in which that was.
+    pub boot_id: String,
+}
+
+impl RefusalFile {
+    /// Writes down a refusal, where it can be.
+    pub fn save(paths: &Paths, refusal: &Refusal) {
+        let file = RefusalFile {
+            reason: refusal.reason().to_owned(),
+            message: refusal.to_string(),
+            at: crate::clock::since_boot().as_secs(),
+            boot_id: crate::clock::boot_id(),
+        };
+        if let Err(error) = state::save_volatile(&paths.refusal(), &file) {
+            tracing::warn!(%error, "failed to write down why etcd was not started");
+        }
+    }
+
+    fn of_this_boot(paths: &Paths) -> Option<Self> {
+        state::load_volatile::<Self>(&paths.refusal())
+            .filter(|it| it.boot_id == crate::clock::boot_id())
+    }
+
+    /// The last refusal of this boot.
+    pub fn load(paths: &Paths) -> Option<Refusal> {
+        let file = Self::of_this_boot(paths)?;
+        Some(Refusal::Other(detail(format_args!(
+            "{}: {}",
+            file.reason, file.message
+        ))))
+    }
+
+    /// Seconds since it.
+    pub(super) fn age(paths: &Paths, now: u64) -> Option<u64> {
+        Some(now.saturating_sub(Self::of_this_boot(paths)?.at))
+    }
+}
+
+/// Reads the identity of the state directory and the copy beside the data.
+pub fn load_identities(
+    paths: &Paths,
+    storage_dir: &Path,
+) -> Result<(Option<IdentityFile>, Option<IdentityFile>), StateError> {
+    let marker = marker_path(storage_dir);
+    let identity = state::load::<IdentityFile>(&paths.identity())?;
+    if marker == paths.identity() {
+        return Ok((identity.clone(), identity));
+    }
+    Ok((identity, state::load(&marker)?))
+}
+
+/// Writes both copies. The one beside the data first: where only it exists, it is adopted.
+pub fn save_identity(
+    paths: &Paths,
+    storage_dir: &Path,
+    file: &IdentityFile,
+) -> Result<(), StateError> {
+    let marker = marker_path(storage_dir);
+    if marker != paths.identity() {
+        state::save(&marker, file)?;
+    }
+    state::create_private_dir(&paths.member())?;
+    state::save(&paths.identity(), file)
+}
+
+/// The diagnosis with a recorded text.
+pub fn diagnosis_of(text: Option<&str>) -> Option<&'static diagnosis::Diagnosis> {
+    diagnosis::by_text(text?)
+}

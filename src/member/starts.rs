@@ -1,0 +1,146 @@
+//! Starts since etcd last served: how many, when, and why the last one ended (rule D9).
+//!
+//! The record lies under /run: it costs no flash, outlives the operator, and a reboot clears it.
+
+use std::fs;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::records::{RefusalFile, diagnosis_of};
+use crate::clock;
+use crate::diagnosis;
+use crate::etcd::data_dir;
+use crate::paths::Paths;
+use crate::start::{START_WINDOW_SECONDS, StartHistory};
+use crate::state;
+
+/// The most that is read of etcd's last words.
+const TAIL_BYTES: u64 = 128 * 1024;
+/// Seconds to wait before the n-th start after n failed ones; the last counts for all further.
+const BACK_OFF: [u64; 6] = [0, 1, 2, 5, 15, 60];
+/// Seconds to wait after the guard refused what the operator had thought possible.
+const AFTER_REFUSAL: u64 = 5;
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StartsFile {
+    boot_id: String,
+    /// Seconds since boot.
+    starts: Vec<u64>,
+    /// Size of etcd's log at the last start.
+    log_offset: u64,
+    /// The last start was looked into.
+    diagnosed: bool,
+    /// The text of the diagnosis.
+    diagnosis: Option<String>,
+    /// The data when the diagnosis was made.
+    data_stamp: Option<String>,
+}
+
+fn load(paths: &Paths) -> StartsFile {
+    state::load_volatile::<StartsFile>(&paths.starts())
+        .filter(|it| it.boot_id == clock::boot_id())
+        .unwrap_or_default()
+}
+
+fn save(paths: &Paths, file: &StartsFile) {
+    if let Err(error) = state::save_volatile(&paths.starts(), file) {
+        tracing::warn!(%error, "failed to write down the starts of etcd");
+    }
+}
+
+/// Called by the guard right before etcd starts.
+pub fn record(paths: &Paths) {
+    let mut file = load(paths);
+    let now = clock::since_boot().as_secs();
+    file.boot_id = clock::boot_id();
+    file.starts
+        .retain(|it| now.saturating_sub(*it) < START_WINDOW_SECONDS);
+    file.starts.push(now);
+    file.log_offset = fs::metadata(paths.etcd_log()).map_or(0, |it| it.len());
+    file.diagnosed = false;
+    file.diagnosis = None;
+    file.data_stamp = None;
+    save(paths, &file);
+}
+
+/// Called when etcd has served, or when a person asks for another try.
+pub fn clear(paths: &Paths) {
+    for path in [paths.starts(), paths.refusal()] {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// What is known of the failed starts. Only meaningful while etcd does not run: the last start is
+/// looked into here, once.
+pub fn history(paths: &Paths, data: &Path) -> StartHistory {
+    let mut file = load(paths);
+    let now = clock::since_boot().as_secs();
+    let counted: Vec<u64> = file
+        .starts
+        .iter()
+        .copied()
+        .filter(|it| now.saturating_sub(*it) < START_WINDOW_SECONDS)
+        .collect();
+    if file.starts.is_empty() {
+        return StartHistory::NONE;
+    }
+    if !file.diagnosed {
+        let words = last_words(paths, file.log_offset);
+        file.diagnosis = diagnosis::diagnose(&words).map(|it| it.text.to_owned());
+        file.data_stamp = Some(data_dir::stamp(data));
+        file.diagnosed = true;
+        save(paths, &file);
+    }
+    let diagnosis = diagnosis_of(file.diagnosis.as_deref());
+    StartHistory {
+        // Damage does not go away with time: the record of it counts until the data changes.
+        failed: u32::try_from(counted.len().max(usize::from(diagnosis.is_some())))
+            .unwrap_or(u32::MAX),
+        window_left: counted
+            .first()
+            .map_or(0, |it| START_WINDOW_SECONDS - now.saturating_sub(*it)),
+        diagnosis,
+        data_unchanged: diagnosis.is_some() && file.data_stamp == Some(data_dir::stamp(data)),
+    }
+}
+
+/// Seconds until the next start may be tried.
+pub fn restart_in(paths: &Paths) -> u64 {
+    let file = load(paths);
+    let now = clock::since_boot().as_secs();
+    let refused = RefusalFile::age(paths, now).map_or(0, |age| AFTER_REFUSAL.saturating_sub(age));
+    let Some(last) = file.starts.last() else {
+        return refused;
+    };
+    let failed = file
+        .starts
+        .iter()
+        .filter(|it| now.saturating_sub(**it) < START_WINDOW_SECONDS)
+        .count();
+    let wait = BACK_OFF[failed.min(BACK_OFF.len() - 1)];
+    (last + wait).saturating_sub(now).max(refused)
+}
+
+/// The end of etcd's log since `offset`, and of its standard error.
+fn last_words(paths: &Paths, offset: u64) -> String {
+    let mut text = tail(&paths.etcd_log(), offset);
+    text.push_str(&tail(&paths.etcd_stderr(), 0));
+    text
+}
+
+fn tail(path: &Path, offset: u64) -> String {
+    let Ok(mut file) = fs::File::open(path) else {
+        return String::new();
+    };
+    let length = file.metadata().map_or(0, |it| it.len());
+    // A log shorter than before was rotated: all of it is new.
+    let from = if length < offset { 0 } else { offset };
+    let from = from.max(length.saturating_sub(TAIL_BYTES));
+    let mut bytes = Vec::new();
+    let _ = file.seek(SeekFrom::Start(from));
+    let _ = file.take(TAIL_BYTES).read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}

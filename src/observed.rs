@@ -1,0 +1,237 @@
+//! What one pass saw. Not knowing is a value, never an error and never "empty".
+//!
+//! Time is an observation too: the core reads no clock.
+
+use crate::cluster::{ClusterId, Detail, MEMBERS_MAX, MemberId, MemberName, MemberSet, Timestamp};
+use crate::spec::Settings;
+use crate::start::{Facts, Refusal};
+use crate::version::Version;
+
+/// Everything that one pass saw.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// Wall-clock time.
+    pub now: Timestamp,
+    /// Whether that time can be believed (rule G2).
+    pub clock: Clock,
+    /// Whose state this process may change.
+    pub authority: Authority,
+    /// etcd's member list.
+    pub membership: Membership,
+    /// The members that this process runs: its own host's, or its pods.
+    pub instances: heapless::Vec<Instance, MEMBERS_MAX>,
+}
+
+/// Whether the wall clock can be believed (rule G2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// Synchronised, and not before anything already dated.
+    Trusted,
+    /// Not synchronised, as far as this host tells.
+    Unsynchronised,
+    /// Earlier than something that this operator has already dated.
+    BehindKnown {
+        /// The newest time known: this build, our certificates, the data.
+        newest: Timestamp,
+    },
+}
+
+/// Whose state this process may change. The two homes differ here, in data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Authority {
+    /// The cluster's: it holds the election key or the Lease, or it is the only one.
+    Cluster,
+    /// Only what runs on its own host.
+    Host,
+}
+
+/// etcd's member list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// No member has ever run.
+    Unbootstrapped,
+    /// It could not be read.
+    Unreachable,
+    /// More members than this operator can hold; never cut short.
+    TooManyMembers,
+    /// As etcd says it.
+    Known(MemberSet),
+}
+
+/// A member that this process runs.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// Its name.
+    pub member: MemberName,
+    /// The process.
+    pub process: Process,
+    /// It was its cluster's only member when it was last seen.
+    pub alone: bool,
+    /// What a start would find.
+    pub facts: Facts,
+    /// The newest supported version in the store, for a document without one.
+    pub newest_installed: Option<Version>,
+    /// What the quota would be if the cluster were born now, in bytes.
+    pub quota_at_birth: u64,
+    /// The certificates that etcd and the operator read.
+    pub certificates: Certificates,
+    /// What etcd answers.
+    pub service: Service,
+    /// Seconds until another start may be tried (growing back-off).
+    pub restart_in: u64,
+    /// What the guard refused last, if it did since etcd last served.
+    pub refused: Option<Refusal>,
+    /// The disk was moved to another machine since the cluster was born: a warning only.
+    pub machine_changed: bool,
+}
+
+/// A member's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Process {
+    /// It could not be told.
+    Unknown,
+    /// None runs.
+    Stopped,
+    /// Ours runs: the lock is held by the process that we recorded.
+    Running {
+        /// Its id on this host.
+        pid: u32,
+        /// What the document asked for when it was started.
+        settings: Settings,
+        /// Its version.
+        version: Version,
+        /// Seconds since its start.
+        seconds: u64,
+    },
+    /// Somebody holds the lock and is not the process that we recorded. Never signalled.
+    Foreign {
+        /// Its id, where the kernel tells it.
+        pid: Option<u32>,
+    },
+}
+
+/// The pairs that etcd and the operator read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairs {
+    /// There is no generation.
+    Missing,
+    /// A file cannot be read, or a key does not belong to its certificate.
+    Broken,
+    /// Ran out.
+    Expired,
+    /// Not valid yet: the clock went back, or was ahead when they were made.
+    NotYetValid,
+    /// Usable, but they do not name every address that clients are told.
+    AddressesDiffer,
+    /// Usable.
+    Usable,
+}
+
+/// Certificates, as a bounded summary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificates {
+    /// The worst of the pairs.
+    pub pairs: Pairs,
+    /// Minted while the clock was not trusted (NotBefore 1970).
+    pub provisional: bool,
+    /// The latest beginning of the leaves in use.
+    pub not_before: Timestamp,
+    /// The earliest end of the leaves in use.
+    pub not_after: Timestamp,
+    /// The earliest end of the CAs.
+    pub authority_not_after: Timestamp,
+    /// A client of the document has no usable certificate, or a renewal is due.
+    pub clients_due: bool,
+    /// The client certificate that runs out first among those of `certs issue`.
+    pub issued_earliest: Option<(heapless::String<63>, Timestamp)>,
+}
+
+/// What etcd answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// A linearizable read over a new mutual TLS connection.
+    pub read: Reading,
+    /// One write under the operator's own key, after each start (rule D7).
+    pub write: Writing,
+    /// Alarms that etcd raised.
+    pub alarms: Alarms,
+    /// Whether what clients propose is applied.
+    pub proposals: Proposals,
+    /// The details that came with the answers.
+    pub details: Option<Details>,
+}
+
+impl Service {
+    /// Nobody was asked.
+    pub const UNKNOWN: Service = Service {
+        read: Reading::NotTried,
+        write: Writing::NotTried,
+        alarms: Alarms {
+            no_space: false,
+            corrupt: false,
+        },
+        proposals: Proposals::Unknown,
+        details: None,
+    };
+}
+
+/// A linearizable read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// Not tried: nothing runs.
+    NotTried,
+    /// Answered.
+    Answered,
+    /// Refused or failed, in the words of the connection.
+    Failed(Detail),
+    /// No answer within the deadline.
+    TimedOut,
+}
+
+/// A write under the operator's own key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Writing {
+    /// Not tried since the process started.
+    NotTried,
+    /// Acknowledged since the process started.
+    Acknowledged,
+    /// Refused or unanswered.
+    Failed(Detail),
+}
+
+/// etcd's alarms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Alarms {
+    /// The quota was reached: writes are refused.
+    pub no_space: bool,
+    /// Members disagree on the data.
+    pub corrupt: bool,
+}
+
+/// Whether proposals are applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proposals {
+    /// The metrics could not be read, or only once so far.
+    Unknown,
+    /// None is waiting, or they are being applied.
+    Moving,
+    /// The same ones wait as a pass before, and nothing was applied.
+    Stuck,
+}
+
+/// What came with the answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Details {
+    /// The cluster that answered.
+    pub cluster: ClusterId,
+    /// The member that answered.
+    pub member: MemberId,
+    /// Raft's leader, if there is one.
+    pub leader: Option<MemberId>,
+    /// The store's revision.
+    pub revision: i64,
+    /// The database file, in bytes.
+    pub db_size: u64,
+    /// The part of it in use.
+    pub db_in_use: u64,
+}

@@ -1,0 +1,118 @@
+//! Where things lie in host mode. `--root DIR` puts all three directories under DIR.
+
+use std::path::{Path, PathBuf};
+
+/// The three directories of host mode.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    /// `/etc/etcd-operator`: the document.
+    pub etc: PathBuf,
+    /// `/var/lib/etcd-operator`: what must outlive a reboot.
+    pub lib: PathBuf,
+    /// `/run/etcd-operator`: what must not.
+    pub run: PathBuf,
+    /// The root given, for files of the system itself.
+    pub root: PathBuf,
+}
+
+impl Paths {
+    /// Under `root`; `/` is the real one.
+    pub fn under(root: &Path) -> Self {
+        Paths {
+            etc: root.join("etc/etcd-operator"),
+            lib: root.join("var/lib/etcd-operator"),
+            run: root.join("run/etcd-operator"),
+            root: root.to_owned(),
+        }
+    }
+
+    /// The document, unless the command line names another.
+    pub fn document(&self) -> PathBuf {
+        self.etc.join("cluster.yaml")
+    }
+
+    /// Held by the agent, or by a command that runs without one.
+    pub fn operator_lock(&self) -> PathBuf {
+        self.lib.join("operator.lock")
+    }
+
+    /// The agent's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.run.join("operator.sock")
+    }
+
+    /// The last published status.
+    pub fn status(&self) -> PathBuf {
+        self.run.join("status.json")
+    }
+
+    /// Versions of etcd, one folder each.
+    pub fn store(&self) -> PathBuf {
+        self.lib.join("store")
+    }
+
+    /// CAs, leaves and clients.
+    pub fn tls(&self) -> PathBuf {
+        self.lib.join("tls")
+    }
+
+    /// The member's own state: identity, launch record, lock, log.
+    pub fn member(&self) -> PathBuf {
+        self.lib.join("member")
+    }
+
+    /// What the guard needs for a start.
+    pub fn launch(&self) -> PathBuf {
+        self.member().join("launch.json")
+    }
+
+    /// Who lives here.
+    pub fn identity(&self) -> PathBuf {
+        self.member().join("identity.json")
+    }
+
+    /// Held by etcd for as long as it lives (process driver).
+    pub fn member_lock(&self) -> PathBuf {
+        self.member().join("member.lock")
+    }
+
+    /// etcd's configuration.
+    pub fn etcd_conf(&self) -> PathBuf {
+        self.member().join("etcd.conf.yaml")
+    }
+
+    /// etcd's own, rotated log (process driver).
+    pub fn etcd_log(&self) -> PathBuf {
+        self.member().join("log/etcd.log")
+    }
+
+    /// Starts since etcd last served.
+    pub fn starts(&self) -> PathBuf {
+        self.run.join("starts.json")
+    }
+
+    /// What the guard refused last.
+    pub fn refusal(&self) -> PathBuf {
+        self.run.join("refusal.json")
+    }
+
+    /// The process that the guard became.
+    pub fn process(&self) -> PathBuf {
+        self.run.join("process.json")
+    }
+
+    /// What etcd wrote to its standard error: nothing but its last words.
+    pub fn etcd_stderr(&self) -> PathBuf {
+        self.run.join("etcd.stderr")
+    }
+
+    /// systemd-timesyncd's sign of a synchronised clock (rule G2).
+    pub fn timesync_marker(&self) -> PathBuf {
+        self.root.join("run/systemd/timesync/synchronized")
+    }
+
+    /// k3s' embedded etcd (rule A10).
+    pub fn k3s_embedded_etcd(&self) -> PathBuf {
+        self.root.join("var/lib/rancher/k3s/server/db/etcd")
+    }
+}

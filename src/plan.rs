@@ -1,0 +1,428 @@
+//! What is done next: `plan()` is pure, total and allocates nothing.
+//!
+//! The order of concerns is the policy of the product and readable in [`plan`] and
+//! [`membership`]. It knows neither Kubernetes nor systemd: the homes differ in
+//! [`Observed::authority`] and in what fills the [`Instance`]s.
+
+pub mod certificate;
+mod membership;
+pub mod permit;
+mod words;
+
+use core::time::Duration;
+
+use crate::cluster::{ClusterId, MemberId, MemberName};
+use crate::observed::{Instance, Membership, Observed, Pairs, Process, Reading, Writing};
+use crate::spec::ClusterSpec;
+use crate::start::{self, Refusal, Start};
+use crate::version::{Class, Version, classify};
+
+pub use certificate::Mint;
+use permit::{Declared, Permit};
+
+/// Steps of upkeep in one pass, for all instances of this process.
+pub const UPKEEP_MAX: usize = 16;
+
+/// A change of the member list. Raft makes one at a time, and so does a [`Plan`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A new member joins without a vote.
+    AddLearner {
+        /// Its name.
+        name: MemberName,
+        /// Quorum survives.
+        permit: Permit,
+    },
+    /// A learner that has caught up gets its vote.
+    Promote {
+        /// Which one.
+        member: MemberId,
+        /// Quorum survives.
+        permit: Permit,
+    },
+    /// A member goes for good.
+    Remove {
+        /// Which one.
+        member: MemberId,
+        /// Quorum survives.
+        permit: Permit,
+    },
+}
+
+/// Upkeep of one instance. It goes on while membership is on hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Upkeep {
+    /// The copy beside the data becomes the state directory's (the root disk was replaced).
+    AdoptIdentity,
+    /// What is fixed at birth is written down, before etcd starts for the first time.
+    LatchIdentity {
+        /// The version that the cluster is born with.
+        version: Version,
+        /// In bytes.
+        quota: u64,
+    },
+    /// New leaves for etcd and the operator, in one generation; no restart.
+    MintCertificates(Mint),
+    /// New leaves for clients of the document.
+    MintClients,
+    /// etcd starts, through the guard.
+    Start(Start),
+    /// etcd ends by SIGTERM. Everything is kept.
+    Stop(Permit),
+    /// etcd ends and starts with what the document says now.
+    Restart(Permit),
+    /// One write under the operator's own key proves that writes are served (rule D7).
+    ProbeWrite,
+    /// The ids that etcd gave are written down.
+    RecordServed,
+    /// Compact, defragment and, once space was regained, disarm the alarm (rule D28).
+    RegainSpace(Permit),
+}
+
+/// Why nothing more is done. Each has a reason, words and a next step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// The document says so.
+    Paused,
+    /// Nobody answers, so nothing about the members is known.
+    Unreachable,
+    /// A majority does not answer, or would not after the step.
+    QuorumLost,
+    /// A learner has not caught up yet.
+    LearnerBehind,
+    /// Interrupting a single member needs a declaration.
+    OutageNotDeclared,
+    /// More members than this operator can hold.
+    TooManyMembers,
+    /// etcd must not be started.
+    Start(Refusal),
+    /// The document names no version and the store has none that is supported.
+    NoVersion,
+    /// Known to lose data: nothing is born with it.
+    VersionLosesData(Version, &'static str),
+    /// No line that this operator renders a configuration for.
+    VersionUnsupported(Version),
+    /// The document asks a living cluster for another version.
+    UpgradeNotSupportedYet {
+        /// What runs.
+        from: Version,
+        /// What is asked for.
+        to: Version,
+    },
+    /// A process that is not ours holds the lock.
+    ForeignProcess(Option<u32>),
+    /// Another cluster answers on our port.
+    ForeignCluster(ClusterId),
+    /// The quota was reached and the document asks to wait.
+    NoSpace,
+    /// Members disagree on the data. Never disarmed without evidence (rule A8).
+    Corrupt,
+}
+
+/// Exactly one for each specification and observation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Act, converged, or blocked and why.
+    pub change: Result<Option<Change>, Hold>,
+    /// In the order in which it is done.
+    pub upkeep: heapless::Vec<Upkeep, UPKEEP_MAX>,
+    /// When to look again if nothing happens before.
+    pub requeue_after: Duration,
+}
+
+/// Time until the next look when all is well. Each look is one TLS handshake and one read.
+pub const REQUEUE_CONVERGED: Duration = Duration::from_secs(10);
+/// While etcd comes up. A start takes about a second on a fast machine.
+pub const REQUEUE_STARTING: Duration = Duration::from_millis(50);
+/// While something else is under way or wrong.
+pub const REQUEUE_PROGRESSING: Duration = Duration::from_secs(2);
+/// A start may take so long until looks become rarer.
+const STARTING_SECONDS: u64 = 20;
+
+/// Decides the next step. Pure, total, without allocation.
+pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
+    let mut upkeep = heapless::Vec::new();
+    if spec.paused {
+        return Plan {
+            change: Err(Hold::Paused),
+            upkeep,
+            requeue_after: REQUEUE_CONVERGED,
+        };
+    }
+    let mut hold = None;
+    for instance in &observed.instances {
+        let mut steps = Steps {
+            upkeep: &mut upkeep,
+        };
+        if let Err(found) = instance_steps(spec, observed, instance, &mut steps)
+            && hold.is_none()
+        {
+            hold = Some(found);
+        }
+    }
+    let interrupting = upkeep.iter().any(|it| {
+        matches!(
+            it,
+            Upkeep::Start(_) | Upkeep::Stop(_) | Upkeep::Restart(_) | Upkeep::RegainSpace(_)
+        )
+    });
+    let settling = observed.instances.iter().any(|it| settling(spec, it));
+    let change = match hold {
+        Some(hold) => Err(hold),
+        None if spec.size == 0 || interrupting || settling => Ok(None),
+        None => membership::change(spec, observed),
+    };
+    let requeue_after = requeue_after(observed, &change, &upkeep, settling);
+    Plan {
+        change,
+        upkeep,
+        requeue_after,
+    }
+}
+
+/// Bounded by construction: each instance adds at most as many steps as fit for one.
+struct Steps<'a> {
+    upkeep: &'a mut heapless::Vec<Upkeep, UPKEEP_MAX>,
+}
+
+impl Steps<'_> {
+    /// A step that does not fit waits for the next pass.
+    fn push(&mut self, step: Upkeep) {
+        let _ = self.upkeep.push(step);
+    }
+}
+
+fn instance_steps(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    instance: &Instance,
+    steps: &mut Steps<'_>,
+) -> Result<(), Hold> {
+    match instance.process {
+        Process::Unknown => Ok(()),
+        Process::Foreign { pid } => Err(Hold::ForeignProcess(pid)),
+        Process::Stopped if spec.size == 0 => Ok(()),
+        Process::Stopped => start_steps(spec, observed, instance, steps),
+        Process::Running { .. } => running_steps(spec, observed, instance, steps),
+    }
+}
+
+/// What a stopped instance needs until it may start.
+fn start_steps(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    instance: &Instance,
+    steps: &mut Steps<'_>,
+) -> Result<(), Hold> {
+    let facts = &instance.facts;
+    let version = version_to_start(spec, instance)?;
+    let mut start = start::verdict(facts);
+    // The certificates are made below, before the start.
+    if start == Err(Refusal::CertificatesUnusable) {
+        start = start::verdict(&start::Facts {
+            certificates: start::CertificatesUsable::Yes,
+            ..facts.clone()
+        });
+    }
+    let start = start.map_err(Hold::Start)?;
+    match (&facts.identity, &facts.marker) {
+        (Some(_), _) => {}
+        (None, Some(_)) => steps.push(Upkeep::AdoptIdentity),
+        (None, None) => {
+            steps.push(Upkeep::LatchIdentity {
+                version,
+                quota: spec.quota.unwrap_or(instance.quota_at_birth),
+            });
+        }
+    }
+    if let Some(reason) = certificate::mint(&instance.certificates, observed) {
+        steps.push(Upkeep::MintCertificates(reason));
+    }
+    if instance.certificates.clients_due {
+        steps.push(Upkeep::MintClients);
+    }
+    if instance.restart_in > 0 {
+        // Waiting is part of progressing, unless the guard said why it refused.
+        return match &instance.refused {
+            Some(refusal) => Err(Hold::Start(refusal.clone())),
+            None => Ok(()),
+        };
+    }
+    steps.push(Upkeep::Start(start));
+    Ok(())
+}
+
+/// The version for a start. What was born is always started again; only births are choosy.
+fn version_to_start(spec: &ClusterSpec, instance: &Instance) -> Result<Version, Hold> {
+    let born = instance
+        .facts
+        .identity
+        .as_ref()
+        .or(instance.facts.marker.as_ref());
+    if let Some(born) = born {
+        return match born.version.line() {
+            Some(_) => Ok(born.version),
+            None => Err(Hold::VersionUnsupported(born.version)),
+        };
+    }
+    let version = spec
+        .version
+        .or(instance.newest_installed)
+        .ok_or(Hold::NoVersion)?;
+    match classify(version) {
+        Class::NeverCreate(bug) => Err(Hold::VersionLosesData(version, bug)),
+        Class::TooOld | Class::Unknown => Err(Hold::VersionUnsupported(version)),
+        Class::Supported | Class::Warn(_) => Ok(version),
+    }
+}
+
+/// What a running instance needs.
+fn running_steps(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    instance: &Instance,
+    steps: &mut Steps<'_>,
+) -> Result<(), Hold> {
+    let service = &instance.service;
+    let member = service.details.map(|it| it.member);
+    if spec.size == 0 {
+        let permit = permit::to_interrupt(
+            &observed.membership,
+            member,
+            instance.alone,
+            Some(Declared::SizeZero),
+        )?;
+        steps.push(Upkeep::Stop(permit));
+        return Ok(());
+    }
+    // New leaves are picked up at the next handshake: they need no permit (rule D38).
+    if let Some(reason) = certificate::mint(&instance.certificates, observed) {
+        steps.push(Upkeep::MintCertificates(reason));
+    }
+    if instance.certificates.clients_due {
+        steps.push(Upkeep::MintClients);
+    }
+    let identity = instance.facts.identity.as_ref();
+    if let (Some((cluster, _)), Some(details)) =
+        (identity.and_then(|it| it.served), service.details)
+        && details.cluster != cluster
+    {
+        return Err(Hold::ForeignCluster(details.cluster));
+    }
+    if service.alarms.corrupt {
+        return Err(Hold::Corrupt);
+    }
+    if service.alarms.no_space {
+        if !spec.repair_no_space {
+            return Err(Hold::NoSpace);
+        }
+        let permit = permit::to_interrupt(
+            &observed.membership,
+            member,
+            instance.alone,
+            Some(Declared::NoSpaceRepair),
+        )?;
+        steps.push(Upkeep::RegainSpace(permit));
+        return Ok(());
+    }
+    if service.read == Reading::Answered {
+        if service.write != Writing::Acknowledged {
+            steps.push(Upkeep::ProbeWrite);
+        } else if identity.is_some_and(|it| it.served.is_none()) {
+            steps.push(Upkeep::RecordServed);
+        }
+    }
+    restart_steps(spec, observed, instance, steps)
+}
+
+/// A restart happens only because the document was edited, never because this operator would
+/// render something else than the one before it.
+fn restart_steps(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    instance: &Instance,
+    steps: &mut Steps<'_>,
+) -> Result<(), Hold> {
+    let Process::Running {
+        settings, version, ..
+    } = instance.process
+    else {
+        return Ok(());
+    };
+    if let Some(to) = spec.version
+        && to != version
+    {
+        return Err(Hold::UpgradeNotSupportedYet { from: version, to });
+    }
+    if settings != spec.settings {
+        let member = instance.service.details.map(|it| it.member);
+        let permit = permit::to_interrupt(
+            &observed.membership,
+            member,
+            instance.alone,
+            Some(Declared::DocumentEdited),
+        )?;
+        steps.push(Upkeep::Restart(permit));
+    }
+    Ok(())
+}
+
+/// Not there yet, and nothing is wrong with that.
+fn settling(spec: &ClusterSpec, instance: &Instance) -> bool {
+    match instance.process {
+        Process::Unknown | Process::Stopped => spec.size > 0,
+        Process::Foreign { .. } => false,
+        Process::Running { seconds, .. } => {
+            seconds < STARTING_SECONDS && instance.service.read != Reading::Answered
+        }
+    }
+}
+
+fn requeue_after(
+    observed: &Observed,
+    change: &Result<Option<Change>, Hold>,
+    upkeep: &[Upkeep],
+    settling: bool,
+) -> Duration {
+    let waiting = observed
+        .instances
+        .iter()
+        .map(|it| it.restart_in)
+        .max()
+        .unwrap_or(0);
+    let healthy = observed
+        .instances
+        .iter()
+        .all(|it| it.service.read == Reading::Answered && it.certificates.pairs == Pairs::Usable);
+    let known = matches!(observed.membership, Membership::Known(_));
+    let retrying = observed
+        .instances
+        .iter()
+        .any(|it| matches!(it.service.write, Writing::Failed(_)));
+    match change {
+        _ if !retrying
+            && upkeep.iter().any(|it| {
+                matches!(
+                    it,
+                    Upkeep::Start(_) | Upkeep::Restart(_) | Upkeep::ProbeWrite
+                )
+            }) =>
+        {
+            REQUEUE_STARTING
+        }
+        Ok(None) if settling && waiting > 0 => Duration::from_secs(waiting),
+        Ok(None) if settling => REQUEUE_STARTING,
+        Ok(None)
+            if upkeep.is_empty()
+                && (healthy && known
+                    || observed
+                        .instances
+                        .iter()
+                        .all(|it| it.process == Process::Stopped)) =>
+        {
+            REQUEUE_CONVERGED
+        }
+        Err(Hold::Start(_)) => REQUEUE_CONVERGED,
+        _ => REQUEUE_PROGRESSING,
+    }
+}

@@ -1,0 +1,82 @@
+//! When certificates are made: at birth, before they end, and once the clock can be believed.
+
+use crate::cluster::Timestamp;
+use crate::observed::{Certificates, Clock, Observed, Pairs};
+
+/// Renewal starts at the latest so many seconds before the end (rule D41: 30 days).
+pub const RENEW_BEFORE_SECONDS: i64 = 30 * 86_400;
+/// With an untrusted clock nothing is renewed, but a pair this near to its end by that clock is
+/// replaced by a provisional one rather than left to run out.
+pub const PROVISIONAL_BEFORE_SECONDS: i64 = 86_400;
+/// A client certificate of `certs issue` is warned about from so many seconds before its end on.
+pub const WARN_BEFORE_SECONDS: i64 = 30 * 86_400;
+
+/// Why certificates are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mint {
+    /// There are none, or they are unusable.
+    Unusable,
+    /// Two thirds of their life are over, or the last 30 days have begun.
+    Renewal,
+    /// Provisional ones give way once the clock is trusted.
+    ClockTrusted,
+    /// Clients are told an address that the certificates do not name.
+    Addresses,
+}
+
+/// Whether a leaf's renewal is due at `now`: after two thirds of its life, or 30 days before its
+/// end, whichever comes first (rule D41).
+pub fn due(not_before: Timestamp, not_after: Timestamp, now: Timestamp) -> bool {
+    let life = not_after.seconds_since(not_before);
+    let last_third = life / 3;
+    // A short life has no 30 days to spare: then the last third alone counts.
+    let ahead = if life > 2 * RENEW_BEFORE_SECONDS {
+        last_third.max(RENEW_BEFORE_SECONDS)
+    } else {
+        last_third
+    };
+    not_after.seconds_since(now) <= ahead
+}
+
+/// Whether and why the leaves of the host are made anew.
+pub(super) fn mint(certificates: &Certificates, observed: &Observed) -> Option<Mint> {
+    let trusted = observed.clock == Clock::Trusted;
+    match certificates.pairs {
+        Pairs::Missing | Pairs::Broken | Pairs::Expired | Pairs::NotYetValid => {
+            Some(Mint::Unusable)
+        }
+        _ if trusted && certificates.provisional => Some(Mint::ClockTrusted),
+        _ if trusted
+            && due(
+                certificates.not_before,
+                certificates.not_after,
+                observed.now,
+            ) =>
+        {
+            Some(Mint::Renewal)
+        }
+        _ if !trusted
+            && certificates.not_after.seconds_since(observed.now) <= PROVISIONAL_BEFORE_SECONDS =>
+        {
+            Some(Mint::Renewal)
+        }
+        Pairs::AddressesDiffer => Some(Mint::Addresses),
+        Pairs::Usable => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renewal_comes_at_two_thirds_or_thirty_days_before_the_end() {
+        let day = 86_400;
+        let at =
+            |life: i64, age: i64| due(Timestamp(0), Timestamp(life * day), Timestamp(age * day));
+        assert!(!at(365, 243) && at(365, 244), "two thirds of a year");
+        assert!(!at(72, 41) && at(72, 42), "thirty days before the end");
+        assert!(!at(3, 1) && at(3, 2), "a short life");
+        assert!(at(365, 400), "long over");
+    }
+}

@@ -1,0 +1,86 @@
+//! Which member joins, votes or goes: at most one change, in the order that keeps quorum.
+
+use crate::cluster::{Health, MemberName, MemberSet, Role};
+use crate::observed::{Authority, Membership, Observed};
+use crate::plan::{Change, Hold, permit};
+use crate::spec::ClusterSpec;
+
+/// The next change of the member list, none, or why none is possible.
+///
+/// The order is the policy: finish what is in flight, replace what is dead, add what is missing,
+/// shrink last.
+pub(super) fn change(spec: &ClusterSpec, observed: &Observed) -> Result<Option<Change>, Hold> {
+    let members = match &observed.membership {
+        Membership::Unbootstrapped => return Ok(None),
+        Membership::Unreachable => return Err(Hold::Unreachable),
+        Membership::TooManyMembers => return Err(Hold::TooManyMembers),
+        Membership::Known(members) => members,
+    };
+    if !members.has_quorum() {
+        return Err(Hold::QuorumLost);
+    }
+    if observed.authority != Authority::Cluster {
+        return Ok(None);
+    }
+    let wanted = |name: &str| spec.members.iter().any(|it| it == name);
+    if let Some(learner) = members.learner() {
+        let unwanted = !learner.name.is_empty() && !wanted(&learner.name);
+        if unwanted || learner.health == Health::Failed {
+            let permit = permit::to_remove(members, learner.id)?;
+            return Ok(Some(Change::Remove {
+                member: learner.id,
+                permit,
+            }));
+        }
+        if (learner.role, learner.health) != (Role::Learner { caught_up: true }, Health::Serving) {
+            return Err(Hold::LearnerBehind);
+        }
+        let permit = permit::to_promote(members, learner.id)?;
+        return Ok(Some(Change::Promote {
+            member: learner.id,
+            permit,
+        }));
+    }
+    let lacking = missing(spec, members);
+    // A failed member is removed before its replacement joins (rule D15): adding first would
+    // raise the majority while a vote is missing.
+    let failed = members.voters().find(|it| it.health == Health::Failed);
+    if let Some(failed) = failed {
+        if members.voter_count() == 1 {
+            return Err(Hold::QuorumLost);
+        }
+        let permit = permit::to_remove(members, failed.id)?;
+        return Ok(Some(Change::Remove {
+            member: failed.id,
+            permit,
+        }));
+    }
+    let unwanted = members
+        .voters()
+        .find(|it| !it.name.is_empty() && !wanted(&it.name));
+    if let Some(name) = lacking {
+        match permit::to_add_learner(members) {
+            Ok(permit) => {
+                return Ok(Some(Change::AddLearner {
+                    name: name.clone(),
+                    permit,
+                }));
+            }
+            // Seven voters, and one of them is to be replaced by another: make room first.
+            Err(hold) if unwanted.is_none() => return Err(hold),
+            Err(_) => {}
+        }
+    }
+    if let Some(unwanted) = unwanted {
+        let permit = permit::to_remove(members, unwanted.id)?;
+        return Ok(Some(Change::Remove {
+            member: unwanted.id,
+            permit,
+        }));
+    }
+    Ok(None)
+}
+
+fn missing<'a>(spec: &'a ClusterSpec, members: &MemberSet) -> Option<&'a MemberName> {
+    spec.members.iter().find(|it| members.named(it).is_none())
+}

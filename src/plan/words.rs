@@ -1,0 +1,171 @@
+//! Plans in words: a reason for programs, sentences and a next step for people.
+
+use core::fmt;
+
+use super::{Change, Hold, Mint, Upkeep};
+use crate::cluster::{Detail, detail};
+use crate::start::Start;
+
+impl Hold {
+    /// One CamelCase word for conditions, metrics and scripts.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Hold::Paused => "Paused",
+            Hold::Unreachable => "Unreachable",
+            Hold::QuorumLost => "QuorumLost",
+            Hold::LearnerBehind => "LearnerBehind",
+            Hold::OutageNotDeclared => "OutageNotDeclared",
+            Hold::TooManyMembers => "TooManyMembers",
+            Hold::Start(refusal) => refusal.reason(),
+            Hold::NoVersion => "NoVersion",
+            Hold::VersionLosesData(..) => "VersionLosesData",
+            Hold::VersionUnsupported(_) => "VersionUnsupported",
+            Hold::UpgradeNotSupportedYet { .. } => "UpgradeNotSupportedYet",
+            Hold::ForeignProcess(_) => "ForeignProcess",
+            Hold::ForeignCluster(_) => "ForeignCluster",
+            Hold::NoSpace => "NoSpace",
+            Hold::Corrupt => "Corrupt",
+        }
+    }
+
+    /// What a person does next.
+    pub fn next_step(&self) -> Detail {
+        match self {
+            Hold::Start(refusal) => refusal.next_step(),
+            Hold::Paused => detail(format_args!("set paused: false")),
+            Hold::Unreachable | Hold::QuorumLost => {
+                detail(format_args!("bring the members back that do not answer"))
+            }
+            Hold::LearnerBehind => {
+                detail(format_args!("wait, or check the network to the new member"))
+            }
+            Hold::OutageNotDeclared => detail(format_args!("declare a maintenance window")),
+            Hold::TooManyMembers => detail(format_args!("remove members with etcdctl")),
+            Hold::NoVersion => detail(format_args!(
+                "set version, and run: etcd-operator etcd install VERSION"
+            )),
+            Hold::VersionLosesData(..) | Hold::VersionUnsupported(_) => {
+                detail(format_args!("choose the newest patch of 3.5, 3.6 or 3.7"))
+            }
+            Hold::UpgradeNotSupportedYet { from, .. } => {
+                detail(format_args!("set version: {from}"))
+            }
+            Hold::ForeignProcess(Some(pid)) => detail(format_args!("see: ps -fp {pid}")),
+            Hold::ForeignProcess(None) => {
+                detail(format_args!("find who holds the lock: fuser member.lock"))
+            }
+            Hold::ForeignCluster(_) => detail(format_args!("find what else serves on this port")),
+            Hold::NoSpace => detail(format_args!(
+                "compact, defragment and disarm with etcdctl, or set maintenance.onNoSpace: repair"
+            )),
+            Hold::Corrupt => detail(format_args!(
+                "compare the members' hashes; restore the one that differs"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Hold::Start(refusal) => write!(f, "{refusal}"),
+            Hold::Paused => write!(f, "the document says paused"),
+            Hold::Unreachable => write!(f, "no member answers, so nothing is changed"),
+            Hold::QuorumLost => write!(
+                f,
+                "a majority of the members does not answer, or would not after the step"
+            ),
+            Hold::LearnerBehind => write!(f, "the new member has not caught up yet"),
+            Hold::OutageNotDeclared => write!(
+                f,
+                "the only member would be interrupted and nobody declared it"
+            ),
+            Hold::TooManyMembers => {
+                write!(f, "etcd lists more members than this operator can hold")
+            }
+            Hold::NoVersion => write!(
+                f,
+                "no version is named and no supported one is in the store"
+            ),
+            Hold::VersionLosesData(version, bug) => {
+                write!(f, "no cluster is born with {version}: {bug}")
+            }
+            Hold::VersionUnsupported(version) => {
+                write!(
+                    f,
+                    "{version} is none of the lines 3.5, 3.6 and 3.7 that this operator knows"
+                )
+            }
+            Hold::UpgradeNotSupportedYet { from, to } => {
+                write!(
+                    f,
+                    "etcd {from} runs and {to} is asked for: changing the version is not supported yet"
+                )
+            }
+            Hold::ForeignProcess(Some(pid)) => {
+                write!(
+                    f,
+                    "process {pid} holds the member's lock and is not the etcd that was started"
+                )
+            }
+            Hold::ForeignProcess(None) => write!(f, "an unknown process holds the member's lock"),
+            Hold::ForeignCluster(id) => {
+                write!(f, "another cluster, {id}, answers on this cluster's port")
+            }
+            Hold::NoSpace => write!(
+                f,
+                "the database has reached its quota and etcd refuses writes"
+            ),
+            Hold::Corrupt => write!(
+                f,
+                "etcd raised the CORRUPT alarm: members disagree on the data"
+            ),
+        }
+    }
+}
+
+impl Change {
+    /// For people.
+    pub fn describe(&self) -> Detail {
+        match self {
+            Change::AddLearner { name, .. } => detail(format_args!("add {name} as a learner")),
+            Change::Promote { member, .. } => detail(format_args!("promote member {member}")),
+            Change::Remove { member, .. } => detail(format_args!("remove member {member}")),
+        }
+    }
+}
+
+impl Upkeep {
+    /// For people.
+    pub fn describe(&self) -> Detail {
+        match self {
+            Upkeep::AdoptIdentity => {
+                detail(format_args!("adopt the data that lies in storage.path"))
+            }
+            Upkeep::LatchIdentity { version, quota } => detail(format_args!(
+                "create the cluster with etcd {version}, quota {} MiB",
+                quota >> 20
+            )),
+            Upkeep::MintCertificates(Mint::Unusable) => detail(format_args!("issue certificates")),
+            Upkeep::MintCertificates(Mint::Renewal) => detail(format_args!("renew certificates")),
+            Upkeep::MintCertificates(Mint::ClockTrusted) => {
+                detail(format_args!("replace provisional certificates"))
+            }
+            Upkeep::MintCertificates(Mint::Addresses) => {
+                detail(format_args!("issue certificates for changed addresses"))
+            }
+            Upkeep::MintClients => detail(format_args!("issue client certificates")),
+            Upkeep::Start(Start::Go) => detail(format_args!("start etcd")),
+            Upkeep::Start(Start::SetAsideThenGo) => detail(format_args!(
+                "set the leftovers of an interrupted birth aside and start etcd"
+            )),
+            Upkeep::Stop(_) => detail(format_args!("stop etcd, keep everything")),
+            Upkeep::Restart(_) => detail(format_args!("restart etcd with the edited document")),
+            Upkeep::ProbeWrite => detail(format_args!("prove that writes are served")),
+            Upkeep::RecordServed => detail(format_args!("record the cluster's identity")),
+            Upkeep::RegainSpace(_) => {
+                detail(format_args!("compact, defragment and accept writes again"))
+            }
+        }
+    }
+}

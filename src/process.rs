@@ -1,0 +1,190 @@
+//! A process by its id and start time, so that a recycled id is never taken for ours.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+
+/// What the guard writes before it becomes etcd.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessRecord {
+    /// Its id on this host.
+    pub pid: u32,
+    /// Field 22 of `/proc/PID/stat`: clock ticks since boot.
+    pub start_time: u64,
+    /// The boot in which that was.
+    pub boot_id: String,
+    /// Seconds since boot when it was started.
+    pub started: u64,
+    /// [`crate::spec::Settings`] that it was started with.
+    pub settings: u64,
+    /// The version that was started.
+    pub version: String,
+}
+
+impl ProcessRecord {
+    /// Whether that very process is alive. A zombie is not.
+    pub fn is_alive(&self) -> bool {
+        self.boot_id == crate::clock::boot_id()
+            && stat(self.pid).is_some_and(|it| {
+                it.start_time == self.start_time && it.state != 'Z' && it.state != 'X'
+            })
+    }
+
+    /// A descriptor of that very process: checked again after it was opened, so that no other
+    /// process can stand behind it.
+    pub fn open(&self) -> Option<OwnedFd> {
+        let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
+        let descriptor = pidfd_open(pid, PidfdFlags::NONBLOCK).ok()?;
+        self.is_alive().then_some(descriptor)
+    }
+
+    /// Sends a signal to that very process, and to no other.
+    pub fn signal(&self, signal: Signal) -> bool {
+        self.open()
+            .is_some_and(|it| pidfd_send_signal(it, signal).is_ok())
+    }
+}
+
+/// Part of `/proc/PID/stat`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// `R`, `S`, `T`, `Z`, ...
+    pub state: char,
+    /// Clock ticks since boot.
+    pub start_time: u64,
+}
+
+/// Reads `/proc/PID/stat`; `None` when there is no such process.
+pub fn stat(pid: u32) -> Option<Stat> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse_stat(text: &str) -> Option<Stat> {
+    // The second field is the program's name in parentheses and may hold anything, parentheses too.
+    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some(Stat {
+        state,
+        start_time: fields.nth(18)?.parse().ok()?,
+    })
+}
+
+/// The processes that hold a `flock` on this file, as far as the kernel tells.
+pub fn lock_holder(path: &Path) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt as _;
+    let inode = fs::metadata(path).ok()?.ino();
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line
+            .split_ascii_whitespace()
+            .filter(|it| *it != "->")
+            .collect();
+        let [_, "FLOCK", _, _, pid, file, ..] = fields[..] else {
+            return None;
+        };
+        (file.rsplit(':').next()?.parse() == Ok(inode))
+            .then(|| pid.parse().ok())
+            .flatten()
+    })
+}
+
+/// The name and id of the process that listens on a port, if it can be seen.
+pub fn listener(port: u16) -> Option<String> {
+    let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .filter_map(|it| fs::read_to_string(it).ok())
+        .flat_map(|it| {
+            it.lines()
+                .skip(1)
+                .filter_map(|line| listening_inode(line, port))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let processes = fs::read_dir("/proc").ok()?;
+    processes.flatten().find_map(|it| {
+        let pid: u32 = it.file_name().to_str()?.parse().ok()?;
+        let descriptors = fs::read_dir(it.path().join("fd")).ok()?;
+        let holds = descriptors
+            .flatten()
+            .any(|it| fs::read_link(it.path()).is_ok_and(|link| is_socket(&link, &inodes)));
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        holds.then(|| format!("{} (pid {pid})", name.trim()))
+    })
+}
+
+fn listening_inode(line: &str, port: u16) -> Option<String> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let local = u16::from_str_radix(fields.get(1)?.rsplit(':').next()?, 16).ok()?;
+    (local == port && *fields.get(3)? == "0A")
+        .then(|| fields.get(9).map(|it| (*it).to_owned()))
+        .flatten()
+}
+
+fn is_socket(link: &Path, inodes: &[String]) -> bool {
+    let text = link.to_string_lossy();
+    let inode = text
+        .strip_prefix("socket:[")
+        .and_then(|it| it.strip_suffix(']'));
+    inode.is_some_and(|it| inodes.iter().any(|wanted| wanted == it))
+}
+
+/// The path of this program.
+pub fn own_executable() -> std::io::Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    // A package upgrade unlinks the running file; its name then ends so.
+    let text = path.to_string_lossy();
+    Ok(text
+        .strip_suffix(" (deleted)")
+        .map_or_else(|| path.clone(), PathBuf::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_may_be_called_anything() {
+        let line = "7 (a) b) R 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 1 2";
+        assert_eq!(
+            parse_stat(line),
+            Some(Stat {
+                state: 'R',
+                start_time: 4242
+            })
+        );
+        assert_eq!(parse_stat("7 (a"), None);
+    }
+
+    #[test]
+    fn a_recycled_pid_is_another_process() {
+        let me = std::process::id();
+        let mut record = ProcessRecord {
+            pid: me,
+            start_time: stat(me).unwrap().start_time,
+            boot_id: crate::clock::boot_id(),
+            started: 0,
+            settings: 0,
+            version: String::new(),
+        };
+        assert!(record.is_alive() && record.open().is_some());
+        record.start_time += 1;
+        assert!(!record.is_alive() && record.open().is_none());
+        record.start_time -= 1;
+        record.boot_id.push('x');
+        assert!(!record.is_alive(), "another boot");
+    }
+
+    #[test]
+    fn the_holder_of_a_port_has_a_name() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        assert!(
+            listener(port)
+                .unwrap()
+                .contains(&format!("(pid {})", std::process::id()))
+        );
+    }
+}

@@ -1,0 +1,253 @@
+//! Text from data: etcd's configuration file and environment, the same in both homes.
+//!
+//! One shape for each version line: options that were renamed or removed differ, nothing else
+//! does. It allocates text and knows no file.
+
+use core::fmt::Write as _;
+use core::net::IpAddr;
+
+use crate::spec::{AutoCompaction, ClusterSpec, Profile};
+use crate::version::Line;
+
+/// What only the place knows in which the member lives.
+#[derive(Clone, Debug)]
+pub struct Place<'a> {
+    /// This member's name.
+    pub member: &'a str,
+    /// etcd's `data-dir`.
+    pub data_dir: &'a str,
+    /// The directory whose `server.crt`, `peer.crt` and CAs etcd reads at every handshake.
+    pub tls_dir: &'a str,
+    /// etcd's own log file; `None` where its standard error goes to a journal.
+    pub log_file: Option<&'a str>,
+    /// The quota latched at birth.
+    pub quota: u64,
+    /// Where clients are served.
+    pub listen: &'a [IpAddr],
+    /// What clients are told; text as in a URL.
+    pub advertised: &'a [String],
+    /// Unique for each cluster that is ever born (rule D35).
+    pub token: &'a str,
+    /// The `initial-cluster` list.
+    pub initial_cluster: &'a str,
+    /// This member's peer URLs.
+    pub peer_urls: &'a str,
+    /// `new`, or `existing` for a member that joins (rule D2).
+    pub initial_state: &'a str,
+}
+
+/// Milliseconds between heartbeats and until an election.
+///
+/// Slow disks make leaders late (rule A15); with one member nobody waits for a heartbeat, and a
+/// long election timeout only makes every start longer.
+pub fn timing(spec: &ClusterSpec) -> (u32, u32) {
+    let default = match (spec.profile, spec.members.len()) {
+        (Profile::Edge, 2..) => (500, 5000),
+        _ => (100, 1000),
+    };
+    (
+        spec.options.heartbeat.unwrap_or(default.0),
+        spec.options.election.unwrap_or(default.1),
+    )
+}
+
+/// The settings in which the profiles differ.
+struct Tuning {
+    snapshot_count: u32,
+    catchup_entries: u32,
+    /// Nanoseconds between two commits of the database. The write-ahead log is synced for every
+    /// write before it is acknowledged, whatever this says: a crash costs a longer replay.
+    batch_interval: u64,
+    max_wals: u32,
+    max_snapshots: u32,
+}
+
+/// Rules D32, D46, D47; measured by `make bench` (flash per put, memory).
+fn tuning(profile: Profile) -> Tuning {
+    match profile {
+        Profile::Edge => Tuning {
+            snapshot_count: 5000,
+            catchup_entries: 1000,
+            batch_interval: 5_000_000_000,
+            max_wals: 2,
+            max_snapshots: 2,
+        },
+        Profile::Standard => Tuning {
+            snapshot_count: 10_000,
+            catchup_entries: 5000,
+            batch_interval: 100_000_000,
+            max_wals: 5,
+            max_snapshots: 5,
+        },
+    }
+}
+
+/// Environment variables for etcd's Go runtime. No `ETCD_*` is ever set (rule D6).
+pub fn environment(spec: &ClusterSpec) -> Vec<(&'static str, String)> {
+    let mut variables = Vec::new();
+    if spec.profile == Profile::Edge {
+        variables.push(("GOGC", "50".to_owned())); // less memory for a little more CPU
+    }
+    if let Some(limit) = spec.options.memory_limit {
+        variables.push(("GOMEMLIMIT", limit.to_string()));
+    }
+    variables
+}
+
+/// etcd's configuration file.
+pub fn etcd_conf_yaml(spec: &ClusterSpec, line: Line, place: &Place<'_>) -> String {
+    let mut text = String::with_capacity(2048);
+    text.push_str("# Written by etcd-operator before each start it makes; edits are lost.\n");
+    let mut put = |key: &str, value: &str| {
+        let _ = writeln!(text, "{key}: {value}");
+    };
+    cluster_and_network(spec, place, &mut put);
+    storage_and_limits(spec, line, place, &mut put);
+    security(line, place, &mut put);
+    logging(spec, place, &mut put);
+    text
+}
+
+type Put<'a> = dyn FnMut(&str, &str) + 'a;
+
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// An address as a URL spells it.
+pub fn url_host(address: &str) -> String {
+    if address.contains(':') {
+        format!("[{address}]")
+    } else {
+        address.to_owned()
+    }
+}
+
+fn urls<'a>(hosts: impl Iterator<Item = &'a str>, port: u16) -> String {
+    hosts
+        .map(|it| format!("https://{}:{port}", url_host(it)))
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+fn cluster_and_network(spec: &ClusterSpec, place: &Place<'_>, put: &mut Put<'_>) {
+    let listen: Vec<String> = place.listen.iter().map(ToString::to_string).collect();
+    put("name", &quoted(place.member));
+    put("initial-cluster", &quoted(place.initial_cluster));
+    put("initial-cluster-state", place.initial_state);
+    put("initial-cluster-token", &quoted(place.token));
+    put("strict-reconfig-check", "true"); // rule D19
+    put(
+        "listen-client-urls",
+        &quoted(&urls(
+            listen.iter().map(String::as_str),
+            spec.network.client_port,
+        )),
+    );
+    put(
+        "advertise-client-urls",
+        &quoted(&urls(
+            place.advertised.iter().map(String::as_str),
+            spec.network.client_port,
+        )),
+    );
+    put("listen-peer-urls", &quoted(place.peer_urls));
+    put("initial-advertise-peer-urls", &quoted(place.peer_urls));
+    put(
+        "listen-metrics-urls",
+        &quoted(&format!("http://127.0.0.1:{}", spec.network.metrics_port)),
+    );
+    let (heartbeat, election) = timing(spec);
+    put("heartbeat-interval", &heartbeat.to_string());
+    put("election-timeout", &election.to_string());
+}
+
+fn storage_and_limits(spec: &ClusterSpec, line: Line, place: &Place<'_>, put: &mut Put<'_>) {
+    let tuning = tuning(spec.profile);
+    put("data-dir", &quoted(place.data_dir));
+    put("quota-backend-bytes", &place.quota.to_string());
+    put(
+        "snapshot-count",
+        &spec
+            .options
+            .snapshot_count
+            .unwrap_or(tuning.snapshot_count)
+            .to_string(),
+    );
+    let catchup = match line {
+        Line::V3_5 => "experimental-snapshot-catch-up-entries",
+        Line::V3_6 | Line::V3_7 => "snapshot-catchup-entries",
+    };
+    put(catchup, &tuning.catchup_entries.to_string());
+    put("backend-batch-interval", &tuning.batch_interval.to_string());
+    put("max-wals", &tuning.max_wals.to_string());
+    put("max-snapshots", &tuning.max_snapshots.to_string());
+    if let Some(bytes) = spec.options.max_request_bytes {
+        put("max-request-bytes", &bytes.to_string());
+    }
+    if let Some(operations) = spec.options.max_txn_ops {
+        put("max-txn-ops", &operations.to_string());
+    }
+    let (mode, retention) = match spec.options.auto_compaction {
+        AutoCompaction::Hours(hours) => ("periodic", format!("{hours}h")),
+        AutoCompaction::Revisions(revisions) => ("revision", revisions.to_string()),
+        AutoCompaction::Off => ("periodic", "0".to_owned()),
+    };
+    put("auto-compaction-mode", mode);
+    put("auto-compaction-retention", &quoted(&retention));
+    // Both compare with peers; alone they find nothing and cost nothing.
+    match line {
+        Line::V3_5 => {
+            put("experimental-initial-corrupt-check", "true");
+            put("experimental-compact-hash-check-enabled", "true");
+        }
+        Line::V3_6 | Line::V3_7 => {
+            put(
+                "feature-gates",
+                "'InitialCorruptCheck=true,CompactHashCheck=true'",
+            );
+        }
+    }
+}
+
+fn security(line: Line, place: &Place<'_>, put: &mut Put<'_>) {
+    let tls = |file: &str| quoted(&format!("{}/{file}", place.tls_dir));
+    let section = |name: &str, ca: &str| {
+        format!(
+            "\n  cert-file: {}\n  key-file: {}\n  client-cert-auth: true\n  trusted-ca-file: {}",
+            tls(&format!("{name}.crt")),
+            tls(&format!("{name}.key")),
+            tls(ca),
+        )
+    };
+    put(
+        "client-transport-security",
+        &section("server", "client-ca.crt"),
+    );
+    let mut peer = section("peer", "peer-ca.crt");
+    if line >= Line::V3_6 {
+        // Peers are trusted by their CA, not by their address. In 3.5 this is a flag only, and a
+        // configuration file excludes flags: there the peer certificate carries no address.
+        peer.push_str("\n  skip-client-san-verification: true");
+    }
+    put("peer-transport-security", &peer);
+    put("tls-min-version", "TLS1.2"); // rule D43
+    put("enable-grpc-gateway", "false"); // rule D43
+}
+
+fn logging(spec: &ClusterSpec, place: &Place<'_>, put: &mut Put<'_>) {
+    put("logger", "zap");
+    put("log-level", spec.options.log_level);
+    match place.log_file {
+        Some(file) => {
+            put("log-outputs", &format!("[{}]", quoted(file)));
+            put("enable-log-rotation", "true");
+            // MB; the log is bounded by 3 x 4 MB.
+            put(
+                "log-rotation-config-json",
+                r#"'{"maxsize": 4, "maxbackups": 2}'"#,
+            );
+        }
+        None => put("log-outputs", "[stderr]"),
+    }
+}

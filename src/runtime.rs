@@ -1,0 +1,55 @@
+//! The one seam between decisions and the world, and the one pass that both homes make.
+
+use core::future::Future;
+use core::time::Duration;
+
+use crate::observed::Observed;
+use crate::plan::{Plan, plan};
+use crate::spec::ClusterSpec;
+use crate::status::{Status, status};
+
+/// A home: a host, a Kubernetes cluster, or the simulation.
+pub trait Runtime {
+    /// What can go wrong while publishing or acting.
+    type Error: std::error::Error + Send + Sync + 'static;
+
+    /// Looks. What cannot be seen is a value in [`Observed`].
+    fn observe(&mut self, spec: &ClusterSpec) -> impl Future<Output = Observed>;
+
+    /// Tells. Called before [`Runtime::execute`], so that a crash leaves the intent visible.
+    fn publish(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        status: &Status,
+    ) -> impl Future<Output = Result<(), Self::Error>>;
+
+    /// Acts: in order, and stops at the first failure. The next pass observes and repairs.
+    fn execute(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        plan: &Plan,
+    ) -> impl Future<Output = Result<(), Self::Error>>;
+}
+
+/// One pass: observe, plan, publish, act. Returns when to look again.
+///
+/// # Guarantees
+/// Level-triggered: nothing is remembered from pass to pass, so a pass may be repeated, lost or cut
+/// anywhere. At most one membership change is made, and every interruption has a
+/// [`crate::plan::permit::Permit`].
+///
+/// # Errors
+/// Those of `publish` and `execute`. The caller logs them and makes another pass.
+pub async fn reconcile<R: Runtime>(
+    runtime: &mut R,
+    spec: &ClusterSpec,
+) -> Result<Duration, R::Error> {
+    let observed = runtime.observe(spec).await;
+    let plan = plan(spec, &observed);
+    let status = status(spec, &observed, &plan);
+    runtime.publish(spec, &observed, &status).await?;
+    runtime.execute(spec, &observed, &plan).await?;
+    Ok(plan.requeue_after)
+}

@@ -1,0 +1,114 @@
+//! What is asked for: the document after the parser, valid by construction.
+//!
+//! It knows no serde and no file. [`crate::api::convert`] is the only way in.
+
+use crate::cluster::{ClusterName, MemberName, VOTERS_MAX};
+use crate::version::Version;
+
+/// Client certificates that a document may name (`spec.clients`).
+pub const CLIENTS_MAX: usize = 16;
+/// Addresses in each list of `spec.network`.
+pub const ADDRESSES_MAX: usize = 4;
+/// The default of the database quota when little is known (rule D27).
+pub const QUOTA_DEFAULT: u64 = 2 << 30;
+/// No quota below this is accepted: etcd needs room for its own bookkeeping.
+pub const QUOTA_MIN: u64 = 16 << 20;
+
+/// An IP address or a DNS name.
+pub type Address = heapless::String<253>;
+
+/// What a cluster shall be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterSpec {
+    /// The document's name.
+    pub name: ClusterName,
+    /// Voting members; 0 stops etcd and keeps everything.
+    pub size: u8,
+    /// Names of the members that shall exist, ascending.
+    pub members: heapless::Vec<MemberName, VOTERS_MAX>,
+    /// `None`: the newest supported one in the store at birth.
+    pub version: Option<Version>,
+    /// Observe and report only.
+    pub paused: bool,
+    /// Defaults.
+    pub profile: Profile,
+    /// In bytes; latched at birth. `None`: by the free disk.
+    pub quota: Option<u64>,
+    /// Where the data lies; `None`: in the state directory.
+    pub storage_path: Option<heapless::String<256>>,
+    /// Data may lie on a file system that loses it.
+    pub unsafe_filesystem_allowed: bool,
+    /// Ports and addresses.
+    pub network: Network,
+    /// Life of a leaf certificate, in seconds.
+    pub leaf_seconds: i64,
+    /// Who gets a client certificate; `admin` is always among them.
+    pub clients: heapless::Vec<heapless::String<63>, CLIENTS_MAX>,
+    /// etcd's settings.
+    pub options: Options,
+    /// At the quota: compact, defragment, accept writes again.
+    pub repair_no_space: bool,
+    /// Changes exactly when the document asks for another running etcd (settings, network,
+    /// profile). A new operator with other defaults does not change it.
+    pub settings: Settings,
+}
+
+/// A hash over what the document says of the running etcd, defaults left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings(pub u64);
+
+/// A set of defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// Small boxes and flash.
+    Edge,
+    /// etcd's own.
+    Standard,
+}
+
+/// Ports and addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Clients, with mutual TLS.
+    pub client_port: u16,
+    /// Members, with mutual TLS.
+    pub peer_port: u16,
+    /// Metrics, plain, loopback only.
+    pub metrics_port: u16,
+    /// Empty: loopback and the host's address.
+    pub listen: heapless::Vec<core::net::IpAddr, ADDRESSES_MAX>,
+    /// Empty: the addresses listened on.
+    pub advertised: heapless::Vec<Address, ADDRESSES_MAX>,
+}
+
+/// etcd's settings; `None` follows the profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Which old revisions are forgotten.
+    pub auto_compaction: AutoCompaction,
+    /// Milliseconds.
+    pub heartbeat: Option<u32>,
+    /// Milliseconds.
+    pub election: Option<u32>,
+    /// Entries.
+    pub snapshot_count: Option<u32>,
+    /// Bytes.
+    pub max_request_bytes: Option<u64>,
+    /// Operations.
+    pub max_txn_ops: Option<u32>,
+    /// Bytes, for Go's runtime.
+    pub memory_limit: Option<u64>,
+    /// As etcd spells it.
+    pub log_level: &'static str,
+}
+
+/// Which old revisions are forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AutoCompaction {
+    /// Those older than so many hours.
+    Hours(u32),
+    /// All but so many.
+    Revisions(u32),
+    /// None; a client compacts.
+    Off,
+}

@@ -1,0 +1,352 @@
+//! May etcd be started here? One predicate, asked by the guard before every start and by the
+//! planner, from facts that an adapter gathered.
+//!
+//! It knows no file and no clock. Rules B9, C6, D1-D3, D5, D9, A10.
+
+mod words;
+
+use crate::cluster::{ClusterId, ClusterName, Detail, MemberId, MemberName};
+use crate::diagnosis::{Diagnosis, Kind};
+use crate::version::Version;
+
+/// Starts that may fail in a row before the guard refuses the next one (rule D9).
+pub const START_BUDGET: u32 = 3;
+/// Failed starts older than this many seconds no longer count.
+pub const START_WINDOW_SECONDS: u64 = 600;
+
+/// What is latched when a cluster is born on this host, and the ids that etcd gave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The document's name.
+    pub cluster: ClusterName,
+    /// This host's member.
+    pub member: MemberName,
+    /// The version that the cluster was born with or last upgraded to.
+    pub version: Version,
+    /// The database quota in bytes (rule D27).
+    pub quota: u64,
+    /// Given by etcd; known once the member has served for the first time.
+    pub served: Option<(ClusterId, MemberId)>,
+}
+
+/// The database file of a data directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Database {
+    /// There is none, or it has no bytes: the same to etcd.
+    Absent,
+    /// There is one. Whether it is sound, only etcd sees.
+    Present,
+}
+
+/// What lies in the data directory, by its names and the first records of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataDir {
+    /// Segments of the write-ahead log.
+    pub wal_segments: u32,
+    /// Whether the log begins at the beginning, so that a database can be rebuilt from it.
+    pub wal_from_start: bool,
+    /// bbolt's file.
+    pub database: Database,
+    /// Raft snapshots.
+    pub snapshots: u32,
+    /// Whose log it is, from its first record. `None` when there is no log or it cannot be read.
+    pub owner: Option<(ClusterId, MemberId)>,
+    /// Another process holds the database's lock (rule D4).
+    pub in_use: bool,
+}
+
+impl DataDir {
+    /// Nothing was ever written.
+    pub const EMPTY: DataDir = DataDir {
+        wal_segments: 0,
+        wal_from_start: false,
+        database: Database::Absent,
+        snapshots: 0,
+        owner: None,
+        in_use: false,
+    };
+
+    /// The parts fit together, or what is missing (rule D1: a member without its log starts,
+    /// looks healthy and swallows writes).
+    pub fn completeness(&self) -> Completeness {
+        let database = self.database == Database::Present;
+        match self.wal_segments {
+            0 if !database && self.snapshots == 0 => Completeness::Empty,
+            0 => Completeness::LogMissing,
+            _ if database => Completeness::Complete,
+            _ if self.snapshots > 0 || !self.wal_from_start => Completeness::DatabaseMissing,
+            _ => Completeness::Complete, // etcd rebuilds the database from the log
+        }
+    }
+}
+
+/// Whether a data directory has all its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completeness {
+    /// Never used.
+    Empty,
+    /// etcd can start from it, as far as names tell.
+    Complete,
+    /// Database or snapshots without a log.
+    LogMissing,
+    /// A log that refers to a database which is not there.
+    DatabaseMissing,
+}
+
+/// The file system under the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filesystem {
+    /// A disk of this machine.
+    Disk,
+    /// One that can lose acknowledged writes; its name.
+    Unsafe(&'static str),
+    /// It could not be told.
+    Unknown,
+}
+
+/// Whether a directory can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writable {
+    /// Yes.
+    Yes,
+    /// Mounted read-only.
+    ReadOnly,
+    /// The directory is not there.
+    Missing,
+    /// A request got no answer within its deadline: frozen or hanging.
+    Stalled,
+}
+
+/// The etcd binary for the version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binary {
+    /// There, for this architecture.
+    Ready,
+    /// Not in the store.
+    Missing,
+    /// For another architecture, or no program at all (rule C6).
+    WrongArchitecture,
+}
+
+/// Whether the certificates that etcd will read are usable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CertificatesUsable {
+    /// Each pair belongs together and is valid now.
+    Yes,
+    /// Not, and they could not be made.
+    No,
+}
+
+/// An address that etcd shall listen on and cannot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressConflict {
+    /// `IP:port`.
+    pub address: heapless::String<64>,
+    /// The host has no such address (else: the port is taken).
+    pub not_ours: bool,
+    /// Who holds the port, as far as it can be seen.
+    pub holder: heapless::String<64>,
+    /// A k3s with an embedded etcd keeps its data on this host (rule A10).
+    pub k3s_embedded: bool,
+}
+
+/// Starts since etcd last served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StartHistory {
+    /// Within [`START_WINDOW_SECONDS`], each ended before it served.
+    pub failed: u32,
+    /// Seconds until the oldest of them no longer counts.
+    pub window_left: u64,
+    /// Why the last one ended.
+    pub diagnosis: Option<&'static Diagnosis>,
+    /// The data is, by size and time, what it was when that diagnosis was made.
+    pub data_unchanged: bool,
+}
+
+impl StartHistory {
+    /// No start since etcd last served.
+    pub const NONE: StartHistory = StartHistory {
+        failed: 0,
+        window_left: 0,
+        diagnosis: None,
+        data_unchanged: false,
+    };
+}
+
+/// Everything that the predicate looks at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// What the document asks for.
+    pub cluster: ClusterName,
+    /// A record that cannot be read: what it says is unknown, which is not the same as nothing.
+    pub unreadable: Option<Detail>,
+    /// The version to be started.
+    pub version: Version,
+    /// The document accepts a file system that can lose data.
+    pub unsafe_filesystem_allowed: bool,
+    /// From the state directory; the copy beside the data where that one is lost.
+    pub identity: Option<Identity>,
+    /// The copy beside the data.
+    pub marker: Option<Identity>,
+    /// The data directory.
+    pub data: DataDir,
+    /// The file system under it.
+    pub filesystem: Filesystem,
+    /// Whether it can be written.
+    pub writable: Writable,
+    /// The binary.
+    pub binary: Binary,
+    /// The certificates.
+    pub certificates: CertificatesUsable,
+    /// The first address that is not to be had.
+    pub conflict: Option<AddressConflict>,
+    /// Earlier starts.
+    pub history: StartHistory,
+}
+
+/// How etcd may be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With the data that is there, or with none for a cluster that never served.
+    Go,
+    /// The very first start was cut short before etcd had a log: what it left is set aside by
+    /// rename, then etcd starts with nothing. Only for a cluster that never served.
+    SetAsideThenGo,
+}
+
+/// Why etcd is not started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A record of the member cannot be read.
+    RecordUnreadable(Detail),
+    /// The store has no etcd of this version.
+    BinaryMissing(Version),
+    /// The binary is for another machine.
+    BinaryWrongArchitecture(Version),
+    /// The file system can lose acknowledged writes.
+    FilesystemUnsafe(&'static str),
+    /// Read-only.
+    FilesystemReadOnly,
+    /// No answer from the file system.
+    FilesystemStalled,
+    /// The directory named by storage.path is not there.
+    StorageMissing,
+    /// The document names another cluster than the one that lives here.
+    DocumentOfAnotherCluster(ClusterName),
+    /// The data's directory belongs to another cluster (a wrong disk).
+    StorageOfAnotherCluster(ClusterName),
+    /// The log belongs to another cluster id.
+    DataOfAnotherCluster(ClusterId),
+    /// Data that this operator did not make.
+    DataForeign,
+    /// The cluster has served, and its data directory is empty.
+    DataMissing,
+    /// Database without log.
+    LogMissing,
+    /// Log without its database.
+    DatabaseMissing,
+    /// Another process has the database open.
+    DataInUse,
+    /// etcd said so when it last ended, and the data has not changed since.
+    DataDamaged(&'static Diagnosis),
+    /// No usable certificates, and they could not be made.
+    CertificatesUnusable,
+    /// An address is not to be had.
+    AddressUnavailable(AddressConflict),
+    /// Too many failed starts.
+    CrashLoop {
+        /// How many.
+        failed: u32,
+        /// Why the last one ended, if its words are known.
+        diagnosis: Option<&'static Diagnosis>,
+    },
+    /// What the guard wrote and this version cannot parse.
+    Other(Detail),
+}
+
+/// Whether etcd may be started, and how. Total: every combination of facts has one answer.
+pub fn verdict(facts: &Facts) -> Result<Start, Refusal> {
+    check_surroundings(facts)?;
+    let start = check_data(facts)?;
+    if let Some(diagnosis) = facts.history.diagnosis
+        && diagnosis.kind == Kind::Damage
+        && facts.history.data_unchanged
+        && facts.history.failed > 0
+    {
+        return Err(Refusal::DataDamaged(diagnosis));
+    }
+    if facts.certificates == CertificatesUsable::No {
+        return Err(Refusal::CertificatesUnusable);
+    }
+    if let Some(conflict) = &facts.conflict {
+        return Err(Refusal::AddressUnavailable(conflict.clone()));
+    }
+    if facts.history.failed >= START_BUDGET {
+        let StartHistory {
+            failed, diagnosis, ..
+        } = facts.history;
+        return Err(Refusal::CrashLoop { failed, diagnosis });
+    }
+    Ok(start)
+}
+
+fn check_surroundings(facts: &Facts) -> Result<(), Refusal> {
+    match facts.writable {
+        Writable::Missing => return Err(Refusal::StorageMissing),
+        Writable::ReadOnly => return Err(Refusal::FilesystemReadOnly),
+        Writable::Stalled => return Err(Refusal::FilesystemStalled),
+        Writable::Yes => {}
+    }
+    if let Some(why) = &facts.unreadable {
+        return Err(Refusal::RecordUnreadable(why.clone()));
+    }
+    if let Filesystem::Unsafe(name) = facts.filesystem
+        && !facts.unsafe_filesystem_allowed
+    {
+        return Err(Refusal::FilesystemUnsafe(name)); // rule D5
+    }
+    match facts.binary {
+        Binary::Ready => Ok(()),
+        Binary::Missing => Err(Refusal::BinaryMissing(facts.version)),
+        Binary::WrongArchitecture => Err(Refusal::BinaryWrongArchitecture(facts.version)),
+    }
+}
+
+fn check_data(facts: &Facts) -> Result<Start, Refusal> {
+    let completeness = facts.data.completeness();
+    let Some(identity) = facts.identity.as_ref() else {
+        // Nothing is known of a cluster here: whatever lies there is not ours (rule A10).
+        return match completeness {
+            Completeness::Empty => Ok(Start::Go),
+            _ => Err(Refusal::DataForeign),
+        };
+    };
+    if identity.cluster != facts.cluster {
+        return Err(Refusal::DocumentOfAnotherCluster(identity.cluster.clone()));
+    }
+    match &facts.marker {
+        Some(marker) if marker.cluster != identity.cluster => {
+            return Err(Refusal::StorageOfAnotherCluster(marker.cluster.clone()));
+        }
+        Some(_) => {}
+        None if identity.served.is_some() => return Err(Refusal::DataMissing), // rule D3
+        None if completeness != Completeness::Empty => return Err(Refusal::DataForeign),
+        None => {}
+    }
+    if facts.data.in_use {
+        return Err(Refusal::DataInUse);
+    }
+    if let (Some((cluster, _)), Some((owner, _))) = (identity.served, facts.data.owner)
+        && cluster != owner
+    {
+        return Err(Refusal::DataOfAnotherCluster(owner)); // rule B9
+    }
+    match (completeness, identity.served) {
+        (Completeness::Complete, _) | (Completeness::Empty, None) => Ok(Start::Go),
+        (Completeness::Empty, Some(_)) => Err(Refusal::DataMissing),
+        // The power went before the first log existed: nobody was ever served.
+        (Completeness::LogMissing, None) if facts.data.snapshots == 0 => Ok(Start::SetAsideThenGo),
+        (Completeness::LogMissing, _) => Err(Refusal::LogMissing),
+        (Completeness::DatabaseMissing, _) => Err(Refusal::DatabaseMissing),
+    }
+}

@@ -1,0 +1,192 @@
+//! Refusals in words: a reason for programs, a sentence and a next step for people.
+
+use core::fmt;
+
+use super::Refusal;
+use crate::cluster::{Detail, detail};
+
+impl Refusal {
+    /// One CamelCase word for conditions, metrics and scripts.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Refusal::RecordUnreadable(_) => "RecordUnreadable",
+            Refusal::BinaryMissing(_) => "BinaryMissing",
+            Refusal::BinaryWrongArchitecture(_) => "BinaryWrongArchitecture",
+            Refusal::FilesystemUnsafe(_) => "FilesystemUnsafe",
+            Refusal::FilesystemReadOnly => "FilesystemReadOnly",
+            Refusal::FilesystemStalled => "FilesystemStalled",
+            Refusal::StorageMissing => "StorageMissing",
+            Refusal::DocumentOfAnotherCluster(_) => "DocumentOfAnotherCluster",
+            Refusal::StorageOfAnotherCluster(_) => "StorageOfAnotherCluster",
+            Refusal::DataOfAnotherCluster(_) => "DataOfAnotherCluster",
+            Refusal::DataForeign => "DataForeign",
+            Refusal::DataMissing => "DataDirMissing",
+            Refusal::LogMissing | Refusal::DatabaseMissing => "DataDirIncomplete",
+            Refusal::DataInUse => "DataInUse",
+            Refusal::DataDamaged(diagnosis) => diagnosis.reason,
+            Refusal::CertificatesUnusable => "CertificatesUnusable",
+            Refusal::AddressUnavailable(conflict) if conflict.not_ours => "AddressGone",
+            Refusal::AddressUnavailable(_) => "PortTaken",
+            Refusal::CrashLoop { .. } => "CrashLoop",
+            Refusal::Other(_) => "GuardRefused",
+        }
+    }
+
+    /// What a person does next.
+    pub fn next_step(&self) -> Detail {
+        match self {
+            Refusal::RecordUnreadable(_) => detail(format_args!(
+                "put the file back from a copy; nothing was touched"
+            )),
+            Refusal::BinaryMissing(version) | Refusal::BinaryWrongArchitecture(version) => detail(
+                format_args!("run: etcd-operator etcd install --from DIR {version}"),
+            ),
+            Refusal::FilesystemUnsafe(_) => detail(format_args!(
+                "set storage.path to a directory on a disk, or storage.unsafeFilesystem: allow for a test"
+            )),
+            Refusal::FilesystemReadOnly | Refusal::FilesystemStalled => {
+                detail(format_args!("check the disk and the kernel's log"))
+            }
+            Refusal::StorageMissing => detail(format_args!(
+                "mount the disk, or create the directory that storage.path names"
+            )),
+            Refusal::DocumentOfAnotherCluster(name) => detail(format_args!(
+                "set metadata.name back to {name}, or give the new cluster a state directory of its own"
+            )),
+            Refusal::StorageOfAnotherCluster(_) | Refusal::DataOfAnotherCluster(_) => {
+                detail(format_args!("check which disk is mounted at storage.path"))
+            }
+            Refusal::DataForeign => detail(format_args!(
+                "move the directory aside, or point storage.path elsewhere; nothing was touched"
+            )),
+            Refusal::DataMissing => detail(format_args!(
+                "mount the disk that holds the data; if the data is lost for good, restore a snapshot"
+            )),
+            Refusal::LogMissing | Refusal::DatabaseMissing => detail(format_args!(
+                "put the missing part back, or restore a snapshot; nothing was touched"
+            )),
+            Refusal::DataInUse => detail(format_args!(
+                "stop the other process; see fuser member/snap/db"
+            )),
+            Refusal::DataDamaged(it) => detail(format_args!("{}", it.next_step)),
+            Refusal::CertificatesUnusable => {
+                detail(format_args!("see certs list and the operator's log"))
+            }
+            Refusal::AddressUnavailable(it) if it.k3s_embedded => detail(format_args!(
+                "k3s' embedded etcd owns 2379-2382: choose other ports in network, or move k3s to this etcd"
+            )),
+            Refusal::AddressUnavailable(it) if it.not_ours => {
+                detail(format_args!("correct network.listenAddresses"))
+            }
+            Refusal::AddressUnavailable(_) => detail(format_args!(
+                "choose another port in network, or stop what listens there"
+            )),
+            Refusal::CrashLoop {
+                diagnosis: Some(it),
+                ..
+            } => detail(format_args!("{}", it.next_step)),
+            Refusal::CrashLoop {
+                diagnosis: None, ..
+            }
+            | Refusal::Other(_) => detail(format_args!(
+                "read etcd's log; systemctl reload etcd-operator (SIGHUP) tries again"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    #[expect(clippy::too_many_lines, reason = "a table: one row for each refusal")]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::RecordUnreadable(why) => write!(f, "{why}"),
+            Refusal::BinaryMissing(version) => write!(f, "etcd {version} is not in the store"),
+            Refusal::BinaryWrongArchitecture(version) => {
+                write!(
+                    f,
+                    "the etcd {version} in the store is not a program for this machine"
+                )
+            }
+            Refusal::FilesystemUnsafe(name) => {
+                write!(
+                    f,
+                    "the data lies on {name}, which can lose acknowledged writes"
+                )
+            }
+            Refusal::FilesystemReadOnly => write!(f, "the file system of the data is read-only"),
+            Refusal::FilesystemStalled => write!(f, "the file system of the data does not answer"),
+            Refusal::StorageMissing => write!(f, "the directory for the data is not there"),
+            Refusal::DocumentOfAnotherCluster(name) => {
+                write!(
+                    f,
+                    "this host keeps the cluster {name}, and the document names another"
+                )
+            }
+            Refusal::StorageOfAnotherCluster(name) => {
+                write!(
+                    f,
+                    "the directory for the data belongs to the cluster {name}"
+                )
+            }
+            Refusal::DataOfAnotherCluster(id) => {
+                write!(f, "the data directory belongs to another cluster, {id}")
+            }
+            Refusal::DataForeign => {
+                write!(
+                    f,
+                    "there is data of an etcd that this operator did not start"
+                )
+            }
+            Refusal::DataMissing => {
+                write!(
+                    f,
+                    "this cluster has data, and its directory is empty or not mounted"
+                )
+            }
+            Refusal::LogMissing => {
+                write!(
+                    f,
+                    "the write-ahead log is missing while the database is there: etcd would start and swallow writes"
+                )
+            }
+            Refusal::DatabaseMissing => {
+                write!(
+                    f,
+                    "the database is missing and the log alone cannot rebuild it"
+                )
+            }
+            Refusal::DataInUse => write!(f, "another process has the data open"),
+            Refusal::DataDamaged(it) => write!(f, "{} (etcd: {})", it.meaning, it.text),
+            Refusal::CertificatesUnusable => write!(f, "there are no usable certificates"),
+            Refusal::AddressUnavailable(it) if it.not_ours => {
+                write!(f, "this host has no address {}", it.address)
+            }
+            Refusal::AddressUnavailable(it) if it.holder.is_empty() => {
+                write!(f, "{} is taken by another process", it.address)
+            }
+            Refusal::AddressUnavailable(it) => {
+                write!(f, "{} is taken by {}", it.address, it.holder)
+            }
+            Refusal::CrashLoop {
+                failed,
+                diagnosis: Some(it),
+            } => {
+                write!(
+                    f,
+                    "etcd ended {failed} times before it served: {} (etcd: {})",
+                    it.meaning, it.text
+                )
+            }
+            Refusal::CrashLoop {
+                failed,
+                diagnosis: None,
+            } => {
+                write!(
+                    f,
+                    "etcd ended {failed} times before it served, for a reason that its log may tell"
+                )
+            }
+            Refusal::Other(text) => write!(f, "{text}"),
+        }
+    }
+}

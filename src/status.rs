@@ -1,0 +1,439 @@
+//! What people and programs are told: conditions from specification, observation and plan.
+//!
+//! Available means that reads and writes are served. It knows no serde; [`crate::api::status`]
+//! is its twin on the wire.
+
+use crate::cluster::{Detail, Role, Timestamp, detail};
+use crate::observed::{
+    Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading, Writing,
+};
+use crate::plan::{Hold, Plan, certificate};
+use crate::spec::ClusterSpec;
+use crate::start::Writable;
+use crate::version::{Class, classify};
+
+/// Kubernetes' three values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It holds.
+    True,
+    /// It does not.
+    False,
+    /// It could not be told.
+    Unknown,
+}
+
+/// What a condition is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Reads and writes are served.
+    Available,
+    /// Something is under way.
+    Progressing,
+    /// Something needs a person, or the cluster is less than it shall be.
+    Degraded,
+    /// Snapshots are made and verified.
+    BackupHealthy,
+    /// No certificate is unusable.
+    CertificatesValid,
+    /// The wall clock can be believed.
+    ClockTrusted,
+}
+
+/// One statement about the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// What it is about.
+    pub kind: Kind,
+    /// Whether it holds.
+    pub verdict: Verdict,
+    /// One CamelCase word.
+    pub reason: &'static str,
+    /// For people.
+    pub message: Detail,
+}
+
+/// One member, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// As etcd lists it.
+    pub member: crate::cluster::Member,
+    /// It leads.
+    pub leader: bool,
+}
+
+/// The whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Always all six, in this order.
+    pub conditions: [Condition; 6],
+    /// Everything here was so until then.
+    pub confirmed_until: Timestamp,
+    /// Members by id.
+    pub members: heapless::Vec<MemberStatus, { crate::cluster::MEMBERS_MAX }>,
+    /// Voters that answer.
+    pub ready_members: u8,
+    /// Details of this process' own member.
+    pub details: Option<crate::observed::Details>,
+    /// The version that runs or was born.
+    pub version: Option<crate::version::Version>,
+    /// The next step in words, if there is one.
+    pub next: Option<Detail>,
+    /// Why nothing more is done.
+    pub hold: Option<Hold>,
+    /// The earliest end of a leaf in use, and whether it is provisional.
+    pub certificates: Option<(Timestamp, bool)>,
+}
+
+impl Status {
+    /// The condition of this kind.
+    pub fn condition(&self, kind: Kind) -> &Condition {
+        &self.conditions[kind as usize]
+    }
+
+    /// Whether reads and writes are served.
+    pub fn is_available(&self) -> bool {
+        self.condition(Kind::Available).verdict == Verdict::True
+    }
+}
+
+/// Computes the status. Pure and total.
+pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
+    let instance = observed.instances.first();
+    let hold = plan.change.as_ref().err().cloned();
+    let mut members = heapless::Vec::new();
+    let mut ready_members = 0;
+    let leader = instance
+        .and_then(|it| it.service.details)
+        .and_then(|it| it.leader);
+    if let Membership::Known(set) = &observed.membership {
+        for member in set.iter() {
+            let _ = members.push(MemberStatus {
+                member: member.clone(),
+                leader: leader == Some(member.id),
+            });
+        }
+        ready_members = u8::try_from(set.serving_voters()).unwrap_or(u8::MAX);
+    }
+    let next = match &plan.change {
+        Ok(Some(change)) => Some(change.describe()),
+        _ => plan.upkeep.first().map(crate::plan::Upkeep::describe),
+    };
+    Status {
+        conditions: [
+            available(spec, observed, hold.as_ref()),
+            progressing(plan, hold.as_ref(), instance),
+            degraded(observed, hold.as_ref()),
+            Condition {
+                kind: Kind::BackupHealthy,
+                verdict: Verdict::Unknown,
+                reason: "NotConfigured",
+                message: detail(format_args!("the document configures no backup")),
+            },
+            certificates_valid(observed),
+            clock_trusted(observed.clock),
+        ],
+        confirmed_until: observed.now,
+        members,
+        ready_members,
+        details: instance.and_then(|it| it.service.details),
+        version: instance.and_then(running_version),
+        next,
+        hold,
+        certificates: instance.and_then(|it| {
+            let made = !matches!(it.certificates.pairs, Pairs::Missing | Pairs::Broken);
+            made.then_some((it.certificates.not_after, it.certificates.provisional))
+        }),
+    }
+}
+
+fn running_version(instance: &Instance) -> Option<crate::version::Version> {
+    match instance.process {
+        Process::Running { version, .. } => Some(version),
+        _ => instance.facts.identity.as_ref().map(|it| it.version),
+    }
+}
+
+fn condition(kind: Kind, verdict: Verdict, reason: &'static str, message: Detail) -> Condition {
+    Condition {
+        kind,
+        verdict,
+        reason,
+        message,
+    }
+}
+
+/// Promise 3, rule D7: nothing less than a read and a write counts.
+fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Condition {
+    let no = |reason, message| condition(Kind::Available, Verdict::False, reason, message);
+    let unknown = |reason, message| condition(Kind::Available, Verdict::Unknown, reason, message);
+    let Some(instance) = observed.instances.first() else {
+        return unknown(
+            "NotObserved",
+            detail(format_args!("no member was looked at yet")),
+        );
+    };
+    match instance.process {
+        Process::Unknown => {
+            return unknown(
+                "NotObserved",
+                detail(format_args!("the process could not be looked at")),
+            );
+        }
+        Process::Stopped if spec.size == 0 => {
+            return no(
+                "SizeZero",
+                detail(format_args!(
+                    "size is 0: etcd is stopped, everything is kept"
+                )),
+            );
+        }
+        Process::Stopped | Process::Foreign { .. } => {
+            return match hold {
+                Some(hold) => no(hold.reason(), detail(format_args!("{hold}"))),
+                None => no(
+                    "Starting",
+                    detail(format_args!("etcd is about to be started")),
+                ),
+            };
+        }
+        Process::Running { .. } => {}
+    }
+    if let Some(Hold::ForeignCluster(_)) = hold {
+        return no(
+            "ForeignCluster",
+            detail(format_args!("another cluster answers")),
+        );
+    }
+    if let Some(told) = not_served(instance) {
+        return no(told.0, told.1);
+    }
+    match &instance.service.write {
+        Writing::NotTried => unknown(
+            "WriteNotProven",
+            detail(format_args!("reads are served; a write is being tried")),
+        ),
+        Writing::Failed(why) => no(
+            "WritesRefused",
+            detail(format_args!("a write failed: {why}")),
+        ),
+        Writing::Acknowledged
+            if instance
+                .service
+                .details
+                .is_some_and(|it| it.leader.is_none()) =>
+        {
+            no("NoLeader", detail(format_args!("there is no leader")))
+        }
+        Writing::Acknowledged => condition(
+            Kind::Available,
+            Verdict::True,
+            "Serving",
+            detail(format_args!("reads and writes are served")),
+        ),
+    }
+}
+
+/// Why reads or writes are known not to be served, worst first.
+fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
+    let service = &instance.service;
+    match &service.read {
+        Reading::NotTried => {
+            return Some(("Starting", detail(format_args!("etcd was just started"))));
+        }
+        Reading::TimedOut => {
+            return Some((
+                "NoAnswer",
+                detail(format_args!("etcd runs and does not answer a read")),
+            ));
+        }
+        Reading::Failed(why) => {
+            return Some(("ReadsRefused", detail(format_args!("a read failed: {why}"))));
+        }
+        Reading::Answered => {}
+    }
+    if service.alarms.corrupt {
+        return Some((
+            "Corrupt",
+            detail(format_args!("etcd raised the CORRUPT alarm")),
+        ));
+    }
+    if service.alarms.no_space {
+        return Some((
+            "NoSpace",
+            detail(format_args!("the quota is reached, writes are refused")),
+        ));
+    }
+    match instance.facts.writable {
+        Writable::Yes => {}
+        Writable::ReadOnly => {
+            return Some((
+                "FilesystemReadOnly",
+                detail(format_args!("the data's file system is read-only")),
+            ));
+        }
+        Writable::Stalled => {
+            return Some((
+                "FilesystemStalled",
+                detail(format_args!("the data's file system does not answer")),
+            ));
+        }
+        Writable::Missing => {
+            return Some((
+                "StorageMissing",
+                detail(format_args!("the data's directory is gone")),
+            ));
+        }
+    }
+    if service.proposals == Proposals::Stuck {
+        return Some((
+            "ProposalsStuck",
+            detail(format_args!("writes are proposed and not applied")),
+        ));
+    }
+    None
+}
+
+fn progressing(plan: &Plan, hold: Option<&Hold>, instance: Option<&Instance>) -> Condition {
+    let told = |verdict, reason, message| condition(Kind::Progressing, verdict, reason, message);
+    if let Some(hold) = hold {
+        let message = detail(format_args!("{hold}; next: {}", hold.next_step()));
+        return told(Verdict::False, hold.reason(), message);
+    }
+    let waiting = instance.map_or(0, |it| it.restart_in);
+    match (&plan.change, plan.upkeep.first()) {
+        (Ok(Some(change)), _) => told(Verdict::True, "Changing", change.describe()),
+        (_, Some(step)) => told(Verdict::True, "Acting", step.describe()),
+        _ if waiting > 0 => told(
+            Verdict::True,
+            "BackingOff",
+            detail(format_args!("the next start is tried in {waiting} s")),
+        ),
+        _ if instance.is_some_and(|it| {
+            matches!(it.process, Process::Running { .. }) && it.service.read != Reading::Answered
+        }) =>
+        {
+            told(
+                Verdict::True,
+                "Starting",
+                detail(format_args!("etcd runs and does not serve yet")),
+            )
+        }
+        _ => told(
+            Verdict::False,
+            "Converged",
+            detail(format_args!("nothing is to be done")),
+        ),
+    }
+}
+
+fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
+    let yes = |reason, message| condition(Kind::Degraded, Verdict::True, reason, message);
+    if let Some(hold) = hold
+        && *hold != Hold::Paused
+    {
+        return yes(hold.reason(), detail(format_args!("{hold}")));
+    }
+    for instance in &observed.instances {
+        if instance.service.alarms.no_space {
+            return yes("NoSpace", detail(format_args!("the quota is reached")));
+        }
+        let class = running_version(instance).map(classify);
+        if let Some(Class::Warn(bug) | Class::NeverCreate(bug)) = class {
+            return yes("VersionHasKnownBug", detail(format_args!("{bug}")));
+        }
+        if instance.machine_changed {
+            let message = detail(format_args!(
+                "the data was moved to another machine since the cluster was born"
+            ));
+            return yes("MachineChanged", message);
+        }
+    }
+    if let Membership::Known(members) = &observed.membership
+        && (members.iter().any(|it| it.role != Role::Voter)
+            || members.serving_voters() < members.voter_count())
+    {
+        return yes(
+            "MembersNotServing",
+            detail(format_args!("not every member serves")),
+        );
+    }
+    condition(
+        Kind::Degraded,
+        Verdict::False,
+        "AsAsked",
+        detail(format_args!("nothing is known to be wrong")),
+    )
+}
+
+fn certificates_valid(observed: &Observed) -> Condition {
+    let told =
+        |verdict, reason, message| condition(Kind::CertificatesValid, verdict, reason, message);
+    let Some(instance) = observed.instances.first() else {
+        return told(
+            Verdict::Unknown,
+            "NotObserved",
+            detail(format_args!("not looked at yet")),
+        );
+    };
+    let certificates = &instance.certificates;
+    let no = |reason, text: &str| told(Verdict::False, reason, detail(format_args!("{text}")));
+    match certificates.pairs {
+        Pairs::Missing => no("Missing", "there are no certificates yet"),
+        Pairs::Broken => no(
+            "Broken",
+            "a certificate or key cannot be read, or they do not belong together",
+        ),
+        Pairs::Expired => no("Expired", "a certificate ran out"),
+        Pairs::NotYetValid => no(
+            "NotYetValid",
+            "a certificate is not valid yet: the clock went back",
+        ),
+        Pairs::AddressesDiffer | Pairs::Usable => match &certificates.issued_earliest {
+            Some((name, end))
+                if end.seconds_since(observed.now) <= certificate::WARN_BEFORE_SECONDS =>
+            {
+                let days = end.seconds_since(observed.now).max(0) / 86_400;
+                let message = detail(format_args!(
+                    "the certificate issued to {name} ends in {days} days: run certs issue {name} again"
+                ));
+                told(Verdict::True, "IssuedCertificateEnds", message)
+            }
+            _ if certificates.provisional => told(
+                Verdict::True,
+                "Provisional",
+                detail(format_args!("made while the clock was not trusted")),
+            ),
+            _ => told(
+                Verdict::True,
+                "Valid",
+                detail(format_args!("all certificates are valid")),
+            ),
+        },
+    }
+}
+
+fn clock_trusted(clock: Clock) -> Condition {
+    let told = |verdict, reason, message| condition(Kind::ClockTrusted, verdict, reason, message);
+    match clock {
+        Clock::Trusted => told(
+            Verdict::True,
+            "Synchronised",
+            detail(format_args!("the clock is synchronised")),
+        ),
+        Clock::Unsynchronised => told(
+            Verdict::False,
+            "Unsynchronised",
+            detail(format_args!(
+                "no time source confirms the clock; renewals by date wait"
+            )),
+        ),
+        Clock::BehindKnown { .. } => told(
+            Verdict::False,
+            "BehindKnownTime",
+            detail(format_args!(
+                "the clock is behind a time already seen; renewals by date wait"
+            )),
+        ),
+    }
+}

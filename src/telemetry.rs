@@ -1,0 +1,308 @@
+//! Logs to stderr, metrics and `/healthz` on an address of the user's choice.
+//!
+//! Without that choice no port is open.
+
+use std::convert::Infallible;
+use std::io::{self, IsTerminal as _};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64};
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+use tokio::net::TcpListener;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::{self, FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::{FmtContext, MakeWriter};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::api::status::condition_name;
+use crate::clock;
+use crate::observed::{Observed, Process};
+use crate::status::{Status, Verdict};
+
+/// How logs look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people; with journald's priorities where a journal reads them.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Begins to log to stderr.
+pub fn log(format: LogFormat, level: Level) {
+    let builder = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(Stderr);
+    // A second call, in tests, changes nothing.
+    let _ = match format {
+        LogFormat::Json => builder
+            .json()
+            .flatten_event(true)
+            .with_target(false)
+            .try_init(),
+        LogFormat::Text if std::env::var_os("JOURNAL_STREAM").is_some() => {
+            builder.event_format(Journal).try_init()
+        }
+        LogFormat::Text => builder
+            .with_ansi(io::stderr().is_terminal())
+            .with_target(false)
+            .try_init(),
+    };
+}
+
+struct Stderr;
+
+impl<'a> MakeWriter<'a> for Stderr {
+    type Writer = io::Stderr;
+
+    fn make_writer(&'a self) -> io::Stderr {
+        io::stderr()
+    }
+}
+
+/// `<N>` in front of each line is its priority (rule F8); the journal has the time itself.
+struct Journal;
+
+impl<S, N> FormatEvent<S, N> for Journal
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        let priority = match *event.metadata().level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => 6,
+            _ => 7,
+        };
+        write!(writer, "<{priority}>")?;
+        format::DefaultFields::new().format_fields(writer.by_ref(), event)?;
+        let _ = context;
+        writeln!(writer)
+    }
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ConditionLabels {
+    condition: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct HoldLabels {
+    reason: &'static str,
+}
+
+/// The metrics of the operator, named by Prometheus' conventions.
+pub struct Metrics {
+    registry: Registry,
+    conditions: Family<ConditionLabels, Gauge<i64, AtomicI64>>,
+    holds: Family<HoldLabels, Gauge<i64, AtomicI64>>,
+    passes: Counter<u64, AtomicU64>,
+    confirmed: Gauge<i64, AtomicI64>,
+    certificate_expiry: Gauge<i64, AtomicI64>,
+    etcd_uptime: Gauge<i64, AtomicI64>,
+    database_bytes: Gauge<i64, AtomicI64>,
+    quota_bytes: Gauge<i64, AtomicI64>,
+    /// Seconds since boot of the last pass, for `/healthz`.
+    last_pass: AtomicU64,
+}
+
+/// No pass for so long: the operator itself is stuck.
+const HEALTHY_SECONDS: u64 = 120;
+
+impl Metrics {
+    /// All of them, at zero.
+    pub fn new() -> Arc<Self> {
+        let mut registry = Registry::with_prefix("etcd_operator");
+        let conditions = Family::default();
+        let holds = Family::default();
+        let passes = Counter::default();
+        let confirmed = Gauge::default();
+        let certificate_expiry = Gauge::default();
+        let etcd_uptime = Gauge::default();
+        let database_bytes = Gauge::default();
+        let quota_bytes = Gauge::default();
+        registry.register(
+            "condition",
+            "1 true, 0 false, -1 unknown",
+            conditions.clone(),
+        );
+        registry.register(
+            "hold",
+            "1 while the plan holds for this reason",
+            holds.clone(),
+        );
+        registry.register("passes", "Passes made", passes.clone());
+        registry.register_with_unit(
+            "confirmed_timestamp",
+            "Until when the conditions were seen to be so, since 1970",
+            Unit::Seconds,
+            confirmed.clone(),
+        );
+        registry.register_with_unit(
+            "certificate_expiry_timestamp",
+            "When the first leaf certificate in use ends, since 1970",
+            Unit::Seconds,
+            certificate_expiry.clone(),
+        );
+        registry.register_with_unit(
+            "etcd_uptime",
+            "Since etcd was started; 0 while it does not run",
+            Unit::Seconds,
+            etcd_uptime.clone(),
+        );
+        registry.register_with_unit(
+            "database_size",
+            "etcd's database file",
+            Unit::Bytes,
+            database_bytes.clone(),
+        );
+        registry.register_with_unit(
+            "database_quota",
+            "etcd's quota",
+            Unit::Bytes,
+            quota_bytes.clone(),
+        );
+        Arc::new(Metrics {
+            registry,
+            conditions,
+            holds,
+            passes,
+            confirmed,
+            certificate_expiry,
+            etcd_uptime,
+            database_bytes,
+            quota_bytes,
+            last_pass: AtomicU64::new(clock::since_boot().as_secs()),
+        })
+    }
+
+    /// Takes over what a pass saw.
+    pub fn record(&self, observed: &Observed, status: &Status) {
+        let whole = |it: u64| i64::try_from(it).unwrap_or(i64::MAX);
+        self.passes.inc();
+        self.last_pass.store(
+            clock::since_boot().as_secs(),
+            std::sync::atomic::Ordering::Relaxed,
+        );
+        self.confirmed.set(status.confirmed_until.0);
+        for it in &status.conditions {
+            let value = match it.verdict {
+                Verdict::True => 1,
+                Verdict::False => 0,
+                Verdict::Unknown => -1,
+            };
+            self.conditions
+                .get_or_create(&ConditionLabels {
+                    condition: condition_name(it.kind),
+                })
+                .set(value);
+        }
+        self.holds.clear();
+        if let Some(hold) = &status.hold {
+            self.holds
+                .get_or_create(&HoldLabels {
+                    reason: hold.reason(),
+                })
+                .set(1);
+        }
+        self.certificate_expiry
+            .set(status.certificates.map_or(0, |(end, _)| end.0));
+        self.database_bytes
+            .set(status.details.map_or(0, |it| whole(it.db_size)));
+        if let Some(instance) = observed.instances.first() {
+            self.quota_bytes.set(
+                instance
+                    .facts
+                    .identity
+                    .as_ref()
+                    .map_or(0, |it| whole(it.quota)),
+            );
+            self.etcd_uptime.set(match instance.process {
+                Process::Running { seconds, .. } => whole(seconds),
+                _ => 0,
+            });
+        }
+    }
+
+    fn page(&self) -> String {
+        let mut text = String::new();
+        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        // The library writes OpenMetrics, in which a counter's family has no suffix and a page ends
+        // with a mark; in the text format 0.0.4 the family is called as its sample.
+        let mut page = String::with_capacity(text.len());
+        for line in text
+            .lines()
+            .filter(|it| *it != "# EOF" && !it.starts_with("# UNIT"))
+        {
+            page.push_str(&line.replacen(
+                "etcd_operator_passes ",
+                "etcd_operator_passes_total ",
+                1,
+            ));
+            page.push('\n');
+        }
+        page
+    }
+
+    fn healthy(&self) -> bool {
+        let last = self.last_pass.load(std::sync::atomic::Ordering::Relaxed);
+        clock::since_boot().as_secs() < last + HEALTHY_SECONDS
+    }
+}
+
+/// Serves `/metrics` and `/healthz`. The address is loopback; the command line sees to it.
+pub async fn serve(metrics: Arc<Metrics>, address: SocketAddr) -> io::Result<()> {
+    let listener = TcpListener::bind(address).await?;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let metrics = metrics.clone();
+            let service = service_fn(move |request| {
+                let response = respond(&metrics, &request);
+                async move { Ok::<_, Infallible>(response) }
+            });
+            tokio::spawn(
+                hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service),
+            );
+        }
+    });
+    Ok(())
+}
+
+fn respond(metrics: &Metrics, request: &hyper::Request<Incoming>) -> Response<Full<Bytes>> {
+    let (status, text) = match request.uri().path() {
+        "/metrics" => (StatusCode::OK, metrics.page()),
+        "/healthz" if metrics.healthy() => (StatusCode::OK, "ok\n".to_owned()),
+        "/healthz" => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "no pass was made for two minutes\n".to_owned(),
+        ),
+        _ => (
+            StatusCode::NOT_FOUND,
+            "there are /metrics and /healthz\n".to_owned(),
+        ),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    // Prometheus scrapes nothing that is served as octet-stream.
+    let plain = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, plain);
+    response
+}

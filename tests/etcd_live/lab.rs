@@ -1,0 +1,439 @@
+//! A root directory of its own, an agent over it, a real etcd behind it, and a client.
+//!
+//! Everything that a lab started ends with it, by the ids that it recorded.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// The binary under test.
+pub const OPERATOR: &str = env!("CARGO_BIN_EXE_etcd-operator");
+
+/// Where `make tools` put a line of etcd (`3.6`): etcd, etcdctl, etcdutl.
+pub fn etcd_dir(line: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("target/tools/etcd")
+        .join(line);
+    assert!(
+        dir.join("etcd").exists(),
+        "no etcd {line}: run make etcd-{line}"
+    );
+    dir
+}
+
+/// The version in such a directory.
+pub fn version_of(dir: &Path) -> String {
+    let output = Command::new(dir.join("etcd"))
+        .arg("--version")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines()
+        .next()
+        .unwrap()
+        .strip_prefix("etcd Version: ")
+        .unwrap()
+        .to_owned()
+}
+
+/// Ports that are free now.
+pub fn free_ports() -> [u16; 3] {
+    let sockets = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    sockets.map(|it| it.local_addr().unwrap().port())
+}
+
+/// One host.
+pub struct Lab {
+    pub root: PathBuf,
+    pub etcd: PathBuf,
+    pub version: String,
+    pub ports: [u16; 3],
+    /// What goes below `spec:`, besides version and network.
+    pub spec: String,
+    agent: Option<Child>,
+    /// Environment of the agent, such as a faked clock.
+    pub environment: Vec<(String, String)>,
+}
+
+static LABS: AtomicU32 = AtomicU32::new(0);
+
+impl Lab {
+    /// An empty host with etcd of this line in its store, and no agent yet.
+    pub fn new(line: &str) -> Lab {
+        let number = LABS.fetch_add(1, Ordering::Relaxed);
+        let base = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let root = base.join(format!("lab-{}-{number}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        fs::create_dir_all(root.join("etc/etcd-operator")).unwrap();
+        // The lab's host vouches for its clock, as systemd-timesyncd does.
+        fs::create_dir_all(root.join("run/systemd/timesync")).unwrap();
+        fs::write(root.join("run/systemd/timesync/synchronized"), "").unwrap();
+        let etcd = etcd_dir(line);
+        let version = version_of(&etcd);
+        let mut spec = String::new();
+        if ["tmpfs", "overlayfs"].contains(&filesystem(&root).as_str()) {
+            spec.push_str("  storage: {unsafeFilesystem: allow}\n");
+        }
+        let lab = Lab {
+            root,
+            etcd,
+            version,
+            ports: free_ports(),
+            spec,
+            agent: None,
+            environment: Vec::new(),
+        };
+        lab.write_document();
+        let from = lab.etcd.to_str().unwrap().to_owned();
+        let installed = lab.operator(&["etcd", "install", "--from", &from, &lab.version.clone()]);
+        assert!(installed.status.success(), "{}", text(&installed.stderr));
+        lab
+    }
+
+    /// The document as a person would write it.
+    pub fn document(&self) -> String {
+        let [client, peer, metrics] = self.ports;
+        format!(
+            "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\nmetadata:\n  name: lab\nspec:\n  \
+             version: {}\n  network: {{clientPort: {client}, peerPort: {peer}, metricsPort: {metrics}, \
+             listenAddresses: [127.0.0.1]}}\n{}",
+            self.version, self.spec
+        )
+    }
+
+    pub fn write_document(&self) {
+        fs::write(self.document_path(), self.document()).unwrap();
+    }
+
+    pub fn document_path(&self) -> PathBuf {
+        self.root.join("etc/etcd-operator/cluster.yaml")
+    }
+
+    pub fn lib(&self, path: &str) -> PathBuf {
+        self.root.join("var/lib/etcd-operator").join(path)
+    }
+
+    pub fn run(&self, path: &str) -> PathBuf {
+        self.root.join("run/etcd-operator").join(path)
+    }
+
+    /// etcd's data directory.
+    pub fn data(&self, path: &str) -> PathBuf {
+        self.lib("member/data").join(path)
+    }
+
+    /// Runs a command of the operator to its end.
+    pub fn operator(&self, arguments: &[&str]) -> Output {
+        Command::new(OPERATOR)
+            .args(arguments)
+            .arg("--root")
+            .arg(&self.root)
+            .output()
+            .unwrap()
+    }
+
+    /// Starts the agent; its log is appended to `agent.log`.
+    pub fn start_agent(&mut self) {
+        assert!(self.agent.is_none());
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.root.join("agent.log"))
+            .unwrap();
+        let child = Command::new(OPERATOR)
+            .args(["agent", "--driver", "process", "--root"])
+            .arg(&self.root)
+            .envs(self.environment.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.agent = Some(child);
+    }
+
+    pub fn agent_pid(&self) -> u32 {
+        self.agent.as_ref().unwrap().id()
+    }
+
+    pub fn signal_agent(&self, signal: &str) {
+        kill(signal, self.agent_pid());
+    }
+
+    /// Ends the agent by SIGTERM; etcd stays.
+    pub fn stop_agent(&mut self) {
+        self.signal_agent("TERM");
+        let mut child = self.agent.take().unwrap();
+        let status = child.wait().unwrap();
+        assert!(
+            status.success(),
+            "the agent ended with {status}: {}",
+            self.log()
+        );
+    }
+
+    /// Kills the agent by SIGKILL.
+    pub fn kill_agent(&mut self) {
+        let mut child = self.agent.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Waits for an agent that ends by itself.
+    pub fn agent_exit(&mut self) -> i32 {
+        let mut child = self.agent.take().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status.code().unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.agent = Some(child);
+        panic!("the agent did not end: {}", self.log());
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.root.join("agent.log")).unwrap_or_default()
+    }
+
+    /// `status -o json`, from the agent or by a look of the command's own.
+    pub fn status(&self) -> Value {
+        let output = self.operator(&["status", "-o", "json"]);
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("no status: {} {}", text(&output.stderr), self.log()))
+    }
+
+    /// Waits until the status is as wanted.
+    pub fn wait(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        self.wait_for(Duration::from_secs(30), what, wanted)
+    }
+
+    pub fn wait_for(&self, limit: Duration, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + limit;
+        let mut last = Value::Null;
+        while Instant::now() < deadline {
+            last = self.status();
+            if wanted(&last) {
+                return last;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!(
+            "waited in vain for {what}\nlast: {last:#}\nagent: {}\netcd: {}",
+            self.log(),
+            self.etcd_log()
+        );
+    }
+
+    pub fn wait_available(&self) -> Value {
+        self.wait("Available", |it| condition(it, "Available").0 == "True")
+    }
+
+    /// Waits for a hold with this reason; the status.
+    pub fn wait_hold(&self, reason: &str) -> Value {
+        self.wait(&format!("hold {reason}"), |it| it["plan"]["hold"] == reason)
+    }
+
+    pub fn etcd_log(&self) -> String {
+        let mut tail = fs::read_to_string(self.lib("member/log/etcd.log")).unwrap_or_default();
+        let cut = tail.len().saturating_sub(3000);
+        tail = tail.get(cut..).unwrap_or_default().to_owned();
+        tail + &fs::read_to_string(self.run("etcd.stderr")).unwrap_or_default()
+    }
+
+    /// The process that the guard recorded.
+    pub fn etcd_pid(&self) -> Option<u32> {
+        let record: Value =
+            serde_json::from_slice(&fs::read(self.run("process.json")).ok()?).ok()?;
+        let pid = u32::try_from(record["pid"].as_u64()?).ok()?;
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        (fields[0] != "Z" && fields[19].parse::<u64>().ok()? == record["start_time"].as_u64()?)
+            .then_some(pid)
+    }
+
+    /// Kills etcd by SIGKILL and waits until it is gone.
+    pub fn kill_etcd(&self) {
+        let pid = self.etcd_pid().expect("etcd runs");
+        kill("KILL", pid);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.etcd_pid() == Some(pid) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// etcdctl with the client `admin`.
+    pub fn etcdctl(&self, arguments: &[&str]) -> Output {
+        let files = self.lib("tls/clients/admin");
+        Command::new(self.etcd.join("etcdctl"))
+            .env_clear()
+            .env("ETCDCTL_API", "3")
+            .env(
+                "ETCDCTL_ENDPOINTS",
+                format!("https://127.0.0.1:{}", self.ports[0]),
+            )
+            .env("ETCDCTL_CACERT", files.join("ca.crt"))
+            .env("ETCDCTL_CERT", files.join("client.crt"))
+            .env("ETCDCTL_KEY", files.join("client.key"))
+            .args(["--dial-timeout", "3s", "--command-timeout", "5s"])
+            .args(arguments)
+            .output()
+            .unwrap()
+    }
+
+    pub fn put(&self, key: &str, value: &str) -> bool {
+        self.etcdctl(&["put", key, value]).status.success()
+    }
+
+    pub fn get(&self, key: &str) -> Option<String> {
+        let output = self.etcdctl(&["get", "--print-value-only", key]);
+        let value = text(&output.stdout).trim_end().to_owned();
+        (output.status.success() && !value.is_empty()).then_some(value)
+    }
+
+    /// Writes `count` keys in transactions; each is acknowledged.
+    pub fn fill(&self, count: u32) {
+        for first in (0..count).step_by(100) {
+            let operations: String = (first..(first + 100).min(count))
+                .map(|it| format!("put key/{it:05} value-{it}\n"))
+                .collect();
+            let mut child = Command::new(self.etcd.join("etcdctl"))
+                .env_clear()
+                .env(
+                    "ETCDCTL_ENDPOINTS",
+                    format!("https://127.0.0.1:{}", self.ports[0]),
+                )
+                .env("ETCDCTL_CACERT", self.lib("tls/clients/admin/ca.crt"))
+                .env("ETCDCTL_CERT", self.lib("tls/clients/admin/client.crt"))
+                .env("ETCDCTL_KEY", self.lib("tls/clients/admin/client.key"))
+                .arg("txn")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            std::io::Write::write_all(
+                &mut child.stdin.take().unwrap(),
+                format!("\n{operations}\n\n").as_bytes(),
+            )
+            .unwrap();
+            let output = child.wait_with_output().unwrap();
+            assert!(
+                text(&output.stdout).contains("SUCCESS"),
+                "{}",
+                text(&output.stdout)
+            );
+        }
+    }
+
+    /// How many of [`Lab::fill`]'s keys are there.
+    pub fn filled(&self) -> usize {
+        let output = self.etcdctl(&["get", "--prefix", "key/", "--keys-only"]);
+        text(&output.stdout)
+            .lines()
+            .filter(|it| it.starts_with("key/"))
+            .count()
+    }
+
+    /// Runs the guard as a service manager would; its exit code and words.
+    pub fn guard(&self) -> (i32, String) {
+        let mut child = Command::new(OPERATOR)
+            .args(["guard", "--root"])
+            .arg(&self.root)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline {
+            if let Some(status) = child.try_wait().unwrap() {
+                let mut words = String::new();
+                child
+                    .stderr
+                    .take()
+                    .unwrap()
+                    .read_to_string(&mut words)
+                    .unwrap();
+                return (status.code().unwrap_or(-1), words);
+            }
+            // It became etcd: that is an answer too.
+            let comm = fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap_or_default();
+            if comm.trim() == "etcd" {
+                std::thread::sleep(Duration::from_millis(300));
+                if child.try_wait().unwrap().is_none() {
+                    child.kill().unwrap();
+                    child.wait().unwrap();
+                    return (0, "etcd started".to_owned());
+                }
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child.kill().unwrap();
+        panic!("the guard did not decide");
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.agent.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if let Some(pid) = self.etcd_pid() {
+            kill("CONT", pid);
+            kill("KILL", pid);
+        }
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.root);
+        }
+    }
+}
+
+/// Sends a signal to a process that this test started.
+pub fn kill(signal: &str, pid: u32) {
+    let _ = Command::new("kill")
+        .arg(format!("-{signal}"))
+        .arg(pid.to_string())
+        .stderr(Stdio::null())
+        .status();
+}
+
+/// Status and reason of a condition.
+pub fn condition<'a>(status: &'a Value, kind: &str) -> (&'a str, &'a str) {
+    let conditions = status["conditions"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
+    let found = conditions
+        .iter()
+        .find(|it| it["type"] == kind)
+        .unwrap_or(&Value::Null);
+    (
+        found["status"].as_str().unwrap_or("-"),
+        found["reason"].as_str().unwrap_or("-"),
+    )
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn filesystem(path: &Path) -> String {
+    let output = Command::new("stat")
+        .args(["-f", "-c", "%T"])
+        .arg(path)
+        .output()
+        .unwrap();
+    text(&output.stdout).trim().to_owned()
+}
+
+/// Says that a test is skipped, and why. CI has everything: there it fails.
+pub fn skip(why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "CI skips nothing: {why}");
+    eprintln!("skipped: {why}");
+}

@@ -1,0 +1,18 @@
+//! Promises on a real etcd of three version lines, behind mutual TLS, on this machine.
+//!
+//! `make test` brings everything that is needed.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests start programs and write files"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failed step fails the test"
+)]
+#![allow(dead_code, reason = "the lab has tools for tests to come")]
+#![allow(unreachable_pub, reason = "one binary, several files")]
+
+mod lab;
+mod life;

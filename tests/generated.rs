@@ -1,0 +1,34 @@
+//! Committed files equal what the code generates. `UPDATE_EXPECT=1 cargo test --test generated`
+//! rewrites them.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "a test"
+)]
+
+use std::path::Path;
+
+fn assert_fresh(file: &str, generated: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    if std::fs::read_to_string(&path).unwrap_or_default() == generated {
+        return;
+    }
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(&path, generated).unwrap();
+        return;
+    }
+    panic!(
+        "{file} is not what the code generates: run UPDATE_EXPECT=1 cargo test --test generated"
+    );
+}
+
+#[test]
+fn the_crds_file_is_what_the_types_and_rules_say() {
+    let crd = etcd_operator::api::crd::generate();
+    let yaml = serde_saphyr::to_string(&crd).unwrap();
+    let header =
+        "# Generated from src/api.rs and src/api/rules.rs; tests/generated.rs keeps it fresh.\n";
+    assert_fresh("deploy/crds.yaml", &format!("{header}{yaml}"));
+}

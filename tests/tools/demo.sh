@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# demo.sh OPERATOR ETCD_DIR: the story of `make demo`, under target/demo, on free ports.
+set -euo pipefail
+operator=$(realpath "$1")
+etcd_dir=$(realpath "$2")
+root=$(realpath -m target/demo)
+example=deploy/examples/host.yaml
+begin=$(date +%s%N)
+
+say() { printf '%6.1f s  %s\n' "$(( ($(date +%s%N) - begin) / 100000000 ))e-1" "$*"; }
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",]*\).*/\1/p" | head -n 1; }
+status() { "$operator" --root "$root" status -o json || true; }
+agent_pid() { cat "$root/agent.pid" 2> /dev/null || true; }
+
+start_agent() {
+    # It outlives this script, as it would outlive a shell.
+    setsid "$operator" agent --root "$root" --driver process >> "$root/agent.log" 2>&1 < /dev/null &
+    echo $! > "$root/agent.pid"
+    disown
+}
+
+stop_demo() {
+    local pid
+    pid=$(agent_pid)
+    if [ -n "$pid" ] && [ "$(readlink "/proc/$pid/exe" 2> /dev/null)" = "$operator" ]; then
+        kill "$pid" && while kill -0 "$pid" 2> /dev/null; do sleep 0.05; done
+    fi
+    # etcd is stopped as a person would: size 0, one pass of an agent.
+    [ -e "$root/etc/etcd-operator/cluster.yaml" ] || return 0
+    sed -i 's/^  size: .*/  size: 0/' "$root/etc/etcd-operator/cluster.yaml"
+    start_agent
+    for _ in $(seq 100); do
+        status | grep -q '"reason": *"SizeZero"' && break
+        sleep 0.1
+    done
+    kill "$(agent_pid)" 2> /dev/null || true
+}
+
+if [ "${3:-}" = stop ]; then
+    stop_demo
+    echo "stopped; the data stays in $root"
+    exit 0
+fi
+
+# A demo of before is ended and begun anew; its data is the demo's own.
+stop_demo > /dev/null 2>&1 || true
+rm -rf "$root"
+mkdir -p "$root/etc/etcd-operator"
+
+version=$("$etcd_dir/etcd" --version | sed -n 's/^etcd Version: //p')
+read -r client peer metrics <<< "$(python3 -c '
+import socket
+sockets = [socket.socket() for _ in range(3)]
+for it in sockets: it.bind(("127.0.0.1", 0))
+print(*[it.getsockname()[1] for it in sockets])' 2> /dev/null || echo "23379 23380 23381")"
+sed -e "s/^  version: .*/  version: $version/" -e "s/clientPort: .*/clientPort: $client/" \
+    -e "s/peerPort: .*/peerPort: $peer/" -e "s/metricsPort: [0-9]*/metricsPort: $metrics/" "$example" \
+    > "$root/etc/etcd-operator/cluster.yaml"
+case $(stat -f -c %T "$root") in
+    tmpfs | overlayfs | nfs | msdos)
+        echo "note: target/ lies on $(stat -f -c %T "$root"), where acknowledged writes can be lost: the demo allows it"
+        printf '  storage:\n    unsafeFilesystem: allow\n' >> "$root/etc/etcd-operator/cluster.yaml" ;;
+esac
+
+say "installing etcd $version into the store, starting the operator on $example"
+"$operator" --root "$root" etcd install --from "$etcd_dir" "$version" > /dev/null
+start_agent
+wait_available() {
+    for _ in $(seq 200); do
+        "$operator" --root "$root" status > /dev/null 2>&1 && return 0
+        sleep 0.05
+    done
+    echo "etcd did not become available; $root/agent.log says why:" >&2
+    tail -n 5 "$root/agent.log" >&2
+    exit 1
+}
+wait_available
+pid=$(status | sed -n '/"etcd"/,/}/p' | field pid)
+say "etcd serves with mutual TLS (pid $pid)"
+
+eval "$("$operator" --root "$root" env)"
+if [ -x "$etcd_dir/etcdctl" ]; then
+    put() { "$etcd_dir/etcdctl" --command-timeout 1s --dial-timeout 1s put "$1" "$2" > /dev/null 2>&1; }
+    count() { "$etcd_dir/etcdctl" get --prefix demo/ --count-only --write-out fields | sed -n 's/"Count" : //p'; }
+    (
+        n=0
+        while [ ! -e "$root/writer.stop" ]; do
+            if put "demo/$n" "$(date +%s%N)"; then n=$((n + 1)); echo "$n" > "$root/writer.acknowledged"; fi
+        done
+    ) &
+    writer=$!
+    sleep 1
+    say "a writer writes: $(cat "$root/writer.acknowledged") writes acknowledged"
+else
+    say "no etcdctl at hand (the server alone was to be had): the writer is left out"
+    writer=
+fi
+
+kill -KILL "$pid"
+killed=$(date +%s%N)
+while new=$(status | sed -n '/"etcd"/,/}/p' | field pid); [ "$new" = "$pid" ] || [ "$new" = null ]; do sleep 0.05; done
+wait_available
+say "etcd was killed with SIGKILL and is back after $(( ($(date +%s%N) - killed) / 1000000 )) ms (pid $new)"
+
+kill -KILL "$(agent_pid)"
+sleep 1.5
+kill -0 "$new" || { echo "etcd did not survive the operator" >&2; exit 1; }
+say "the operator was killed; etcd did not notice${writer:+: $(cat "$root/writer.acknowledged") writes acknowledged}"
+start_agent
+wait_available
+now=$(status | sed -n '/"etcd"/,/}/p' | field pid)
+[ "$now" = "$new" ] || { echo "etcd was restarted: $new became $now" >&2; exit 1; }
+say "the operator is back and adopted etcd (pid $now still)"
+if [ -n "$writer" ]; then
+    touch "$root/writer.stop"
+    wait "$writer"
+    acknowledged=$(cat "$root/writer.acknowledged")
+    found=$(count)
+    [ "$found" -ge "$acknowledged" ] || { echo "$acknowledged writes were acknowledged, $found are there" >&2; exit 1; }
+    say "the writer ended: $acknowledged writes acknowledged, all are there"
+fi
+echo
+"$operator" --root "$root" status
+cat << END
+
+connect:  eval "\$($operator --root $root env)"; ${etcd_dir}/etcdctl endpoint health
+stop:     make demo-stop        log: $root/agent.log
+END

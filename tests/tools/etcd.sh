@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# etcd.sh DEST LINE...: puts etcd, and etcdctl and etcdutl where they can be had, into DEST/LINE/
+# for each version line (3.5, 3.6, 3.7). One line of output says which version came from where.
+#
+# In this order: the cache; the official release, with a pinned checksum, where the network allows;
+# the Go module registry, where Go is installed; the server alone from crates.io. The cache lies
+# outside the checkout ($ETCD_OPERATOR_CACHE, else ~/.cache/etcd-operator) and is keyed by version.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+source "$here/crate.sh"
+dest=$1
+shift
+cache=${ETCD_OPERATOR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/etcd-operator}/etcd
+case $(uname -m) in
+    x86_64) arch=amd64 ;;
+    aarch64) arch=arm64 ;;
+    *) echo "etcd: no etcd for $(uname -m) (32-bit ARM is not supported by etcd)" >&2; exit 1 ;;
+esac
+
+# line -> version in: releases, Go modules, crates
+versions() {
+    case $1 in
+        3.5) echo "3.5.33 3.5.35 3.5.34" ;;
+        3.6) echo "3.6.14 3.6.16 3.6.15" ;;
+        3.7) echo "- 3.7.3 3.7.2" ;;
+        *) echo "etcd: unknown line $1" >&2; return 1 ;;
+    esac
+}
+
+# Every step fills a directory beside the final one, which is renamed when it is complete.
+from_release() {
+    local version=$1 part=$2 sum name work
+    sum=$(awk -v v="$version" -v a="$arch" '$1 == v && $2 == a { print $3 }' "$here/etcd-checksums.txt")
+    [ -n "$sum" ] && command -v curl > /dev/null || return 1
+    name=etcd-v$version-linux-$arch
+    work=$(mktemp -d)
+    if ! curl --fail --silent --location --connect-timeout 5 --max-time 300 --output "$work/$name.tar.gz" \
+        "https://github.com/etcd-io/etcd/releases/download/v$version/$name.tar.gz"; then
+        rm -rf "$work"
+        return 1
+    fi
+    if ! echo "$sum  $work/$name.tar.gz" | sha256sum --check --quiet >&2; then
+        echo "etcd: the release of $version does not have its pinned checksum" >&2
+        rm -rf "$work"
+        return 1
+    fi
+    tar -xzf "$work/$name.tar.gz" -C "$work"
+    install -m 755 "$work/$name/etcd" "$work/$name/etcdctl" "$work/$name/etcdutl" "$part"
+    rm -rf "$work"
+}
+
+from_go() {
+    local version=$1 part=$2 work pair module source
+    command -v go > /dev/null || return 1
+    work=$(mktemp -d)
+    # Requiring the module from one of our own gives its dependencies; `go install` is refused.
+    for pair in server:etcd etcdctl:etcdctl etcdutl:etcdutl; do
+        module=go.etcd.io/etcd/${pair%:*}/v3
+        source=$(cd / && go mod download -json "$module@v$version" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p') || return 1
+        [ -n "$source" ] || return 1
+        mkdir -p "$work/${pair#*:}"
+        printf 'module build.local/etcd\n\ngo 1.24.0\n' > "$work/${pair#*:}/go.mod"
+        cat "$source/go.sum" > "$work/${pair#*:}/go.sum"
+        (
+            cd "$work/${pair#*:}"
+            export CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=mod -trimpath -buildvcs=false"
+            go mod edit -require="$module@v$version"
+            go build -ldflags '-s -w' -o "$part/${pair#*:}" "$module"
+        ) >&2 || return 1
+    done
+    rm -rf "$work"
+}
+
+from_crate() {
+    local version=$1 part=$2 dir
+    dir=$(crate_dir "etcd-bin-vendored-linux-$arch" "$version") || return 1
+    install -m 755 "$dir/bin/etcd" "$part"
+}
+
+link() {
+    mkdir -p "$dest"
+    ln -sfn "$cache/$2" "$dest/$1"
+    echo "etcd $1: $2, $3"
+}
+
+for line in "$@"; do
+    read -r release module crate <<< "$(versions "$line")"
+    for version in "$module" "$release" "$crate"; do
+        if [ -x "$cache/$version/etcd" ]; then
+            link "$line" "$version" "from the cache ($(cat "$cache/$version/source"))"
+            continue 2
+        fi
+    done
+    mkdir -p "$cache"
+    found=
+    for attempt in "from_release $release" "from_go $module" "from_crate $crate"; do
+        read -r step version <<< "$attempt"
+        part=$(mktemp -d "$cache/part.XXXXXX")
+        if "$step" "$version" "$part"; then
+            case $step in
+                from_release) source="the official release, checksum as pinned" ;;
+                from_go) source="built from the Go module registry" ;;
+                from_crate) source="the server alone, from the crate etcd-bin-vendored-linux-$arch" ;;
+            esac
+            echo "$source" > "$part/source"
+            chmod 755 "$part"
+            mv -T "$part" "$cache/$version"
+            link "$line" "$version" "$source"
+            found=yes
+            break
+        fi
+        rm -rf "$part"
+    done
+    [ -n "$found" ] || { echo "etcd $line: not to be had: no network to its releases, no Go, no crate" >&2; exit 1; }
+done
