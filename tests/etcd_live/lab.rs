@@ -241,10 +241,14 @@ impl Lab {
     }
 
     pub fn etcd_log(&self) -> String {
-        let mut tail = fs::read_to_string(self.lib("member/log/etcd.log")).unwrap_or_default();
-        let cut = tail.len().saturating_sub(3000);
-        tail = tail.get(cut..).unwrap_or_default().to_owned();
-        tail + &fs::read_to_string(self.run("etcd.stderr")).unwrap_or_default()
+        let whole = fs::read_to_string(self.lib("member/log/etcd.log")).unwrap_or_default();
+        let tail = whole
+            .get(whole.len().saturating_sub(3000)..)
+            .unwrap_or_default();
+        format!(
+            "{tail}{}",
+            fs::read_to_string(self.run("etcd.stderr")).unwrap_or_default()
+        )
     }
 
     /// The process that the guard recorded.
@@ -300,9 +304,13 @@ impl Lab {
     /// Writes `count` keys in transactions; each is acknowledged.
     pub fn fill(&self, count: u32) {
         for first in (0..count).step_by(100) {
-            let operations: String = (first..(first + 100).min(count))
-                .map(|it| format!("put key/{it:05} value-{it}\n"))
-                .collect();
+            let mut operations = String::new();
+            for it in first..(first + 100).min(count) {
+                let _ = std::fmt::Write::write_fmt(
+                    &mut operations,
+                    format_args!("put key/{it:05} value-{it}\n"),
+                );
+            }
             let mut child = Command::new(self.etcd.join("etcdctl"))
                 .env_clear()
                 .env(
@@ -342,6 +350,7 @@ impl Lab {
 
     /// Runs the guard as a service manager would; its exit code and words.
     pub fn guard(&self) -> (i32, String) {
+        #[expect(clippy::zombie_processes, reason = "waited for wherever this returns")]
         let mut child = Command::new(OPERATOR)
             .args(["guard", "--root"])
             .arg(&self.root)
