@@ -12,12 +12,25 @@ pub const LEARNERS_MAX: usize = 1;
 pub const MEMBERS_MAX: usize = VOTERS_MAX + LEARNERS_MAX;
 const _: () = assert!(VOTERS_MAX % 2 == 1); // an even count adds no failure tolerance
 
+/// The operator's own name among clients; no other client may have it.
+pub const OPERATOR: &str = "etcd-operator";
+/// The client that always has a certificate: what `env` and `status` name.
+pub const ADMIN: &str = "admin";
+
 /// The name of a member: one DNS label.
 pub type MemberName = heapless::String<63>;
 /// The name of a cluster: one DNS label.
 pub type ClusterName = heapless::String<63>;
 /// A sentence for people inside a fixed-size value; longer text is cut at a character boundary.
 pub type Detail = heapless::String<240>;
+
+/// One DNS label (RFC 1123): what names of clusters, members and clients are.
+pub fn is_dns_label(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    text.bytes().all(|it| inner(it) || it == b'-')
+        && text.bytes().next().is_some_and(inner)
+        && text.bytes().next_back().is_some_and(inner)
+}
 
 /// Builds a [`Detail`], cutting what does not fit.
 pub fn detail(arguments: fmt::Arguments<'_>) -> Detail {

@@ -1,25 +1,80 @@
-//! Keeps an etcd cluster alive at the edge. (Architecture text follows with the modules.)
-pub mod agent;
-pub mod api;
-pub mod cli;
-pub mod clock;
+//! Keeps an etcd cluster alive at the edge, from one document, in two homes. This text is the
+//! architecture; the modules below stand in reading order.
+//!
+//! # Bird's-eye view
+//!
+//! ```text
+//! trigger (time, etcd's end, SIGHUP, a question)   says only "look again"; carries no facts
+//!   cluster.yaml | EtcdCluster object              one schema, one parser          document, api
+//!     -> ClusterSpec                               valid by construction           spec
+//!   Runtime::observe  -> Observed                  a failed read is a value        agent/observe
+//!   plan(spec, observed) -> Plan                   pure and total                  plan
+//!   status(...)       -> Status                    published before acting         status
+//!   Runtime::execute(plan)                         in order, stops at a failure    agent/apply
+//!     -> requeue_after
+//!                                    guard -> exec etcd      every start of etcd, whoever asks
+//! ```
+//!
+//! systemd and kubelet restart etcd without asking the operator, so what decides whether etcd may
+//! start is [`start::verdict`], and [`guard`] asks it before each start. The planner asks the same
+//! function and so shows the same reason.
+//!
+//! # Who may import whom
+//!
+//! The core (`cluster version diagnosis spec start observed plan status render`) imports only
+//! itself, `heapless` and `core`. Adapters stand on the core and never on [`plan`], except where
+//! they share one of its rules; [`agent`] joins them. `tests/tidy.rs` holds the table of edges.
+//!
+//! # Invariants, mostly of absence
+//!
+//! - The core does no I/O, reads no clock, allocates nothing while planning, and cannot fail.
+//! - Nothing interrupts, adds, promotes or removes a member without a [`plan::permit::Permit`],
+//!   which only one module can make.
+//! - Data is never deleted. What has to go is renamed.
+//! - No decision depends on what an earlier pass remembered: whatever is remembered saves work.
+//! - The agent starts no program but the guard (and asks timedated); the guard starts only etcd.
+//! - No process is signalled by its id alone: see [`process`].
+//! - An idle operator writes nothing to disk.
+//! - There is no `if kubernetes`: homes differ in what fills [`observed::Observed`].
+//!
+//! # Cross-cutting
+//!
+//! - **Errors**: none in the core, where problems are values ([`plan::Hold`], [`start::Refusal`]);
+//!   one `thiserror` enum for each adapter; messages without a final period.
+//! - **Time** comes from [`clock`] alone; decisions get it in [`observed::Observed`].
+//! - **Limits** are constants with their source, and the capacities of `heapless` containers.
+//! - **Files** are written by [`state`] so that a power cut leaves the old or the new.
+//! - **Rules** cited as D1, G6, ... are those of the project's collection of facts on etcd at the
+//!   edge; the citation stands where the code obeys.
+
+// Core: pure, synchronous, fixed capacity.
 pub mod cluster;
 pub mod diagnosis;
+pub mod observed;
+pub mod plan;
+pub mod render;
+pub mod spec;
+pub mod start;
+pub mod status;
+pub mod version;
+
+// The seam.
+pub mod runtime;
+
+// Adapters: the only code that can fail.
+pub mod api;
+pub mod clock;
 pub mod disk;
 pub mod document;
 pub mod etcd;
-pub mod guard;
 pub mod member;
-pub mod observed;
 pub mod paths;
-pub mod plan;
 pub mod process;
-pub mod render;
-pub mod runtime;
-pub mod spec;
-pub mod start;
 pub mod state;
-pub mod status;
 pub mod telemetry;
 pub mod tls;
-pub mod version;
+
+// Modes and the command line.
+pub mod agent;
+pub mod cli;
+pub mod guard;

@@ -11,7 +11,7 @@ mod words;
 
 use core::time::Duration;
 
-use crate::cluster::{ClusterId, MemberId, MemberName};
+use crate::cluster::{ClusterId, MemberId, MemberName, MemberSet};
 use crate::observed::{Instance, Membership, Observed, Pairs, Process, Reading, Writing};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Refusal, Start};
@@ -47,6 +47,18 @@ pub enum Change {
         /// Quorum survives.
         permit: Permit,
     },
+}
+
+impl Change {
+    /// Asks for the permit again, of the member list that was read right before acting: what was
+    /// planned on an older one may meanwhile cost quorum.
+    pub fn second_look(&self, members: &MemberSet) -> Result<Permit, Hold> {
+        match self {
+            Change::AddLearner { .. } => permit::to_add_learner(members),
+            Change::Promote { member, .. } => permit::to_promote(members, *member),
+            Change::Remove { member, .. } => permit::to_remove(members, *member),
+        }
+    }
 }
 
 /// Upkeep of one instance. It goes on while membership is on hold.
@@ -136,8 +148,8 @@ pub const REQUEUE_CONVERGED: Duration = Duration::from_secs(10);
 pub const REQUEUE_STARTING: Duration = Duration::from_millis(50);
 /// While something else is under way or wrong.
 pub const REQUEUE_PROGRESSING: Duration = Duration::from_secs(2);
-/// A start may take so long until looks become rarer.
-const STARTING_SECONDS: u64 = 20;
+/// A start may take so long until looks become rarer and failures are called so.
+pub const STARTING_SECONDS: u64 = 20;
 
 /// Decides the next step. Pure, total, without allocation.
 pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
@@ -285,6 +297,14 @@ fn running_steps(
 ) -> Result<(), Hold> {
     let service = &instance.service;
     let member = service.details.map(|it| it.member);
+    let identity = instance.facts.identity.as_ref();
+    // A document of another cluster says nothing about the one that runs here.
+    if let Some(identity) = identity
+        && identity.cluster != spec.name
+    {
+        let refusal = Refusal::DocumentOfAnotherCluster(identity.cluster.clone());
+        return Err(Hold::Start(refusal));
+    }
     if spec.size == 0 {
         let permit = permit::to_interrupt(
             &observed.membership,
@@ -302,7 +322,6 @@ fn running_steps(
     if instance.certificates.clients_due {
         steps.push(Upkeep::MintClients);
     }
-    let identity = instance.facts.identity.as_ref();
     if let (Some((cluster, _)), Some(details)) =
         (identity.and_then(|it| it.served), service.details)
         && details.cluster != cluster
@@ -355,6 +374,8 @@ fn restart_steps(
         return Err(Hold::UpgradeNotSupportedYet { from: version, to });
     }
     if settings != spec.settings {
+        // What could not be started again is not stopped: the edit waits, etcd runs on as it is.
+        start::verdict(&instance.facts).map_err(Hold::Start)?;
         let member = instance.service.details.map(|it| it.member);
         let permit = permit::to_interrupt(
             &observed.membership,
@@ -422,7 +443,14 @@ fn requeue_after(
         {
             REQUEUE_CONVERGED
         }
-        Err(Hold::Start(_)) => REQUEUE_CONVERGED,
+        Err(
+            Hold::Start(_)
+            | Hold::NoVersion
+            | Hold::VersionLosesData(..)
+            | Hold::VersionUnsupported(_)
+            | Hold::UpgradeNotSupportedYet { .. }
+            | Hold::ForeignProcess(_),
+        ) => REQUEUE_CONVERGED,
         _ => REQUEUE_PROGRESSING,
     }
 }

@@ -314,13 +314,17 @@ fn check_surroundings(facts: &Facts) -> Result<(), Refusal> {
 
 fn check_data(facts: &Facts) -> Result<Start, Refusal> {
     let completeness = facts.data.completeness();
-    let Some(identity) = facts.identity.as_ref() else {
+    // Where the state directory was lost, the copy beside the data says who lives there.
+    let Some(identity) = facts.identity.as_ref().or(facts.marker.as_ref()) else {
         // Nothing is known of a cluster here: whatever lies there is not ours (rule A10).
         return match completeness {
             Completeness::Empty => Ok(Start::Go),
             _ => Err(Refusal::DataForeign),
         };
     };
+    if facts.identity.is_none() && identity.cluster != facts.cluster {
+        return Err(Refusal::StorageOfAnotherCluster(identity.cluster.clone()));
+    }
     if identity.cluster != facts.cluster {
         return Err(Refusal::DocumentOfAnotherCluster(identity.cluster.clone()));
     }

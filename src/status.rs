@@ -7,7 +7,7 @@ use crate::cluster::{Detail, Role, Timestamp, detail};
 use crate::observed::{
     Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading, Writing,
 };
-use crate::plan::{Hold, Plan, certificate};
+use crate::plan::{Hold, Plan, STARTING_SECONDS, certificate};
 use crate::spec::ClusterSpec;
 use crate::start::Writable;
 use crate::version::{Class, classify};
@@ -234,6 +234,11 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
     }
 }
 
+/// Started so recently that it may still come up.
+fn is_young(instance: &Instance) -> bool {
+    matches!(instance.process, Process::Running { seconds, .. } if seconds < STARTING_SECONDS)
+}
+
 /// Why reads or writes are known not to be served, worst first.
 fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
     let service = &instance.service;
@@ -246,6 +251,9 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
                 "NoAnswer",
                 detail(format_args!("etcd runs and does not answer a read")),
             ));
+        }
+        Reading::Failed(_) if is_young(instance) => {
+            return Some(("Starting", detail(format_args!("etcd was just started"))));
         }
         Reading::Failed(why) => {
             return Some(("ReadsRefused", detail(format_args!("a read failed: {why}"))));

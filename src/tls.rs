@@ -18,16 +18,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::cluster::Timestamp;
+use crate::cluster::{OPERATOR, Timestamp, is_dns_label};
 use crate::state::{self, StateError};
 
 pub use check::{Leaf, Usability, leaf_of};
 pub use mint::Purpose;
-
-/// The operator's own name among clients; no other client may have it.
-pub const OPERATOR: &str = "etcd-operator";
-/// The client that always has a certificate: what `env` and `status` name.
-pub const ADMIN: &str = "admin";
 
 /// Why certificates could not be made or read.
 #[derive(Debug, thiserror::Error)]
@@ -228,7 +223,7 @@ impl Certificates {
 
     /// Makes a certificate for a client and puts it in its place.
     pub fn issue(&self, name: &str, validity: Validity) -> Result<ClientFiles, TlsError> {
-        if name == OPERATOR || name.len() > 63 || !crate::api::formats::is_dns_label(name) {
+        if name == OPERATOR || name.len() > 63 || !is_dns_label(name) {
             return Err(TlsError::ClientName(name.to_owned()));
         }
         let authority = mint::Authority::load(&self.dir.join("client-ca"))?;

@@ -1,1 +1,362 @@
-//! Placeholder until the first commit.
+//! Scenario files: what was seen, and the plan and status that follow, as text.
+//!
+//! A file holds scenes: lines of input, `----`, the expected output, an empty line.
+//! `UPDATE_EXPECT=1 cargo test --test plan` rewrites the output; the diff is for the reviewer.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a test"
+)]
+
+mod world;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use etcd_operator::cluster::{ClusterId, Health, MemberSet, Role, Timestamp};
+use etcd_operator::diagnosis;
+use etcd_operator::observed::{
+    Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading, Service, Writing,
+};
+use etcd_operator::plan::plan;
+use etcd_operator::spec::{ClusterSpec, Settings};
+use etcd_operator::start::{
+    AddressConflict, Binary, CertificatesUsable, DataDir, Filesystem, StartHistory, Writable,
+};
+use etcd_operator::status::{Kind, Verdict, status};
+use world::{
+    CLUSTER, DAY, NOW, SETTINGS, data, identity, member, observed, running, running_instance,
+    single, spec, stopped,
+};
+
+struct Scene {
+    spec: ClusterSpec,
+    seen: Observed,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let mut seen = observed(stopped(), Membership::Unreachable);
+        seen.instances[0].member = world::name("test-0");
+        Scene {
+            spec: spec(&["test-0"]),
+            seen,
+        }
+    }
+
+    fn host(&mut self) -> &mut Instance {
+        &mut self.seen.instances[0]
+    }
+
+    fn line(&mut self, line: &str) {
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        for word in rest.split_whitespace() {
+            let (key, value) = word.split_once('=').unwrap_or((word, ""));
+            match verb {
+                "spec" => self.spec_word(key, value),
+                "host" => self.host_word(key, value),
+                "data" => self.data_word(key, value),
+                "etcd" => self.etcd_word(key, value),
+                "certificates" => self.certificates_word(key, value),
+                "members" => self.members_word(key, value),
+                _ => panic!("unknown verb in: {line}"),
+            }
+        }
+    }
+
+    fn spec_word(&mut self, key: &str, value: &str) {
+        match key {
+            "size" => self.spec.size = value.parse().unwrap(),
+            "members" => self.spec = spec(&value.split(',').collect::<Vec<_>>()),
+            "paused" => self.spec.paused = true,
+            "version" => self.spec.version = Some(value.parse().unwrap()),
+            "no-version" => self.spec.version = None,
+            "edited" => self.spec.settings = Settings(99),
+            "no-space" => self.spec.repair_no_space = value == "repair",
+            "name" => self.spec.name = value.try_into().unwrap(),
+            _ => panic!("spec {key}"),
+        }
+    }
+
+    fn host_word(&mut self, key: &str, value: &str) {
+        let host = self.host();
+        match (key, value) {
+            ("new", _) => {
+                host.facts.identity = None;
+                host.facts.marker = None;
+                host.facts.data = DataDir::EMPTY;
+                host.certificates.pairs = Pairs::Missing;
+                host.facts.certificates = CertificatesUsable::No;
+                self.seen.membership = Membership::Unbootstrapped;
+            }
+            ("identity", "none") => host.facts.identity = None,
+            ("identity", "unserved") => {
+                host.facts.identity = Some(identity(false));
+                host.facts.marker = Some(identity(false));
+            }
+            ("marker", "none") => host.facts.marker = None,
+            ("binary", "missing") => host.facts.binary = Binary::Missing,
+            ("installed", "none") => host.newest_installed = None,
+            ("filesystem", _) => host.facts.filesystem = Filesystem::Unsafe("tmpfs"),
+            ("disk", "read-only") => host.facts.writable = Writable::ReadOnly,
+            ("disk", "stalled") => host.facts.writable = Writable::Stalled,
+            ("disk", "missing") => host.facts.writable = Writable::Missing,
+            ("port-taken-by", holder) => {
+                host.facts.conflict = Some(AddressConflict {
+                    address: "127.0.0.1:2379".try_into().unwrap(),
+                    not_ours: false,
+                    holder: holder.try_into().unwrap(),
+                    k3s_embedded: holder == "k3s",
+                });
+            }
+            ("failed-starts", number) => {
+                let failed = number.parse().unwrap();
+                host.facts.history = StartHistory {
+                    failed,
+                    window_left: 300,
+                    diagnosis: None,
+                    data_unchanged: false,
+                };
+            }
+            ("ended-with", text) => {
+                let diagnosis = diagnosis::diagnose(&text.replace('-', " "));
+                assert!(diagnosis.is_some());
+                host.facts.history = StartHistory {
+                    failed: 1,
+                    window_left: 300,
+                    diagnosis,
+                    data_unchanged: true,
+                };
+            }
+            ("back-off", seconds) => host.restart_in = seconds.parse().unwrap(),
+            ("clock", "unsynchronised") => self.seen.clock = Clock::Unsynchronised,
+            ("clock", "behind") => self.seen.clock = Clock::BehindKnown { newest: NOW },
+            ("machine", "another") => host.machine_changed = true,
+            ("process", "foreign") => host.process = Process::Foreign { pid: Some(4711) },
+            ("process", "unknown") => host.process = Process::Unknown,
+            _ => panic!("host {key}={value}"),
+        }
+    }
+
+    fn data_word(&mut self, key: &str, _: &str) {
+        self.host().facts.data = match key {
+            "empty" => DataDir::EMPTY,
+            "no-log" => data(false, true, None),
+            "no-database" => DataDir {
+                wal_from_start: false,
+                ..data(true, false, Some(CLUSTER))
+            },
+            "only-log" => data(true, false, Some(CLUSTER)),
+            "of-another-cluster" => data(true, true, Some(ClusterId(0xbad))),
+            "in-use" => DataDir {
+                in_use: true,
+                ..data(true, true, Some(CLUSTER))
+            },
+            _ => panic!("data {key}"),
+        }
+    }
+
+    fn etcd_word(&mut self, key: &str, value: &str) {
+        if !matches!(self.host().process, Process::Running { .. }) {
+            let Instance {
+                process, service, ..
+            } = running_instance();
+            (self.host().process, self.host().service) = (process, service);
+            self.seen.membership = single();
+        }
+        let service = &mut self.host().service;
+        match (key, value) {
+            ("serves", _) => {}
+            ("starts", _) => {
+                *service = Service::UNKNOWN;
+                service.read = Reading::Failed("Connection refused".try_into().unwrap());
+                self.host().process = running(SETTINGS, 1);
+                self.seen.membership = Membership::Unbootstrapped;
+            }
+            ("frozen", _) => {
+                *service = Service {
+                    read: Reading::TimedOut,
+                    details: None,
+                    ..service.clone()
+                };
+                self.seen.membership = Membership::Unreachable;
+            }
+            ("write", "untried") => service.write = Writing::NotTried,
+            ("write", why) => service.write = Writing::Failed(why.try_into().unwrap()),
+            ("alarm", "nospace") => service.alarms.no_space = true,
+            ("alarm", "corrupt") => service.alarms.corrupt = true,
+            ("proposals", "stuck") => service.proposals = Proposals::Stuck,
+            ("cluster", "another") => service.details.as_mut().unwrap().cluster = ClusterId(0xbad),
+            ("version", version) => {
+                let version = version.parse().unwrap();
+                self.host().process = Process::Running {
+                    pid: 100,
+                    settings: SETTINGS,
+                    version,
+                    seconds: 1000,
+                };
+                self.spec.version = Some(version);
+            }
+            _ => panic!("etcd {key}={value}"),
+        }
+    }
+
+    fn certificates_word(&mut self, key: &str, value: &str) {
+        let now = NOW;
+        let certificates = &mut self.host().certificates;
+        match (key, value) {
+            ("expired", _) => certificates.pairs = Pairs::Expired,
+            ("not-yet-valid", _) => certificates.pairs = Pairs::NotYetValid,
+            ("broken", _) => certificates.pairs = Pairs::Broken,
+            ("addresses-differ", _) => certificates.pairs = Pairs::AddressesDiffer,
+            ("provisional", _) => {
+                certificates.provisional = true;
+                certificates.not_before = Timestamp(0);
+            }
+            ("days-left", days) => {
+                certificates.not_after = Timestamp(now.0 + days.parse::<i64>().unwrap() * DAY);
+                certificates.not_before = Timestamp(certificates.not_after.0 - 365 * DAY);
+            }
+            ("clients-due", _) => certificates.clients_due = true,
+            ("issued-days-left", days) => {
+                let end = Timestamp(now.0 + days.parse::<i64>().unwrap() * DAY);
+                certificates.issued_earliest = Some(("k3s".try_into().unwrap(), end));
+            }
+            _ => panic!("certificates {key}"),
+        }
+    }
+
+    /// `m1=voter m2=voter,failed m3=learner`
+    fn members_word(&mut self, key: &str, value: &str) {
+        let mut members = match &self.seen.membership {
+            Membership::Known(members) if self.seen.instances.is_empty() => members.clone(),
+            _ => MemberSet::default(),
+        };
+        self.seen.instances.clear();
+        let words: Vec<&str> = value.split(',').collect();
+        let has = |it: &str| words.contains(&it);
+        let role = if has("learner") {
+            Role::Learner {
+                caught_up: has("caught-up"),
+            }
+        } else {
+            Role::Voter
+        };
+        let health = match () {
+            () if has("failed") => Health::Failed,
+            () if has("silent") => Health::Unknown,
+            () => Health::Serving,
+        };
+        let id = key[1..].parse().unwrap();
+        members.insert(member(id, key, role, health)).unwrap();
+        self.seen.membership = Membership::Known(members);
+    }
+
+    fn outcome(&self) -> String {
+        let plan = plan(&self.spec, &self.seen);
+        let status = status(&self.spec, &self.seen, &plan);
+        let mut text = String::new();
+        match &plan.change {
+            Ok(Some(change)) => writeln!(text, "change: {}", change.describe()).unwrap(),
+            Ok(None) => {}
+            Err(hold) => {
+                writeln!(text, "hold {}: {hold}", hold.reason()).unwrap();
+                writeln!(text, "next: {}", hold.next_step()).unwrap();
+            }
+        }
+        for step in &plan.upkeep {
+            writeln!(text, "do: {}", step.describe()).unwrap();
+        }
+        for kind in [Kind::Available, Kind::Degraded, Kind::CertificatesValid] {
+            let it = status.condition(kind);
+            let usual = match kind {
+                Kind::Available => false,
+                Kind::Degraded => it.verdict == Verdict::False,
+                _ => it.reason == "Valid" || self.seen.instances.is_empty(),
+            };
+            let nobody = self.seen.instances.is_empty() && kind == Kind::Available;
+            if !usual && !nobody {
+                writeln!(
+                    text,
+                    "{kind:?} {:?} {}: {}",
+                    it.verdict, it.reason, it.message
+                )
+                .unwrap();
+            }
+        }
+        writeln!(text, "look again in {:?}", plan.requeue_after).unwrap();
+        text
+    }
+}
+
+/// Runs every scene of a file; the file as it should be, and the number of scenes.
+fn run(file: &str) -> (String, usize) {
+    let mut fresh = String::new();
+    let mut count = 0;
+    for block in file.trim_end().split("\n\n") {
+        let (input, rest) = match block.split_once("\n----") {
+            Some((input, rest)) => (input, Some(rest)),
+            None => (block, None),
+        };
+        let lines: Vec<&str> = input.lines().filter(|it| !it.starts_with('#')).collect();
+        if rest.is_none() && lines.is_empty() {
+            writeln!(fresh, "{block}\n").unwrap(); // the story of the file
+            continue;
+        }
+        let mut scene = Scene::new();
+        for line in lines {
+            scene.line(line);
+        }
+        writeln!(fresh, "{input}\n----\n{}", scene.outcome()).unwrap();
+        count += 1;
+    }
+    (format!("{}\n", fresh.trim_end()), count)
+}
+
+#[test]
+fn scenarios_end_as_written() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    let mut scenes = 0;
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let text = std::fs::read_to_string(entry.path()).unwrap();
+        let (fresh, count) = run(&text);
+        scenes += count;
+        if text != fresh {
+            if std::env::var_os("UPDATE_EXPECT").is_some() {
+                std::fs::write(entry.path(), fresh).unwrap();
+            } else {
+                panic!(
+                    "{} ends differently:\n{fresh}\nUPDATE_EXPECT=1 rewrites it",
+                    entry.path().display()
+                );
+            }
+        }
+    }
+    println!("{scenes} scenes");
+    assert!(scenes >= 40);
+}
+
+#[test]
+fn planning_allocates_nothing() {
+    let healthy = observed(running_instance(), single());
+    let new = {
+        let mut scene = Scene::new();
+        scene.line("host new");
+        scene.seen
+    };
+    let mut several = Scene::new();
+    several.line("spec members=m1,m2,m3,m4,m5,m6,m7");
+    several.line("members m1=voter m2=voter m3=voter m4=voter,failed m5=voter m6=voter m7=voter m8=learner,caught-up");
+    let wanted = spec(&["test-0"]);
+    for (spec, seen) in [
+        (&wanted, &healthy),
+        (&wanted, &new),
+        (&several.spec, &several.seen),
+    ] {
+        let mut made = None;
+        let info = allocation_counter::measure(|| made = Some(plan(spec, seen)));
+        assert_eq!(info.count_total, 0, "{made:?}");
+    }
+}

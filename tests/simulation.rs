@@ -1,1 +1,708 @@
-//! Placeholder until the first commit.
+//! The real `reconcile()` over a simulated host and a simulated cluster: lost, late and repeated
+//! calls, a crash between any two actions, power cuts, wrong clocks, partitions, edits.
+//!
+//! A failing seed prints itself; `SEED=n cargo test --test simulation` runs that one alone, and
+//! `SEEDS=n` sets how many are run. A bug found here becomes a scenario in tests/scenarios.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test"
+)]
+
+mod world;
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use etcd_operator::cluster::{Health, MemberId, MemberSet, Role, Timestamp};
+use etcd_operator::diagnosis;
+use etcd_operator::observed::{
+    Alarms, Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading, Service,
+    Writing,
+};
+use etcd_operator::plan::permit::Grounds;
+use etcd_operator::plan::{Change, Plan, Upkeep};
+use etcd_operator::runtime::{Runtime, reconcile};
+use etcd_operator::spec::{ClusterSpec, Settings};
+use etcd_operator::start::{
+    CertificatesUsable, DataDir, START_BUDGET, StartHistory, Writable, verdict,
+};
+use etcd_operator::status::{Kind, Status, Verdict};
+use world::{
+    CLUSTER, DAY, MEMBER, NOW, VERSION, certificates, data, details, facts, identity, member,
+    observed, running, serving, single, spec, stopped,
+};
+
+/// xorshift64*: a seed gives the same run for ever.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// Futures of the simulation are always ready.
+fn now_or_panic<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the simulation never waits"),
+    }
+}
+
+fn seeds(default: u64) -> std::ops::RangeInclusive<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|it| it.parse().ok());
+    match number("SEED") {
+        Some(seed) => seed..=seed,
+        None => 1..=number("SEEDS").unwrap_or(default),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Lost(&'static str);
+
+// ------------------------------------------------------------------------------------------------
+// One host.
+
+/// What is true, whatever anybody sees of it.
+struct Host {
+    random: Random,
+    spec: ClusterSpec,
+    now: i64,
+    clock: Clock,
+    /// On disk.
+    instance: Instance,
+    /// Acknowledged writes, and how many of them the data holds.
+    acknowledged: u64,
+    held: u64,
+    /// The data was damaged by the world: it must never be touched again.
+    damaged: bool,
+    data_touched: bool,
+    /// Set while faults are on.
+    faults: bool,
+    starts: u32,
+    stops_without_reason: u32,
+    last_status: Option<(Verdict, bool)>,
+    settings_of_process: Settings,
+}
+
+impl Host {
+    fn new(seed: u64) -> Self {
+        let mut instance = stopped();
+        instance.facts.identity = None;
+        instance.facts.marker = None;
+        instance.facts.data = DataDir::EMPTY;
+        instance.certificates.pairs = Pairs::Missing;
+        instance.facts.certificates = CertificatesUsable::No;
+        Host {
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            spec: spec(&["test-0"]),
+            now: NOW.0,
+            clock: Clock::Unsynchronised,
+            instance,
+            acknowledged: 0,
+            held: 0,
+            damaged: false,
+            data_touched: false,
+            faults: true,
+            starts: 0,
+            stops_without_reason: 0,
+            last_status: None,
+            settings_of_process: world::SETTINGS,
+        }
+    }
+
+    fn runs(&self) -> bool {
+        matches!(self.instance.process, Process::Running { .. })
+    }
+
+    fn end_etcd(&mut self) {
+        self.instance.process = Process::Stopped;
+        self.instance.service = Service::UNKNOWN;
+    }
+
+    /// The world acts between two passes.
+    fn disturb(&mut self) {
+        let facts = &mut self.instance.facts;
+        match self.random.below(16) {
+            0 if self.instance.process != Process::Stopped => self.end_etcd(),
+            1 => {
+                // Power cut: the process is gone, /run is empty, the disk is as it was.
+                self.end_etcd();
+                self.instance.facts.history = StartHistory::NONE;
+                self.instance.restart_in = 0;
+            }
+            2 => facts.writable = Writable::ReadOnly,
+            3 => facts.writable = Writable::Stalled,
+            4 => facts.writable = Writable::Yes,
+            5 => self.now -= 365 * DAY,
+            6 => self.now += 400 * DAY,
+            7 => self.clock = Clock::Trusted,
+            8 => self.clock = Clock::Unsynchronised,
+            9 => self.spec.size = u8::from(self.random.chance(70)),
+            10 => self.spec.settings = Settings(self.random.below(3)),
+            11 if self.runs() => self.instance.service.alarms.no_space = true,
+            12 if self.runs() => self.instance.service.read = Reading::TimedOut,
+            13 if self.runs() => self.instance.service.read = Reading::Answered,
+            14 if !self.damaged
+                && self.random.chance(10)
+                && self.instance.facts.data != DataDir::EMPTY =>
+            {
+                self.damaged = true;
+                self.end_etcd();
+            }
+            15 => self.instance.certificates.pairs = Pairs::Broken,
+            _ => {}
+        }
+        self.tick();
+    }
+
+    /// Time passes, clients write, certificates age.
+    fn tick(&mut self) {
+        self.now += i64::try_from(self.random.below(30)).unwrap();
+        let now = Timestamp(self.now);
+        let facts = &mut self.instance.facts;
+        facts.history.window_left = facts.history.window_left.saturating_sub(60);
+        if facts.history.window_left == 0 && facts.history.diagnosis.is_none() {
+            facts.history = StartHistory::NONE;
+        }
+        self.instance.restart_in = self.instance.restart_in.saturating_sub(10);
+        let own = &mut self.instance.certificates;
+        if !matches!(own.pairs, Pairs::Missing | Pairs::Broken) {
+            own.pairs = if now > own.not_after {
+                Pairs::Expired
+            } else if now < own.not_before {
+                Pairs::NotYetValid
+            } else {
+                Pairs::Usable
+            };
+        }
+        facts.certificates = match own.pairs {
+            Pairs::Usable => CertificatesUsable::Yes,
+            _ => CertificatesUsable::No,
+        };
+        let service = &self.instance.service;
+        let takes_writes = service.read == Reading::Answered
+            && !service.alarms.no_space
+            && self.instance.certificates.pairs == Pairs::Usable
+            && self.instance.facts.writable == Writable::Yes;
+        if takes_writes && self.runs() {
+            self.acknowledged += 1;
+            self.held += 1;
+        }
+    }
+
+    /// The guard: the same predicate on the facts of the moment.
+    fn start_etcd(&mut self) {
+        self.starts += 1;
+        if self.damaged {
+            // etcd dies with the words of damage, and the data stays as it is.
+            let history = &mut self.instance.facts.history;
+            history.failed += 1;
+            history.window_left = 600;
+            history.diagnosis = diagnosis::by_text("crc mismatch");
+            history.data_unchanged = true;
+            assert!(
+                history.failed <= START_BUDGET,
+                "damaged data is not tried again and again"
+            );
+            return;
+        }
+        if self.instance.facts.data == DataDir::EMPTY && self.acknowledged > 0 {
+            self.data_touched = true; // a new cluster over acknowledged writes
+        }
+        self.instance.facts.data = data(true, true, Some(CLUSTER));
+        self.settings_of_process = self.spec.settings;
+        self.instance.process = running(self.spec.settings, 30);
+        self.instance.service = Service {
+            write: Writing::NotTried,
+            ..serving()
+        };
+    }
+
+    fn step(&mut self, step: &Upkeep) {
+        match step {
+            Upkeep::AdoptIdentity => {
+                self.instance.facts.identity = self.instance.facts.marker.clone();
+            }
+            Upkeep::LatchIdentity { .. } => {
+                assert!(
+                    self.acknowledged == 0,
+                    "a second birth over acknowledged writes"
+                );
+                self.instance.facts.marker = Some(identity(false));
+                // A crash between the two copies leaves the one beside the data.
+                if !self.random.chance(20) || !self.faults {
+                    self.instance.facts.identity = Some(identity(false));
+                }
+            }
+            Upkeep::MintCertificates(_) => {
+                let trusted = self.clock == Clock::Trusted;
+                let not_before = if trusted { self.now - DAY } else { 0 };
+                self.instance.certificates = etcd_operator::observed::Certificates {
+                    provisional: !trusted,
+                    not_before: Timestamp(not_before),
+                    not_after: Timestamp(self.now + 365 * DAY),
+                    ..certificates()
+                };
+                self.instance.facts.certificates = CertificatesUsable::Yes;
+            }
+            Upkeep::MintClients => self.instance.certificates.clients_due = false,
+            Upkeep::Start(_) => {
+                assert!(!self.runs(), "started twice");
+                if verdict(&self.instance.facts).is_ok() {
+                    self.start_etcd();
+                }
+            }
+            Upkeep::Stop(_) => {
+                assert_eq!(self.spec.size, 0);
+                self.end_etcd();
+            }
+            Upkeep::Restart(permit) => {
+                assert!(matches!(permit.grounds(), Grounds::DeclaredOutage(_)));
+                self.stops_without_reason +=
+                    u32::from(self.settings_of_process == self.spec.settings);
+                self.end_etcd();
+                if verdict(&self.instance.facts).is_ok() {
+                    self.start_etcd();
+                }
+            }
+            Upkeep::ProbeWrite => {
+                if self.instance.facts.writable == Writable::Yes {
+                    self.instance.service.write = Writing::Acknowledged;
+                    self.instance.facts.history = StartHistory::NONE;
+                }
+            }
+            Upkeep::RecordServed => {
+                self.instance.facts.identity = Some(identity(true));
+                self.instance.facts.marker = Some(identity(true));
+            }
+            Upkeep::RegainSpace(_) => self.instance.service.alarms = Alarms::default(),
+        }
+    }
+}
+
+impl Runtime for Host {
+    type Error = Lost;
+
+    async fn observe(&mut self, _: &ClusterSpec) -> Observed {
+        let mut instance = self.instance.clone();
+        // Half of what could be seen is sometimes not seen.
+        if self.faults && self.random.chance(10) && self.runs() {
+            instance.service = Service {
+                read: Reading::TimedOut,
+                details: None,
+                ..instance.service
+            };
+        }
+        if instance.service.read != Reading::Answered {
+            instance.service.details = None;
+            instance.service.proposals = Proposals::Unknown;
+        }
+        if self.faults && self.random.chance(3) {
+            instance.process = Process::Unknown;
+        }
+        let membership = match (&instance.service.read, &instance.facts.identity) {
+            (Reading::Answered, _) => single(),
+            (_, Some(it)) if it.served.is_some() => Membership::Unreachable,
+            _ => Membership::Unbootstrapped,
+        };
+        let mut seen = observed(instance, membership);
+        seen.now = Timestamp(self.now);
+        seen.clock = self.clock;
+        seen
+    }
+
+    async fn publish(
+        &mut self,
+        _: &ClusterSpec,
+        seen: &Observed,
+        status: &Status,
+    ) -> Result<(), Lost> {
+        let told = status.condition(Kind::Available).verdict;
+        self.last_status = Some((told, seen.instances[0].service.read == Reading::Answered));
+        if told == Verdict::True {
+            assert!(
+                self.runs() && !self.instance.service.alarms.no_space,
+                "it told a lie"
+            );
+        }
+        if self.faults && self.random.chance(5) {
+            Err(Lost("publish"))
+        } else {
+            Ok(())
+        }
+    }
+
+    async fn execute(&mut self, _: &ClusterSpec, _: &Observed, plan: &Plan) -> Result<(), Lost> {
+        for step in &plan.upkeep {
+            if self.faults && self.random.chance(5) {
+                return Err(Lost(
+                    "lost before it was done, or the operator was killed here",
+                ));
+            }
+            self.step(step);
+            if self.faults && self.random.chance(5) {
+                return Err(Lost("done, and the answer was lost"));
+            }
+            // The world does not wait for the end of a plan.
+            if self.faults && self.random.chance(3) {
+                self.end_etcd();
+                return Err(Lost("etcd died meanwhile"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn live_through(seed: u64) -> Host {
+    let mut host = Host::new(seed);
+    for _ in 0..200 {
+        let spec = host.spec.clone();
+        let _ = now_or_panic(reconcile(&mut host, &spec));
+        if host.random.chance(40) {
+            host.disturb();
+        } else {
+            host.tick();
+        }
+    }
+    // The faults end; what can heal must heal by itself.
+    host.faults = false;
+    host.spec.size = 1;
+    host.clock = Clock::Trusted;
+    host.instance.facts.writable = Writable::Yes;
+    if host.runs() {
+        host.instance.service.read = Reading::Answered;
+        host.instance.service.details = Some(details());
+    }
+    for _ in 0..40 {
+        let spec = host.spec.clone();
+        now_or_panic(reconcile(&mut host, &spec)).unwrap();
+        host.tick();
+        host.now += 60;
+    }
+    host
+}
+
+#[test]
+fn a_host_lives_through_everything_and_heals() {
+    let (mut damaged, mut acknowledged) = (0, 0);
+    let range = seeds(1500);
+    let count = range.end() - range.start() + 1;
+    for seed in range {
+        let result = std::panic::catch_unwind(|| live_through(seed));
+        let host = result.unwrap_or_else(|_| panic!("SEED={seed}"));
+        assert_eq!(
+            host.acknowledged, host.held,
+            "SEED={seed}: acknowledged writes are gone"
+        );
+        assert!(
+            !host.data_touched,
+            "SEED={seed}: a new cluster over old data"
+        );
+        assert_eq!(
+            host.stops_without_reason, 0,
+            "SEED={seed}: restarted though nobody asked"
+        );
+        let told = host.last_status.unwrap().0;
+        if host.damaged {
+            damaged += 1;
+            assert_eq!(
+                told,
+                Verdict::False,
+                "SEED={seed}: damaged data cannot be served"
+            );
+        } else {
+            assert_eq!(
+                told,
+                Verdict::True,
+                "SEED={seed}: not healed: {:?}",
+                host.instance
+            );
+        }
+        acknowledged += host.acknowledged;
+    }
+    println!(
+        "{count} hosts lived 200 passes each, {damaged} with damaged data, {acknowledged} writes acknowledged"
+    );
+}
+
+// ------------------------------------------------------------------------------------------------
+// Several members.
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Peer {
+    role: Role,
+    up: bool,
+    /// Passes since it was last up.
+    down: u32,
+    reachable: bool,
+}
+
+/// etcd's own rules on one side, the operator on the other.
+struct Cluster {
+    random: Random,
+    /// By id; the name is `m` and the id.
+    peers: std::collections::BTreeMap<u64, Peer>,
+    next_id: u64,
+    names: std::collections::BTreeMap<u64, String>,
+    faults: bool,
+    /// Changes for which etcd answered "unhealthy cluster".
+    refused: u32,
+    changes: u32,
+}
+
+impl Cluster {
+    fn voters_up(&self, without: Option<u64>) -> usize {
+        let counts =
+            |(id, it): &(&u64, &Peer)| it.role == Role::Voter && it.up && Some(**id) != without;
+        self.peers.iter().filter(counts).count()
+    }
+
+    fn voters(&self) -> usize {
+        self.peers
+            .values()
+            .filter(|it| it.role == Role::Voter)
+            .count()
+    }
+
+    fn has_quorum(&self) -> bool {
+        self.voters_up(None) > self.voters() / 2
+    }
+
+    /// The member list as etcd gives it.
+    fn members(&self) -> MemberSet {
+        let mut members = MemberSet::default();
+        for (id, peer) in &self.peers {
+            let health = match (peer.up && peer.reachable, peer.down) {
+                (true, _) => Health::Serving,
+                (false, 0..10) => Health::Unknown,
+                (false, _) => Health::Failed,
+            };
+            members
+                .insert(member(*id, &self.names[id], peer.role, health))
+                .unwrap();
+        }
+        members
+    }
+
+    /// etcd applies a change, or refuses it as its strict reconfiguration check does.
+    fn apply(&mut self, change: &Change) {
+        if !self.has_quorum() {
+            return; // nothing is committed
+        }
+        self.changes += 1;
+        match change {
+            Change::AddLearner { name, .. } => {
+                let learner = self.peers.values().any(|it| it.role != Role::Voter);
+                if learner || self.names.values().any(|it| it == name.as_str()) {
+                    self.refused += 1;
+                    return;
+                }
+                self.names.insert(self.next_id, name.to_string());
+                let role = Role::Learner { caught_up: false };
+                self.peers.insert(
+                    self.next_id,
+                    Peer {
+                        role,
+                        up: true,
+                        down: 0,
+                        reachable: true,
+                    },
+                );
+                self.next_id += 1;
+            }
+            Change::Promote { member, .. } => match self.peers.get_mut(&member.0) {
+                Some(peer) if peer.role == (Role::Learner { caught_up: true }) => {
+                    peer.role = Role::Voter;
+                }
+                _ => self.refused += 1,
+            },
+            Change::Remove { member, .. } => {
+                let voter = self
+                    .peers
+                    .get(&member.0)
+                    .is_some_and(|it| it.role == Role::Voter);
+                let left = self.voters() - usize::from(voter);
+                if left == 0 || self.voters_up(Some(member.0)) <= left / 2 {
+                    self.refused += 1;
+                    return;
+                }
+                self.peers.remove(&member.0);
+                self.names.remove(&member.0);
+            }
+        }
+        assert!(self.has_quorum(), "the change cost quorum");
+    }
+
+    fn disturb(&mut self) {
+        let ids: Vec<u64> = self.peers.keys().copied().collect();
+        let Some(id) = ids.get(usize::try_from(self.random.below(ids.len() as u64 + 1)).unwrap())
+        else {
+            return;
+        };
+        let kind = self.random.below(4);
+        let peer = self.peers.get_mut(id).unwrap();
+        match kind {
+            0 => peer.up = false,
+            1 => peer.up = true,
+            2 => peer.reachable = false,
+            _ => peer.reachable = true,
+        }
+        if !self.has_quorum() && self.random.chance(90) {
+            // Mostly the cluster keeps its majority; losing it now and then is tested too.
+            self.peers.get_mut(id).unwrap().up = true;
+        }
+    }
+
+    fn tick(&mut self) {
+        for peer in self.peers.values_mut() {
+            peer.down = if peer.up && peer.reachable {
+                0
+            } else {
+                peer.down + 1
+            };
+            if peer.up && matches!(peer.role, Role::Learner { .. }) {
+                peer.role = Role::Learner { caught_up: true };
+            }
+        }
+    }
+}
+
+impl Runtime for Cluster {
+    type Error = Lost;
+
+    async fn observe(&mut self, _: &ClusterSpec) -> Observed {
+        let members = self.members();
+        let seen = if self.faults && self.random.chance(10) || !self.has_quorum() {
+            Membership::Unreachable
+        } else {
+            Membership::Known(members)
+        };
+        let mut seen = observed(stopped(), seen);
+        seen.instances.clear();
+        seen
+    }
+
+    async fn publish(&mut self, _: &ClusterSpec, _: &Observed, _: &Status) -> Result<(), Lost> {
+        Ok(())
+    }
+
+    async fn execute(&mut self, _: &ClusterSpec, _: &Observed, plan: &Plan) -> Result<(), Lost> {
+        let Ok(Some(change)) = &plan.change else {
+            return Ok(());
+        };
+        if self.faults && self.random.chance(10) {
+            return Err(Lost("lost"));
+        }
+        // The world changed between the look and the act.
+        if self.faults && self.random.chance(20) {
+            self.disturb();
+        }
+        if change.second_look(&self.members()).is_err() {
+            return Err(Lost("not taken after a second look"));
+        }
+        self.apply(change);
+        if self.faults && self.random.chance(10) {
+            self.apply(change); // repeated: the answer of the first was late
+        }
+        Ok(())
+    }
+}
+
+fn grow_and_shrink(seed: u64) -> (u32, u32) {
+    let first = Peer {
+        role: Role::Voter,
+        up: true,
+        down: 0,
+        reachable: true,
+    };
+    let mut cluster = Cluster {
+        random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+        peers: [(1, first)].into(),
+        names: [(1, "m1".to_owned())].into(),
+        next_id: 2,
+        faults: true,
+        refused: 0,
+        changes: 0,
+    };
+    let mut wanted = spec(&["m1"]);
+    let all = ["m1", "m2", "m3", "m4", "m5", "m6", "m7"];
+    for pass in 0..200 {
+        if pass % 50 == 10 {
+            let size = [1, 3, 5, 7][usize::try_from(cluster.random.below(4)).unwrap()];
+            let from = usize::try_from(cluster.random.below(8 - size as u64)).unwrap();
+            wanted = spec(&all[from..from + size]);
+        }
+        let _ = now_or_panic(reconcile(&mut cluster, &wanted));
+        if cluster.random.chance(30) {
+            cluster.disturb();
+        }
+        cluster.tick();
+    }
+    cluster.faults = false;
+    for peer in cluster.peers.values_mut() {
+        (peer.up, peer.reachable, peer.down) = (true, true, 0);
+    }
+    for _ in 0..60 {
+        now_or_panic(reconcile(&mut cluster, &wanted)).unwrap();
+        cluster.tick();
+    }
+    let mut names: Vec<&str> = cluster.names.values().map(String::as_str).collect();
+    names.sort_unstable();
+    let voters = cluster.peers.values().all(|it| it.role == Role::Voter);
+    assert!(
+        voters
+            && names
+                == wanted
+                    .members
+                    .iter()
+                    .map(heapless::string::StringInner::as_str)
+                    .collect::<Vec<_>>(),
+        "{names:?}"
+    );
+    (cluster.changes, cluster.refused)
+}
+
+#[test]
+fn a_cluster_gets_its_members_through_partitions_and_lost_calls() {
+    let (mut changes, mut refused) = (0, 0);
+    let range = seeds(1500);
+    let count = range.end() - range.start() + 1;
+    for seed in range {
+        let result = std::panic::catch_unwind(|| grow_and_shrink(seed));
+        let (made, denied) = result.unwrap_or_else(|_| panic!("SEED={seed}"));
+        changes += made;
+        refused += denied;
+    }
+    println!("{count} clusters, {changes} changes, {refused} of them refused by etcd's own check");
+}
+
+/// What the two worlds start from is what the planner takes for sound.
+#[test]
+fn the_worlds_are_sound() {
+    assert!(verdict(&facts()).is_ok());
+    assert_eq!(single(), {
+        let mut members = MemberSet::default();
+        members
+            .insert(member(MEMBER.0, "test-0", Role::Voter, Health::Serving))
+            .unwrap();
+        Membership::Known(members)
+    });
+    assert!(etcd_operator::version::classify(VERSION) == etcd_operator::version::Class::Supported);
+    let _ = MemberId(0);
+}

@@ -5,6 +5,7 @@ use std::fs;
 use super::driver::Driver as _;
 use super::{Agent, AgentError};
 use crate::clock;
+use crate::cluster::ADMIN;
 use crate::etcd::{client, store};
 use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, IdentityFile};
@@ -14,7 +15,7 @@ use crate::plan::permit::{Declared, Grounds, Permit, to_interrupt};
 use crate::plan::{Plan, Upkeep};
 use crate::spec::ClusterSpec;
 use crate::state;
-use crate::tls::{ADMIN, Leaves, Validity};
+use crate::tls::{Leaves, Validity};
 use crate::version::Version;
 
 /// After defragmenting, the database must be below this share of the quota before writes are

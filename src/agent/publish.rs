@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::driver::Driver as _;
 use super::{Agent, AgentError};
 use crate::api::status::{EtcdClusterStatus, to_wire};
+use crate::cluster::ADMIN;
 use crate::member::place::{self, HostPlace};
 use crate::member::records;
 use crate::observed::{Observed, Process};
@@ -12,7 +13,7 @@ use crate::paths::Paths;
 use crate::spec::ClusterSpec;
 use crate::state;
 use crate::status::Status;
-use crate::tls::{ADMIN, Certificates};
+use crate::tls::Certificates;
 
 /// The status of the object, and `host` beside it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -34,7 +34,7 @@ fn misfit(path: impl Into<String>, found: &str, allowed: &'static str) -> Misfit
 pub fn to_spec(name: &str, wire: &EtcdClusterSpec) -> Result<ClusterSpec, Vec<Misfit>> {
     let mut problems = Vec::new();
     let cluster = ClusterName::try_from(name).unwrap_or_default();
-    if cluster.is_empty() || name.len() > 50 || !formats::is_dns_label(name) {
+    if cluster.is_empty() || name.len() > 50 || !crate::cluster::is_dns_label(name) {
         problems.push(misfit(
             "metadata.name",
             name,
@@ -184,7 +184,7 @@ fn clients(
     let mut clients = heapless::Vec::new();
     for (index, client) in wire.clients.iter().enumerate() {
         let path = || format!("spec.clients[{index}].name");
-        if client.name == crate::tls::OPERATOR {
+        if client.name == crate::cluster::OPERATOR {
             problems.push(misfit(
                 path(),
                 &client.name,

@@ -53,7 +53,7 @@ pub const FORMATS: &[Format] = &[
     },
     Format {
         pattern: DNS_LABEL,
-        accepts: is_dns_label,
+        accepts: crate::cluster::is_dns_label,
         allowed: "lower-case letters, digits and '-', beginning and ending with a letter or digit",
     },
     Format {
@@ -103,13 +103,6 @@ fn is_quantity(text: &str) -> bool {
 
 fn is_duration(text: &str) -> bool {
     digits(text, 6).is_some_and(|unit| ["s", "m", "h", "d"].contains(&unit))
-}
-
-pub(crate) fn is_dns_label(text: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    text.bytes().all(|it| inner(it) || it == b'-')
-        && text.bytes().next().is_some_and(inner)
-        && text.bytes().next_back().is_some_and(inner)
 }
 
 fn is_ip_address_text(text: &str) -> bool {

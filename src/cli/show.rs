@@ -7,8 +7,9 @@ use super::{Context, DONE, FAILED, Failure, HELD, Outcome, runtime};
 use crate::agent::socket::{Request, ask};
 use crate::agent::{self, Agent, AgentError, Locking, Report};
 use crate::clock;
+use crate::cluster::ADMIN;
 use crate::member::place;
-use crate::tls::{ADMIN, Certificates, ClientFiles};
+use crate::tls::{Certificates, ClientFiles};
 
 /// An agent that holds the lock and does not answer yet is starting; it gets so long.
 const AGENT_PATIENCE: Duration = Duration::from_secs(5);

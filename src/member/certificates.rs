@@ -1,9 +1,10 @@
 //! The certificates of this host as the core sees them: one bounded summary.
 
+use crate::cluster::ADMIN;
 use crate::cluster::Timestamp;
 use crate::observed::{Certificates as Summary, Clock, Pairs};
 use crate::plan::certificate::due;
-use crate::tls::{ADMIN, Certificates, Leaf, Usability};
+use crate::tls::{Certificates, Leaf, Usability};
 
 /// What clients are told and who the document names.
 pub struct Wanted<'a> {

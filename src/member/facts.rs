@@ -13,6 +13,7 @@ use crate::etcd::{data_dir, store};
 use crate::paths::Paths;
 use crate::process;
 use crate::start::{AddressConflict, CertificatesUsable, DataDir, Facts, StartHistory, Writable};
+use crate::state;
 use crate::version::Version;
 
 /// How long the file system may take to answer.
@@ -29,7 +30,7 @@ pub struct Gathered {
 }
 
 /// Looks at everything that decides whether etcd may start. `running`: etcd of ours runs, so its
-/// ports are taken, its data is open, and no start is looked into.
+/// ports are its own, its data is open, and no start is looked into.
 pub fn gather(
     paths: &Paths,
     launch: &Launch,
@@ -45,6 +46,16 @@ pub fn gather(
     };
     // A frozen file system would keep every further look, too.
     let stalled = writable == Writable::Stalled;
+    // Ours to have: what the running etcd was started with.
+    let taken = if running {
+        state::load::<Launch>(&paths.launch())
+            .ok()
+            .flatten()
+            .map(|it| it.addresses)
+            .unwrap_or_default()
+    } else {
+        Vec::new()
+    };
     let mut unreadable = None;
     let (identity, marker) = if stalled {
         (None, None)
@@ -72,11 +83,7 @@ pub fn gather(
         writable,
         binary: store::binary(&paths.store(), version),
         certificates,
-        conflict: if running {
-            None
-        } else {
-            conflict(paths, &launch.addresses)
-        },
+        conflict: conflict(paths, &launch.addresses, &taken),
         history: if running || stalled {
             StartHistory::NONE
         } else {
@@ -91,29 +98,36 @@ pub fn gather(
 }
 
 /// The first address that etcd could not listen on.
-fn conflict(paths: &Paths, addresses: &[SocketAddr]) -> Option<AddressConflict> {
-    addresses.iter().find_map(|address| {
-        let error = TcpListener::bind(address).err()?;
-        let not_ours = error.kind() == ErrorKind::AddrNotAvailable;
-        if !not_ours && error.kind() != ErrorKind::AddrInUse {
-            return None; // etcd will say what it is
-        }
-        let mut text = heapless::String::new();
-        let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{address}"));
-        let holder = if not_ours {
-            None
-        } else {
-            process::listener(address.port())
-        };
-        Some(AddressConflict {
-            address: text,
-            not_ours,
-            holder: holder
-                .and_then(|it| heapless::String::try_from(it.as_str()).ok())
-                .unwrap_or_default(),
-            k3s_embedded: !not_ours && is_used(&paths.k3s_embedded_etcd()),
+fn conflict(
+    paths: &Paths,
+    addresses: &[SocketAddr],
+    taken: &[SocketAddr],
+) -> Option<AddressConflict> {
+    addresses
+        .iter()
+        .filter(|it| !taken.contains(it))
+        .find_map(|address| {
+            let error = TcpListener::bind(address).err()?;
+            let not_ours = error.kind() == ErrorKind::AddrNotAvailable;
+            if !not_ours && error.kind() != ErrorKind::AddrInUse {
+                return None; // etcd will say what it is
+            }
+            let mut text = heapless::String::new();
+            let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{address}"));
+            let holder = if not_ours {
+                None
+            } else {
+                process::listener(address.port())
+            };
+            Some(AddressConflict {
+                address: text,
+                not_ours,
+                holder: holder
+                    .and_then(|it| heapless::String::try_from(it.as_str()).ok())
+                    .unwrap_or_default(),
+                k3s_embedded: !not_ours && is_used(&paths.k3s_embedded_etcd()),
+            })
         })
-    })
 }
 
 fn is_used(dir: &Path) -> bool {

@@ -1,0 +1,205 @@
+//! Observations built by hand, for the tests of the core.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use etcd_operator::cluster::{
+    ClusterId, ClusterName, Health, Member, MemberId, MemberName, MemberSet, Role, Timestamp,
+};
+use etcd_operator::observed::{
+    Alarms, Authority, Certificates, Clock, Details, Instance, Membership, Observed, Pairs,
+    Process, Proposals, Reading, Service, Writing,
+};
+use etcd_operator::spec::{AutoCompaction, ClusterSpec, Network, Options, Profile, Settings};
+use etcd_operator::start::{
+    Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, StartHistory,
+    Writable,
+};
+use etcd_operator::version::Version;
+
+pub const NOW: Timestamp = Timestamp(1_800_000_000);
+pub const CLUSTER: ClusterId = ClusterId(0xc1);
+pub const MEMBER: MemberId = MemberId(1);
+pub const VERSION: Version = Version::new(3, 6, 16);
+pub const SETTINGS: Settings = Settings(7);
+pub const DAY: i64 = 86_400;
+
+pub fn name(text: &str) -> MemberName {
+    MemberName::try_from(text).unwrap()
+}
+
+/// A document that asks for these members.
+pub fn spec(members: &[&str]) -> ClusterSpec {
+    ClusterSpec {
+        name: ClusterName::try_from("test").unwrap(),
+        size: u8::try_from(members.len()).unwrap(),
+        members: members.iter().map(|it| name(it)).collect(),
+        version: Some(VERSION),
+        paused: false,
+        profile: Profile::Edge,
+        quota: None,
+        storage_path: None,
+        unsafe_filesystem_allowed: false,
+        network: Network {
+            client_port: 2379,
+            peer_port: 2380,
+            metrics_port: 2381,
+            listen: heapless::Vec::new(),
+            advertised: heapless::Vec::new(),
+        },
+        leaf_seconds: 365 * DAY,
+        clients: heapless::Vec::new(),
+        options: Options {
+            auto_compaction: AutoCompaction::Hours(1),
+            heartbeat: None,
+            election: None,
+            snapshot_count: None,
+            max_request_bytes: None,
+            max_txn_ops: None,
+            memory_limit: None,
+            log_level: "info",
+        },
+        repair_no_space: true,
+        settings: SETTINGS,
+    }
+}
+
+pub fn identity(served: bool) -> Identity {
+    Identity {
+        cluster: ClusterName::try_from("test").unwrap(),
+        member: name("test-0"),
+        version: VERSION,
+        quota: 1 << 30,
+        served: served.then_some((CLUSTER, MEMBER)),
+    }
+}
+
+pub fn data(wal: bool, database: bool, owner: Option<ClusterId>) -> DataDir {
+    DataDir {
+        wal_segments: u32::from(wal),
+        wal_from_start: wal,
+        database: if database {
+            Database::Present
+        } else {
+            Database::Absent
+        },
+        snapshots: 0,
+        owner: owner.map(|it| (it, MEMBER)),
+        in_use: false,
+    }
+}
+
+/// All is well and the cluster has served.
+pub fn facts() -> Facts {
+    Facts {
+        cluster: ClusterName::try_from("test").unwrap(),
+        unreadable: None,
+        version: VERSION,
+        unsafe_filesystem_allowed: false,
+        identity: Some(identity(true)),
+        marker: Some(identity(true)),
+        data: data(true, true, Some(CLUSTER)),
+        filesystem: Filesystem::Disk,
+        writable: Writable::Yes,
+        binary: Binary::Ready,
+        certificates: CertificatesUsable::Yes,
+        conflict: None,
+        history: StartHistory::NONE,
+    }
+}
+
+pub fn certificates() -> Certificates {
+    Certificates {
+        pairs: Pairs::Usable,
+        provisional: false,
+        not_before: Timestamp(NOW.0 - DAY),
+        not_after: Timestamp(NOW.0 + 300 * DAY),
+        authority_not_after: Timestamp(NOW.0 + 7000 * DAY),
+        clients_due: false,
+        issued_earliest: None,
+    }
+}
+
+pub fn details() -> Details {
+    Details {
+        cluster: CLUSTER,
+        member: MEMBER,
+        leader: Some(MEMBER),
+        revision: 10,
+        db_size: 1,
+        db_in_use: 1,
+    }
+}
+
+pub fn serving() -> Service {
+    Service {
+        read: Reading::Answered,
+        write: Writing::Acknowledged,
+        alarms: Alarms::default(),
+        proposals: Proposals::Moving,
+        details: Some(details()),
+    }
+}
+
+/// The single member, stopped, with nothing in the way.
+pub fn stopped() -> Instance {
+    Instance {
+        member: name("test-0"),
+        process: Process::Stopped,
+        alone: true,
+        facts: facts(),
+        newest_installed: Some(VERSION),
+        quota_at_birth: 1 << 30,
+        certificates: certificates(),
+        service: Service::UNKNOWN,
+        restart_in: 0,
+        refused: None,
+        machine_changed: false,
+    }
+}
+
+pub fn running(settings: Settings, seconds: u64) -> Process {
+    Process::Running {
+        pid: 100,
+        settings,
+        version: VERSION,
+        seconds,
+    }
+}
+
+/// The single member, serving.
+pub fn running_instance() -> Instance {
+    Instance {
+        process: running(SETTINGS, 1000),
+        service: serving(),
+        ..stopped()
+    }
+}
+
+pub fn member(id: u64, member_name: &str, role: Role, health: Health) -> Member {
+    Member {
+        id: MemberId(id),
+        name: name(member_name),
+        role,
+        health,
+    }
+}
+
+pub fn single() -> Membership {
+    let mut members = MemberSet::default();
+    members
+        .insert(member(MEMBER.0, "test-0", Role::Voter, Health::Serving))
+        .unwrap();
+    Membership::Known(members)
+}
+
+pub fn observed(instance: Instance, membership: Membership) -> Observed {
+    let mut instances = heapless::Vec::new();
+    let _ = instances.push(instance);
+    Observed {
+        now: NOW,
+        clock: Clock::Trusted,
+        authority: Authority::Cluster,
+        membership,
+        instances,
+    }
+}
