@@ -14,7 +14,7 @@ use core::time::Duration;
 use crate::cluster::{ClusterId, MemberId, MemberName, MemberSet};
 use crate::observed::{Instance, Membership, Observed, Pairs, Process, Reading, Writing};
 use crate::spec::ClusterSpec;
-use crate::start::{self, Refusal, Start};
+use crate::start::{self, Refusal, Start, Writable};
 use crate::version::{Class, Version, classify};
 
 pub use certificate::Mint;
@@ -313,6 +313,10 @@ fn running_steps(
             Some(Declared::SizeZero),
         )?;
         steps.push(Upkeep::Stop(permit));
+        return Ok(());
+    }
+    // Whoever writes to a frozen file system waits until it thaws: nothing is written then.
+    if instance.facts.writable == Writable::Stalled {
         return Ok(());
     }
     // New leaves are picked up at the next handshake: they need no permit (rule D38).

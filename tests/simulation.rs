@@ -9,6 +9,11 @@
     clippy::print_stdout,
     reason = "a test"
 )]
+#![allow(
+    clippy::too_many_lines,
+    clippy::similar_names,
+    reason = "dimensions are loops, and loops nest"
+)]
 
 mod world;
 
