@@ -6,7 +6,7 @@ OPERATOR := target/release/etcd-operator
 # Tests that need nothing but cargo.
 FAST := --lib --bins --test document --test exhaustive --test generated --test plan --test simulation --test tidy
 
-.PHONY: help tools etcd build demo demo-stop fmt lint check test bench
+.PHONY: help tools build demo demo-tools demo-stop fmt lint check test bench
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -20,11 +20,14 @@ etcd-%: tools
 build: tools ## The release binary
 	cargo build --release
 
-demo: build etcd-3.6 ## The story on this machine, in under 30 s once built
-	@tests/tools/demo.sh $(OPERATOR) $(TOOLS)/etcd/3.6
+demo-tools: tools
+	cargo build --release --bin etcd-operator --example writer
+
+demo: demo-tools etcd-3.6 ## The story on this machine, in under 30 s once built
+	@tests/tools/demo.sh $(OPERATOR) target/release/examples/writer $(TOOLS)/etcd/3.6
 
 demo-stop: ## Stops what demo left running
-	@tests/tools/demo.sh $(OPERATOR) $(TOOLS)/etcd/3.6 stop
+	@tests/tools/demo.sh $(OPERATOR) target/release/examples/writer $(TOOLS)/etcd/3.6 stop
 
 lint: tools
 	cargo fmt --check

@@ -156,12 +156,14 @@ enum EtcdCommand {
         from: Option<PathBuf>,
     },
     /// Lists what is installed, and what is known of it
+    #[command(after_help = "Example:\n  etcd-operator etcd list")]
     List(OutputArgs),
 }
 
 #[derive(Debug, Subcommand)]
 enum CertsCommand {
     /// Lists certificates in use and those of clients, with their ends
+    #[command(after_help = "Example:\n  etcd-operator certs list")]
     List(OutputArgs),
     /// Issues a client certificate and prints where its files are
     #[command(after_help = "Example:\n  etcd-operator certs issue k3s")]

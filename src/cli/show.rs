@@ -144,8 +144,11 @@ fn quoted(text: &str) -> String {
 }
 
 pub(super) fn env(context: &Context, k3s: bool) -> Outcome {
-    let spec = context.document()?;
-    let url = place::resolve(&context.paths, &spec).client_url;
+    // A running agent knows which document is in force.
+    let url = match runtime()?.block_on(ask(&context.paths.socket(), &Request::Status)) {
+        Some(Ok(text)) => serde_json::from_str::<Report>(&text)?.host.etcd.client_url,
+        _ => place::resolve(&context.paths, &context.document()?).client_url,
+    };
     let certificates = Certificates::at(context.paths.tls());
     let client = if k3s && certificates.client_leaf("k3s").is_ok() {
         "k3s"

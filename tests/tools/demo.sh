@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# demo.sh OPERATOR ETCD_DIR: the story of `make demo`, under target/demo, on free ports.
+# demo.sh OPERATOR WRITER ETCD_DIR [stop]: the story of `make demo`, under target/demo, on free ports.
 set -euo pipefail
 operator=$(realpath "$1")
-etcd_dir=$(realpath "$2")
+writer=$(realpath "$2")
+etcd_dir=$(realpath "$3")
 root=$(realpath -m target/demo)
 example=deploy/examples/host.yaml
 begin=$(date +%s%N)
@@ -36,7 +37,7 @@ stop_demo() {
     kill "$(agent_pid)" 2> /dev/null || true
 }
 
-if [ "${3:-}" = stop ]; then
+if [ "${4:-}" = stop ]; then
     stop_demo
     echo "stopped; the data stays in $root"
     exit 0
@@ -48,11 +49,7 @@ rm -rf "$root"
 mkdir -p "$root/etc/etcd-operator"
 
 version=$("$etcd_dir/etcd" --version | sed -n 's/^etcd Version: //p')
-read -r client peer metrics <<< "$(python3 -c '
-import socket
-sockets = [socket.socket() for _ in range(3)]
-for it in sockets: it.bind(("127.0.0.1", 0))
-print(*[it.getsockname()[1] for it in sockets])' 2> /dev/null || echo "23379 23380 23381")"
+read -r client peer metrics <<< "$("$writer" ports)"
 sed -e "s/^  version: .*/  version: $version/" -e "s/clientPort: .*/clientPort: $client/" \
     -e "s/peerPort: .*/peerPort: $peer/" -e "s/metricsPort: [0-9]*/metricsPort: $metrics/" "$example" \
     > "$root/etc/etcd-operator/cluster.yaml"
@@ -78,23 +75,14 @@ wait_available
 pid=$(status | sed -n '/"etcd"/,/}/p' | field pid)
 say "etcd serves with mutual TLS (pid $pid)"
 
-eval "$("$operator" --root "$root" env)"
-if [ -x "$etcd_dir/etcdctl" ]; then
-    put() { "$etcd_dir/etcdctl" --command-timeout 1s --dial-timeout 1s put "$1" "$2" > /dev/null 2>&1; }
-    count() { "$etcd_dir/etcdctl" get --prefix demo/ --count-only --write-out fields | sed -n 's/"Count" : //p'; }
-    (
-        n=0
-        while [ ! -e "$root/writer.stop" ]; do
-            if put "demo/$n" "$(date +%s%N)"; then n=$((n + 1)); echo "$n" > "$root/writer.acknowledged"; fi
-        done
-    ) &
-    writer=$!
-    sleep 1
-    say "a writer writes: $(cat "$root/writer.acknowledged") writes acknowledged"
-else
-    say "no etcdctl at hand (the server alone was to be had): the writer is left out"
-    writer=
-fi
+mkdir "$root/writer"
+acknowledged() { cat "$root/writer/acknowledged" 2> /dev/null || echo 0; }
+host_field() { status | sed -n '/"host"/,$p' | field "$1"; }
+"$writer" "$(host_field clientURL)" "$(host_field ca)" "$(host_field cert)" "$(host_field key)" "$root/writer" \
+    > "$root/writer/result" 2>&1 &
+writing=$!
+sleep 1
+say "a writer writes: $(acknowledged) writes acknowledged"
 
 kill -KILL "$pid"
 killed=$(date +%s%N)
@@ -105,24 +93,21 @@ say "etcd was killed with SIGKILL and is back after $(( ($(date +%s%N) - killed)
 kill -KILL "$(agent_pid)"
 sleep 1.5
 kill -0 "$new" || { echo "etcd did not survive the operator" >&2; exit 1; }
-say "the operator was killed; etcd did not notice${writer:+: $(cat "$root/writer.acknowledged") writes acknowledged}"
+say "the operator was killed; etcd did not notice: $(acknowledged) writes acknowledged"
 start_agent
 wait_available
 now=$(status | sed -n '/"etcd"/,/}/p' | field pid)
 [ "$now" = "$new" ] || { echo "etcd was restarted: $new became $now" >&2; exit 1; }
 say "the operator is back and adopted etcd (pid $now still)"
-if [ -n "$writer" ]; then
-    touch "$root/writer.stop"
-    wait "$writer"
-    acknowledged=$(cat "$root/writer.acknowledged")
-    found=$(count)
-    [ "$found" -ge "$acknowledged" ] || { echo "$acknowledged writes were acknowledged, $found are there" >&2; exit 1; }
-    say "the writer ended: $acknowledged writes acknowledged, all are there"
-fi
+touch "$root/writer/stop"
+wait "$writing" || { cat "$root/writer/result" >&2; exit 1; }
+say "the writer ended: $(cat "$root/writer/result")"
 echo
 "$operator" --root "$root" status
+etcdctl=$etcd_dir/etcdctl
+[ -x "$etcdctl" ] || etcdctl=etcdctl
 cat << END
 
-connect:  eval "\$($operator --root $root env)"; ${etcd_dir}/etcdctl endpoint health
+connect:  eval "\$($operator --root $root env)"; ${etcdctl} endpoint health
 stop:     make demo-stop        log: $root/agent.log
 END
