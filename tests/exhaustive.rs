@@ -20,7 +20,7 @@ use etcd_operator::observed::{
     Alarms, Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading, Service,
     Writing,
 };
-use etcd_operator::plan::permit::Grounds;
+use etcd_operator::plan::permit::{self, Declared, Grounds};
 use etcd_operator::plan::{Change, Hold, Plan, Upkeep, plan};
 use etcd_operator::spec::{ClusterSpec, Settings};
 use etcd_operator::start::{
@@ -618,4 +618,70 @@ fn no_change_of_any_cluster_costs_quorum_and_every_healed_cluster_gets_its_membe
         "clusters: {states} states ({MEMBERSHIP}), {changed} changed, longest way {longest} passes"
     );
     assert!(states > 70_000);
+}
+
+/// The shared predicate by itself: what the planner asks first must not hide what it allows.
+#[test]
+fn a_permit_is_given_only_when_quorum_survives() {
+    let mut given = [0_u32; 4];
+    let edited = Some(Declared::DocumentEdited);
+    for number in 0..7_usize.pow(5) {
+        let hosts = [0, 1, 2, 3, 4].map(|it| STATES[number / 7_usize.pow(it) % 7]);
+        let before = members_of(&hosts);
+        let serving_but = |id: MemberId| {
+            before
+                .voters()
+                .filter(|it| it.id != id && it.health == Health::Serving)
+                .count()
+        };
+        for it in before.iter() {
+            let index = usize::try_from(it.id.0).unwrap() - 1;
+            let with = |host: Host| {
+                let mut hosts = hosts;
+                hosts[index] = host;
+                members_of(&hosts)
+            };
+            if permit::to_remove(&before, it.id).is_ok() {
+                let after = with(Host::Absent);
+                assert!(before.has_quorum() && after.has_quorum() && after.voter_count() > 0);
+                given[0] += 1;
+            }
+            if permit::to_promote(&before, it.id).is_ok() {
+                assert_eq!(
+                    (it.role, it.health),
+                    (Role::Learner { caught_up: true }, Health::Serving)
+                );
+                assert!(before.has_quorum() && with(STATES[1]).has_quorum());
+                given[1] += 1;
+            }
+            let known = Membership::Known(before.clone());
+            let survives = serving_but(it.id) > before.voter_count() / 2;
+            let undeclared = permit::to_interrupt(&known, Some(it.id), true, None);
+            assert!(
+                undeclared.is_err() || survives,
+                "interrupted though nobody said so"
+            );
+            let declared = permit::to_interrupt(&known, Some(it.id), true, edited);
+            assert!(
+                declared.is_err() || survives || before.voter_count() <= 1,
+                "an edit costs quorum"
+            );
+            given[2] += u32::from(undeclared.is_ok()) + u32::from(declared.is_ok());
+        }
+        if permit::to_add_learner(&before).is_ok() {
+            assert!(before.has_quorum() && before.learner().is_none());
+            given[3] += 1;
+        }
+    }
+    // Who cannot be asked is interrupted only where it was alone, and only by declaration.
+    let unseen =
+        |alone, declared| permit::to_interrupt(&Membership::Unreachable, None, alone, declared);
+    assert!(unseen(true, edited).is_ok());
+    assert!(
+        unseen(false, edited).is_err()
+            && unseen(true, None).is_err()
+            && unseen(false, None).is_err()
+    );
+    println!("permits given: {given:?} (remove, promote, interrupt, add)");
+    assert!(given.iter().all(|it| *it > 0));
 }
