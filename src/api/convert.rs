@@ -184,13 +184,6 @@ fn clients(
     let mut clients = heapless::Vec::new();
     for (index, client) in wire.clients.iter().enumerate() {
         let path = || format!("spec.clients[{index}].name");
-        if client.name == crate::tls::OPERATOR {
-            problems.push(misfit(
-                path(),
-                &client.name,
-                "any other name: this one is the operator's own",
-            ));
-        }
         let pushed = heapless::String::try_from(client.name.as_str())
             .ok()
             .map(|it| clients.push(it));
