@@ -5,7 +5,7 @@
 use serde_json::Value as Json;
 
 use super::Problem;
-use super::node::{Node, Value};
+use super::node::{Node, Value, printable};
 use crate::api::{crd, formats};
 
 /// Keywords that constrain a value. The rest describes, or concerns only Kubernetes.
@@ -34,68 +34,64 @@ const UNDERSTOOD: &[&str] = &[
     "x-kubernetes-list-map-keys",
 ];
 
-/// Keys of `metadata` that say something on a host; the others are the API server's.
+/// Keys of `metadata`: all that an export from an API server can carry. On a host `name` counts.
 const METADATA: &[&str] = &[
-    "name",
-    "namespace",
-    "labels",
     "annotations",
     "creationTimestamp",
-    "generation",
-    "resourceVersion",
-    "uid",
-    "managedFields",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
     "finalizers",
+    "generateName",
+    "generation",
+    "labels",
+    "managedFields",
+    "name",
+    "namespace",
     "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
 ];
 
-/// Checks the whole document.
-pub(super) fn check(root: &Node, problems: &mut Vec<Problem>) {
-    let Ok(crds) = serde_saphyr::from_str::<Json>(crd::CRDS_YAML) else {
-        return; // tests/generated.rs holds the file to what the types generate
-    };
-    let schema = crds.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
-    if let Value::Map(fields) = &root.value {
-        for (key, line, _) in fields {
-            let known = ["apiVersion", "kind", "metadata", "spec", "status"];
-            if !known.contains(&key.as_str()) {
-                problems.push(unknown_field("", key, *line, known.into_iter()));
-            }
-        }
+/// Checks the whole document. What is sound of its spec comes back, so that the rules can be
+/// checked beside the first mistakes.
+pub(super) fn check(root: &Node, problems: &mut Vec<Problem>) -> Option<Json> {
+    // tests/generated.rs holds the file to what the types generate: it always parses.
+    let crds = serde_saphyr::from_str::<Json>(crd::CRDS_YAML).ok()?;
+    let schema = crds.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec")?;
+    let top = ["apiVersion", "kind", "metadata", "spec", "status"];
+    unknown_fields(root, "", &top, problems);
+    if let Some(metadata) = root.get("metadata") {
+        unknown_fields(metadata, "metadata", METADATA, problems);
     }
-    if let Some(Node {
-        value: Value::Map(fields),
-        ..
-    }) = root.get("metadata")
-    {
-        for (key, line, _) in fields
-            .iter()
-            .filter(|(key, ..)| !METADATA.contains(&key.as_str()))
-        {
-            problems.push(unknown_field(
-                "metadata",
-                key,
-                *line,
-                METADATA.iter().copied(),
-            ));
-        }
-    }
-    match (root.get("spec"), schema) {
-        (Some(spec), Some(schema)) => check_node(spec, schema, "spec", problems),
-        (None, _) => {
+    match root.get("spec") {
+        Some(spec) if !spec.is_null() => check_node(spec, schema, "spec", problems),
+        spec => {
             problems.push(Problem {
                 path: "spec".to_owned(),
-                line: root.line,
-                message: "is missing".to_owned(),
+                line: spec.map_or(0, |it| it.line),
+                message: "is missing; spec: {} takes every default".to_owned(),
             });
+            None
         }
-        (Some(_), None) => {}
     }
 }
 
-fn check_node(node: &Node, schema: &Json, path: &str, problems: &mut Vec<Problem>) {
+fn unknown_fields(node: &Node, path: &str, known: &[&str], problems: &mut Vec<Problem>) {
+    if let Value::Map(fields) = &node.value {
+        for (key, line, _) in fields {
+            if !known.contains(&key.as_str()) {
+                problems.push(unknown_field(path, key, *line, known.iter().copied()));
+            }
+        }
+    }
+}
+
+/// The value as JSON if all of it is sound, a map also without the fields that are not.
+fn check_node(node: &Node, schema: &Json, path: &str, problems: &mut Vec<Problem>) -> Option<Json> {
     let text = |key: &str| schema.get(key).and_then(Json::as_str);
     let kind = text("type").unwrap_or_default();
+    let before = problems.len();
     let mut wrong = |allowed: String| {
         problems.push(Problem {
             path: path.to_owned(),
@@ -104,8 +100,9 @@ fn check_node(node: &Node, schema: &Json, path: &str, problems: &mut Vec<Problem
         });
     };
     match (&node.value, kind) {
-        (Value::Null, _) => {} // not given
-        (Value::Map(fields), "object") => check_map(node, fields, schema, path, problems),
+        // The API server takes null for "not given" where the field may be left out.
+        (Value::Null, _) if schema["nullable"] == true || schema.get("default").is_some() => {}
+        (Value::Map(fields), "object") => return check_map(node, fields, schema, path, problems),
         (Value::List(items), "array") => {
             check_count(
                 items.len(),
@@ -114,10 +111,9 @@ fn check_node(node: &Node, schema: &Json, path: &str, problems: &mut Vec<Problem
                 "items",
                 &mut wrong,
             );
-            if let Some(items_schema) = schema.get("items") {
-                for (index, item) in items.iter().enumerate() {
-                    check_node(item, items_schema, &format!("{path}[{index}]"), problems);
-                }
+            for (index, item) in items.iter().enumerate() {
+                let path = format!("{path}[{index}]");
+                check_node(item, &schema["items"], &path, problems);
             }
         }
         (Value::Text(it), "string") => check_text(it, schema, &mut wrong),
@@ -125,11 +121,12 @@ fn check_node(node: &Node, schema: &Json, path: &str, problems: &mut Vec<Problem
         (Value::Bool(_), "boolean") => {}
         (_, kind) => wrong(describe_type(kind, schema)),
     }
+    (problems.len() == before).then(|| node.to_json())
 }
 
 fn describe_type(kind: &str, schema: &Json) -> String {
     if let Some(Json::Array(values)) = schema.get("enum") {
-        return one_of(values);
+        return format!("{}, in quotes", one_of(values));
     }
     let pattern = schema
         .get("pattern")
@@ -157,15 +154,28 @@ fn check_map(
     schema: &Json,
     path: &str,
     problems: &mut Vec<Problem>,
-) {
+) -> Option<Json> {
     let known = schema.get("properties").and_then(Json::as_object);
     let others = schema
         .get("additionalProperties")
         .filter(|it| it.is_object());
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(Json::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Json::as_str)
+        .collect();
+    let mut sound = serde_json::Map::new();
     for (key, line, field) in fields {
         match (known.and_then(|it| it.get(key)), others) {
+            (Some(_), _) if field.is_null() && required.contains(&key.as_str()) => {}
             (Some(schema), _) | (None, Some(schema)) => {
-                check_node(field, schema, &format!("{path}.{key}"), problems);
+                let path = format!("{path}.{}", printable(key));
+                match check_node(field, schema, &path, problems) {
+                    None | Some(Json::Null) => {}
+                    Some(value) => drop(sound.insert(key.clone(), value)),
+                }
             }
             (None, None) => {
                 let names = known
@@ -176,16 +186,8 @@ fn check_map(
             }
         }
     }
-    let required = schema
-        .get("required")
-        .and_then(Json::as_array)
-        .into_iter()
-        .flatten();
-    for key in required.filter_map(Json::as_str) {
-        if node
-            .get(key)
-            .is_none_or(|it| matches!(it.value, Value::Null))
-        {
+    for key in &required {
+        if node.get(key).is_none_or(Node::is_null) {
             problems.push(Problem {
                 path: format!("{path}.{key}"),
                 line: node.line,
@@ -193,6 +195,8 @@ fn check_map(
             });
         }
     }
+    let complete = required.iter().all(|it| sound.contains_key(*it));
+    complete.then_some(Json::Object(sound))
 }
 
 fn unknown_field<'a>(
@@ -203,6 +207,7 @@ fn unknown_field<'a>(
 ) -> Problem {
     let lower = key.to_lowercase();
     let nearest = known
+        .filter(|it| lower.len() < 2 * it.len())
         .map(|it| (strsim::osa_distance(&it.to_lowercase(), &lower), it))
         .min()
         .filter(|(distance, it)| *distance <= 1 + it.len() / 3);
@@ -210,8 +215,9 @@ fn unknown_field<'a>(
         Some((_, name)) => format!("unknown field; did you mean {name}?"),
         None => "unknown field".to_owned(),
     };
+    let key = printable(key);
     let path = if path.is_empty() {
-        key.to_owned()
+        key
     } else {
         format!("{path}.{key}")
     };
