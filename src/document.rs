@@ -14,6 +14,7 @@ use std::path::Path;
 use crate::api::{self, EtcdClusterSpec, convert, rules};
 use crate::spec::ClusterSpec;
 use node::{Node, Value};
+pub use schema::Schema;
 use serde_json::json;
 
 /// A document larger than this is none of ours: the example has 2 KiB.
@@ -86,6 +87,11 @@ pub fn read(path: &Path) -> Result<ClusterSpec, Problems> {
 
 /// Checks a document.
 pub fn parse(bytes: &[u8]) -> Result<ClusterSpec, Problems> {
+    parse_against(&Schema::load(), bytes)
+}
+
+/// Checks one of many documents.
+pub fn parse_against(schema: &Schema, bytes: &[u8]) -> Result<ClusterSpec, Problems> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         Problems::one(
             0,
@@ -114,7 +120,7 @@ pub fn parse(bytes: &[u8]) -> Result<ClusterSpec, Problems> {
     };
     let mut problems = Vec::new();
     header(&root, &mut problems);
-    let sound = schema::check(&root, &mut problems);
+    let sound = schema::check(&root, schema, &mut problems);
     let wire = serde_json::from_value::<EtcdClusterSpec>(sound.unwrap_or_else(|| json!({})));
     let wire = match wire {
         Ok(wire) => wire,

@@ -53,19 +53,30 @@ const METADATA: &[&str] = &[
     "uid",
 ];
 
+/// The schema of `spec`. Reading it costs more than checking a document.
+pub struct Schema(Json);
+
+impl Schema {
+    /// Reads it from the binary's copy of `deploy/crds.yaml`.
+    pub fn load() -> Self {
+        // tests/generated.rs holds the file to what the types generate: it always parses. Were
+        // the schema null, every document would be refused.
+        let mut crds: Json = serde_saphyr::from_str(crd::CRDS_YAML).unwrap_or_default();
+        let spec = crds.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
+        Schema(spec.map(Json::take).unwrap_or_default())
+    }
+}
+
 /// Checks the whole document. What is sound of its spec comes back, so that the rules can be
 /// checked beside the first mistakes.
-pub(super) fn check(root: &Node, problems: &mut Vec<Problem>) -> Option<Json> {
-    // tests/generated.rs holds the file to what the types generate: it always parses.
-    let crds = serde_saphyr::from_str::<Json>(crd::CRDS_YAML).ok()?;
-    let schema = crds.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec")?;
+pub(super) fn check(root: &Node, schema: &Schema, problems: &mut Vec<Problem>) -> Option<Json> {
     let top = ["apiVersion", "kind", "metadata", "spec", "status"];
     unknown_fields(root, "", &top, problems);
     if let Some(metadata) = root.get("metadata") {
         unknown_fields(metadata, "metadata", METADATA, problems);
     }
     match root.get("spec") {
-        Some(spec) if !spec.is_null() => check_node(spec, schema, "spec", problems),
+        Some(spec) if !spec.is_null() => check_node(spec, &schema.0, "spec", problems),
         spec => {
             problems.push(Problem {
                 path: "spec".to_owned(),
