@@ -74,15 +74,15 @@ pub fn read(path: &Path) -> Result<ClusterSpec, Problems> {
         ));
     }
     if metadata.len() > SIZE_MAX {
-        let message = format!(
-            "{} has {} bytes, allowed are {SIZE_MAX}",
-            path.display(),
-            metadata.len()
-        );
-        return Err(Problems::one(0, message));
+        return Err(too_large(metadata.len()));
     }
     let bytes = std::fs::read(path).map_err(|error| problem("read", &error))?;
     parse(&bytes)
+}
+
+fn too_large(bytes: u64) -> Problems {
+    let message = format!("the document has {bytes} bytes, allowed are {SIZE_MAX}");
+    Problems::one(0, message)
 }
 
 /// Checks a document.
@@ -92,6 +92,9 @@ pub fn parse(bytes: &[u8]) -> Result<ClusterSpec, Problems> {
 
 /// Checks one of many documents.
 pub fn parse_against(schema: &Schema, bytes: &[u8]) -> Result<ClusterSpec, Problems> {
+    if bytes.len() as u64 > SIZE_MAX {
+        return Err(too_large(bytes.len() as u64));
+    }
     let text = std::str::from_utf8(bytes).map_err(|error| {
         Problems::one(
             0,

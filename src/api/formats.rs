@@ -15,8 +15,8 @@ pub const QUANTITY: &str =
 pub const DURATION: &str = r"^[1-9][0-9]{0,5}(s|m|h|d)$";
 /// One DNS label (RFC 1123).
 pub const DNS_LABEL: &str = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$";
-/// An IPv4 or IPv6 address, by its characters; whether it is one, the parser sees.
-pub const IP_ADDRESS: &str = r"^[0-9a-f:.]{2,45}$";
+/// An IPv4 address, or groups as in an IPv6 address; whether these are one, [`super::convert`] sees.
+pub const IP_ADDRESS: &str = r"^(((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])|[0-9a-f]{0,4}(:[0-9a-f]{0,4}){2,8})$";
 /// A DNS name or an IP address.
 pub const HOST: &str = r"^[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?$";
 
@@ -116,10 +116,11 @@ pub(crate) fn is_dns_label(text: &str) -> bool {
 }
 
 fn is_ip_address_text(text: &str) -> bool {
-    (2..=45).contains(&text.len())
-        && text.bytes().all(|it| {
-            it.is_ascii_digit() || (b'a'..=b'f').contains(&it) || it == b':' || it == b'.'
-        })
+    let hexadecimal = |it: u8| it.is_ascii_digit() || (b'a'..=b'f').contains(&it);
+    let groups = || text.split(':');
+    text.parse::<std::net::Ipv4Addr>().is_ok()
+        || (3..=9).contains(&groups().count())
+            && groups().all(|it| it.len() <= 4 && it.bytes().all(hexadecimal))
 }
 
 fn is_host(text: &str) -> bool {

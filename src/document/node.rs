@@ -63,8 +63,9 @@ fn refusal(error: &serde_saphyr::Error) -> String {
         other => {
             let text = other.render_with_formatter(&serde_saphyr::UserMessageFormatter);
             let text = text.lines().next().unwrap_or_default();
-            if text.contains("too large") {
-                return TOO_LARGE.to_owned(); // a budget, met while an alias was expanded
+            // A budget that was met while an alias was expanded, or the parser's own.
+            if text.contains("too large") || text.contains("recursion limit") {
+                return TOO_LARGE.to_owned();
             }
             let end = text.rfind(" at line ").unwrap_or(text.len());
             format!("not valid YAML: {}", printable(&text[..end]))

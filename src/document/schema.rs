@@ -110,18 +110,14 @@ fn check_node(node: &Node, schema: &Json, path: &str, problems: &mut Vec<Problem
             message: format!("found {}, allowed: {allowed}", node.value.describe()),
         });
     };
+    if let Some((found, allowed)) = check_count(&node.value, schema) {
+        wrong(format!("{allowed}, here are {found}"));
+    }
     match (&node.value, kind) {
         // The API server takes null for "not given" where the field may be left out.
         (Value::Null, _) if schema["nullable"] == true || schema.get("default").is_some() => {}
         (Value::Map(fields), "object") => return check_map(node, fields, schema, path, problems),
         (Value::List(items), "array") => {
-            check_count(
-                items.len(),
-                schema,
-                ("minItems", "maxItems"),
-                "items",
-                &mut wrong,
-            );
             for (index, item) in items.iter().enumerate() {
                 let path = format!("{path}[{index}]");
                 check_node(item, &schema["items"], &path, problems);
@@ -239,23 +235,19 @@ fn unknown_field<'a>(
     }
 }
 
-fn check_count(
-    count: usize,
-    schema: &Json,
-    (min, max): (&str, &str),
-    unit: &str,
-    wrong: &mut impl FnMut(String),
-) {
+/// How many there are and how many may be, where that is a mistake.
+fn check_count(value: &Value, schema: &Json) -> Option<(usize, String)> {
+    let (count, min, max, unit) = match value {
+        Value::List(items) => (items.len(), "minItems", "maxItems", "items"),
+        Value::Text(text) => (text.chars().count(), "minLength", "maxLength", "characters"),
+        _ => return None,
+    };
     let limit = |key: &str| schema.get(key).and_then(Json::as_u64);
-    if limit(min).is_some_and(|it| (count as u64) < it) {
-        wrong(format!(
-            "at least {} {unit}",
-            limit(min).unwrap_or_default()
-        ));
+    if let Some(least) = limit(min).filter(|it| (count as u64) < *it) {
+        return Some((count, format!("at least {least} {unit}")));
     }
-    if limit(max).is_some_and(|it| (count as u64) > it) {
-        wrong(format!("at most {} {unit}", limit(max).unwrap_or_default()));
-    }
+    let most = limit(max).filter(|it| (count as u64) > *it)?;
+    Some((count, format!("at most {most} {unit}")))
 }
 
 fn check_text(text: &str, schema: &Json, wrong: &mut impl FnMut(String)) {
@@ -264,13 +256,6 @@ fn check_text(text: &str, schema: &Json, wrong: &mut impl FnMut(String)) {
     {
         return wrong(one_of(values));
     }
-    check_count(
-        text.chars().count(),
-        schema,
-        ("minLength", "maxLength"),
-        "characters",
-        wrong,
-    );
     let format = schema
         .get("pattern")
         .and_then(Json::as_str)

@@ -6,25 +6,66 @@ use super::{check, check_spec, document};
 
 #[test]
 fn sizes() {
-    check_spec("spec: {size: 2}", &expect![[r#"
+    check_spec(
+        "spec: {size: 2}",
+        &expect![[r#"
         line 5: spec.size: found the number 2: allowed are 0 (stopped, everything kept), 1, 3, 5 and 7: an even number survives no more failures than the one below it
-        line 5: spec.size: found the number 2: more than 1 member is not supported yet"#]]);
-    check_spec("spec: {size: 3}", &expect!["line 5: spec.size: found the number 3: more than 1 member is not supported yet"]);
-    check_spec("spec: {size: 9}", &expect!["line 5: spec.size: found the number 9, allowed: 0 to 7"]);
-    check_spec("spec: {size: -1}", &expect!["line 5: spec.size: found the number -1, allowed: 0 to 7"]);
-    check_spec("spec: {size: '1'}", &expect!["line 5: spec.size: found '1', allowed: a whole number"]);
-    check_spec("spec: {size: 1.5}", &expect!["line 5: spec.size: found the number 1.5, allowed: a whole number"]);
-    check_spec("spec: {size: 99999999999999999999999999}", &expect!["line 5: spec.size: found the number 1e26, allowed: a whole number"]);
-    check_spec("spec: {size: [1]}", &expect!["line 5: spec.size: found a list, allowed: a whole number"]);
+        line 5: spec.size: found the number 2: more than 1 member is not supported yet"#]],
+    );
+    check_spec(
+        "spec: {size: 3}",
+        &expect!["line 5: spec.size: found the number 3: more than 1 member is not supported yet"],
+    );
+    check_spec(
+        "spec: {size: 9}",
+        &expect!["line 5: spec.size: found the number 9, allowed: 0 to 7"],
+    );
+    check_spec(
+        "spec: {size: -1}",
+        &expect!["line 5: spec.size: found the number -1, allowed: 0 to 7"],
+    );
+    check_spec(
+        "spec: {size: '1'}",
+        &expect!["line 5: spec.size: found '1', allowed: a whole number"],
+    );
+    check_spec(
+        "spec: {size: 1.5}",
+        &expect!["line 5: spec.size: found the number 1.5, allowed: a whole number"],
+    );
+    check_spec(
+        "spec: {size: 99999999999999999999999999}",
+        &expect!["line 5: spec.size: found the number 1e26, allowed: a whole number"],
+    );
+    check_spec(
+        "spec: {size: [1]}",
+        &expect!["line 5: spec.size: found a list, allowed: a whole number"],
+    );
 }
 
 #[test]
 fn versions() {
-    check_spec("spec: {version: 3.6}", &expect!["line 5: spec.version: found the number 3.6, allowed: a version such as 3.6.14, in quotes"]);
-    check_spec("spec: {version: latest}", &expect!["line 5: spec.version: found 'latest', allowed: a version such as 3.6.14"]);
-    check_spec("spec: {version: 3.6.14-rc.1}", &expect!["line 5: spec.version: found '3.6.14-rc.1', allowed: a version such as 3.6.14"]);
-    check_spec("spec: {version: 3.6.14.1}", &expect!["line 5: spec.version: found '3.6.14.1', allowed: a version such as 3.6.14"]);
-    check_spec("spec: {version: 33333.6.14}", &expect!["line 5: spec.version: found '33333.6.14', allowed: a version such as 3.6.14"]);
+    check_spec(
+        "spec: {version: 3.6}",
+        &expect![
+            "line 5: spec.version: found the number 3.6, allowed: a version such as 3.6.14, in quotes"
+        ],
+    );
+    check_spec(
+        "spec: {version: latest}",
+        &expect!["line 5: spec.version: found 'latest', allowed: a version such as 3.6.14"],
+    );
+    check_spec(
+        "spec: {version: 3.6.14-rc.1}",
+        &expect!["line 5: spec.version: found '3.6.14-rc.1', allowed: a version such as 3.6.14"],
+    );
+    check_spec(
+        "spec: {version: 3.6.14.1}",
+        &expect!["line 5: spec.version: found '3.6.14.1', allowed: a version such as 3.6.14"],
+    );
+    check_spec(
+        "spec: {version: 33333.6.14}",
+        &expect!["line 5: spec.version: found '33333.6.14', allowed: a version such as 3.6.14"],
+    );
 }
 
 #[test]
@@ -83,12 +124,20 @@ fn sizes_in_bytes() {
             line 6: spec.storage.quota: found '0Gi', allowed: a size such as 512Mi or 2Gi
             line 7: spec.options.maxRequestSize: found '1000000Ti', allowed: a size such as 512Mi or 2Gi"#]],
     );
-    check_spec("spec:\n  storage: {quota: 536870912}", &expect!["line 6: spec.storage.quota: found the number 536870912, allowed: a size such as 512Mi or 2Gi, in quotes"]);
+    check_spec(
+        "spec:\n  storage: {quota: 536870912}",
+        &expect![
+            "line 6: spec.storage.quota: found the number 536870912, allowed: a size such as 512Mi or 2Gi, in quotes"
+        ],
+    );
 }
 
 #[test]
 fn ports() {
-    check_spec("spec:\n  network: {clientPort: 2380}", &expect!["line 6: spec.network: clientPort, peerPort and metricsPort must differ"]);
+    check_spec(
+        "spec:\n  network: {clientPort: 2380}",
+        &expect!["line 6: spec.network: clientPort, peerPort and metricsPort must differ"],
+    );
     check_spec(
         "spec:\n  network: {clientPort: 0, peerPort: 70000, metricsPort: 02381}",
         &expect![[r#"
@@ -103,7 +152,8 @@ fn addresses() {
     check_spec(
         "spec:\n  network:\n    listenAddresses: [127.0.0.1, 300.1.1.1, localhost, 10.0.0.0/8, '::1%eth0']\n    advertisedAddresses: ['-edge', 'https://edge']\n",
         &expect![[r#"
-            line 7: spec.network.listenAddresses: found a list, allowed: at most 4 items
+            line 7: spec.network.listenAddresses: found a list, allowed: at most 4 items, here are 5
+            line 7: spec.network.listenAddresses[1]: found '300.1.1.1', allowed: an IP address such as 192.168.1.10
             line 7: spec.network.listenAddresses[2]: found 'localhost', allowed: an IP address such as 192.168.1.10
             line 7: spec.network.listenAddresses[3]: found '10.0.0.0/8', allowed: an IP address such as 192.168.1.10
             line 7: spec.network.listenAddresses[4]: found '::1%eth0', allowed: an IP address such as 192.168.1.10
@@ -113,17 +163,37 @@ fn addresses() {
     check_spec(
         "spec:\n  network:\n    listenAddresses: [300.1.1.1, '1:2', 1.2]\n    advertisedAddresses: []\n",
         &expect![[r#"
+            line 7: spec.network.listenAddresses[0]: found '300.1.1.1', allowed: an IP address such as 192.168.1.10
+            line 7: spec.network.listenAddresses[1]: found '1:2', allowed: an IP address such as 192.168.1.10
             line 7: spec.network.listenAddresses[2]: found the number 1.2, allowed: an IP address such as 192.168.1.10, in quotes
-            line 8: spec.network.advertisedAddresses: found a list, allowed: at least 1 items"#]],
+            line 8: spec.network.advertisedAddresses: found a list, allowed: at least 1 items, here are 0"#]],
+    );
+}
+
+#[test]
+fn addresses_that_only_look_like_some() {
+    check_spec(
+        "spec:\n  network:\n    listenAddresses: [300.1.1.1, '1:2', 127.0.0.1]\n  profil: edge",
+        &expect![[r#"
+            line 7: spec.network.listenAddresses[0]: found '300.1.1.1', allowed: an IP address such as 192.168.1.10
+            line 7: spec.network.listenAddresses[1]: found '1:2', allowed: an IP address such as 192.168.1.10
+            line 8: spec.profil: unknown field; did you mean profile?"#]],
     );
 }
 
 #[test]
 fn timing() {
-    check_spec("spec:\n  options: {heartbeatMilliseconds: 100}", &expect!["line 6: spec.options: heartbeatMilliseconds and electionMilliseconds are set together or not at all"]);
+    check_spec(
+        "spec:\n  options: {heartbeatMilliseconds: 100}",
+        &expect![
+            "line 6: spec.options: heartbeatMilliseconds and electionMilliseconds are set together or not at all"
+        ],
+    );
     check_spec(
         "spec:\n  options: {heartbeatMilliseconds: 500, electionMilliseconds: 1000}",
-        &expect!["line 6: spec.options: electionMilliseconds must be at least 5 times heartbeatMilliseconds"],
+        &expect![
+            "line 6: spec.options: electionMilliseconds must be at least 5 times heartbeatMilliseconds"
+        ],
     );
     check_spec(
         "spec:\n  options: {heartbeatMilliseconds: 1, electionMilliseconds: 99999}",
@@ -135,11 +205,31 @@ fn timing() {
 
 #[test]
 fn paths() {
-    check_spec("spec:\n  storage: {path: data}", &expect!["line 6: spec.storage.path: found 'data', allowed: an absolute path such as /mnt/etcd"]);
-    check_spec("spec:\n  storage: {path: /mnt/../etc}", &expect!["line 6: spec.storage.path: found '/mnt/../etc', allowed: an absolute path such as /mnt/etcd"]);
-    check_spec("spec:\n  storage: {path: /mnt/data/}", &expect!["line 6: spec.storage.path: found '/mnt/data/', allowed: an absolute path such as /mnt/etcd"]);
+    check_spec(
+        "spec:\n  storage: {path: data}",
+        &expect![
+            "line 6: spec.storage.path: found 'data', allowed: an absolute path such as /mnt/etcd"
+        ],
+    );
+    check_spec(
+        "spec:\n  storage: {path: /mnt/../etc}",
+        &expect![
+            "line 6: spec.storage.path: found '/mnt/../etc', allowed: an absolute path such as /mnt/etcd"
+        ],
+    );
+    check_spec(
+        "spec:\n  storage: {path: /mnt/data/}",
+        &expect![
+            "line 6: spec.storage.path: found '/mnt/data/', allowed: an absolute path such as /mnt/etcd"
+        ],
+    );
     let long = format!("spec:\n  storage: {{path: /{}}}", "d".repeat(300));
-    check_spec(&long, &expect!["line 6: spec.storage.path: found '/ddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd...', allowed: at most 256 characters"]);
+    check_spec(
+        &long,
+        &expect![
+            "line 6: spec.storage.path: found '/ddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd...', allowed: at most 256 characters, here are 301"
+        ],
+    );
 }
 
 #[test]
@@ -187,11 +277,19 @@ fn a_mistake_hides_no_other() {
 
 #[test]
 fn the_kind_of_document() {
-    check("spec: {}", &expect![[r#"
+    check(
+        "spec: {}",
+        &expect![[r#"
         apiVersion: is missing; it must be etcd.edge-operator.io/v1alpha1
         kind: is missing; it must be EtcdCluster
-        metadata.name: is missing; it names the cluster"#]]);
-    check(&document("spec: {}").replace("v1alpha1", "v1"), &expect!["line 1: apiVersion: found 'etcd.edge-operator.io/v1', allowed is etcd.edge-operator.io/v1alpha1"]);
+        metadata.name: is missing; it names the cluster"#]],
+    );
+    check(
+        &document("spec: {}").replace("v1alpha1", "v1"),
+        &expect![
+            "line 1: apiVersion: found 'etcd.edge-operator.io/v1', allowed is etcd.edge-operator.io/v1alpha1"
+        ],
+    );
     check(
         &document("spec: {}").replace("EtcdCluster", "ConfigMap"),
         &expect!["line 2: kind: found 'ConfigMap', allowed is EtcdCluster"],
@@ -204,20 +302,55 @@ fn the_kind_of_document() {
             line 3: metadata: found 'edge', allowed: a map with name
             line 4: spec: found a list, allowed: a map"#]],
     );
-    check(&document(""), &expect!["spec: is missing; spec: {} takes every default"]);
-    check(&document("spec:"), &expect!["line 5: spec: is missing; spec: {} takes every default"]);
-    check(&document("{}").replace("\n{}", ""), &expect!["spec: is missing; spec: {} takes every default"]);
+    check(
+        &document(""),
+        &expect!["spec: is missing; spec: {} takes every default"],
+    );
+    check(
+        &document("spec:"),
+        &expect!["line 5: spec: is missing; spec: {} takes every default"],
+    );
+    check(
+        &document("{}").replace("\n{}", ""),
+        &expect!["spec: is missing; spec: {} takes every default"],
+    );
 }
 
 #[test]
 fn names() {
     let named = |name: &str| document("spec: {}").replace("edge\n", &format!("{name}\n"));
-    check(&named(""), &expect!["line 4: metadata.name: found nothing, allowed: a name, in quotes"]);
-    check(&named("Edge"), &expect!["line 4: metadata.name: found 'Edge', allowed: lower-case letters, digits and '-', at most 50"]);
-    check(&named("edge.one"), &expect!["line 4: metadata.name: found 'edge.one', allowed: lower-case letters, digits and '-', at most 50"]);
-    check(&named("-edge"), &expect!["line 4: metadata.name: found '-edge', allowed: lower-case letters, digits and '-', at most 50"]);
-    check(&named(&"e".repeat(51)), &expect!["line 4: metadata.name: found 'eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee', allowed: lower-case letters, digits and '-', at most 50"]);
-    check(&named("7"), &expect!["line 4: metadata.name: found the number 7, allowed: a name, in quotes"]);
+    check(
+        &named(""),
+        &expect!["line 4: metadata.name: found nothing, allowed: a name, in quotes"],
+    );
+    check(
+        &named("Edge"),
+        &expect![
+            "line 4: metadata.name: found 'Edge', allowed: lower-case letters, digits and '-', at most 50"
+        ],
+    );
+    check(
+        &named("edge.one"),
+        &expect![
+            "line 4: metadata.name: found 'edge.one', allowed: lower-case letters, digits and '-', at most 50"
+        ],
+    );
+    check(
+        &named("-edge"),
+        &expect![
+            "line 4: metadata.name: found '-edge', allowed: lower-case letters, digits and '-', at most 50"
+        ],
+    );
+    check(
+        &named(&"e".repeat(51)),
+        &expect![
+            "line 4: metadata.name: found 'eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee', allowed: lower-case letters, digits and '-', at most 50"
+        ],
+    );
+    check(
+        &named("7"),
+        &expect!["line 4: metadata.name: found the number 7, allowed: a name, in quotes"],
+    );
     check(
         &document("spec: {}").replace("  name: edge", "  labels: {}"),
         &expect!["line 3: metadata.name: is missing; it names the cluster"],
@@ -226,7 +359,10 @@ fn names() {
 
 #[test]
 fn clients() {
-    check_spec("spec:\n  clients: [{name: etcd-operator}]", &expect!["line 6: spec.clients: etcd-operator is the operator's own name; choose another"]);
+    check_spec(
+        "spec:\n  clients: [{name: etcd-operator}]",
+        &expect!["line 6: spec.clients: etcd-operator is the operator's own name; choose another"],
+    );
     check_spec(
         "spec:\n  clients:\n    - name: k3s\n    - name: backup\n    - name: k3s\n",
         &expect!["line 6: spec.clients: each name may appear once"],
@@ -242,7 +378,10 @@ fn clients() {
     let many: String = (0..17)
         .map(|it| format!("    - name: client-{it}\n"))
         .collect();
-    check_spec(&format!("spec:\n  clients:\n{many}"), &expect!["line 6: spec.clients: found a list, allowed: at most 16 items"]);
+    check_spec(
+        &format!("spec:\n  clients:\n{many}"),
+        &expect!["line 6: spec.clients: found a list, allowed: at most 16 items, here are 17"],
+    );
 }
 
 #[test]
@@ -253,14 +392,20 @@ fn nulls() {
             line 6: spec.clients[0]: found nothing, allowed: a map
             line 7: spec.network.listenAddresses[0]: found nothing, allowed: an IP address such as 192.168.1.10, in quotes"#]],
     );
-    check_spec("spec:\n  backup: {destinations: }", &expect![[r#"
+    check_spec(
+        "spec:\n  backup: {destinations: }",
+        &expect![[r#"
         line 6: spec.backup.destinations: is missing
-        line 6: spec.backup: not supported yet"#]]);
-    check("apiVersion:\nkind:\nmetadata:\nspec:\n", &expect![[r#"
+        line 6: spec.backup: not supported yet"#]],
+    );
+    check(
+        "apiVersion:\nkind:\nmetadata:\nspec:\n",
+        &expect![[r#"
         metadata.name: is missing; it names the cluster
         line 1: apiVersion: found nothing, allowed is etcd.edge-operator.io/v1alpha1
         line 2: kind: found nothing, allowed is EtcdCluster
-        line 4: spec: is missing; spec: {} takes every default"#]]);
+        line 4: spec: is missing; spec: {} takes every default"#]],
+    );
 }
 
 #[test]
@@ -274,7 +419,7 @@ fn what_was_found_stays_on_its_line() {
     check_spec(
         &format!("spec: {{version: {0}, {0}: 1}}", "x".repeat(500)),
         &expect![[r#"
-            line 5: spec.version: found 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...', allowed: at most 16 characters
+            line 5: spec.version: found 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...', allowed: at most 16 characters, here are 500
             line 5: spec.version: found 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...', allowed: a version such as 3.6.14
             line 5: spec.xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...: unknown field"#]],
     );

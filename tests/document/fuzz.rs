@@ -101,7 +101,7 @@ const TOKENS: &[&str] = &[
     "kind",
 ];
 
-fn mutate(random: &mut Random, corpus: &[&str]) -> Vec<u8> {
+pub(crate) fn mutate(random: &mut Random, corpus: &[&str]) -> Vec<u8> {
     let mut bytes = random.pick(corpus).as_bytes().to_vec();
     for _ in 0..=random.below(6) {
         let at = random.below(bytes.len() + 1);

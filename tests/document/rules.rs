@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 
 use super::random::{self, Random};
 
-const SPECS: u64 = 4000;
+const SPECS: u64 = 2500;
 
 /// Whole numbers are `int`, as in Kubernetes; fields that are null count as absent there.
 fn cel_value(json: &Json) -> Value {

@@ -6,10 +6,22 @@ use super::check_spec;
 
 #[test]
 fn each_field_without_effect() {
-    check_spec("spec:\n  storage: {volumeClaim: {size: 1Gi}}", &expect!["line 6: spec.storage.volumeClaim: not supported yet"]);
-    check_spec("spec:\n  storage: {memory: {sizeLimit: 1Gi}}", &expect!["line 6: spec.storage.memory: not supported yet"]);
-    check_spec("spec:\n  tls: {mode: secretRefs}", &expect!["line 6: spec.tls.mode: found 'secretRefs': only managed is supported yet"]);
-    check_spec("spec:\n  tls: {mode: disabledInsecure}", &expect!["line 6: spec.tls.mode: found 'disabledInsecure': only managed is supported yet"]);
+    check_spec(
+        "spec:\n  storage: {volumeClaim: {size: 1Gi}}",
+        &expect!["line 6: spec.storage.volumeClaim: not supported yet"],
+    );
+    check_spec(
+        "spec:\n  storage: {memory: {sizeLimit: 1Gi}}",
+        &expect!["line 6: spec.storage.memory: not supported yet"],
+    );
+    check_spec(
+        "spec:\n  tls: {mode: secretRefs}",
+        &expect!["line 6: spec.tls.mode: found 'secretRefs': only managed is supported yet"],
+    );
+    check_spec(
+        "spec:\n  tls: {mode: disabledInsecure}",
+        &expect!["line 6: spec.tls.mode: found 'disabledInsecure': only managed is supported yet"],
+    );
     check_spec(
         "spec:\n  tls: {secretRefs: {server: a, peer: b, operator: c}}",
         &expect!["line 6: spec.tls.secretRefs: not supported yet"],
@@ -22,7 +34,10 @@ fn each_field_without_effect() {
         "spec:\n  backup: {interval: 6h, destinations: [{local: {path: /mnt}}]}",
         &expect!["line 6: spec.backup: not supported yet"],
     );
-    check_spec("spec:\n  bootstrap: {from: latest}", &expect!["line 6: spec.bootstrap: not supported yet"]);
+    check_spec(
+        "spec:\n  bootstrap: {from: latest}",
+        &expect!["line 6: spec.bootstrap: not supported yet"],
+    );
     check_spec(
         "spec:\n  maintenance:\n    defragment: {fragmentationPercent: 50, minimumSize: 100Mi}",
         &expect!["line 7: spec.maintenance.defragment: not supported yet"],
@@ -33,16 +48,30 @@ fn each_field_without_effect() {
     );
     check_spec(
         "spec:\n  recovery: {singleMember: restoreLatestVerified}",
-        &expect!["line 6: spec.recovery.singleMember: found 'restoreLatestVerified': only hold is supported yet"],
+        &expect![
+            "line 6: spec.recovery.singleMember: found 'restoreLatestVerified': only hold is supported yet"
+        ],
     );
-    check_spec("spec:\n  deletionPolicy: Delete", &expect!["line 6: spec.deletionPolicy: found 'Delete': only Retain is supported yet"]);
-    check_spec("spec:\n  pod: {}", &expect!["line 6: spec.pod: not supported yet"]);
-    check_spec("spec:\n  image: registry.example/etcd:3.6.14", &expect!["line 6: spec.image: found 'registry.example/etcd:3.6.14': not supported yet"]);
+    check_spec(
+        "spec:\n  deletionPolicy: Delete",
+        &expect!["line 6: spec.deletionPolicy: found 'Delete': only Retain is supported yet"],
+    );
+    check_spec(
+        "spec:\n  pod: {}",
+        &expect!["line 6: spec.pod: not supported yet"],
+    );
+    check_spec(
+        "spec:\n  image: registry.example/etcd:3.6.14",
+        &expect!["line 6: spec.image: found 'registry.example/etcd:3.6.14': not supported yet"],
+    );
     check_spec(
         "spec:\n  hosts: [{name: one, address: 10.0.0.1}]",
         &expect!["line 6: spec.hosts: not supported yet"],
     );
-    check_spec("spec:\n  size: 5", &expect!["line 6: spec.size: found the number 5: more than 1 member is not supported yet"]);
+    check_spec(
+        "spec:\n  size: 5",
+        &expect!["line 6: spec.size: found the number 5: more than 1 member is not supported yet"],
+    );
 }
 
 #[test]
