@@ -233,6 +233,9 @@ fn differences(value: &serde_json::Value, default: &serde_json::Value, hash: &mu
     match value {
         _ if value == default => {}
         Value::Object(fields) => {
+            // Sorted here: a feature of serde_json would keep the order of the types' fields.
+            let mut fields: Vec<_> = fields.iter().collect();
+            fields.sort_by_key(|(key, _)| key.as_str());
             for (key, field) in fields {
                 let default = default.get(key).unwrap_or(&Value::Null);
                 if field != default {

@@ -375,9 +375,10 @@ fn clients() {
             line 6: spec.clients[2].name: is missing
             line 6: spec.clients[3]: found 'k3s', allowed: a map"#]],
     );
-    let many: String = (0..17)
+    let many: Vec<String> = (0..17)
         .map(|it| format!("    - name: client-{it}\n"))
         .collect();
+    let many = many.concat();
     check_spec(
         &format!("spec:\n  clients:\n{many}"),
         &expect!["line 6: spec.clients: found a list, allowed: at most 16 items, here are 17"],

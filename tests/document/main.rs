@@ -5,7 +5,8 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::disallowed_methods,
-    reason = "a test"
+    clippy::needless_raw_string_hashes,
+    reason = "a test; expect-test writes raw strings with hashes"
 )]
 
 mod bad;

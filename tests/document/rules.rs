@@ -51,7 +51,9 @@ fn with_defaults(schema: &Json, value: &mut Json) {
         }
     }
     if let (Some(items), Json::Array(values)) = (schema.get("items"), value) {
-        values.iter_mut().for_each(|it| with_defaults(items, it));
+        for it in values {
+            with_defaults(items, it);
+        }
     }
 }
 
