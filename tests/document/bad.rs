@@ -173,10 +173,16 @@ fn addresses() {
 #[test]
 fn addresses_that_only_look_like_some() {
     check_spec(
-        "spec:\n  network:\n    listenAddresses: [300.1.1.1, '1:2', 127.0.0.1]\n  profil: edge",
+        "spec:\n  network:\n    listenAddresses: [300.1.1.1, '1:2', 127.0.0.1]",
         &expect![[r#"
             line 7: spec.network.listenAddresses[0]: found '300.1.1.1', allowed: an IP address such as 192.168.1.10
-            line 7: spec.network.listenAddresses[1]: found '1:2', allowed: an IP address such as 192.168.1.10
+            line 7: spec.network.listenAddresses[1]: found '1:2', allowed: an IP address such as 192.168.1.10"#]],
+    );
+    check_spec(
+        "spec:\n  network:\n    listenAddresses: ['1:2:3', '1::2::3', '::1']\n  profil: edge",
+        &expect![[r#"
+            line 7: spec.network.listenAddresses[0]: found '1:2:3', allowed: an IP address such as 192.168.1.10
+            line 7: spec.network.listenAddresses[1]: found '1::2::3', allowed: an IP address such as 192.168.1.10
             line 8: spec.profil: unknown field; did you mean profile?"#]],
     );
 }
@@ -272,6 +278,17 @@ fn a_mistake_hides_no_other() {
             line 11: spec.image: found 'etcd': not supported yet
             line 12: spec.clients: each name may appear once
             line 13: spec.options: heartbeatMilliseconds and electionMilliseconds are set together or not at all"#]],
+    );
+}
+
+/// The default takes the place of the mistyped port and meets the other one.
+#[test]
+fn a_mistake_breaks_no_rule_that_nobody_broke() {
+    check_spec(
+        "spec:\n  network: {clientport: 12379, peerPort: 2379}\n  options: {heartbeatMilliseconds: ten, electionMilliseconds: 1000}",
+        &expect![[r#"
+            line 6: spec.network.clientport: unknown field; did you mean clientPort?
+            line 7: spec.options.heartbeatMilliseconds: found 'ten', allowed: a whole number"#]],
     );
 }
 

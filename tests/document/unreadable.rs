@@ -187,10 +187,12 @@ fn deep_nesting() {
 
 #[test]
 fn thousands_of_keys() {
-    let text: Vec<String> = (0..30_000).map(|it| format!("key{it}: 1\n")).collect();
+    let text: Vec<String> = (0..15_000).map(|it| format!("key{it}: 1\n")).collect();
     let text = text.concat();
     check(
         &text,
-        &expect!["the document has 348890 bytes, allowed are 262144"],
+        &expect![
+            "line 10000: too deeply nested, or more than 20000 values once aliases are expanded"
+        ],
     );
 }
