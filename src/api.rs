@@ -411,7 +411,7 @@ pub enum AutoCompactionMode {
     /// More than so many revisions back.
     Revision,
     /// A client compacts, as kube-apiserver does.
-    Off,
+    Disabled,
 }
 
 /// How much etcd logs.

@@ -13,10 +13,15 @@ use std::path::Path;
 
 use crate::api::{self, EtcdClusterSpec, convert, rules};
 use crate::spec::ClusterSpec;
-use node::Node;
+use node::{Node, Value};
+pub use schema::Schema;
+use serde_json::json;
 
 /// A document larger than this is none of ours: the example has 2 KiB.
 pub const SIZE_MAX: u64 = 256 * 1024;
+
+/// Problems that are listed; whoever has more of them mends these first.
+pub const PROBLEMS_MAX: usize = 50;
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,19 +74,27 @@ pub fn read(path: &Path) -> Result<ClusterSpec, Problems> {
         ));
     }
     if metadata.len() > SIZE_MAX {
-        let message = format!(
-            "{} has {} bytes, allowed are {SIZE_MAX}",
-            path.display(),
-            metadata.len()
-        );
-        return Err(Problems::one(0, message));
+        return Err(too_large(metadata.len()));
     }
     let bytes = std::fs::read(path).map_err(|error| problem("read", &error))?;
     parse(&bytes)
 }
 
+fn too_large(bytes: u64) -> Problems {
+    let message = format!("the document has {bytes} bytes, allowed are {SIZE_MAX}");
+    Problems::one(0, message)
+}
+
 /// Checks a document.
 pub fn parse(bytes: &[u8]) -> Result<ClusterSpec, Problems> {
+    parse_against(&Schema::load(), bytes)
+}
+
+/// Checks one of many documents.
+pub fn parse_against(schema: &Schema, bytes: &[u8]) -> Result<ClusterSpec, Problems> {
+    if bytes.len() as u64 > SIZE_MAX {
+        return Err(too_large(bytes.len() as u64));
+    }
     let text = std::str::from_utf8(bytes).map_err(|error| {
         Problems::one(
             0,
@@ -96,7 +109,7 @@ pub fn parse(bytes: &[u8]) -> Result<ClusterSpec, Problems> {
     }
     let root = node::parse(text).map_err(|(line, message)| Problems::one(line, message))?;
     let Node {
-        value: node::Value::Map(_),
+        value: Value::Map(_),
         ..
     } = root
     else {
@@ -110,85 +123,142 @@ pub fn parse(bytes: &[u8]) -> Result<ClusterSpec, Problems> {
     };
     let mut problems = Vec::new();
     header(&root, &mut problems);
-    schema::check(&root, &mut problems);
-    let spec = root.get("spec");
-    let wire = spec.map_or_else(
-        || Ok(EtcdClusterSpec::default()),
-        |it| serde_json::from_value::<EtcdClusterSpec>(it.to_json()),
-    );
-    let name = root
-        .get("metadata")
-        .and_then(|it| it.get("name"))
-        .and_then(Node::as_text);
-    match wire {
-        Ok(wire) if problems.is_empty() => {
-            check_rules(&root, &wire, &mut problems);
-            match convert::to_spec(name.unwrap_or_default(), &wire) {
-                Ok(spec) if problems.is_empty() => return Ok(spec),
-                Ok(_) => {}
-                Err(misfits) => problems.extend(misfits.into_iter().map(|it| Problem {
-                    line: root.line_of(&it.path),
-                    message: format!("found '{}', allowed: {}", it.found, it.allowed),
-                    path: it.path,
-                })),
+    let sound = schema::check(&root, schema, &mut problems);
+    let wire = serde_json::from_value::<EtcdClusterSpec>(sound.unwrap_or_else(|| json!({})));
+    let wire = match wire {
+        Ok(wire) => wire,
+        Err(error) => {
+            // The schema already said what; the typed form adds something only where it did not.
+            if problems.is_empty() {
+                problems.push(Problem {
+                    path: "spec".to_owned(),
+                    line: root.line_of("spec"),
+                    message: error.to_string(),
+                });
             }
+            return Err(in_order(problems));
         }
-        Ok(wire) => check_rules(&root, &wire, &mut problems),
-        // The schema already said what; the typed form can add something only where it did not.
-        Err(error) if problems.is_empty() => problems.push(Problem {
-            path: "spec".to_owned(),
-            line: spec.map_or(0, |it| it.line),
-            message: error.to_string(),
-        }),
-        Err(_) => {}
+    };
+    // What a rule says of a part that is wrong in itself would only confuse.
+    let wrong: Vec<String> = problems.iter().map(|it| it.path.clone()).collect();
+    let judged = |path: &str| !wrong.iter().any(|it| touches(it, path));
+    check_rules(&root, &wire, judged, &mut problems);
+    let name = root.at("metadata.name").and_then(Node::as_text);
+    match convert::to_spec(name.unwrap_or_default(), &wire) {
+        Ok(spec) if problems.is_empty() => return Ok(spec),
+        Ok(_) => {}
+        Err(misfits) => {
+            let misfits = misfits.into_iter().filter(|it| judged(&it.path));
+            problems.extend(misfits.map(|it| Problem {
+                line: root.line_of(&it.path),
+                message: format!(
+                    "found '{}', allowed: {}",
+                    node::printable(&it.found),
+                    it.allowed
+                ),
+                path: it.path,
+            }));
+        }
     }
+    Err(in_order(problems))
+}
+
+/// The problems by line, the first [`PROBLEMS_MAX`] of them.
+fn in_order(mut problems: Vec<Problem>) -> Problems {
     problems.sort_by_key(|it| it.line);
     problems.dedup();
-    Err(Problems(problems))
+    let more = problems.len().saturating_sub(PROBLEMS_MAX);
+    problems.truncate(PROBLEMS_MAX);
+    if more > 0 {
+        problems.push(Problem {
+            path: String::new(),
+            line: 0,
+            message: format!("{more} more problems"),
+        });
+    }
+    Problems(problems)
+}
+
+/// Whether one of the paths is the other or lies in it.
+fn touches(one: &str, other: &str) -> bool {
+    let within = |inner: &str, outer: &str| {
+        inner
+            .strip_prefix(outer)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    within(one, other) || within(other, one)
 }
 
 /// What makes the document an EtcdCluster.
 fn header(root: &Node, problems: &mut Vec<Problem>) {
+    let mut wrong = |path: &str, line: u64, message: String| {
+        problems.push(Problem {
+            path: path.to_owned(),
+            line,
+            message,
+        });
+    };
     let expected = [
         ("apiVersion", format!("{}/{}", api::GROUP, api::VERSION)),
         ("kind", "EtcdCluster".to_owned()),
     ];
     for (key, allowed) in expected {
-        let found = root.get(key);
-        if found.and_then(Node::as_text) != Some(allowed.as_str()) {
-            let message = match found {
-                Some(node) => format!("found {}, allowed is {allowed}", node.value.describe()),
-                None => format!("is missing; it must be {allowed}"),
-            };
-            problems.push(Problem {
-                path: key.to_owned(),
-                line: found.map_or(0, |it| it.line),
-                message,
-            });
+        match root.get(key) {
+            Some(it) if it.as_text() == Some(&allowed) => {}
+            Some(it) => {
+                let found = it.value.describe();
+                wrong(key, it.line, format!("found {found}, allowed is {allowed}"));
+            }
+            None => wrong(key, 0, format!("is missing; it must be {allowed}")),
         }
     }
-    let metadata = root.get("metadata");
-    if metadata.and_then(|it| it.get("name")).is_none() {
-        problems.push(Problem {
-            path: "metadata.name".to_owned(),
-            line: metadata.map_or(0, |it| it.line),
-            message: "is missing; it names the cluster".to_owned(),
-        });
+    let metadata = root.get("metadata").filter(|it| !it.is_null());
+    let name = metadata.and_then(|it| it.get("name"));
+    match (metadata.map(|it| (it, &it.value)), name) {
+        (Some((it, Value::Map(_))), None) => {
+            wrong("metadata.name", it.line, NAME_MISSING.to_owned());
+        }
+        (None, _) => wrong("metadata.name", 0, NAME_MISSING.to_owned()),
+        (Some((it, found)), None) => {
+            let message = format!("found {}, allowed: a map with name", found.describe());
+            wrong("metadata", it.line, message);
+        }
+        (_, Some(name)) if name.as_text().is_none() => {
+            let found = name.value.describe();
+            let message = format!("found {found}, allowed: a name, in quotes");
+            wrong("metadata.name", name.line, message);
+        }
+        _ => {}
     }
 }
 
-fn check_rules(root: &Node, wire: &EtcdClusterSpec, problems: &mut Vec<Problem>) {
-    for rule in rules::RULES.iter().filter(|it| !(it.holds)(wire)) {
+const NAME_MISSING: &str = "is missing; it names the cluster";
+
+/// The rules that do not hold, but for those about parts that are not to be `judged`.
+fn check_rules(
+    root: &Node,
+    wire: &EtcdClusterSpec,
+    judged: impl Fn(&str) -> bool,
+    problems: &mut Vec<Problem>,
+) {
+    for rule in rules::RULES {
         let path = format!("spec.{}", rule.path);
-        let line = root.line_of(&path);
-        let found = root.at(&path).and_then(Node::as_scalar);
-        let message = match found {
+        let found = root.at(&path);
+        let broken = if rule.forbids_the_field() {
+            found.is_some_and(|it| !it.is_empty())
+        } else {
+            judged(&path) && !(rule.holds)(wire)
+        };
+        if !broken {
+            continue;
+        }
+        let message = match found.and_then(Node::as_scalar) {
             Some(found) => format!("found {found}: {}", rule.message),
             None => rule.message.to_owned(),
         };
         problems.push(Problem {
+            line: root.line_of(&path),
             path,
-            line,
             message,
         });
     }

@@ -152,7 +152,7 @@ fn options(wire: &EtcdClusterSpec, problems: &mut Vec<Misfit>) -> spec::Options 
         auto_compaction: match it.auto_compaction.mode {
             AutoCompactionMode::Periodic => AutoCompaction::Hours(it.auto_compaction.retention),
             AutoCompactionMode::Revision => AutoCompaction::Revisions(it.auto_compaction.retention),
-            AutoCompactionMode::Off => AutoCompaction::Off,
+            AutoCompactionMode::Disabled => AutoCompaction::Off,
         },
         heartbeat: it.heartbeat_milliseconds,
         election: it.election_milliseconds,
@@ -184,13 +184,6 @@ fn clients(
     let mut clients = heapless::Vec::new();
     for (index, client) in wire.clients.iter().enumerate() {
         let path = || format!("spec.clients[{index}].name");
-        if client.name == crate::cluster::OPERATOR {
-            problems.push(misfit(
-                path(),
-                &client.name,
-                "any other name: this one is the operator's own",
-            ));
-        }
         let pushed = heapless::String::try_from(client.name.as_str())
             .ok()
             .map(|it| clients.push(it));
@@ -240,6 +233,9 @@ fn differences(value: &serde_json::Value, default: &serde_json::Value, hash: &mu
     match value {
         _ if value == default => {}
         Value::Object(fields) => {
+            // Sorted here: a feature of serde_json would keep the order of the types' fields.
+            let mut fields: Vec<_> = fields.iter().collect();
+            fields.sort_by_key(|(key, _)| key.as_str());
             for (key, field) in fields {
                 let default = default.get(key).unwrap_or(&Value::Null);
                 if field != default {

@@ -30,5 +30,57 @@ pub fn generate() -> Value {
             .collect();
         spec.insert("x-kubernetes-validations".to_owned(), Value::Array(rules));
     }
+    if let Some(schema) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
+        tidy(schema);
+        schema["x-kubernetes-validations"] = json!([{"rule": NAME_RULE, "message": NAME_MESSAGE}]);
+    }
     crd
+}
+
+/// The cluster's name is part of the names of its members; [`super::convert`] says the same.
+const NAME_RULE: &str = "size(self.metadata.name) <= 50 && self.metadata.name.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')";
+const NAME_MESSAGE: &str = "metadata.name: lower-case letters, digits and '-', at most 50";
+
+/// Formats of numbers that an API server knows; it warns about others.
+const FORMATS: [&str; 4] = ["int32", "int64", "float", "double"];
+
+/// Says the same in Kubernetes' words: no formats that it does not know, limits of whole numbers
+/// as whole numbers, and null for "not given" wherever a field may be left out.
+fn tidy(schema: &mut Value) {
+    let Value::Object(fields) = schema else {
+        return;
+    };
+    let number = matches!(fields.get("type").and_then(Value::as_str), Some("integer"));
+    if number {
+        fields.retain(|key, it| {
+            key != "format" || it.as_str().is_some_and(|it| FORMATS.contains(&it))
+        });
+        for key in ["minimum", "maximum"] {
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "limits are small whole numbers"
+            )]
+            if let Some(limit) = fields.get_mut(key)
+                && let Some(it) = limit.as_f64()
+            {
+                *limit = Value::from(it as i64);
+            }
+        }
+    }
+    let required = fields.get("required").cloned().unwrap_or_default();
+    let required = required.as_array().cloned().unwrap_or_default();
+    if let Some(Value::Object(properties)) = fields.get_mut("properties") {
+        for (name, property) in properties {
+            let given = required.iter().any(|it| it.as_str() == Some(name.as_str()));
+            if !given && property.get("default").is_none() {
+                property["nullable"] = Value::Bool(true);
+            }
+            tidy(property);
+        }
+    }
+    for key in ["items", "additionalProperties"] {
+        if let Some(inner) = fields.get_mut(key) {
+            tidy(inner);
+        }
+    }
 }

@@ -8,14 +8,15 @@
 pub const VERSION: &str = r"^v?[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}$";
 /// A path from the root, without `..` and control characters.
 pub const ABSOLUTE_PATH: &str = r"^(/[A-Za-z0-9_+@=:,-][A-Za-z0-9._+@=:,-]*)+$";
-/// A number of bytes as Kubernetes writes it.
-pub const QUANTITY: &str = r"^[1-9][0-9]{0,14}(Ki|Mi|Gi|Ti)?$";
+/// A number of bytes as Kubernetes writes it; each fits 63 bits.
+pub const QUANTITY: &str =
+    r"^([1-9][0-9]{0,14}(Ki)?|[1-9][0-9]{0,11}Mi|[1-9][0-9]{0,8}Gi|[1-9][0-9]{0,5}Ti)$";
 /// A time span.
 pub const DURATION: &str = r"^[1-9][0-9]{0,5}(s|m|h|d)$";
 /// One DNS label (RFC 1123).
 pub const DNS_LABEL: &str = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$";
-/// An IPv4 or IPv6 address, by its characters; whether it is one, the parser sees.
-pub const IP_ADDRESS: &str = r"^[0-9a-f:.]{2,45}$";
+/// An IPv4 address, or groups as in an IPv6 address; whether these are one, [`super::convert`] sees.
+pub const IP_ADDRESS: &str = r"^(((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])|[0-9a-f]{0,4}(:[0-9a-f]{0,4}){2,8})$";
 /// A DNS name or an IP address.
 pub const HOST: &str = r"^[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?$";
 
@@ -98,7 +99,9 @@ fn digits(text: &str, longest: usize) -> Option<&str> {
 }
 
 fn is_quantity(text: &str) -> bool {
-    digits(text, 15).is_some_and(|unit| ["", "Ki", "Mi", "Gi", "Ti"].contains(&unit))
+    [(15, ""), (15, "Ki"), (12, "Mi"), (9, "Gi"), (6, "Ti")]
+        .iter()
+        .any(|(longest, unit)| digits(text, *longest) == Some(unit))
 }
 
 fn is_duration(text: &str) -> bool {
@@ -106,10 +109,11 @@ fn is_duration(text: &str) -> bool {
 }
 
 fn is_ip_address_text(text: &str) -> bool {
-    (2..=45).contains(&text.len())
-        && text.bytes().all(|it| {
-            it.is_ascii_digit() || (b'a'..=b'f').contains(&it) || it == b':' || it == b'.'
-        })
+    let hexadecimal = |it: u8| it.is_ascii_digit() || (b'a'..=b'f').contains(&it);
+    let groups = || text.split(':');
+    text.parse::<std::net::Ipv4Addr>().is_ok()
+        || (3..=9).contains(&groups().count())
+            && groups().all(|it| it.len() <= 4 && it.bytes().all(hexadecimal))
 }
 
 fn is_host(text: &str) -> bool {
@@ -119,8 +123,11 @@ fn is_host(text: &str) -> bool {
         && text.bytes().next_back().is_some_and(edge)
 }
 
-/// The bytes of a [`QUANTITY`]; `None` when the text is none or does not fit 64 bits.
+/// The bytes of a [`QUANTITY`]; `None` when the text is none.
 pub fn bytes(quantity: &str) -> Option<u64> {
+    if !is_quantity(quantity) {
+        return None;
+    }
     let unit = digits(quantity, 15)?;
     let number: u64 = quantity[..quantity.len() - unit.len()].parse().ok()?;
     let factor = match unit {
@@ -142,7 +149,15 @@ mod tests {
     fn quantities_are_powers_of_1024() {
         assert_eq!(bytes("512Mi"), Some(512 << 20));
         assert_eq!(bytes("17"), Some(17));
-        assert_eq!(bytes("999999999999999Ti"), None, "does not fit");
+        assert_eq!(bytes("1000000Ti"), None, "too many digits");
+        for largest in [
+            "999999999999999Ki",
+            "999999999999Mi",
+            "999999999Gi",
+            "999999Ti",
+        ] {
+            assert!(bytes(largest).is_some_and(|it| i64::try_from(it).is_ok()));
+        }
         assert_eq!([bytes("0"), bytes("1M"), bytes(""), bytes("Gi")], [None; 4]);
     }
 }

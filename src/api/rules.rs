@@ -18,6 +18,17 @@ pub struct Rule {
     pub holds: fn(&EtcdClusterSpec) -> bool,
 }
 
+impl Rule {
+    /// Whether the rule says no more than that its field is not given.
+    pub fn forbids_the_field(&self) -> bool {
+        let absent = format!("!has(self.{})", self.path);
+        let rest = self.cel.strip_prefix(&absent);
+        rest.is_some_and(|it| {
+            it.is_empty() || it == format!(" || size(self.{}) == 0", self.path).as_str()
+        })
+    }
+}
+
 /// Every rule. Those that say "not supported yet" go as the feature comes.
 pub const RULES: &[Rule] = &[
     Rule {
@@ -111,6 +122,12 @@ pub const RULES: &[Rule] = &[
                 .iter()
                 .all(|one| spec.clients.iter().filter(|it| it.name == one.name).count() == 1)
         },
+    },
+    Rule {
+        path: "clients",
+        cel: "!has(self.clients) || self.clients.all(one, one.name != 'etcd-operator')",
+        message: "etcd-operator is the operator's own name; choose another",
+        holds: |spec| spec.clients.iter().all(|it| it.name != "etcd-operator"),
     },
     Rule {
         path: "storage.volumeClaim",

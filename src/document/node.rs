@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 /// A value and where it stands.
 #[derive(Clone, Debug)]
@@ -25,9 +25,16 @@ pub(super) enum Value {
     Map(Vec<(String, u64, Node)>),
 }
 
+/// Values in one document, aliases expanded; the example has 30, an export with managed fields
+/// some hundreds.
+const VALUES_MAX: usize = 20_000;
+
+const TOO_LARGE: &str = "too deeply nested, or more than 20000 values once aliases are expanded";
+
 /// Parses one document.
 pub(super) fn parse(text: &str) -> Result<Node, (u64, String)> {
     let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_nodes: VALUES_MAX },
         duplicate_keys: serde_saphyr::DuplicateKeyPolicy::Error,
         with_snippet: false,
     };
@@ -38,19 +45,53 @@ pub(super) fn parse(text: &str) -> Result<Node, (u64, String)> {
         })
         .map_err(|error| {
             let line = error.location().map_or(0, |it| it.line());
-            let message = match &error {
-                serde_saphyr::Error::MultipleDocuments { .. } => {
-                    "a second document begins here; allowed is one".to_owned()
-                }
-                other => format!("not valid YAML: {}", first_line(&other.to_string())),
-            };
-            (line, message)
+            (line, refusal(&error))
         })
 }
 
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
+/// Why the text is no document, without the library's words for programmers.
+fn refusal(error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error;
+    match error {
+        Error::MultipleDocuments { .. } => {
+            "a second document begins here; allowed is one".to_owned()
+        }
+        Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("'{}' stands twice in one map; remove one", printable(key))
+        }
+        Error::Budget { .. } => TOO_LARGE.to_owned(),
+        other => {
+            let text = other.render_with_formatter(&serde_saphyr::UserMessageFormatter);
+            let text = text.lines().next().unwrap_or_default();
+            // A budget that was met while an alias was expanded, or the parser's own.
+            if text.contains("too large") || text.contains("recursion limit") {
+                return TOO_LARGE.to_owned();
+            }
+            let end = text.rfind(" at line ").unwrap_or(text.len());
+            format!("not valid YAML: {}", printable(&text[..end]))
+        }
+    }
 }
+
+/// A text as it may stand in a message: on one line, without control characters, not endless.
+pub(super) fn printable(text: &str) -> String {
+    let mut shown = String::new();
+    for (count, it) in text.chars().enumerate() {
+        if count == TEXT_MAX {
+            shown.push_str("...");
+            break;
+        }
+        if it.is_control() {
+            shown.extend(it.escape_default());
+        } else {
+            shown.push(it);
+        }
+    }
+    shown
+}
+
+/// Characters of a text that a message shows.
+const TEXT_MAX: usize = 60;
 
 impl Node {
     /// The value of a key.
@@ -62,6 +103,18 @@ impl Node {
                 .map(|(.., it)| it),
             _ => None,
         }
+    }
+
+    /// Nothing, or a list of nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        match &self.value {
+            Value::List(items) => items.is_empty(),
+            other => matches!(other, Value::Null),
+        }
+    }
+
+    pub(super) fn is_null(&self) -> bool {
+        matches!(self.value, Value::Null)
     }
 
     pub(super) fn as_text(&self) -> Option<&str> {
@@ -139,11 +192,8 @@ impl Value {
             Value::Null => "nothing".to_owned(),
             Value::Bool(it) => format!("{it}"),
             Value::Integer(it) => format!("the number {it}"),
-            Value::Float(it) => format!("the number {it}"),
-            Value::Text(it) if it.chars().count() > 60 => {
-                format!("'{}...'", it.chars().take(57).collect::<String>())
-            }
-            Value::Text(it) => format!("'{it}'"),
+            Value::Float(it) => format!("the number {it:?}"),
+            Value::Text(it) => format!("'{}'", printable(it)),
             Value::List(_) => "a list".to_owned(),
             Value::Map(_) => "a map".to_owned(),
         }
@@ -216,9 +266,6 @@ impl<'de> Visitor<'de> for ValueVisitor {
         let mut fields: Vec<(String, u64, Node)> = Vec::new();
         while let Some(key) = entries.next_key::<serde_saphyr::Spanned<String>>()? {
             let it = entries.next_value::<serde_saphyr::Spanned<Value>>()?;
-            if fields.iter().any(|(name, ..)| *name == key.value) {
-                return Err(de::Error::custom(format!("duplicate key '{}'", key.value)));
-            }
             // A map or list begins, for people, where its key stands.
             let line = match it.value {
                 Value::Map(_) | Value::List(_) => key.referenced.line(),

@@ -5,7 +5,7 @@
 use serde_json::Value as Json;
 
 use super::Problem;
-use super::node::{Node, Value};
+use super::node::{Node, Value, printable};
 use crate::api::{crd, formats};
 
 /// Keywords that constrain a value. The rest describes, or concerns only Kubernetes.
@@ -34,68 +34,75 @@ const UNDERSTOOD: &[&str] = &[
     "x-kubernetes-list-map-keys",
 ];
 
-/// Keys of `metadata` that say something on a host; the others are the API server's.
+/// Keys of `metadata`: all that an export from an API server can carry. On a host `name` counts.
 const METADATA: &[&str] = &[
-    "name",
-    "namespace",
-    "labels",
     "annotations",
     "creationTimestamp",
-    "generation",
-    "resourceVersion",
-    "uid",
-    "managedFields",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
     "finalizers",
+    "generateName",
+    "generation",
+    "labels",
+    "managedFields",
+    "name",
+    "namespace",
     "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
 ];
 
-/// Checks the whole document.
-pub(super) fn check(root: &Node, problems: &mut Vec<Problem>) {
-    let Ok(crds) = serde_saphyr::from_str::<Json>(crd::CRDS_YAML) else {
-        return; // tests/generated.rs holds the file to what the types generate
-    };
-    let schema = crds.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
-    if let Value::Map(fields) = &root.value {
-        for (key, line, _) in fields {
-            let known = ["apiVersion", "kind", "metadata", "spec", "status"];
-            if !known.contains(&key.as_str()) {
-                problems.push(unknown_field("", key, *line, known.into_iter()));
-            }
-        }
-    }
-    if let Some(Node {
-        value: Value::Map(fields),
-        ..
-    }) = root.get("metadata")
-    {
-        for (key, line, _) in fields
-            .iter()
-            .filter(|(key, ..)| !METADATA.contains(&key.as_str()))
-        {
-            problems.push(unknown_field(
-                "metadata",
-                key,
-                *line,
-                METADATA.iter().copied(),
-            ));
-        }
-    }
-    match (root.get("spec"), schema) {
-        (Some(spec), Some(schema)) => check_node(spec, schema, "spec", problems),
-        (None, _) => {
-            problems.push(Problem {
-                path: "spec".to_owned(),
-                line: root.line,
-                message: "is missing".to_owned(),
-            });
-        }
-        (Some(_), None) => {}
+/// The schema of `spec`. Reading it costs more than checking a document.
+pub struct Schema(Json);
+
+impl Schema {
+    /// Reads it from the binary's copy of `deploy/crds.yaml`.
+    pub fn load() -> Self {
+        // tests/generated.rs holds the file to what the types generate: it always parses. Were
+        // the schema null, every document would be refused.
+        let mut crds: Json = serde_saphyr::from_str(crd::CRDS_YAML).unwrap_or_default();
+        let spec = crds.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
+        Schema(spec.map(Json::take).unwrap_or_default())
     }
 }
 
-fn check_node(node: &Node, schema: &Json, path: &str, problems: &mut Vec<Problem>) {
+/// Checks the whole document. What is sound of its spec comes back, so that the rules can be
+/// checked beside the first mistakes.
+pub(super) fn check(root: &Node, schema: &Schema, problems: &mut Vec<Problem>) -> Option<Json> {
+    let top = ["apiVersion", "kind", "metadata", "spec", "status"];
+    unknown_fields(root, "", &top, problems);
+    if let Some(metadata) = root.get("metadata") {
+        unknown_fields(metadata, "metadata", METADATA, problems);
+    }
+    match root.get("spec") {
+        Some(spec) if !spec.is_null() => check_node(spec, &schema.0, "spec", problems),
+        spec => {
+            problems.push(Problem {
+                path: "spec".to_owned(),
+                line: spec.map_or(0, |it| it.line),
+                message: "is missing; spec: {} takes every default".to_owned(),
+            });
+            None
+        }
+    }
+}
+
+fn unknown_fields(node: &Node, path: &str, known: &[&str], problems: &mut Vec<Problem>) {
+    if let Value::Map(fields) = &node.value {
+        for (key, line, _) in fields {
+            if !known.contains(&key.as_str()) {
+                problems.push(unknown_field(path, key, *line, known.iter().copied()));
+            }
+        }
+    }
+}
+
+/// The value as JSON if all of it is sound, a map also without the fields that are not.
+fn check_node(node: &Node, schema: &Json, path: &str, problems: &mut Vec<Problem>) -> Option<Json> {
     let text = |key: &str| schema.get(key).and_then(Json::as_str);
     let kind = text("type").unwrap_or_default();
+    let before = problems.len();
     let mut wrong = |allowed: String| {
         problems.push(Problem {
             path: path.to_owned(),
@@ -103,21 +110,17 @@ fn check_node(node: &Node, schema: &Json, path: &str, problems: &mut Vec<Problem
             message: format!("found {}, allowed: {allowed}", node.value.describe()),
         });
     };
+    if let Some((found, allowed)) = check_count(&node.value, schema) {
+        wrong(format!("{allowed}, here are {found}"));
+    }
     match (&node.value, kind) {
-        (Value::Null, _) => {} // not given
-        (Value::Map(fields), "object") => check_map(node, fields, schema, path, problems),
+        // The API server takes null for "not given" where the field may be left out.
+        (Value::Null, _) if schema["nullable"] == true || schema.get("default").is_some() => {}
+        (Value::Map(fields), "object") => return check_map(node, fields, schema, path, problems),
         (Value::List(items), "array") => {
-            check_count(
-                items.len(),
-                schema,
-                ("minItems", "maxItems"),
-                "items",
-                &mut wrong,
-            );
-            if let Some(items_schema) = schema.get("items") {
-                for (index, item) in items.iter().enumerate() {
-                    check_node(item, items_schema, &format!("{path}[{index}]"), problems);
-                }
+            for (index, item) in items.iter().enumerate() {
+                let path = format!("{path}[{index}]");
+                check_node(item, &schema["items"], &path, problems);
             }
         }
         (Value::Text(it), "string") => check_text(it, schema, &mut wrong),
@@ -125,11 +128,12 @@ fn check_node(node: &Node, schema: &Json, path: &str, problems: &mut Vec<Problem
         (Value::Bool(_), "boolean") => {}
         (_, kind) => wrong(describe_type(kind, schema)),
     }
+    (problems.len() == before).then(|| node.to_json())
 }
 
 fn describe_type(kind: &str, schema: &Json) -> String {
     if let Some(Json::Array(values)) = schema.get("enum") {
-        return one_of(values);
+        return format!("{}, in quotes", one_of(values));
     }
     let pattern = schema
         .get("pattern")
@@ -157,15 +161,28 @@ fn check_map(
     schema: &Json,
     path: &str,
     problems: &mut Vec<Problem>,
-) {
+) -> Option<Json> {
     let known = schema.get("properties").and_then(Json::as_object);
     let others = schema
         .get("additionalProperties")
         .filter(|it| it.is_object());
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(Json::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Json::as_str)
+        .collect();
+    let mut sound = serde_json::Map::new();
     for (key, line, field) in fields {
         match (known.and_then(|it| it.get(key)), others) {
+            (Some(_), _) if field.is_null() && required.contains(&key.as_str()) => {}
             (Some(schema), _) | (None, Some(schema)) => {
-                check_node(field, schema, &format!("{path}.{key}"), problems);
+                let path = format!("{path}.{}", printable(key));
+                match check_node(field, schema, &path, problems) {
+                    None | Some(Json::Null) => {}
+                    Some(value) => drop(sound.insert(key.clone(), value)),
+                }
             }
             (None, None) => {
                 let names = known
@@ -176,16 +193,8 @@ fn check_map(
             }
         }
     }
-    let required = schema
-        .get("required")
-        .and_then(Json::as_array)
-        .into_iter()
-        .flatten();
-    for key in required.filter_map(Json::as_str) {
-        if node
-            .get(key)
-            .is_none_or(|it| matches!(it.value, Value::Null))
-        {
+    for key in &required {
+        if node.get(key).is_none_or(Node::is_null) {
             problems.push(Problem {
                 path: format!("{path}.{key}"),
                 line: node.line,
@@ -193,6 +202,8 @@ fn check_map(
             });
         }
     }
+    let complete = required.iter().all(|it| sound.contains_key(*it));
+    complete.then_some(Json::Object(sound))
 }
 
 fn unknown_field<'a>(
@@ -203,6 +214,7 @@ fn unknown_field<'a>(
 ) -> Problem {
     let lower = key.to_lowercase();
     let nearest = known
+        .filter(|it| lower.len() < 2 * it.len())
         .map(|it| (strsim::osa_distance(&it.to_lowercase(), &lower), it))
         .min()
         .filter(|(distance, it)| *distance <= 1 + it.len() / 3);
@@ -210,8 +222,9 @@ fn unknown_field<'a>(
         Some((_, name)) => format!("unknown field; did you mean {name}?"),
         None => "unknown field".to_owned(),
     };
+    let key = printable(key);
     let path = if path.is_empty() {
-        key.to_owned()
+        key
     } else {
         format!("{path}.{key}")
     };
@@ -222,23 +235,19 @@ fn unknown_field<'a>(
     }
 }
 
-fn check_count(
-    count: usize,
-    schema: &Json,
-    (min, max): (&str, &str),
-    unit: &str,
-    wrong: &mut impl FnMut(String),
-) {
+/// How many there are and how many may be, where that is a mistake.
+fn check_count(value: &Value, schema: &Json) -> Option<(usize, String)> {
+    let (count, min, max, unit) = match value {
+        Value::List(items) => (items.len(), "minItems", "maxItems", "items"),
+        Value::Text(text) => (text.chars().count(), "minLength", "maxLength", "characters"),
+        _ => return None,
+    };
     let limit = |key: &str| schema.get(key).and_then(Json::as_u64);
-    if limit(min).is_some_and(|it| (count as u64) < it) {
-        wrong(format!(
-            "at least {} {unit}",
-            limit(min).unwrap_or_default()
-        ));
+    if let Some(least) = limit(min).filter(|it| (count as u64) < *it) {
+        return Some((count, format!("at least {least} {unit}")));
     }
-    if limit(max).is_some_and(|it| (count as u64) > it) {
-        wrong(format!("at most {} {unit}", limit(max).unwrap_or_default()));
-    }
+    let most = limit(max).filter(|it| (count as u64) > *it)?;
+    Some((count, format!("at most {most} {unit}")))
 }
 
 fn check_text(text: &str, schema: &Json, wrong: &mut impl FnMut(String)) {
@@ -247,13 +256,6 @@ fn check_text(text: &str, schema: &Json, wrong: &mut impl FnMut(String)) {
     {
         return wrong(one_of(values));
     }
-    check_count(
-        text.chars().count(),
-        schema,
-        ("minLength", "maxLength"),
-        "characters",
-        wrong,
-    );
     let format = schema
         .get("pattern")
         .and_then(Json::as_str)
