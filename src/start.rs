@@ -184,7 +184,7 @@ pub struct Facts {
     pub version: Version,
     /// The document accepts a file system that can lose data.
     pub unsafe_filesystem_allowed: bool,
-    /// From the state directory; the copy beside the data where that one is lost.
+    /// From the state directory. Where it is lost, the copy beside the data counts.
     pub identity: Option<Identity>,
     /// The copy beside the data.
     pub marker: Option<Identity>,
@@ -314,7 +314,8 @@ fn check_surroundings(facts: &Facts) -> Result<(), Refusal> {
 
 fn check_data(facts: &Facts) -> Result<Start, Refusal> {
     let completeness = facts.data.completeness();
-    let Some(identity) = facts.identity.as_ref() else {
+    let known = facts.identity.as_ref().or(facts.marker.as_ref());
+    let Some(identity) = known else {
         // Nothing is known of a cluster here: whatever lies there is not ours (rule A10).
         return match completeness {
             Completeness::Empty => Ok(Start::Go),
