@@ -131,9 +131,9 @@ pub enum Binary {
 /// Whether the certificates that etcd will read are usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertificatesUsable {
-    /// Each pair belongs together and is valid now.
+    /// Each pair belongs together and is valid now, or can be made before the start.
     Yes,
-    /// Not, and they could not be made.
+    /// Not, and they cannot be made.
     No,
 }
 
@@ -323,7 +323,11 @@ fn check_data(facts: &Facts) -> Result<Start, Refusal> {
         };
     };
     if identity.cluster != facts.cluster {
-        return Err(Refusal::DocumentOfAnotherCluster(identity.cluster.clone()));
+        let lives_here = identity.cluster.clone();
+        return Err(match facts.identity {
+            Some(_) => Refusal::DocumentOfAnotherCluster(lives_here),
+            None => Refusal::StorageOfAnotherCluster(lives_here),
+        });
     }
     match &facts.marker {
         Some(marker) if marker.cluster != identity.cluster => {
