@@ -108,14 +108,7 @@ fn start(paths: &Paths, detach: bool) -> Result<std::convert::Infallible, GuardE
 
 /// The lock lives as long as etcd: its descriptor is inherited.
 fn take_lock(paths: &Paths) -> Result<File, GuardError> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(paths.member_lock())
-        .map_err(system("open the member's lock"))?;
+    let file = state::open_lock(&paths.member_lock()).map_err(system("open the member's lock"))?;
     let begin = clock::since_boot();
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
