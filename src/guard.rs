@@ -214,18 +214,18 @@ fn become_etcd(
             command.env(name, value);
         }
     }
-    if std::env::var_os("JOURNAL_STREAM").is_none() {
-        let stderr = OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(paths.etcd_stderr())
-            .map_err(system("open etcd's standard error"))?;
-        let stdout = stderr
-            .try_clone()
-            .map_err(system("open etcd's standard output"))?;
-        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
-    }
+    // A panic goes here and not to etcd's log. It must not go to a journal, which the next guard
+    // cannot read: it is what a damaged database is known by.
+    let stderr = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(paths.etcd_stderr())
+        .map_err(system("open etcd's standard error"))?;
+    let stdout = stderr
+        .try_clone()
+        .map_err(system("open etcd's standard output"))?;
+    command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
     Err(system("start etcd")(command.exec()))
 }
