@@ -9,9 +9,8 @@ mod observe;
 mod publish;
 pub mod socket;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -152,18 +151,11 @@ pub fn lock(paths: &Paths, locking: Locking) -> Result<DirectoryLock, AgentError
     state::create_private_dir(&paths.lib)?;
     state::create_private_dir(&paths.run)?;
     let path = paths.operator_lock();
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(|source| AgentError::System {
-            what: "open",
-            path: path.clone(),
-            source,
-        })?;
+    let file = state::open_lock(&path).map_err(|source| AgentError::System {
+        what: "open",
+        path: path.clone(),
+        source,
+    })?;
     let operation = match locking {
         Locking::Look => FlockOperation::NonBlockingLockShared,
         Locking::Agent | Locking::Act => FlockOperation::NonBlockingLockExclusive,

@@ -41,6 +41,13 @@ pub const DIAGNOSES: &[Diagnosis] = &[
         next_step: RESTORE,
     },
     Diagnosis {
+        text: "cannot parse invalid wire-format data", // etcd 3.7's words for the same
+        reason: "WalTornWrite",
+        kind: Kind::Damage,
+        meaning: "the write-ahead log ends in a half-written record (power loss while writing)",
+        next_step: RESTORE,
+    },
+    Diagnosis {
         text: "max entry size limit exceeded",
         reason: "WalDamaged",
         kind: Kind::Damage,

@@ -108,14 +108,7 @@ fn start(paths: &Paths, detach: bool) -> Result<std::convert::Infallible, GuardE
 
 /// The lock lives as long as etcd: its descriptor is inherited.
 fn take_lock(paths: &Paths) -> Result<File, GuardError> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(paths.member_lock())
-        .map_err(system("open the member's lock"))?;
+    let file = state::open_lock(&paths.member_lock()).map_err(system("open the member's lock"))?;
     let begin = clock::since_boot();
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -221,18 +214,18 @@ fn become_etcd(
             command.env(name, value);
         }
     }
-    if std::env::var_os("JOURNAL_STREAM").is_none() {
-        let stderr = OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(paths.etcd_stderr())
-            .map_err(system("open etcd's standard error"))?;
-        let stdout = stderr
-            .try_clone()
-            .map_err(system("open etcd's standard output"))?;
-        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
-    }
+    // A panic goes here and not to etcd's log. It must not go to a journal, which the next guard
+    // cannot read: it is what a damaged database is known by.
+    let stderr = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(paths.etcd_stderr())
+        .map_err(system("open etcd's standard error"))?;
+    let stdout = stderr
+        .try_clone()
+        .map_err(system("open etcd's standard output"))?;
+    command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
     Err(system("start etcd")(command.exec()))
 }

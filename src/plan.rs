@@ -228,15 +228,7 @@ fn start_steps(
 ) -> Result<(), Hold> {
     let facts = &instance.facts;
     let version = version_to_start(spec, instance)?;
-    let mut start = start::verdict(facts);
-    // The certificates are made below, before the start.
-    if start == Err(Refusal::CertificatesUnusable) {
-        start = start::verdict(&start::Facts {
-            certificates: start::CertificatesUsable::Yes,
-            ..facts.clone()
-        });
-    }
-    let start = start.map_err(Hold::Start)?;
+    let start = start::verdict(facts).map_err(Hold::Start)?;
     match (&facts.identity, &facts.marker) {
         (Some(_), _) => {}
         (None, Some(_)) => steps.push(Upkeep::AdoptIdentity),

@@ -131,9 +131,9 @@ pub enum Binary {
 /// Whether the certificates that etcd will read are usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertificatesUsable {
-    /// Each pair belongs together and is valid now.
+    /// Each pair belongs together and is valid now, or can be made before the start.
     Yes,
-    /// Not, and they could not be made.
+    /// Not, and they cannot be made.
     No,
 }
 
@@ -184,7 +184,7 @@ pub struct Facts {
     pub version: Version,
     /// The document accepts a file system that can lose data.
     pub unsafe_filesystem_allowed: bool,
-    /// From the state directory; the copy beside the data where that one is lost.
+    /// From the state directory. Where it is lost, the copy beside the data counts.
     pub identity: Option<Identity>,
     /// The copy beside the data.
     pub marker: Option<Identity>,
@@ -322,11 +322,12 @@ fn check_data(facts: &Facts) -> Result<Start, Refusal> {
             _ => Err(Refusal::DataForeign),
         };
     };
-    if facts.identity.is_none() && identity.cluster != facts.cluster {
-        return Err(Refusal::StorageOfAnotherCluster(identity.cluster.clone()));
-    }
     if identity.cluster != facts.cluster {
-        return Err(Refusal::DocumentOfAnotherCluster(identity.cluster.clone()));
+        let lives_here = identity.cluster.clone();
+        return Err(match facts.identity {
+            Some(_) => Refusal::DocumentOfAnotherCluster(lives_here),
+            None => Refusal::StorageOfAnotherCluster(lives_here),
+        });
     }
     match &facts.marker {
         Some(marker) if marker.cluster != identity.cluster => {

@@ -87,6 +87,23 @@ pub fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
         .map_err(io_error("write", path))
 }
 
+/// Opens a file to hold a lock on it. A disk that turned read-only keeps nobody from locking what
+/// is there, and from saying why nothing else is done.
+pub fn open_lock(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let opened = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path);
+    match opened {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
+        other => other,
+    }
+}
+
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);

@@ -179,6 +179,17 @@ impl Certificates {
         Ok(())
     }
 
+    /// Each CA is sound, or is not there and can be made.
+    pub fn check_authorities(&self) -> Result<(), TlsError> {
+        for dir in ["peer-ca", "client-ca"] {
+            let path = self.dir.join(dir);
+            if path.exists() {
+                mint::Authority::load(&path)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes new leaves for etcd and the operator: a new generation, complete and synced before
     /// the link points at it.
     pub fn mint(&self, leaves: &Leaves<'_>) -> Result<(), TlsError> {

@@ -8,13 +8,13 @@ use crate::clock;
 use crate::cluster::ADMIN;
 use crate::etcd::{client, store};
 use crate::member::place::{self, HostPlace};
-use crate::member::records::{self, IdentityFile};
+use crate::member::records::{self, IdentityFile, Launch};
 use crate::member::{facts, starts};
 use crate::observed::{Clock, Observed, Process, Writing};
 use crate::plan::permit::{Declared, Grounds, Permit, to_interrupt};
 use crate::plan::{Plan, Upkeep};
 use crate::spec::ClusterSpec;
-use crate::state;
+use crate::state::{self, StateError};
 use crate::tls::{Leaves, Validity};
 use crate::version::Version;
 
@@ -216,8 +216,11 @@ impl Agent {
             state::write_file(&self.paths.etcd_conf(), conf.as_bytes())?;
         }
         let launch = place.launch(spec, version);
-        if state::load(&self.paths.launch())?.as_ref() != Some(&launch) {
-            state::save(&self.paths.launch(), &launch)?;
+        match state::load::<Launch>(&self.paths.launch()) {
+            Ok(Some(same)) if same == launch => {}
+            // All of it comes from the document: a damaged record is written anew.
+            Ok(_) | Err(StateError::Damaged(_)) => state::save(&self.paths.launch(), &launch)?,
+            Err(other) => return Err(other.into()),
         }
         self.driver.start().await
     }

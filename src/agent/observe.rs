@@ -34,6 +34,8 @@ impl Agent {
         let (certificates, clock) = self.certificates(spec, &place, now);
         let usable = match certificates.pairs {
             Pairs::Usable | Pairs::AddressesDiffer => CertificatesUsable::Yes,
+            // They are made before the start, unless there is nothing to sign them with.
+            _ if self.certificates.check_authorities().is_ok() => CertificatesUsable::Yes,
             _ => CertificatesUsable::No,
         };
         let newest_installed = newest_supported(&self.paths);

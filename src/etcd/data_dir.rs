@@ -73,11 +73,12 @@ pub fn stamp(data_dir: &Path) -> String {
                 use std::fmt::Write as _;
                 let _ = writeln!(
                     text,
-                    "{} {} {} {}",
+                    "{} {} {} {}.{}",
                     path.display(),
                     it.ino(),
                     it.len(),
-                    it.mtime()
+                    it.mtime(),
+                    it.mtime_nsec()
                 );
             }
         }

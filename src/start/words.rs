@@ -69,9 +69,9 @@ impl Refusal {
                 "stop the other process; see fuser member/snap/db"
             )),
             Refusal::DataDamaged(it) => detail(format_args!("{}", it.next_step)),
-            Refusal::CertificatesUnusable => {
-                detail(format_args!("see certs list and the operator's log"))
-            }
+            Refusal::CertificatesUnusable => detail(format_args!(
+                "put the damaged CA below tls back from a copy; see certs list and the operator's log"
+            )),
             Refusal::AddressUnavailable(it) if it.k3s_embedded => detail(format_args!(
                 "k3s' embedded etcd owns 2379-2382: choose other ports in network, or move k3s to this etcd"
             )),

@@ -2,6 +2,7 @@
 //!
 //! Everything that a lab started ends with it, by the ids that it recorded.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -41,20 +42,40 @@ pub fn version_of(dir: &Path) -> String {
         .to_owned()
 }
 
-/// Ports that are free now.
-pub fn free_ports() -> [u16; 3] {
-    let sockets = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-    sockets.map(|it| it.local_addr().unwrap().port())
+/// Ports that are free, and stay so while their etcd is away: below those that the kernel gives to
+/// clients, and claimed for as long as the files are open, whoever else runs these tests.
+pub fn free_ports() -> ([u16; 3], Vec<fs::File>) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let claims = std::env::temp_dir().join("etcd-operator-test-ports");
+    fs::create_dir_all(&claims).unwrap();
+    let first = std::process::id().wrapping_mul(61);
+    let mut found = Vec::new();
+    let mut files = Vec::new();
+    while found.len() < 3 {
+        let number = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(10_240 + number % 20_000).unwrap();
+        let claim = fs::File::create(claims.join(port.to_string())).unwrap();
+        if claim.try_lock().is_ok() && std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            found.push(port);
+            files.push(claim);
+        }
+    }
+    (found.try_into().unwrap(), files)
 }
 
 /// One host.
 pub struct Lab {
+    /// The cluster's.
+    pub name: String,
     pub root: PathBuf,
     pub etcd: PathBuf,
     pub version: String,
     pub ports: [u16; 3],
+    _claims: Vec<fs::File>,
     /// What goes below `spec:`, besides version and network.
     pub spec: String,
+    /// The directory that the document names, instead of the operator's own.
+    storage: Option<PathBuf>,
     agent: Option<Child>,
     /// Environment of the agent, such as a faked clock.
     pub environment: Vec<(String, String)>,
@@ -75,16 +96,20 @@ impl Lab {
         fs::write(root.join("run/systemd/timesync/synchronized"), "").unwrap();
         let etcd = etcd_dir(line);
         let version = version_of(&etcd);
+        let (ports, claims) = free_ports();
         let mut spec = String::new();
-        if ["tmpfs", "overlayfs"].contains(&filesystem(&root).as_str()) {
+        if is_unsafe(&root) {
             spec.push_str("  storage: {unsafeFilesystem: allow}\n");
         }
         let lab = Lab {
+            name: "lab".to_owned(),
             root,
             etcd,
             version,
-            ports: free_ports(),
+            ports,
+            _claims: claims,
             spec,
+            storage: None,
             agent: None,
             environment: Vec::new(),
         };
@@ -99,11 +124,23 @@ impl Lab {
     pub fn document(&self) -> String {
         let [client, peer, metrics] = self.ports;
         format!(
-            "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\nmetadata:\n  name: lab\nspec:\n  \
+            "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\nmetadata:\n  name: {}\nspec:\n  \
              version: {}\n  network: {{clientPort: {client}, peerPort: {peer}, metricsPort: {metrics}, \
              listenAddresses: [127.0.0.1]}}\n{}",
-            self.version, self.spec
+            self.name, self.version, self.spec
         )
+    }
+
+    /// The data lies in this directory, which the document names.
+    pub fn store_at(&mut self, dir: &Path) {
+        let accept = if is_unsafe(&self.root) {
+            ", unsafeFilesystem: allow"
+        } else {
+            ""
+        };
+        self.spec = format!("  storage: {{path: {}{accept}}}\n", dir.display());
+        self.storage = Some(dir.to_owned());
+        self.write_document();
     }
 
     pub fn write_document(&self) {
@@ -124,7 +161,10 @@ impl Lab {
 
     /// etcd's data directory.
     pub fn data(&self, path: &str) -> PathBuf {
-        self.lib("member/data").join(path)
+        let dir = self.storage.clone();
+        dir.unwrap_or_else(|| self.lib("member"))
+            .join("data")
+            .join(path)
     }
 
     /// Runs a command of the operator to its end.
@@ -251,6 +291,18 @@ impl Lab {
         )
     }
 
+    /// How long etcd's own log is.
+    pub fn log_length(&self) -> u64 {
+        fs::metadata(self.lib("member/log/etcd.log")).map_or(0, |it| it.len())
+    }
+
+    /// etcd has logged this behind that length.
+    pub fn logged_since(&self, length: u64, words: &str) -> bool {
+        let whole = fs::read(self.lib("member/log/etcd.log")).unwrap_or_default();
+        let new = whole.get(usize::try_from(length).unwrap()..);
+        text(new.unwrap_or_default()).contains(words)
+    }
+
     /// The process that the guard recorded.
     pub fn etcd_pid(&self) -> Option<u32> {
         let record: Value =
@@ -348,11 +400,52 @@ impl Lab {
             .count()
     }
 
+    /// The sha256 of every file in the data directory, by its path.
+    pub fn fingerprints(&self) -> BTreeMap<PathBuf, String> {
+        let mut found = BTreeMap::new();
+        let mut folders = vec![self.data("")];
+        while let Some(folder) = folders.pop() {
+            // A directory that is not there has no files.
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                if entry.file_type().unwrap().is_dir() {
+                    folders.push(entry.path());
+                } else {
+                    let bytes = fs::read(entry.path()).unwrap();
+                    found.insert(entry.path(), etcd_operator::state::sha256(&bytes));
+                }
+            }
+        }
+        found
+    }
+
+    /// Starts of etcd since it last served.
+    pub fn starts(&self) -> usize {
+        let record = fs::read(self.run("starts.json")).unwrap_or_default();
+        serde_json::from_slice::<Value>(&record)
+            .ok()
+            .and_then(|it| Some(it["starts"].as_array()?.len()))
+            .unwrap_or(0)
+    }
+
     /// Runs the guard as a service manager would; its exit code and words.
     pub fn guard(&self) -> (i32, String) {
+        self.guard_as(false)
+    }
+
+    /// Runs the guard as a service manager would, or as the process driver does.
+    pub fn guard_as(&self, detach: bool) -> (i32, String) {
+        self.guard_with(detach, &[])
+    }
+
+    /// The same in such an environment.
+    pub fn guard_with(&self, detach: bool, environment: &[(&str, &str)]) -> (i32, String) {
+        let log = self.log_length();
         #[expect(clippy::zombie_processes, reason = "waited for wherever this returns")]
         let mut child = Command::new(OPERATOR)
-            .args(["guard", "--root"])
+            .arg("guard")
+            .args(detach.then_some("--detach"))
+            .envs(environment.iter().copied())
+            .arg("--root")
             .arg(&self.root)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -371,15 +464,11 @@ impl Lab {
                     .unwrap();
                 return (status.code().unwrap_or(-1), words);
             }
-            // It became etcd: that is an answer too.
-            let comm = fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap_or_default();
-            if comm.trim() == "etcd" {
-                std::thread::sleep(Duration::from_millis(300));
-                if child.try_wait().unwrap().is_none() {
-                    child.kill().unwrap();
-                    child.wait().unwrap();
-                    return (0, "etcd started".to_owned());
-                }
+            // It became etcd, which serves: that is an answer too.
+            if self.logged_since(log, "ready to serve client requests") {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                return (0, "etcd started".to_owned());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -430,6 +519,11 @@ pub fn condition<'a>(status: &'a Value, kind: &str) -> (&'a str, &'a str) {
 
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The operator refuses it for data.
+fn is_unsafe(path: &Path) -> bool {
+    ["tmpfs", "overlayfs"].contains(&filesystem(path).as_str())
 }
 
 fn filesystem(path: &Path) -> String {

@@ -14,5 +14,8 @@
 #![allow(dead_code, reason = "the lab has tools for tests to come")]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
+mod damage;
+mod guard;
 mod lab;
 mod life;
+mod tools;

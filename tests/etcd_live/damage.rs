@@ -1,0 +1,311 @@
+//! Rows of the table of crash and loss: each makes the damage to a real etcd's data and sees it
+//! start with every key, or held with a reason that names the damage and the data untouched.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use crate::lab::{Lab, condition};
+use crate::tools::{
+    empty, empty_next_segment, files, flip_bit_in_log, garbage_meta, garbage_pages,
+    truncate_in_last_record, zero_body_of_last_record, zero_second_half_of_log,
+    zero_tail_of_last_record,
+};
+
+const KEYS: u32 = 200;
+/// What lies beside those keys.
+#[derive(Clone, Copy, PartialEq)]
+enum With {
+    Nothing,
+    /// Half of the log are small records.
+    SmallRecords,
+    RaftSnapshots,
+}
+
+/// 200 acknowledged keys; then the operator was killed, and etcd after it.
+fn filled(line: &str, with: With) -> Lab {
+    let mut lab = Lab::new(line);
+    if with == With::RaftSnapshots {
+        lab.spec.push_str("  options: {snapshotCount: 100}\n");
+        lab.write_document();
+    }
+    lab.start_agent();
+    lab.wait_available();
+    lab.fill(KEYS);
+    match with {
+        With::Nothing => {}
+        With::RaftSnapshots => until_snapshots(&lab, 2),
+        With::SmallRecords => {
+            for number in 0..40 {
+                assert!(lab.put("small", &format!("{number:0250}")));
+            }
+        }
+    }
+    lab.kill_agent();
+    lab.kill_etcd();
+    lab
+}
+
+/// Writes until etcd has made so many raft snapshots.
+fn until_snapshots(lab: &Lab, count: usize) {
+    for round in 0.. {
+        if files(&lab.data("member/snap"), "snap").len() >= count {
+            return;
+        }
+        assert!(round < 2000, "no raft snapshot");
+        assert!(lab.put("more", &round.to_string()));
+    }
+}
+
+/// The operator returns, etcd starts, every key is there, and no file is gone.
+fn starts(mut lab: Lab) {
+    let before = lab.fingerprints();
+    lab.start_agent();
+    lab.wait_available();
+    assert_eq!(lab.filled(), KEYS as usize);
+    let after = lab.fingerprints();
+    for path in before.keys().filter(|it| !it.ends_with("db.tmp.1234567")) {
+        assert!(after.contains_key(path), "{} is gone", path.display());
+    }
+}
+
+/// The operator returns and holds with this reason; etcd was started at most once, nothing of the
+/// data changed, and it stays so: the guard refuses too, whoever asks it.
+fn held(mut lab: Lab, reason: &str, by: Seen) {
+    let before = lab.fingerprints();
+    lab.start_agent();
+    let status = lab.wait_hold(reason);
+    assert_eq!(condition(&status, "Available"), ("False", reason));
+    lab.kill_agent();
+    let (code, words) = lab.guard();
+    assert_eq!(code, 3, "{words}");
+    let message = status["plan"]["message"].as_str().unwrap();
+    assert!(words.contains(message), "{words}: {message}");
+    assert_eq!(lab.etcd_pid(), None);
+    assert_eq!(lab.starts(), usize::from(by == Seen::ByEtcd));
+    untouched(&before, &lab.fingerprints(), by, reason);
+}
+
+/// Who saw the damage.
+#[derive(Clone, Copy, PartialEq)]
+enum Seen {
+    /// The guard: etcd was not started.
+    ByGuard,
+    /// etcd, which ended by itself.
+    ByEtcd,
+}
+
+/// etcd opens its database before it reads the log, and commits a transaction of its own to it: where
+/// it sees damage later than that, its failing start has written to that one file, key or no key.
+fn untouched(
+    before: &BTreeMap<PathBuf, String>,
+    after: &BTreeMap<PathBuf, String>,
+    by: Seen,
+    reason: &str,
+) {
+    for (path, hash) in before {
+        let etcds_own = by == Seen::ByEtcd && reason != "DatabaseDamaged" && path.ends_with("db");
+        assert!(after.contains_key(path), "{} is gone", path.display());
+        assert!(
+            after.get(path) == Some(hash) || etcds_own,
+            "{} changed",
+            path.display()
+        );
+    }
+    for path in after.keys() {
+        assert!(before.contains_key(path), "{} is new", path.display());
+    }
+}
+
+fn killed(line: &str) {
+    starts(filled(line, With::Nothing));
+}
+
+fn leftover_of_a_defragmentation(line: &str) {
+    let lab = filled(line, With::Nothing);
+    // etcd removes it by itself ("orphaned defragmentation file"): it is no file of the data.
+    fs::write(lab.data("member/snap/db.tmp.1234567"), [0xA5; 9000]).unwrap();
+    starts(lab);
+}
+
+fn next_segment_empty(line: &str) {
+    let lab = filled(line, With::Nothing);
+    empty_next_segment(&lab);
+    starts(lab);
+}
+
+fn log_cut_in_the_last_record(line: &str) {
+    let lab = filled(line, With::SmallRecords);
+    truncate_in_last_record(&lab);
+    starts(lab);
+}
+
+fn last_record_is_zeros(line: &str) {
+    let lab = filled(line, With::SmallRecords);
+    zero_body_of_last_record(&lab);
+    held(lab, "WalTornWrite", Seen::ByEtcd);
+}
+
+fn last_record_ends_in_zeros(line: &str) {
+    let lab = filled(line, With::SmallRecords);
+    zero_tail_of_last_record(&lab);
+    held(lab, "WalDamaged", Seen::ByEtcd);
+}
+
+fn bit_flipped_in_the_log(line: &str) {
+    let lab = filled(line, With::Nothing);
+    let _ = flip_bit_in_log(&lab);
+    held(lab, "WalDamaged", Seen::ByEtcd);
+}
+
+fn second_half_of_the_log_zeroed(line: &str) {
+    let lab = filled(line, With::SmallRecords);
+    zero_second_half_of_log(&lab);
+    held(lab, "WalDamaged", Seen::ByEtcd);
+}
+
+fn pages_of_the_database_overwritten(line: &str) {
+    let lab = filled(line, With::Nothing);
+    garbage_pages(&lab);
+    held(lab, "DatabaseDamaged", Seen::ByEtcd);
+}
+
+fn both_meta_pages_overwritten(line: &str) {
+    let lab = filled(line, With::Nothing);
+    garbage_meta(&lab);
+    held(lab, "DatabaseDamaged", Seen::ByEtcd);
+}
+
+fn database_gone_and_the_whole_log_there(line: &str) {
+    let lab = filled(line, With::Nothing);
+    fs::remove_file(lab.data("member/snap/db")).unwrap();
+    starts(lab);
+}
+
+fn database_empty_and_the_whole_log_there(line: &str) {
+    let lab = filled(line, With::Nothing);
+    empty(&lab.data("member/snap/db"));
+    starts(lab);
+}
+
+fn database_gone_and_raft_snapshots_there(line: &str) {
+    let lab = filled(line, With::RaftSnapshots);
+    fs::remove_file(lab.data("member/snap/db")).unwrap();
+    held(lab, "DataDirIncomplete", Seen::ByGuard);
+}
+
+fn database_empty_and_raft_snapshots_there(line: &str) {
+    let lab = filled(line, With::RaftSnapshots);
+    empty(&lab.data("member/snap/db"));
+    held(lab, "DataDirIncomplete", Seen::ByGuard);
+}
+
+fn database_older_than_the_raft_snapshot(line: &str) {
+    let mut lab = filled(line, With::RaftSnapshots);
+    let copy = lab.root.join("old-db");
+    fs::copy(lab.data("member/snap/db"), &copy).unwrap();
+    lab.start_agent();
+    lab.wait_available();
+    let have = files(&lab.data("member/snap"), "snap").len();
+    until_snapshots(&lab, have + 2);
+    lab.kill_agent();
+    lab.kill_etcd();
+    fs::copy(copy, lab.data("member/snap/db")).unwrap();
+    held(lab, "DatabaseOlderThanLog", Seen::ByEtcd);
+}
+
+fn newest_raft_snapshot_empty(line: &str) {
+    let mut lab = filled(line, With::RaftSnapshots);
+    let newest = files(&lab.data("member/snap"), "snap").pop().unwrap();
+    empty(&newest);
+    lab.start_agent();
+    lab.wait_available();
+    assert_eq!(lab.filled(), KEYS as usize);
+    let broken = PathBuf::from(format!("{}.broken", newest.display()));
+    assert!(
+        broken.exists() || newest.exists(),
+        "etcd sets it aside by rename"
+    );
+}
+
+fn log_gone_and_the_database_there(line: &str) {
+    let lab = filled(line, With::Nothing);
+    fs::rename(lab.data("member/wal"), lab.root.join("wal-aside")).unwrap();
+    held(lab, "DataDirIncomplete", Seen::ByGuard);
+}
+
+/// A test for each row on a line of etcd.
+macro_rules! rows {
+    ($module:ident $line:literal: $($row:ident)*) => {
+        mod $module {
+            $(#[test]
+            fn $row() {
+                super::$row($line);
+            })*
+        }
+    };
+}
+
+rows!(on_3_6 "3.6":
+    killed
+    leftover_of_a_defragmentation
+    next_segment_empty
+    log_cut_in_the_last_record
+    last_record_is_zeros
+    last_record_ends_in_zeros
+    bit_flipped_in_the_log
+    second_half_of_the_log_zeroed
+    pages_of_the_database_overwritten
+    both_meta_pages_overwritten
+    database_gone_and_the_whole_log_there
+    database_empty_and_the_whole_log_there
+    database_gone_and_raft_snapshots_there
+    database_empty_and_raft_snapshots_there
+    database_older_than_the_raft_snapshot
+    newest_raft_snapshot_empty
+    log_gone_and_the_database_there
+);
+// Where etcd's own words or habits may differ from line to line.
+rows!(on_3_5 "3.5":
+    log_cut_in_the_last_record
+    last_record_is_zeros
+    last_record_ends_in_zeros
+    bit_flipped_in_the_log
+    second_half_of_the_log_zeroed
+    pages_of_the_database_overwritten
+    both_meta_pages_overwritten
+    database_gone_and_the_whole_log_there
+    database_older_than_the_raft_snapshot
+    newest_raft_snapshot_empty
+);
+rows!(on_3_7 "3.7":
+    log_cut_in_the_last_record
+    last_record_is_zeros
+    last_record_ends_in_zeros
+    bit_flipped_in_the_log
+    second_half_of_the_log_zeroed
+    pages_of_the_database_overwritten
+    both_meta_pages_overwritten
+    database_gone_and_the_whole_log_there
+    database_older_than_the_raft_snapshot
+    newest_raft_snapshot_empty
+);
+
+/// Damage is held after the first failed start. It ends when the data changes, or when a person
+/// asks for another try.
+#[test]
+fn damage_is_held_until_the_data_changes_or_a_person_asks() {
+    let mut lab = filled("3.6", With::Nothing);
+    let undo = flip_bit_in_log(&lab);
+    lab.start_agent();
+    lab.wait_hold("WalDamaged");
+    assert_eq!(lab.starts(), 1);
+    let log = lab.log_length();
+    lab.signal_agent("HUP");
+    lab.wait("another try, and the hold again", |it| {
+        lab.logged_since(log, "crc mismatch") && it["plan"]["hold"] == "WalDamaged"
+    });
+    undo();
+    lab.wait_available();
+    assert_eq!(lab.filled(), KEYS as usize);
+}
