@@ -115,6 +115,8 @@ struct Memory {
     write_proven: Option<u32>,
     /// The last attempt's answer.
     last_write: Option<Writing>,
+    /// The last attempt to regain space that was not enough, and when (seconds since boot).
+    regain: Option<(crate::observed::Regain, u64)>,
     /// A pass before.
     numbers: Option<crate::etcd::metrics::Numbers>,
     /// What timedated said, and when (seconds since boot).

@@ -389,6 +389,10 @@ fn certificates_valid(observed: &Observed) -> Condition {
             "NotYetValid",
             "a certificate is not valid yet: the clock went back",
         ),
+        _ if !certificates.authorities_usable => no(
+            "AuthorityDamaged",
+            "a CA cannot be read or sign, so nothing can be renewed",
+        ),
         Pairs::AddressesDiffer | Pairs::Usable => match &certificates.issued_earliest {
             Some((name, end))
                 if end.seconds_since(observed.now) <= certificate::WARN_BEFORE_SECONDS =>

@@ -17,11 +17,11 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Agent, AgentError};
+use super::{Agent, AgentError, apply};
+use crate::member::place;
 use crate::paths::Paths;
 use crate::runtime::reconcile;
 use crate::spec::ClusterSpec;
-use crate::tls::Validity;
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,12 +156,8 @@ impl Agent {
             }
             Request::Issue(name) => {
                 let observed = self.gather(spec).await;
-                let validity = match observed.clock {
-                    crate::observed::Clock::Trusted => {
-                        Validity::trusted(observed.now, spec.leaf_seconds)
-                    }
-                    _ => Validity::provisional(observed.now, spec.leaf_seconds),
-                };
+                let place = place::resolve(&self.paths, spec);
+                let validity = apply::validity(spec, &observed, &place);
                 self.certificates
                     .issue(&name, validity)
                     .map_err(|error| error.to_string())

@@ -14,5 +14,11 @@
 #![allow(dead_code, reason = "the lab has tools for tests to come")]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
+mod certificates;
+mod disk;
+mod health;
+mod input;
 mod lab;
 mod life;
+mod telemetry;
+mod tuning;
