@@ -181,7 +181,10 @@ fn storage_and_limits(spec: &ClusterSpec, line: Line, place: &Place<'_>, put: &m
     put(catchup, &tuning.catchup_entries.to_string());
     put("backend-batch-interval", &tuning.batch_interval.to_string());
     put("max-wals", &tuning.max_wals.to_string());
-    put("max-snapshots", &tuning.max_snapshots.to_string());
+    if line == Line::V3_5 {
+        // Deprecated since: newer lines keep the number that they need themselves.
+        put("max-snapshots", &tuning.max_snapshots.to_string());
+    }
     if let Some(bytes) = spec.options.max_request_bytes {
         put("max-request-bytes", &bytes.to_string());
     }
