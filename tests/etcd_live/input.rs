@@ -23,7 +23,7 @@ fn a_document_that_is_none_ends_the_agent_with_2_and_says_why() {
             fs::write(path, "- one\n- two\n").unwrap()
         }),
         ("not UTF-8", |path| fs::write(path, b"a: \xff\xfe").unwrap()),
-        ("one document", |path| {
+        ("second document", |path| {
             let one = fs::read_to_string(path).unwrap();
             fs::write(path, format!("{one}---\n{one}")).unwrap();
         }),
@@ -118,6 +118,7 @@ fn data_on_a_file_system_in_memory_is_refused_unless_the_document_accepts_it() {
         "path: {}, quota: 16Mi, unsafeFilesystem: allow",
         tmpfs.0.display()
     ));
+    lab.wait("the agent", |it| it["host"]["operator"]["pid"].is_u64());
     lab.signal_agent("HUP");
     lab.wait_available();
 }
@@ -147,17 +148,14 @@ fn a_full_disk_loses_nothing_and_heals_when_there_is_room() {
     let mut lab = Lab::new("3.6");
     // The whole state lies on it: records, certificates, logs and data.
     let state = disk.path.join("state");
-    fs::rename(lab.lib(""), &state)
-        .or_else(|_| {
-            run(
-                "cp",
-                &["-a", lab.lib("").to_str().unwrap(), state.to_str().unwrap()],
-            )
-            .map(|_| ())
-        })
-        .unwrap();
-    let _ = fs::remove_dir_all(lab.lib("."));
-    std::os::unix::fs::symlink(&state, lab.root.join("var/lib/etcd-operator")).unwrap();
+    let lib = lab.root.join("var/lib/etcd-operator");
+    run(
+        "cp",
+        &["-a", lib.to_str().unwrap(), state.to_str().unwrap()],
+    )
+    .unwrap();
+    fs::remove_dir_all(&lib).unwrap();
+    std::os::unix::fs::symlink(&state, &lib).unwrap();
     lab.storage("quota: 16Mi");
     let ballast = disk.fill();
     lab.start_agent();
