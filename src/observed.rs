@@ -18,6 +18,8 @@ pub struct Observed {
     pub authority: Authority,
     /// etcd's member list.
     pub membership: Membership,
+    /// Why the last pass could not be carried out, if it could not.
+    pub failed: Option<Detail>,
     /// The members that this process runs: its own host's, or its pods.
     pub instances: heapless::Vec<Instance, MEMBERS_MAX>,
 }

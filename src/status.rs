@@ -334,6 +334,9 @@ fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
     {
         return yes(hold.reason(), detail(format_args!("{hold}")));
     }
+    if let Some(why) = &observed.failed {
+        return yes("StepFailed", why.clone());
+    }
     for instance in &observed.instances {
         if instance.service.alarms.no_space {
             return yes("NoSpace", detail(format_args!("the quota is reached")));

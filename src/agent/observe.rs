@@ -84,6 +84,7 @@ impl Agent {
             clock,
             authority: Authority::Cluster,
             membership,
+            failed: self.memory.failed.clone(),
             instances,
         }
     }

@@ -20,7 +20,6 @@ use tokio::sync::{mpsc, oneshot};
 use super::{Agent, AgentError, apply};
 use crate::member::place;
 use crate::paths::Paths;
-use crate::runtime::reconcile;
 use crate::spec::ClusterSpec;
 
 /// What can be asked.
@@ -144,9 +143,7 @@ impl Agent {
         let answer = match question.request {
             Request::Status => {
                 // One more pass, so that the answer is of now and what is due is done.
-                if let Err(error) = reconcile(self, spec).await {
-                    self.log_once(&error.to_string());
-                }
+                self.pass(spec).await;
                 match &self.memory.published {
                     Some(report) => {
                         serde_json::to_string(report).map_err(|error| error.to_string())

@@ -4,7 +4,6 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::Duration;
 
 use crate::disk::{Disk, may_mount, run};
 use crate::lab::{Lab, condition, text};
@@ -159,8 +158,14 @@ fn a_full_disk_loses_nothing_and_heals_when_there_is_room() {
     lab.storage("quota: 16Mi");
     let ballast = disk.fill();
     lab.start_agent();
-    let status = lab.wait("told", |_| lab.log().contains("No space left on device"));
+    let full = |it: &serde_json::Value| {
+        it["conditions"]
+            .to_string()
+            .contains("No space left on device")
+    };
+    let status = lab.wait("told", full);
     assert_eq!(condition(&status, "Available").0, "False");
+    assert_eq!(condition(&status, "Degraded"), ("True", "StepFailed"));
     fs::remove_file(&ballast).unwrap();
     lab.wait_available();
     assert!(lab.put("kept", "yes"));
@@ -177,11 +182,12 @@ fn a_full_disk_loses_nothing_and_heals_when_there_is_room() {
         .map(|(role, it)| it.unwrap_or_else(|_| panic!("{role}")));
     lab.add("options: {snapshotCount: 4321}");
     lab.start_agent();
-    lab.wait("told", |it| condition(it, "Available").0 == "False");
-    std::thread::sleep(Duration::from_secs(3));
+    let status = lab.wait("told", full);
+    assert_eq!(condition(&status, "Available").0, "False");
     assert_eq!(fs::read(lab.lib("member/identity.json")).unwrap(), identity);
     fs::remove_file(&ballast).unwrap();
-    lab.wait_available();
+    let status = lab.wait_available();
+    assert_eq!(condition(&status, "Degraded").0, "False");
     assert_eq!(lab.get("kept").as_deref(), Some("yes"));
     let conf = fs::read_to_string(lab.lib("member/etcd.conf.yaml")).unwrap();
     assert!(conf.contains("snapshot-count: 4321"));
