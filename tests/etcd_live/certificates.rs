@@ -151,10 +151,10 @@ fn a_broken_or_missing_pair_is_replaced_and_the_old_one_kept_aside() {
             fs::copy(server_file(lab, "peer.key"), server_file(lab, "server.key")).unwrap();
         }),
         ("no key", |lab| {
-            fs::remove_file(server_file(lab, "operator.key")).unwrap()
+            fs::remove_file(server_file(lab, "operator.key")).unwrap();
         }),
         ("no generation", |lab| {
-            fs::remove_file(lab.lib("tls/current")).unwrap()
+            fs::remove_file(lab.lib("tls/current")).unwrap();
         }),
     ];
     let (lab, pid) = born(&[]);

@@ -19,7 +19,7 @@ fn a_document_that_is_none_ends_the_agent_with_2_and_says_why() {
         }),
         ("is empty", |path| fs::write(path, " \n").unwrap()),
         ("allowed is a map", |path| {
-            fs::write(path, "- one\n- two\n").unwrap()
+            fs::write(path, "- one\n- two\n").unwrap();
         }),
         ("not UTF-8", |path| fs::write(path, b"a: \xff\xfe").unwrap()),
         ("second document", |path| {
@@ -69,17 +69,19 @@ fn a_taken_port_is_a_hold_that_names_who_has_it_and_heals_when_it_is_free() {
     }
 }
 
+/// A file system in memory, unmounted when it is dropped.
+struct Tmpfs(std::path::PathBuf);
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = run("umount", &["-l", self.0.to_str().unwrap()]);
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
 #[test]
 fn data_on_a_file_system_in_memory_is_refused_unless_the_document_accepts_it() {
     if !may_mount() {
         return;
-    }
-    struct Tmpfs(std::path::PathBuf);
-    impl Drop for Tmpfs {
-        fn drop(&mut self) {
-            let _ = run("umount", &["-l", self.0.to_str().unwrap()]);
-            let _ = fs::remove_dir(&self.0);
-        }
     }
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tmpfs-{}", std::process::id()));
     fs::create_dir_all(&path).unwrap();
@@ -177,9 +179,6 @@ fn a_full_disk_loses_nothing_and_heals_when_there_is_room() {
     lab.kill_agent();
     lab.kill_etcd();
     let identity = fs::read(lab.lib("member/identity.json")).unwrap();
-    lab.certificates()
-        .leaves()
-        .map(|(role, it)| it.unwrap_or_else(|_| panic!("{role}")));
     lab.add("options: {snapshotCount: 4321}");
     lab.start_agent();
     let status = lab.wait("told", full);

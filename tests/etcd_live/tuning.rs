@@ -151,9 +151,10 @@ fn transaction(lab: &Lab, operations: usize) -> String {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let puts: String = (0..operations)
-        .map(|it| format!("put t/{it} x\n"))
-        .collect();
+    let mut puts = String::new();
+    for it in 0..operations {
+        let _ = std::fmt::Write::write_fmt(&mut puts, format_args!("put t/{it} x\n"));
+    }
     std::io::Write::write_all(
         &mut child.stdin.take().unwrap(),
         format!("\n{puts}\n\n").as_bytes(),
