@@ -114,12 +114,16 @@ struct Memory {
     write_proven: Option<u32>,
     /// The last attempt's answer.
     last_write: Option<Writing>,
+    /// The last attempt to regain space that was not enough, and when (seconds since boot).
+    regain: Option<(crate::observed::Regain, u64)>,
     /// A pass before.
     numbers: Option<crate::etcd::metrics::Numbers>,
     /// What timedated said, and when (seconds since boot).
     kernel_synchronised: Option<(bool, u64)>,
     /// For transition times, and so that only changes are told.
     published: Option<Report>,
+    /// Why the last pass could not be carried out.
+    failed: Option<crate::cluster::Detail>,
     /// The last refusal or hold that was logged.
     told: Option<String>,
     /// How often the document was read; 0 in a command that runs without an agent.
@@ -191,6 +195,22 @@ impl Agent {
         }
     }
 
+    /// One pass; a failure is logged once, stands in the next status, and is tried again.
+    async fn pass(&mut self, spec: &ClusterSpec) -> Duration {
+        match reconcile(self, spec).await {
+            Ok(wait) => {
+                self.memory.failed = None;
+                wait
+            }
+            Err(error) => {
+                let text = chain(&error);
+                self.log_once(&text);
+                self.memory.failed = Some(crate::cluster::detail(format_args!("{text}")));
+                Duration::from_secs(1)
+            }
+        }
+    }
+
     /// One look and no act: what a command prints where no agent runs.
     pub async fn look(&mut self, spec: &ClusterSpec) -> Report {
         let observed = self.observe(spec).await;
@@ -256,18 +276,14 @@ pub async fn run(
     let (sender, mut questions) = mpsc::channel(8);
     let _socket = socket::serve(paths, sender)?;
     let mut agent = Agent::new(paths, telemetry);
-    agent.place_guard()?;
+    if let Err(error) = agent.place_guard() {
+        agent.log_once(&chain(&error)); // tried again with every start of etcd
+    }
     let mut spec = spec;
     agent.memory.generation = 1;
     tracing::info!(cluster = %spec.name, size = spec.size, document = %config.display(), "operator started");
     loop {
-        let wait = match reconcile(&mut agent, &spec).await {
-            Ok(wait) => wait,
-            Err(error) => {
-                agent.log_once(&chain(&error));
-                Duration::from_secs(1)
-            }
-        };
+        let wait = agent.pass(&spec).await;
         let death = agent.driver.death();
         let wake = tokio::select! {
             () = tokio::time::sleep(wait) => Wake::Time,

@@ -1,7 +1,7 @@
 //! The file system under the data: its kind, its room, and whether it takes writes at all.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -46,13 +46,26 @@ fn nearest(path: &Path) -> Option<PathBuf> {
     path.ancestors().find(|it| it.exists()).map(Path::to_owned)
 }
 
+type Answer = Result<(), rustix::io::Errno>;
+
+/// The question that was not answered in time. At most one thread waits for a frozen file system,
+/// however long it stays so.
+static UNANSWERED: Mutex<Option<(PathBuf, mpsc::Receiver<Answer>)>> = Mutex::new(None);
+
 /// Whether the file system takes writes, without writing: the kernel asks for write access to the
 /// mount before it looks for the name that shall be removed, so that a frozen file system blocks,
 /// a read-only one says so, and a sound one finds no such name.
 pub fn writable(dir: &Path, deadline: Duration) -> Writable {
+    let mut unanswered = UNANSWERED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((path, receiver)) = unanswered.take()
+        && path == dir
+        && receiver.try_recv() == Err(mpsc::TryRecvError::Empty)
+    {
+        *unanswered = Some((path, receiver));
+        return Writable::Stalled;
+    }
     let (sender, receiver) = mpsc::channel();
     let name = dir.join(".etcd-operator-no-such-file");
-    // A frozen file system keeps this thread until it thaws; the caller asks again only then.
     let spawned = thread::Builder::new().stack_size(64 * 1024).spawn(move || {
         let _ = sender.send(rustix::fs::unlink(&name));
     });
@@ -63,14 +76,52 @@ pub fn writable(dir: &Path, deadline: Duration) -> Writable {
         Ok(Err(error)) if error == rustix::io::Errno::ROFS => Writable::ReadOnly,
         Ok(Err(error)) if error == rustix::io::Errno::NOTDIR => Writable::Missing,
         Ok(_) if !dir.is_dir() => Writable::Missing,
+        Ok(_) if turned_read_only(dir) => Writable::ReadOnly,
         Ok(_) => Writable::Yes,
-        Err(_) => Writable::Stalled,
+        Err(_) => {
+            *unanswered = Some((dir.to_owned(), receiver));
+            Writable::Stalled
+        }
     }
+}
+
+/// Whether the kernel stopped writing after an error. Newer ones leave the mount writable by name
+/// and refuse each write; then only the options of the file system tell.
+fn turned_read_only(dir: &Path) -> bool {
+    let Ok(stat) = rustix::fs::stat(dir) else {
+        return false;
+    };
+    let (major, minor) = (
+        rustix::fs::major(stat.st_dev),
+        rustix::fs::minor(stat.st_dev),
+    );
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts
+        .lines()
+        .any(|line| says_read_only(line, &format!("{major}:{minor}")))
+}
+
+/// Whether a line of `mountinfo` is of this device and its last field, the file system's own
+/// options, says that nothing is written.
+fn says_read_only(line: &str, device: &str) -> bool {
+    line.split_ascii_whitespace().nth(2) == Some(device)
+        && line
+            .rsplit(' ')
+            .next()
+            .is_some_and(|it| it.split(',').any(|it| it == "emergency_ro" || it == "ro"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_system_that_was_stopped_by_an_error_is_read_only() {
+        let line = "42 27 7:0 / /data rw,relatime - ext4 /dev/loop0 rw,errors=remount-ro";
+        assert!(!says_read_only(line, "7:0"));
+        assert!(says_read_only(&format!("{line},emergency_ro"), "7:0"));
+        assert!(!says_read_only(&format!("{line},emergency_ro"), "7:1"));
+    }
 
     #[test]
     fn proc_is_no_place_for_data_and_a_disk_is_one() {

@@ -18,6 +18,8 @@ pub struct Observed {
     pub authority: Authority,
     /// etcd's member list.
     pub membership: Membership,
+    /// Why the last pass could not be carried out, if it could not.
+    pub failed: Option<Detail>,
     /// The members that this process runs: its own host's, or its pods.
     pub instances: heapless::Vec<Instance, MEMBERS_MAX>,
 }
@@ -83,6 +85,21 @@ pub struct Instance {
     pub refused: Option<Refusal>,
     /// The disk was moved to another machine since the cluster was born: a warning only.
     pub machine_changed: bool,
+    /// The last attempt to regain space, while the NOSPACE alarm stands.
+    pub regain: Option<Regain>,
+}
+
+/// An attempt to regain space that was not enough (rule D28).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Regain {
+    /// The store's revision then.
+    pub revision: i64,
+    /// The part of the database in use afterwards, in bytes.
+    pub in_use: u64,
+    /// How many there were since the alarm was raised.
+    pub attempts: u32,
+    /// Seconds since then.
+    pub seconds: u64,
 }
 
 /// A member's process.
@@ -140,6 +157,8 @@ pub struct Certificates {
     pub not_after: Timestamp,
     /// The earliest end of the CAs.
     pub authority_not_after: Timestamp,
+    /// The CAs can sign, or there are none yet. A damaged one is never replaced by itself.
+    pub authorities_usable: bool,
     /// A client of the document has no usable certificate, or a renewal is due.
     pub clients_due: bool,
     /// The client certificate that runs out first among those of `certs issue`.

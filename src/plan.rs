@@ -7,6 +7,7 @@
 pub mod certificate;
 mod membership;
 pub mod permit;
+pub mod space;
 mod words;
 
 use core::time::Duration;
@@ -127,6 +128,15 @@ pub enum Hold {
     ForeignCluster(ClusterId),
     /// The quota was reached and the document asks to wait.
     NoSpace,
+    /// The quota was reached, and what fills it is no garbage.
+    LiveDataFillsQuota {
+        /// Live data in bytes.
+        in_use: u64,
+        /// The quota in bytes.
+        quota: u64,
+    },
+    /// A CA cannot sign, so nothing can be renewed; what runs goes on.
+    AuthorityDamaged,
     /// Members disagree on the data. Never disarmed without evidence (rule A8).
     Corrupt,
 }
@@ -239,11 +249,9 @@ fn start_steps(
             });
         }
     }
-    if let Some(reason) = certificate::mint(&instance.certificates, observed) {
-        steps.push(Upkeep::MintCertificates(reason));
-    }
-    if instance.certificates.clients_due {
-        steps.push(Upkeep::MintClients);
+    let certificates = certificate_steps(observed, instance, steps);
+    if facts.certificates == start::CertificatesUsable::No {
+        certificates.clone()?;
     }
     if instance.restart_in > 0 {
         // Waiting is part of progressing, unless the guard said why it refused.
@@ -253,6 +261,24 @@ fn start_steps(
         };
     }
     steps.push(Upkeep::Start(start));
+    certificates
+}
+
+/// New leaves are picked up at the next handshake: they need no permit (rule D38).
+fn certificate_steps(
+    observed: &Observed,
+    instance: &Instance,
+    steps: &mut Steps<'_>,
+) -> Result<(), Hold> {
+    if !instance.certificates.authorities_usable {
+        return Err(Hold::AuthorityDamaged);
+    }
+    if let Some(reason) = certificate::mint(&instance.certificates, observed) {
+        steps.push(Upkeep::MintCertificates(reason));
+    }
+    if instance.certificates.clients_due {
+        steps.push(Upkeep::MintClients);
+    }
     Ok(())
 }
 
@@ -311,13 +337,7 @@ fn running_steps(
     if instance.facts.writable == Writable::Stalled {
         return Ok(());
     }
-    // New leaves are picked up at the next handshake: they need no permit (rule D38).
-    if let Some(reason) = certificate::mint(&instance.certificates, observed) {
-        steps.push(Upkeep::MintCertificates(reason));
-    }
-    if instance.certificates.clients_due {
-        steps.push(Upkeep::MintClients);
-    }
+    let certificates = certificate_steps(observed, instance, steps);
     if let (Some((cluster, _)), Some(details)) =
         (identity.and_then(|it| it.served), service.details)
         && details.cluster != cluster
@@ -331,6 +351,7 @@ fn running_steps(
         if !spec.repair_no_space {
             return Err(Hold::NoSpace);
         }
+        space::worth_trying(instance)?;
         let permit = permit::to_interrupt(
             &observed.membership,
             member,
@@ -347,7 +368,8 @@ fn running_steps(
             steps.push(Upkeep::RecordServed);
         }
     }
-    restart_steps(spec, observed, instance, steps)
+    restart_steps(spec, observed, instance, steps)?;
+    certificates
 }
 
 /// A restart happens only because the document was edited, never because this operator would

@@ -342,6 +342,9 @@ fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
     {
         return yes(hold.reason(), detail(format_args!("{hold}")));
     }
+    if let Some(why) = &observed.failed {
+        return yes("StepFailed", why.clone());
+    }
     for instance in &observed.instances {
         if instance.service.alarms.no_space {
             return yes("NoSpace", detail(format_args!("the quota is reached")));
@@ -396,6 +399,10 @@ fn certificates_valid(observed: &Observed) -> Condition {
         Pairs::NotYetValid => no(
             "NotYetValid",
             "a certificate is not valid yet: the clock went back",
+        ),
+        _ if !certificates.authorities_usable => no(
+            "AuthorityDamaged",
+            "a CA cannot be read or sign, so nothing can be renewed",
         ),
         Pairs::AddressesDiffer | Pairs::Usable => match &certificates.issued_earliest {
             Some((name, end))

@@ -234,7 +234,7 @@ impl Certificates {
 
     /// Makes a certificate for a client and puts it in its place.
     pub fn issue(&self, name: &str, validity: Validity) -> Result<ClientFiles, TlsError> {
-        if name == OPERATOR || name.len() > 63 || !is_dns_label(name) {
+        if !is_client_name(name) {
             return Err(TlsError::ClientName(name.to_owned()));
         }
         let authority = mint::Authority::load(&self.dir.join("client-ca"))?;
@@ -298,6 +298,14 @@ impl Certificates {
         leaf_of(&files.cert, &files.key, &files.ca)
     }
 
+    /// Whether both CAs can sign, or are still to be made.
+    pub fn authorities_usable(&self) -> bool {
+        ["peer-ca", "client-ca"].iter().all(|it| {
+            let path = self.dir.join(it);
+            !path.exists() || mint::Authority::load(&path).is_ok()
+        })
+    }
+
     /// When the CA that ends first ends.
     pub fn authority_not_after(&self) -> Option<Timestamp> {
         ["peer-ca", "client-ca"]
@@ -326,6 +334,11 @@ impl Certificates {
         state::sync_dir(path.parent().unwrap_or(&self.dir))?;
         Ok(())
     }
+}
+
+/// Whether a certificate may be issued to this name.
+pub fn is_client_name(name: &str) -> bool {
+    name != OPERATOR && name.len() <= 63 && is_dns_label(name)
 }
 
 /// Points a symbolic link at a directory, at once: a handshake sees the old pair or the new one.

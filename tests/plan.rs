@@ -18,7 +18,8 @@ use std::path::Path;
 use etcd_operator::cluster::{ClusterId, Health, MemberSet, Role, Timestamp};
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading, Service, Writing,
+    Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading, Regain, Service,
+    Writing,
 };
 use etcd_operator::plan::plan;
 use etcd_operator::spec::{ClusterSpec, Settings};
@@ -187,6 +188,23 @@ impl Scene {
             ("write", why) => service.write = Writing::Failed(why.try_into().unwrap()),
             ("alarm", "nospace") => service.alarms.no_space = true,
             ("alarm", "corrupt") => service.alarms.corrupt = true,
+            ("regained-too-little", seconds) => {
+                let seconds = seconds.parse().unwrap();
+                let attempt = Regain {
+                    revision: 10,
+                    in_use: 900 << 20,
+                    attempts: 1,
+                    seconds,
+                };
+                service.alarms.no_space = true;
+                service.details.as_mut().unwrap().db_in_use = 900 << 20;
+                self.host().regain = Some(attempt);
+            }
+            ("deleted-since", _) => {
+                let details = service.details.as_mut().unwrap();
+                details.revision += 1;
+                details.db_in_use = 100 << 20;
+            }
             ("proposals", "stuck") => service.proposals = Proposals::Stuck,
             ("cluster", "another") => service.details.as_mut().unwrap().cluster = ClusterId(0xbad),
             ("version", version) => {
@@ -205,11 +223,15 @@ impl Scene {
 
     fn certificates_word(&mut self, key: &str, value: &str) {
         let now = NOW;
+        if ["expired", "not-yet-valid", "broken"].contains(&key) {
+            self.host().facts.certificates = CertificatesUsable::No;
+        }
         let certificates = &mut self.host().certificates;
         match (key, value) {
             ("expired", _) => certificates.pairs = Pairs::Expired,
             ("not-yet-valid", _) => certificates.pairs = Pairs::NotYetValid,
             ("broken", _) => certificates.pairs = Pairs::Broken,
+            ("authority-damaged", _) => certificates.authorities_usable = false,
             ("addresses-differ", _) => certificates.pairs = Pairs::AddressesDiffer,
             ("provisional", _) => {
                 certificates.provisional = true;

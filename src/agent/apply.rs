@@ -10,17 +10,14 @@ use crate::etcd::{client, store};
 use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, IdentityFile, Launch};
 use crate::member::{facts, starts};
-use crate::observed::{Clock, Observed, Process, Writing};
+use crate::observed::{Clock, Observed, Process, Regain, Writing};
 use crate::plan::permit::{Declared, Grounds, Permit, to_interrupt};
+use crate::plan::space::REGAINED_PERCENT;
 use crate::plan::{Plan, Upkeep};
 use crate::spec::ClusterSpec;
 use crate::state::{self, StateError};
 use crate::tls::{Leaves, Validity};
 use crate::version::Version;
-
-/// After defragmenting, the database must be below this share of the quota before writes are
-/// accepted again (rule D28).
-const REGAINED_PERCENT: u64 = 80;
 
 impl Agent {
     /// Carries out a plan.
@@ -265,20 +262,29 @@ impl Agent {
             }
         };
         let instance = observed.instances.first();
-        let member = instance
-            .and_then(|it| it.service.details)
-            .map(|it| it.member);
+        let details = instance.and_then(|it| it.service.details);
         let quota = instance
             .and_then(|it| it.facts.identity.as_ref())
             .map(|it| it.quota);
-        let (Some(client), Some(member), Some(quota)) =
-            (self.memory.client.as_mut(), member, quota)
+        let (Some(client), Some(details), Some(quota)) =
+            (self.memory.client.as_mut(), details, quota)
         else {
             return Ok(());
         };
+        // Counted before it is made: one that fails half-way is not repeated with every pass.
+        let attempts = self.memory.regain.map_or(0, |(it, _)| it.attempts);
+        let mut attempt = Regain {
+            revision: details.revision,
+            in_use: details.db_in_use,
+            attempts: attempts.saturating_add(1),
+            seconds: 0,
+        };
+        self.memory.regain = Some((attempt, clock::since_boot().as_secs()));
         let (size, in_use) = client::compact_and_defragment(client)
             .await
             .map_err(failed("compact and defragment"))?;
+        attempt.in_use = in_use;
+        self.memory.regain = Some((attempt, clock::since_boot().as_secs()));
         tracing::info!(size, in_use, quota, "compacted and defragmented");
         if size > quota / 100 * REGAINED_PERCENT {
             return Err(AgentError::Etcd {
@@ -290,9 +296,10 @@ impl Agent {
                 ),
             });
         }
-        client::disarm_no_space(client, member)
+        client::disarm_no_space(client, details.member)
             .await
             .map_err(failed("disarm the NOSPACE alarm"))?;
+        self.memory.regain = None;
         // A write must be proven again.
         self.memory.write_proven = None;
         self.memory.last_write = None;
@@ -315,7 +322,7 @@ impl Agent {
 }
 
 /// How long new leaves live: by a trusted clock, or whatever the clock says.
-fn validity(spec: &ClusterSpec, observed: &Observed, place: &HostPlace) -> Validity {
+pub(super) fn validity(spec: &ClusterSpec, observed: &Observed, place: &HostPlace) -> Validity {
     match observed.clock {
         Clock::Trusted => Validity::trusted(observed.now, spec.leaf_seconds),
         Clock::BehindKnown { newest } => Validity::provisional(newest, spec.leaf_seconds),

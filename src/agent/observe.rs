@@ -15,7 +15,7 @@ use crate::member::records::{self, RefusalFile};
 use crate::member::starts;
 use crate::observed::{
     Authority, Certificates, Clock, Instance, Membership, Observed, Pairs, Process, Proposals,
-    Reading, Service, Writing,
+    Reading, Regain, Service, Writing,
 };
 use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN};
 use crate::start::{CertificatesUsable, Facts};
@@ -49,6 +49,7 @@ impl Agent {
             !own.is_empty() && !it.machine_id.is_empty() && it.machine_id != own
         });
         let (service, membership) = self.service(spec, &place, process, &facts).await;
+        let regain = self.regain(&service);
         let refused = if running {
             None
         } else {
@@ -76,6 +77,7 @@ impl Agent {
             },
             refused,
             machine_changed,
+            regain,
         };
         let mut instances = heapless::Vec::new();
         let _ = instances.push(instance);
@@ -84,6 +86,7 @@ impl Agent {
             clock,
             authority: Authority::Cluster,
             membership,
+            failed: self.memory.failed.clone(),
             instances,
         }
     }
@@ -192,6 +195,16 @@ impl Agent {
             details: look.details,
         };
         (service, look.membership)
+    }
+
+    /// The last attempt to regain space, until the alarm is gone.
+    fn regain(&mut self, service: &Service) -> Option<Regain> {
+        if service.read == Reading::Answered && !service.alarms.no_space {
+            self.memory.regain = None;
+        }
+        let (attempt, at) = self.memory.regain?;
+        let seconds = clock::since_boot().as_secs().saturating_sub(at);
+        Some(Regain { seconds, ..attempt })
     }
 
     /// Stuck: as many wait as a pass before or more, and nothing was applied since.

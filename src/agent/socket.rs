@@ -17,11 +17,10 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Agent, AgentError};
+use super::{Agent, AgentError, apply};
+use crate::member::place;
 use crate::paths::Paths;
-use crate::runtime::reconcile;
 use crate::spec::ClusterSpec;
-use crate::tls::Validity;
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,9 +143,7 @@ impl Agent {
         let answer = match question.request {
             Request::Status => {
                 // One more pass, so that the answer is of now and what is due is done.
-                if let Err(error) = reconcile(self, spec).await {
-                    self.log_once(&error.to_string());
-                }
+                self.pass(spec).await;
                 match &self.memory.published {
                     Some(report) => {
                         serde_json::to_string(report).map_err(|error| error.to_string())
@@ -156,12 +153,8 @@ impl Agent {
             }
             Request::Issue(name) => {
                 let observed = self.gather(spec).await;
-                let validity = match observed.clock {
-                    crate::observed::Clock::Trusted => {
-                        Validity::trusted(observed.now, spec.leaf_seconds)
-                    }
-                    _ => Validity::provisional(observed.now, spec.leaf_seconds),
-                };
+                let place = place::resolve(&self.paths, spec);
+                let validity = apply::validity(spec, &observed, &place);
                 self.certificates
                     .issue(&name, validity)
                     .map_err(|error| error.to_string())

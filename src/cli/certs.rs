@@ -3,12 +3,13 @@
 use serde::Serialize;
 
 use super::print::{self, Output};
-use super::{Context, DONE, FAILED, Failure, Outcome, runtime};
+use super::{Context, DONE, FAILED, Failure, Outcome, USAGE, runtime};
 use crate::agent::socket::{Request, ask};
 use crate::agent::{self, Locking};
 use crate::api::status::rfc3339;
 use crate::clock;
-use crate::tls::{Certificates, ClientFiles, Leaf, Usability, Validity};
+use crate::member::{place, records};
+use crate::tls::{Certificates, ClientFiles, Leaf, TlsError, Usability, Validity, is_client_name};
 
 /// One certificate, for people and programs.
 #[derive(Serialize)]
@@ -83,6 +84,12 @@ pub(super) fn list(context: &Context, output: Output) -> Outcome {
 }
 
 pub(super) fn issue(context: &Context, name: &str, output: Output) -> Outcome {
+    if !is_client_name(name) {
+        return Err(Failure::new(
+            USAGE,
+            TlsError::ClientName(name.to_owned()).to_string(),
+        ));
+    }
     let files: ClientFiles = match runtime()?.block_on(ask(
         &context.paths.socket(),
         &Request::Issue(name.to_owned()),
@@ -92,11 +99,12 @@ pub(super) fn issue(context: &Context, name: &str, output: Output) -> Outcome {
         None => {
             let spec = context.document()?;
             let _lock = agent::lock(&context.paths, Locking::Act)?;
-            let now = clock::now();
             let certificates = Certificates::at(context.paths.tls());
-            certificates.ensure_authorities(&spec.name, now)?;
-            // Without an agent nobody vouches for the clock: valid from 1970 on.
-            certificates.issue(name, Validity::provisional(now, spec.leaf_seconds))?
+            // Without an agent nobody vouches for the clock: valid from 1970 on, whatever it says.
+            let data = records::data_dir(&place::resolve(&context.paths, &spec).storage_dir);
+            let newest = clock::newest_known(&data, Some(clock::now()));
+            certificates.ensure_authorities(&spec.name, newest)?;
+            certificates.issue(name, Validity::provisional(newest, spec.leaf_seconds))?
         }
     };
     if output != Output::Table {

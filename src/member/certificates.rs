@@ -56,6 +56,7 @@ pub fn survey(certificates: &Certificates, now: Timestamp, wanted: &Wanted<'_>) 
             .map(|it| it.not_after)
             .min()
             .unwrap_or(Timestamp(0)),
+        authorities_usable: certificates.authorities_usable(),
         authority_not_after: certificates.authority_not_after().unwrap_or(Timestamp(0)),
         clients_due: declared().any(client_due),
         issued_earliest: certificates

@@ -24,6 +24,8 @@ impl Hold {
             Hold::ForeignProcess(_) => "ForeignProcess",
             Hold::ForeignCluster(_) => "ForeignCluster",
             Hold::NoSpace => "NoSpace",
+            Hold::LiveDataFillsQuota { .. } => "LiveDataFillsQuota",
+            Hold::AuthorityDamaged => "AuthorityDamaged",
             Hold::Corrupt => "Corrupt",
         }
     }
@@ -57,6 +59,12 @@ impl Hold {
             Hold::ForeignCluster(_) => detail(format_args!("find what else serves on this port")),
             Hold::NoSpace => detail(format_args!(
                 "compact, defragment and disarm with etcdctl, or set maintenance.onNoSpace: repair"
+            )),
+            Hold::LiveDataFillsQuota { .. } => detail(format_args!(
+                "delete keys; the operator then compacts, defragments and accepts writes again"
+            )),
+            Hold::AuthorityDamaged => detail(format_args!(
+                "put peer-ca and client-ca back from a backup, or move the damaged one aside to have a new CA made for all clients"
             )),
             Hold::Corrupt => detail(format_args!(
                 "compare the members' hashes; restore the one that differs"
@@ -115,6 +123,16 @@ impl fmt::Display for Hold {
             Hold::NoSpace => write!(
                 f,
                 "the database has reached its quota and etcd refuses writes"
+            ),
+            Hold::LiveDataFillsQuota { in_use, quota } => write!(
+                f,
+                "{} MiB of the quota's {} MiB are live data: compacting and defragmenting regains nothing",
+                in_use >> 20,
+                quota >> 20
+            ),
+            Hold::AuthorityDamaged => write!(
+                f,
+                "a CA under tls cannot be read or sign: no certificate can be renewed"
             ),
             Hold::Corrupt => write!(
                 f,

@@ -79,6 +79,8 @@ pub struct Lab {
     agent: Option<Child>,
     /// Environment of the agent, such as a faked clock.
     pub environment: Vec<(String, String)>,
+    /// Further arguments of the agent.
+    pub arguments: Vec<String>,
 }
 
 static LABS: AtomicU32 = AtomicU32::new(0);
@@ -112,6 +114,7 @@ impl Lab {
             storage: None,
             agent: None,
             environment: Vec::new(),
+            arguments: Vec::new(),
         };
         lab.write_document();
         let from = lab.etcd.to_str().unwrap().to_owned();
@@ -145,6 +148,43 @@ impl Lab {
 
     pub fn write_document(&self) {
         fs::write(self.document_path(), self.document()).unwrap();
+    }
+
+    /// Adds fields below `spec.storage` (in YAML's flow style) and writes the document.
+    pub fn storage(&mut self, fields: &str) {
+        let flag = "unsafeFilesystem: allow";
+        let (unsafe_allowed, fields) = (self.spec.contains(flag), fields.to_owned());
+        let line = self
+            .spec
+            .lines()
+            .find(|it| it.starts_with("  storage:"))
+            .map(str::to_owned);
+        if let Some(line) = line {
+            self.spec = self.spec.replace(&format!("{line}\n"), "");
+        }
+        let flag = if unsafe_allowed {
+            ", unsafeFilesystem: allow"
+        } else {
+            ""
+        };
+        let _ = std::fmt::Write::write_fmt(
+            &mut self.spec,
+            format_args!("  storage: {{{fields}{flag}}}\n"),
+        );
+        self.write_document();
+    }
+
+    /// Adds a line below `spec` and writes the document.
+    pub fn add(&mut self, line: &str) {
+        self.spec.push_str("  ");
+        self.spec.push_str(line);
+        self.spec.push('\n');
+        self.write_document();
+    }
+
+    /// The certificates of this host, for tests that age or break them.
+    pub fn certificates(&self) -> etcd_operator::tls::Certificates {
+        etcd_operator::tls::Certificates::at(self.lib("tls"))
     }
 
     pub fn document_path(&self) -> PathBuf {
@@ -188,6 +228,7 @@ impl Lab {
         let child = Command::new(OPERATOR)
             .args(["agent", "--driver", "process", "--root"])
             .arg(&self.root)
+            .args(&self.arguments)
             .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())

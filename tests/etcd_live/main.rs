@@ -14,8 +14,14 @@
 #![allow(dead_code, reason = "the lab has tools for tests to come")]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
+mod certificates;
 mod damage;
+mod disk;
 mod guard;
+mod health;
+mod input;
 mod lab;
 mod life;
+mod telemetry;
 mod tools;
+mod tuning;

@@ -114,6 +114,7 @@ pub fn certificates() -> Certificates {
         not_before: Timestamp(NOW.0 - DAY),
         not_after: Timestamp(NOW.0 + 300 * DAY),
         authority_not_after: Timestamp(NOW.0 + 7000 * DAY),
+        authorities_usable: true,
         clients_due: false,
         issued_earliest: None,
     }
@@ -154,6 +155,7 @@ pub fn stopped() -> Instance {
         restart_in: 0,
         refused: None,
         machine_changed: false,
+        regain: None,
     }
 }
 
@@ -200,6 +202,7 @@ pub fn observed(instance: Instance, membership: Membership) -> Observed {
         clock: Clock::Trusted,
         authority: Authority::Cluster,
         membership,
+        failed: None,
         instances,
     }
 }
