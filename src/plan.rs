@@ -250,9 +250,6 @@ fn start_steps(
         }
     }
     let certificates = certificate_steps(observed, instance, steps);
-    if facts.certificates == start::CertificatesUsable::No {
-        certificates.clone()?;
-    }
     if instance.restart_in > 0 {
         // Waiting is part of progressing, unless the guard said why it refused.
         return match &instance.refused {

@@ -130,8 +130,11 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
                                     facts.binary = binary;
                                     facts.conflict.clone_from(&conflict);
                                     facts.history = history;
-                                    if pairs != Pairs::Usable {
+                                    // Missing ones can be made; expired ones stand here for a
+                                    // CA that cannot sign.
+                                    if pairs == Pairs::Expired {
                                         facts.certificates = CertificatesUsable::No;
+                                        instance.certificates.authorities_usable = false;
                                     }
                                     instance.certificates.pairs = pairs;
                                     instance.restart_in = wait;
@@ -153,6 +156,7 @@ fn no_stopped_member_is_started_against_the_facts() {
         states += 1;
         let facts = instance.facts.clone();
         let wait = instance.restart_in;
+        let pairs = instance.certificates.pairs;
         let seen = observed(instance, Membership::Unreachable);
         let plan = plan(spec, &seen);
         let status = status(spec, &seen, &plan);
@@ -177,7 +181,8 @@ fn no_stopped_member_is_started_against_the_facts() {
         assert_eq!(facts.binary, Binary::Ready);
         assert_eq!(facts.conflict, None);
         assert!(facts.history.failed < start::START_BUDGET && facts.history.diagnosis.is_none());
-        if facts.certificates == CertificatesUsable::No {
+        assert_eq!(facts.certificates, CertificatesUsable::Yes);
+        if pairs != Pairs::Usable {
             assert!(
                 plan.upkeep
                     .iter()
@@ -463,11 +468,7 @@ fn every_sound_host_becomes_available_and_stays_so() {
         instance.facts.conflict = None;
         instance.facts.history = StartHistory::NONE;
         instance.restart_in = 0;
-        let judged = start::Facts {
-            certificates: CertificatesUsable::Yes,
-            ..instance.facts.clone()
-        };
-        if start::verdict(&judged).is_ok() {
+        if start::verdict(&instance.facts).is_ok() {
             follow(spec, instance);
         }
     });

@@ -89,7 +89,6 @@ impl Scene {
                 host.facts.marker = None;
                 host.facts.data = DataDir::EMPTY;
                 host.certificates.pairs = Pairs::Missing;
-                host.facts.certificates = CertificatesUsable::No;
                 self.seen.membership = Membership::Unbootstrapped;
             }
             ("identity", "none") => host.facts.identity = None,
@@ -223,15 +222,18 @@ impl Scene {
 
     fn certificates_word(&mut self, key: &str, value: &str) {
         let now = NOW;
-        if ["expired", "not-yet-valid", "broken"].contains(&key) {
-            self.host().facts.certificates = CertificatesUsable::No;
-        }
         let certificates = &mut self.host().certificates;
         match (key, value) {
             ("expired", _) => certificates.pairs = Pairs::Expired,
             ("not-yet-valid", _) => certificates.pairs = Pairs::NotYetValid,
             ("broken", _) => certificates.pairs = Pairs::Broken,
-            ("authority-damaged", _) => certificates.authorities_usable = false,
+            ("authority-damaged", _) => {
+                certificates.authorities_usable = false;
+                if value == "and-leaves-expired" {
+                    certificates.pairs = Pairs::Expired;
+                    self.host().facts.certificates = CertificatesUsable::No;
+                }
+            }
             ("addresses-differ", _) => certificates.pairs = Pairs::AddressesDiffer,
             ("provisional", _) => {
                 certificates.provisional = true;

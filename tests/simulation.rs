@@ -31,9 +31,7 @@ use etcd_operator::plan::permit::Grounds;
 use etcd_operator::plan::{Change, Plan, Upkeep};
 use etcd_operator::runtime::{Runtime, reconcile};
 use etcd_operator::spec::{ClusterSpec, Settings};
-use etcd_operator::start::{
-    CertificatesUsable, DataDir, START_BUDGET, StartHistory, Writable, verdict,
-};
+use etcd_operator::start::{DataDir, START_BUDGET, StartHistory, Writable, verdict};
 use etcd_operator::status::{Kind, Status, Verdict};
 use world::{
     CLUSTER, DAY, MEMBER, NOW, VERSION, certificates, data, details, facts, identity, member,
@@ -112,7 +110,6 @@ impl Host {
         instance.facts.marker = None;
         instance.facts.data = DataDir::EMPTY;
         instance.certificates.pairs = Pairs::Missing;
-        instance.facts.certificates = CertificatesUsable::No;
         Host {
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             spec: spec(&["test-0"]),
@@ -196,10 +193,6 @@ impl Host {
                 Pairs::Usable
             };
         }
-        facts.certificates = match own.pairs {
-            Pairs::Usable => CertificatesUsable::Yes,
-            _ => CertificatesUsable::No,
-        };
         let service = &self.instance.service;
         let takes_writes = service.read == Reading::Answered
             && !service.alarms.no_space
@@ -264,7 +257,6 @@ impl Host {
                     not_after: Timestamp(self.now + 365 * DAY),
                     ..certificates()
                 };
-                self.instance.facts.certificates = CertificatesUsable::Yes;
             }
             Upkeep::MintClients => self.instance.certificates.clients_due = false,
             Upkeep::Start(_) => {

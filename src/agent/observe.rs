@@ -35,7 +35,7 @@ impl Agent {
         let usable = match certificates.pairs {
             Pairs::Usable | Pairs::AddressesDiffer => CertificatesUsable::Yes,
             // They are made before the start, unless there is nothing to sign them with.
-            _ if self.certificates.check_authorities().is_ok() => CertificatesUsable::Yes,
+            _ if certificates.authorities_usable => CertificatesUsable::Yes,
             _ => CertificatesUsable::No,
         };
         let newest_installed = newest_supported(&self.paths);
