@@ -1,0 +1,173 @@
+//! Settings that the edge profile could have, side by side: what each costs and saves.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::LINE;
+use crate::bare::{Bare, Recipe, target};
+use crate::client::{Target, Writer};
+use crate::lab::{Lab, free_ports};
+use crate::procfs::{counters, memory};
+use crate::table::{Row, kib, mib};
+
+const SETTLE: Duration = Duration::from_secs(12);
+/// A multiple of every batch interval.
+const WINDOW: Duration = Duration::from_secs(120);
+const KEYS: usize = 100_000;
+
+/// What is changed against the edge profile.
+struct Candidate {
+    name: &'static str,
+    batch_seconds: f64,
+    gogc: u32,
+    snapshot_count: u32,
+}
+
+const fn candidate(
+    name: &'static str,
+    batch_seconds: f64,
+    gogc: u32,
+    snapshot_count: u32,
+) -> Candidate {
+    Candidate {
+        name,
+        batch_seconds,
+        gogc,
+        snapshot_count,
+    }
+}
+
+const CANDIDATES: [Candidate; 8] = [
+    candidate("batch 0.1 s", 0.1, 50, 5000),
+    candidate("batch 2 s", 2.0, 50, 5000),
+    candidate("batch 5 s (edge)", 5.0, 50, 5000),
+    candidate("batch 10 s", 10.0, 50, 5000),
+    candidate("GOGC 100", 5.0, 100, 5000),
+    candidate("GOGC 30", 5.0, 30, 5000),
+    candidate("snapshot-count 1000", 5.0, 50, 1000),
+    candidate("snapshot-count 10000", 5.0, 50, 10_000),
+];
+
+/// A copy of the lab's configuration with other ports, another directory and the changes.
+fn recipe(lab: &Lab, base: &Recipe, it: &Candidate, number: usize) -> (Recipe, Target) {
+    let dir = lab.root.join(format!("candidate-{number}"));
+    fs::create_dir_all(&dir).unwrap();
+    let ports = free_ports();
+    let mut text = fs::read_to_string(&base.conf).unwrap();
+    for (own, other) in lab.ports.iter().zip(ports) {
+        text = text.replace(&format!(":{own}"), &format!(":{other}"));
+    }
+    let dir_text = dir.display();
+    let lines: Vec<String> = text
+        .lines()
+        .map(|line| match line.split_once(':').map(|it| it.0) {
+            Some("data-dir") => format!("data-dir: '{dir_text}/data'"),
+            Some("log-outputs") => format!("log-outputs: ['{dir_text}/etcd.log']"),
+            Some("snapshot-count") => format!("snapshot-count: {}", it.snapshot_count),
+            Some("backend-batch-interval") => {
+                let nanoseconds = Duration::from_secs_f64(it.batch_seconds).as_nanos();
+                format!("backend-batch-interval: {nanoseconds}")
+            }
+            _ => line.to_owned(),
+        })
+        .collect();
+    let conf = dir.join("etcd.conf.yaml");
+    fs::write(&conf, lines.join("\n")).unwrap();
+    let recipe = Recipe {
+        program: base.program.clone(),
+        conf,
+        environment: vec![("GOGC".to_owned(), it.gogc.to_string())],
+        output: dir.join("etcd.stderr"),
+    };
+    let target = Target {
+        port: ports[0],
+        files: target(lab).files,
+    };
+    (recipe, target)
+}
+
+/// All at once under the light load, then one after the other with much data.
+pub fn rows() -> Vec<Row> {
+    let mut lab = Lab::new(LINE);
+    lab.start_agent();
+    lab.wait_available();
+    lab.stop_agent();
+    lab.kill_etcd();
+    let base = Recipe::of(&lab);
+    let recipes: Vec<(Recipe, Target)> = (0..)
+        .zip(&CANDIDATES)
+        .map(|(number, it)| recipe(&lab, &base, it, number))
+        .collect();
+    let light = light(&recipes);
+    CANDIDATES
+        .iter()
+        .zip(&recipes)
+        .zip(light)
+        .map(|((it, (recipe, target)), light)| {
+            Row::new(it.name, format!("{light}; {}", heavy(recipe, target)))
+        })
+        .collect()
+}
+
+fn light(recipes: &[(Recipe, Target)]) -> Vec<String> {
+    let running: Vec<(Bare, Writer)> = recipes
+        .iter()
+        .map(|(recipe, target)| {
+            let etcd = recipe.start();
+            target.first_write(Instant::now());
+            (etcd, Writer::start(target))
+        })
+        .collect();
+    thread::sleep(SETTLE);
+    let before: Vec<_> = running
+        .iter()
+        .map(|(etcd, writer)| (counters(etcd.pid()), writer.count()))
+        .collect();
+    thread::sleep(WINDOW);
+    running
+        .iter()
+        .zip(before)
+        .map(|((etcd, writer), (before, puts))| {
+            let after = counters(etcd.pid());
+            let per_put = (after.written - before.written) as f64 / (writer.count() - puts) as f64;
+            let cpu = (after.cpu - before.cpu) / WINDOW.as_secs_f64() * 100.0;
+            let used = memory(etcd.pid());
+            format!(
+                "{} a put, CPU {cpu:.2} %, RSS {} / {}",
+                kib(per_put),
+                mib(used.resident),
+                mib(used.anonymous)
+            )
+        })
+        .collect()
+}
+
+fn heavy(recipe: &Recipe, target: &Target) -> String {
+    let etcd = recipe.start();
+    target.first_write(Instant::now());
+    let begin = Instant::now();
+    let before = counters(etcd.pid());
+    target.load(KEYS, 1024);
+    let seconds = begin.elapsed().as_secs_f64();
+    let after = counters(etcd.pid());
+    let loaded = memory(etcd.pid());
+    drop(etcd); // SIGKILL: the log is replayed
+    let begin = Instant::now();
+    let etcd = recipe.start();
+    let start = target.first_write(begin);
+    thread::sleep(Duration::from_secs(10));
+    let restarted = memory(etcd.pid());
+    etcd.stop();
+    format!(
+        "100,000 x 1 KiB: {:.0} puts/s, CPU {:.1} s, {} to disk, RSS {} / {}; killed and started in {} ms, RSS {} / {}",
+        KEYS as f64 / seconds,
+        after.cpu - before.cpu,
+        mib(after.written - before.written),
+        mib(loaded.resident),
+        mib(loaded.anonymous),
+        start.as_millis(),
+        mib(restarted.resident),
+        mib(restarted.anonymous)
+    )
+}
