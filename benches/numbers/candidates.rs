@@ -9,6 +9,7 @@ use crate::bare::{Bare, Recipe, target};
 use crate::client::{Target, Writer};
 use crate::lab::{Lab, free_ports};
 use crate::procfs::{counters, memory};
+use crate::starts::words;
 use crate::table::{Row, kib, mib};
 
 const SETTLE: Duration = Duration::from_secs(12);
@@ -19,34 +20,50 @@ const KEYS: usize = 100_000;
 /// What is changed against the edge profile.
 struct Candidate {
     name: &'static str,
-    batch_seconds: f64,
     gogc: u32,
-    snapshot_count: u32,
+    settings: &'static [(&'static str, &'static str)],
+    /// Also with much data, which takes a minute.
+    heavy: bool,
 }
 
 const fn candidate(
     name: &'static str,
-    batch_seconds: f64,
     gogc: u32,
-    snapshot_count: u32,
+    settings: &'static [(&'static str, &'static str)],
+    heavy: bool,
 ) -> Candidate {
     Candidate {
         name,
-        batch_seconds,
         gogc,
-        snapshot_count,
+        settings,
+        heavy,
     }
 }
 
-const CANDIDATES: [Candidate; 8] = [
-    candidate("batch 0.1 s", 0.1, 50, 5000),
-    candidate("batch 2 s", 2.0, 50, 5000),
-    candidate("batch 5 s (edge)", 5.0, 50, 5000),
-    candidate("batch 10 s", 10.0, 50, 5000),
-    candidate("GOGC 100", 5.0, 100, 5000),
-    candidate("GOGC 30", 5.0, 30, 5000),
-    candidate("snapshot-count 1000", 5.0, 50, 1000),
-    candidate("snapshot-count 10000", 5.0, 50, 10_000),
+const BATCH: &str = "backend-batch-interval";
+const SNAPSHOT: &str = "snapshot-count";
+
+const CANDIDATES: [Candidate; 10] = [
+    candidate("edge as it is", 50, &[], true),
+    candidate("batch 0.1 s", 50, &[(BATCH, "100000000")], true),
+    candidate("batch 2 s", 50, &[(BATCH, "2000000000")], false),
+    candidate("batch 10 s", 50, &[(BATCH, "10000000000")], true),
+    candidate("GOGC 100", 100, &[], true),
+    candidate("GOGC 30", 30, &[], true),
+    candidate("snapshot-count 1000", 50, &[(SNAPSHOT, "1000")], true),
+    candidate("snapshot-count 10000", 50, &[(SNAPSHOT, "10000")], true),
+    candidate(
+        "heartbeat 50, election 250",
+        50,
+        &[("heartbeat-interval", "50"), ("election-timeout", "250")],
+        false,
+    ),
+    candidate(
+        "heartbeat 20, election 100",
+        50,
+        &[("heartbeat-interval", "20"), ("election-timeout", "100")],
+        false,
+    ),
 ];
 
 /// A copy of the lab's configuration with other ports, another directory and the changes.
@@ -64,12 +81,11 @@ fn recipe(lab: &Lab, base: &Recipe, it: &Candidate, number: usize) -> (Recipe, T
         .map(|line| match line.split_once(':').map(|it| it.0) {
             Some("data-dir") => format!("data-dir: '{dir_text}/data'"),
             Some("log-outputs") => format!("log-outputs: ['{dir_text}/etcd.log']"),
-            Some("snapshot-count") => format!("snapshot-count: {}", it.snapshot_count),
-            Some("backend-batch-interval") => {
-                let nanoseconds = Duration::from_secs_f64(it.batch_seconds).as_nanos();
-                format!("backend-batch-interval: {nanoseconds}")
-            }
-            _ => line.to_owned(),
+            Some(key) => match it.settings.iter().find(|(name, _)| *name == key) {
+                Some((_, value)) => format!("{key}: {value}"),
+                None => line.to_owned(),
+            },
+            None => line.to_owned(),
         })
         .collect();
     let conf = dir.join("etcd.conf.yaml");
@@ -105,7 +121,13 @@ pub fn rows() -> Vec<Row> {
         .zip(&recipes)
         .zip(light)
         .map(|((it, (recipe, target)), light)| {
-            Row::new(it.name, format!("{light}; {}", heavy(recipe, target)))
+            let restart = words(&restarts(recipe, target));
+            let heavy = if it.heavy {
+                heavy(recipe, target)
+            } else {
+                String::new()
+            };
+            Row::new(it.name, format!("{light}; restart {restart}{heavy}"))
         })
         .collect()
 }
@@ -143,6 +165,19 @@ fn light(recipes: &[(Recipe, Target)]) -> Vec<String> {
         .collect()
 }
 
+/// Times from the start after a SIGKILL to the first write.
+fn restarts(recipe: &Recipe, target: &Target) -> Vec<Duration> {
+    (0..9)
+        .map(|_| {
+            let begin = Instant::now();
+            let etcd = recipe.start();
+            let time = target.first_write(begin);
+            drop(etcd);
+            time
+        })
+        .collect()
+}
+
 fn heavy(recipe: &Recipe, target: &Target) -> String {
     let etcd = recipe.start();
     target.first_write(Instant::now());
@@ -160,7 +195,7 @@ fn heavy(recipe: &Recipe, target: &Target) -> String {
     let restarted = memory(etcd.pid());
     etcd.stop();
     format!(
-        "100,000 x 1 KiB: {:.0} puts/s, CPU {:.1} s, {} to disk, RSS {} / {}; killed and started in {} ms, RSS {} / {}",
+        "; 100,000 x 1 KiB: {:.0} puts/s, CPU {:.1} s, {} to disk, RSS {} / {}; killed and started in {} ms, RSS {} / {}",
         KEYS as f64 / seconds,
         after.cpu - before.cpu,
         mib(after.written - before.written),

@@ -135,7 +135,7 @@ fn measure() -> Times {
 }
 
 /// Median and range.
-fn words(times: &[Duration]) -> String {
+pub fn words(times: &[Duration]) -> String {
     let ms = |it: Duration| it.as_secs_f64() * 1000.0;
     let low = ms(*times.iter().min().unwrap());
     let high = ms(*times.iter().max().unwrap());
