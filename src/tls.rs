@@ -308,10 +308,7 @@ impl Certificates {
         let part = PathBuf::from(part);
         let _ = fs::remove_dir_all(&part);
         state::create_private_dir(&part)?;
-        for (name, bytes) in files {
-            state::write_synced(&part.join(name), bytes)?;
-        }
-        state::sync_dir(&part)?;
+        state::write_all_synced(&part, files)?;
         fs::rename(&part, path).map_err(|source| StateError::Io {
             what: "rename",
             path: part.clone(),
