@@ -42,8 +42,14 @@ const fn candidate(
 
 const BATCH: &str = "backend-batch-interval";
 const SNAPSHOT: &str = "snapshot-count";
+const HEARTBEAT: &str = "heartbeat-interval";
+const ELECTION: &str = "election-timeout";
+const CHECKS: (&str, &str) = (
+    "feature-gates",
+    "'InitialCorruptCheck=true,CompactHashCheck=true'",
+);
 
-const CANDIDATES: [Candidate; 10] = [
+const CANDIDATES: [Candidate; 12] = [
     candidate("edge as it is", 50, &[], true),
     candidate("batch 0.1 s", 50, &[(BATCH, "100000000")], true),
     candidate("batch 2 s", 50, &[(BATCH, "2000000000")], false),
@@ -52,16 +58,18 @@ const CANDIDATES: [Candidate; 10] = [
     candidate("GOGC 30", 30, &[], true),
     candidate("snapshot-count 1000", 50, &[(SNAPSHOT, "1000")], true),
     candidate("snapshot-count 10000", 50, &[(SNAPSHOT, "10000")], true),
+    candidate("corruption checks", 50, &[CHECKS], true),
+    candidate("election 1000", 50, &[(ELECTION, "1000")], false),
     candidate(
         "heartbeat 50, election 250",
         50,
-        &[("heartbeat-interval", "50"), ("election-timeout", "250")],
+        &[(HEARTBEAT, "50"), (ELECTION, "250")],
         false,
     ),
     candidate(
         "heartbeat 20, election 100",
         50,
-        &[("heartbeat-interval", "20"), ("election-timeout", "100")],
+        &[(HEARTBEAT, "20"), (ELECTION, "100")],
         false,
     ),
 ];
@@ -76,17 +84,23 @@ fn recipe(lab: &Lab, base: &Recipe, it: &Candidate, number: usize) -> (Recipe, T
         text = text.replace(&format!(":{own}"), &format!(":{other}"));
     }
     let dir_text = dir.display();
-    let lines: Vec<String> = text
-        .lines()
-        .map(|line| match line.split_once(':').map(|it| it.0) {
-            Some("data-dir") => format!("data-dir: '{dir_text}/data'"),
-            Some("log-outputs") => format!("log-outputs: ['{dir_text}/etcd.log']"),
-            Some(key) => match it.settings.iter().find(|(name, _)| *name == key) {
-                Some((_, value)) => format!("{key}: {value}"),
-                None => line.to_owned(),
-            },
-            None => line.to_owned(),
-        })
+    let key_of = |line: &str| line.split_once(':').map(|it| it.0.to_owned());
+    let own = [
+        ("data-dir", format!("'{dir_text}/data'")),
+        ("log-outputs", format!("['{dir_text}/etcd.log']")),
+    ];
+    let changed = it
+        .settings
+        .iter()
+        .map(|(key, value)| (*key, (*value).to_owned()));
+    let changes: Vec<(&str, String)> = own.into_iter().chain(changed).collect();
+    let kept = text.lines().filter(|line| {
+        let key = key_of(line);
+        !changes.iter().any(|(it, _)| key.as_deref() == Some(it))
+    });
+    let lines: Vec<String> = kept
+        .map(str::to_owned)
+        .chain(changes.iter().map(|(key, value)| format!("{key}: {value}")))
         .collect();
     let conf = dir.join("etcd.conf.yaml");
     fs::write(&conf, lines.join("\n")).unwrap();
