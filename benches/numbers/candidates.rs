@@ -89,11 +89,11 @@ fn recipe(lab: &Lab, base: &Recipe, it: &Candidate, number: usize) -> (Recipe, T
         ("data-dir", format!("'{dir_text}/data'")),
         ("log-outputs", format!("['{dir_text}/etcd.log']")),
     ];
-    let changed = it
+    let theirs = it
         .settings
         .iter()
         .map(|(key, value)| (*key, (*value).to_owned()));
-    let changes: Vec<(&str, String)> = own.into_iter().chain(changed).collect();
+    let changes: Vec<(&str, String)> = own.into_iter().chain(theirs).collect();
     let kept = text.lines().filter(|line| {
         let key = key_of(line);
         !changes.iter().any(|(it, _)| key.as_deref() == Some(it))

@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::LINE;
 use crate::bare::target;
 use crate::client::Writer;
+use crate::cluster;
 use crate::lab::{Lab, kill};
 use crate::procfs::{Memory, counters, memory};
 use crate::table::{Row, kib, mib};
@@ -15,15 +15,6 @@ const SETTLE: Duration = Duration::from_secs(10);
 const WINDOW: Duration = Duration::from_secs(60);
 const RATIO_MAX: f64 = 0.4;
 const KEYS: usize = 100_000;
-
-fn cluster(profile: &str) -> Lab {
-    let mut lab = Lab::new(LINE);
-    lab.spec.push_str(&format!("  profile: {profile}\n"));
-    lab.write_document();
-    lab.start_agent();
-    lab.wait_available();
-    lab
-}
 
 /// Bytes for each put at one put a second, and the hour that this makes.
 pub fn rows() -> Vec<Row> {

@@ -3,8 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::LINE;
-use crate::lab::Lab;
+use crate::cluster;
 use crate::procfs::{counters, memory};
 use crate::table::{Row, kib, mib};
 
@@ -15,19 +14,9 @@ const WINDOW: Duration = Duration::from_secs(60);
 const RSS_MAX: u64 = 8 << 20;
 const CPU_MAX: f64 = 0.001;
 
-/// A host with an agent that has nothing left to do.
-fn at_rest(profile: &str) -> Lab {
-    let mut lab = Lab::new(LINE);
-    lab.spec.push_str(&format!("  profile: {profile}\n"));
-    lab.write_document();
-    lab.start_agent();
-    lab.wait_available();
-    lab
-}
-
 /// One window over both.
 pub fn rows() -> Vec<Row> {
-    let (edge, standard) = (at_rest("edge"), at_rest("standard"));
+    let (edge, standard) = (cluster("edge"), cluster("standard"));
     thread::sleep(SETTLE);
     let pids = [
         edge.agent_pid(),

@@ -75,6 +75,18 @@ fn main() {
     println!("{table}");
 }
 
+/// A host whose agent has nothing left to do.
+fn cluster(profile: &str) -> lab::Lab {
+    let mut lab = lab::Lab::new(LINE);
+    lab.spec.push_str("  profile: ");
+    lab.spec.push_str(profile);
+    lab.spec.push('\n');
+    lab.write_document();
+    lab.start_agent();
+    lab.wait_available();
+    lab
+}
+
 fn size() -> Vec<Row> {
     let bytes = std::fs::metadata(lab::OPERATOR).unwrap().len();
     let mib = table::mib(bytes);

@@ -11,9 +11,9 @@ use crate::lab::Lab;
 use crate::table::Row;
 use crate::{LINE, median};
 
-const ROUNDS: usize = 11;
+const ROUNDS: usize = 15;
 /// Where etcd's own wait for its election is part of the figure.
-const ROUNDS_AS_SHIPPED: usize = 7;
+const ROUNDS_AS_SHIPPED: usize = 9;
 /// The shortest election that etcd takes well. A start contains about one election timeout, drawn by
 /// lot: as shipped the lot is larger than all that the operator adds. So the operator's share is
 /// measured here, as the difference of two medians, and set against bare etcd's start as shipped.
