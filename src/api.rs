@@ -348,8 +348,8 @@ pub struct Options {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 5000))]
     pub heartbeat_milliseconds: Option<u32>,
-    /// Time without a heartbeat until an election, in milliseconds. Left out: 5000 for several
-    /// members in `edge`, else 1000.
+    /// Time without a heartbeat until an election, in milliseconds. Left out: in `edge` 500 for
+    /// one member and 5000 for several, in `standard` 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 50, max = 50000))]
     pub election_milliseconds: Option<u32>,

@@ -463,8 +463,7 @@ fn requeue_after(
             | Hold::NoVersion
             | Hold::VersionLosesData(..)
             | Hold::VersionUnsupported(_)
-            | Hold::UpgradeNotSupportedYet { .. }
-            | Hold::ForeignProcess(_),
+            | Hold::UpgradeNotSupportedYet { .. },
         ) => REQUEUE_CONVERGED,
         _ => REQUEUE_PROGRESSING,
     }

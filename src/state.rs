@@ -75,6 +75,27 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
 
 /// Writes a new file and syncs it. Whatever an interrupted attempt left there is replaced.
 pub fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
+    write_new(path, bytes)?
+        .sync_all()
+        .map_err(io_error("write", path))
+}
+
+/// Writes new files into a directory and syncs it and them. All are written before the first is
+/// synced: its sync carries the others along, where one after the other would each wait for the
+/// flash.
+pub fn write_all_synced(dir: &Path, files: &[(&str, &[u8])]) -> Result<(), StateError> {
+    let mut open = Vec::with_capacity(files.len());
+    for (name, bytes) in files {
+        let path = dir.join(name);
+        open.push((write_new(&path, bytes)?, path));
+    }
+    for (file, path) in open {
+        file.sync_all().map_err(io_error("write", &path))?;
+    }
+    sync_dir(dir)
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> Result<File, StateError> {
     let _ = fs::remove_file(path);
     let mut file = OpenOptions::new()
         .write(true)
@@ -82,9 +103,8 @@ pub fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
         .mode(0o600)
         .open(path)
         .map_err(io_error("create", path))?;
-    file.write_all(bytes)
-        .and_then(|()| file.sync_all())
-        .map_err(io_error("write", path))
+    file.write_all(bytes).map_err(io_error("write", path))?;
+    Ok(file)
 }
 
 /// Opens a file to hold a lock on it. A disk that turned read-only keeps nobody from locking what

@@ -179,15 +179,12 @@ impl Certificates {
         Ok(())
     }
 
-    /// Each CA is sound, or is not there and can be made.
-    pub fn check_authorities(&self) -> Result<(), TlsError> {
-        for dir in ["peer-ca", "client-ca"] {
-            let path = self.dir.join(dir);
-            if path.exists() {
-                mint::Authority::load(&path)?;
-            }
-        }
-        Ok(())
+    /// Whether both CAs can sign, or are still to be made.
+    pub fn authorities_usable(&self) -> bool {
+        ["peer-ca", "client-ca"].iter().all(|it| {
+            let path = self.dir.join(it);
+            !path.exists() || mint::Authority::load(&path).is_ok()
+        })
     }
 
     /// Makes new leaves for etcd and the operator: a new generation, complete and synced before
@@ -298,14 +295,6 @@ impl Certificates {
         leaf_of(&files.cert, &files.key, &files.ca)
     }
 
-    /// Whether both CAs can sign, or are still to be made.
-    pub fn authorities_usable(&self) -> bool {
-        ["peer-ca", "client-ca"].iter().all(|it| {
-            let path = self.dir.join(it);
-            !path.exists() || mint::Authority::load(&path).is_ok()
-        })
-    }
-
     /// When the CA that ends first ends.
     pub fn authority_not_after(&self) -> Option<Timestamp> {
         ["peer-ca", "client-ca"]
@@ -322,10 +311,7 @@ impl Certificates {
         let part = PathBuf::from(part);
         let _ = fs::remove_dir_all(&part);
         state::create_private_dir(&part)?;
-        for (name, bytes) in files {
-            state::write_synced(&part.join(name), bytes)?;
-        }
-        state::sync_dir(&part)?;
+        state::write_all_synced(&part, files)?;
         fs::rename(&part, path).map_err(|source| StateError::Io {
             what: "rename",
             path: part.clone(),

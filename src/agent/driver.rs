@@ -23,6 +23,9 @@ const GUARD_DEADLINE: Duration = Duration::from_secs(20);
 /// etcd gets so long to end by SIGTERM. Longer is reported, never answered with SIGKILL.
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
 
+/// Looks at a lock whose recorded holder is no more, 10 ms apart.
+const LOCK_LOOKS: u32 = 30;
+
 /// What keeps etcd's process.
 pub trait Driver {
     /// What `status` calls it.
@@ -64,6 +67,14 @@ impl ProcessDriver {
         Some(status)
     }
 
+    /// A process that is dying keeps its lock until its last thread has gone.
+    fn unlocks_soon(&self) -> bool {
+        (0..LOCK_LOOKS).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            !self.locked()
+        })
+    }
+
     /// The member's lock is held by somebody.
     fn locked(&self) -> bool {
         use rustix::fs::{FlockOperation, flock};
@@ -94,9 +105,11 @@ impl Driver for ProcessDriver {
                     pid: Some(record.pid),
                 },
             },
-            _ if self.locked() => Process::Foreign {
-                pid: process::lock_holder(&self.paths.member_lock()),
-            },
+            record if self.locked() && !(record.is_some() && self.unlocks_soon()) => {
+                Process::Foreign {
+                    pid: process::lock_holder(&self.paths.member_lock()),
+                }
+            }
             _ => Process::Stopped,
         }
     }

@@ -1,0 +1,100 @@
+//! The promised numbers, as a table: `make bench`, or `cargo bench --bench numbers -- PART...`.
+//!
+//! Everything is a ratio of two things measured in the same run, in turns, or a count. Parts:
+//! `plan`, `size`, `starts`, `idle`, `flash`, `memory`; and, by name only, `where` (where the time
+//! of a start goes) and `candidates` (settings that the edge profile could have).
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a bench starts programs, writes files and reads the clock"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failed step ends the bench"
+)]
+#![allow(clippy::print_stdout, reason = "the table is the result")]
+#![allow(unreachable_pub, reason = "one binary, several files")]
+
+mod bare;
+mod candidates;
+mod client;
+mod flash;
+mod idle;
+#[path = "../../tests/etcd_live/lab.rs"]
+#[allow(dead_code, reason = "the lab has more tools than the bench needs")]
+mod lab;
+mod planning;
+mod procfs;
+mod starts;
+mod table;
+
+use std::time::{Duration, Instant};
+
+use table::{Row, Table};
+
+/// The version line that is measured.
+const LINE: &str = "3.6";
+
+/// A part of the table: its name, whether it runs without being named, what makes its rows.
+type Part = (&'static str, bool, fn() -> Vec<Row>);
+
+const PARTS: [Part; 8] = [
+    ("plan", true, planning::rows),
+    ("size", true, size),
+    ("starts", true, starts::rows),
+    ("idle", true, idle::rows),
+    ("flash", true, flash::rows),
+    ("memory", true, flash::memory_rows),
+    ("where", false, starts::where_rows),
+    ("candidates", false, candidates::rows),
+];
+
+fn main() {
+    // `cargo bench` adds `--bench`; a name picks parts.
+    let named: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|it| !it.starts_with('-'))
+        .collect();
+    let unknown = named
+        .iter()
+        .find(|name| !PARTS.iter().any(|(part, ..)| part == name));
+    if let Some(unknown) = unknown {
+        let known = PARTS.map(|(name, ..)| name).join(", ");
+        panic!("no part '{unknown}'; there are {known}");
+    }
+    let mut table = Table::default();
+    for (name, by_default, rows) in PARTS {
+        if named.is_empty() && by_default || named.iter().any(|it| it == name) {
+            let begin = Instant::now();
+            eprintln!("{name} ...");
+            table.extend(rows());
+            eprintln!("{name}: {} s", begin.elapsed().as_secs());
+        }
+    }
+    println!("{table}");
+}
+
+/// A host whose agent has nothing left to do.
+fn cluster(profile: &str) -> lab::Lab {
+    let mut lab = lab::Lab::new(LINE);
+    lab.spec.push_str("  profile: ");
+    lab.spec.push_str(profile);
+    lab.spec.push('\n');
+    lab.write_document();
+    lab.start_agent();
+    lab.wait_available();
+    lab
+}
+
+fn size() -> Vec<Row> {
+    let bytes = std::fs::metadata(lab::OPERATOR).unwrap().len();
+    let mib = table::mib(bytes);
+    vec![Row::new("size of this host's release binary", mib)]
+}
+
+/// The middle one.
+fn median(mut values: Vec<Duration>) -> Duration {
+    values.sort();
+    values[values.len() / 2]
+}
