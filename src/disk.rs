@@ -1,7 +1,8 @@
 //! The file system under the data: its kind, its room, and whether it takes writes at all.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -50,13 +51,21 @@ fn nearest(path: &Path) -> Option<PathBuf> {
 /// mount before it looks for the name that shall be removed, so that a frozen file system blocks,
 /// a read-only one says so, and a sound one finds no such name.
 pub fn writable(dir: &Path, deadline: Duration) -> Writable {
+    // The thread of an earlier question may hang: then there is no answer yet, and no second one.
+    if !waiting().insert(dir.to_owned()) {
+        return Writable::Stalled;
+    }
     let (sender, receiver) = mpsc::channel();
+    let asked = dir.to_owned();
     let name = dir.join(".etcd-operator-no-such-file");
-    // A frozen file system keeps this thread until it thaws; the caller asks again only then.
+    // A frozen file system keeps this thread until it thaws.
     let spawned = thread::Builder::new().stack_size(64 * 1024).spawn(move || {
-        let _ = sender.send(rustix::fs::unlink(&name));
+        let answer = rustix::fs::unlink(&name);
+        waiting().remove(&asked);
+        let _ = sender.send(answer);
     });
     if spawned.is_err() {
+        waiting().remove(dir);
         return Writable::Yes; // nothing is known, and etcd's own answers still count
     }
     match receiver.recv_timeout(deadline) {
@@ -66,6 +75,12 @@ pub fn writable(dir: &Path, deadline: Duration) -> Writable {
         Ok(_) => Writable::Yes,
         Err(_) => Writable::Stalled,
     }
+}
+
+/// Directories about which a question is open.
+fn waiting() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    static WAITING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
