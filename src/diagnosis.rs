@@ -41,6 +41,13 @@ pub const DIAGNOSES: &[Diagnosis] = &[
         next_step: RESTORE,
     },
     Diagnosis {
+        text: "unmarshal should never fail",
+        reason: "LogEntryUnreadable",
+        kind: Kind::Damage,
+        meaning: "the write-ahead log holds an entry that this etcd cannot read",
+        next_step: RESTORE,
+    },
+    Diagnosis {
         text: "cannot parse invalid wire-format data", // etcd 3.7's words for the same
         reason: "WalTornWrite",
         kind: Kind::Damage,
@@ -179,6 +186,13 @@ pub const DIAGNOSES: &[Diagnosis] = &[
         kind: Kind::Misfit,
         meaning: "this etcd does not know an option that it was given",
         next_step: "report it with the version: the rendered configuration is the operator's",
+    },
+    Diagnosis {
+        text: "failed to verify flags",
+        reason: "ConfigurationRefused",
+        kind: Kind::Misfit,
+        meaning: "etcd cannot read its configuration",
+        next_step: "systemctl reload etcd-operator (SIGHUP) writes it anew and tries again",
     },
     Diagnosis {
         text: "flag provided but not defined",

@@ -25,11 +25,13 @@ pub struct ProcessRecord {
 }
 
 impl ProcessRecord {
-    /// Whether that very process is alive. A zombie is not.
+    /// Whether that very process is alive. A zombie is not, unless it has threads that still end:
+    /// files, locks and ports are free once the last of them is gone.
     pub fn is_alive(&self) -> bool {
         self.boot_id == crate::clock::boot_id()
             && stat(self.pid).is_some_and(|it| {
-                it.start_time == self.start_time && it.state != 'Z' && it.state != 'X'
+                let ended = matches!(it.state, 'Z' | 'X') && it.threads <= 1;
+                it.start_time == self.start_time && !ended
             })
     }
 
@@ -53,6 +55,8 @@ impl ProcessRecord {
 pub struct Stat {
     /// `R`, `S`, `T`, `Z`, ...
     pub state: char,
+    /// Threads that have not ended.
+    pub threads: u32,
     /// Clock ticks since boot.
     pub start_time: u64,
 }
@@ -68,7 +72,8 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let state = fields.next()?.chars().next()?;
     Some(Stat {
         state,
-        start_time: fields.nth(18)?.parse().ok()?,
+        threads: fields.nth(16)?.parse().ok()?,
+        start_time: fields.nth(1)?.parse().ok()?,
     })
 }
 
@@ -152,6 +157,7 @@ mod tests {
             parse_stat(line),
             Some(Stat {
                 state: 'R',
+                threads: 1,
                 start_time: 4242
             })
         );

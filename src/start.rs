@@ -334,7 +334,6 @@ fn check_data(facts: &Facts) -> Result<Start, Refusal> {
             return Err(Refusal::StorageOfAnotherCluster(marker.cluster.clone()));
         }
         Some(_) => {}
-        None if identity.served.is_some() => return Err(Refusal::DataMissing), // rule D3
         None if completeness != Completeness::Empty => return Err(Refusal::DataForeign),
         None => {}
     }
@@ -348,7 +347,7 @@ fn check_data(facts: &Facts) -> Result<Start, Refusal> {
     }
     match (completeness, identity.served) {
         (Completeness::Complete, _) | (Completeness::Empty, None) => Ok(Start::Go),
-        (Completeness::Empty, Some(_)) => Err(Refusal::DataMissing),
+        (Completeness::Empty, Some(_)) => Err(Refusal::DataMissing), // rule D3
         // The power went before the first log existed: nobody was ever served.
         (Completeness::LogMissing, None) if facts.data.snapshots == 0 => Ok(Start::SetAsideThenGo),
         (Completeness::LogMissing, _) => Err(Refusal::LogMissing),

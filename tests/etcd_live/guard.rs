@@ -4,13 +4,16 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use etcd_operator::cluster::Timestamp;
+use etcd_operator::member::records::IdentityFile;
+use etcd_operator::state;
 use etcd_operator::tls::{Certificates, Leaves, Validity};
 use serde_json::Value;
 
-use crate::lab::{Lab, condition, skip, text};
+use crate::lab::{Lab, OPERATOR, condition, skip, text};
 use crate::tools::{break_pem, garbage_pages, open};
 
 const KEYS: u32 = 20;
@@ -120,6 +123,9 @@ fn elf_for_another_machine(program: &Path) -> Vec<u8> {
 #[test]
 fn a_file_system_that_loses_data() {
     let (mut lab, dir) = served_at("disk");
+    if lab.spec.contains("unsafeFilesystem") {
+        return skip("this directory lies on such a file system itself");
+    }
     let aside = lab.root.join("disk-aside");
     copy_dir(&dir, &aside);
     let Some(mount) = Mount::new(&["-t", "tmpfs", "none"], &dir) else {
@@ -160,6 +166,82 @@ fn a_root_disk_that_turned_read_only() {
 }
 
 #[test]
+fn nothing_is_born_on_a_file_system_that_loses_data() {
+    let mut lab = Lab::new("3.6");
+    let dir = lab.root.join("memory");
+    fs::create_dir(&dir).unwrap();
+    let Some(_mount) = Mount::new(&["-t", "tmpfs", "none"], &dir) else {
+        return;
+    };
+    if lab.spec.contains("unsafeFilesystem") {
+        return skip("this directory lies on such a file system itself");
+    }
+    lab.store_at(&dir);
+    lab.start_agent();
+    let status = lab.wait_hold("FilesystemUnsafe");
+    assert!(message(&status).contains("tmpfs"));
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+}
+
+/// Frozen as by a hanging disk. A process that asks such a disk cannot even end before it answers,
+/// so the guard's words are read from the file that it leaves.
+#[test]
+fn a_disk_that_does_not_answer() {
+    let (mut lab, dir) = served_at("disk");
+    let aside = lab.root.join("disk-aside");
+    copy_dir(&dir, &aside);
+    let image = lab.root.join("disk.img");
+    fs::File::create(&image)
+        .unwrap()
+        .set_len(400 << 20)
+        .unwrap();
+    let made = Command::new("mkfs.ext4").arg("-q").arg(&image).status();
+    if !made.is_ok_and(|it| it.success()) {
+        return skip("mkfs.ext4 is missing");
+    }
+    let from = image.to_str().unwrap();
+    let Some(_mount) = Mount::new(&["-o", "loop", from], &dir) else {
+        return;
+    };
+    copy_dir(&aside, &dir);
+    let Some(frozen) = Frozen::new(&dir) else {
+        return;
+    };
+    let mut guard = Command::new(OPERATOR)
+        .args(["guard", "--root"])
+        .arg(&lab.root)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    lab.start_agent();
+    // A status of its own, before the agent answers, could not end either.
+    let begin = Instant::now();
+    let told = || {
+        let left = fs::read_to_string(lab.run("refusal.json")).unwrap_or_default();
+        left.contains("FilesystemStalled") && lab.log().contains("reason=FilesystemStalled")
+    };
+    while !told() && begin.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(told(), "{}", lab.log());
+    lab.wait_hold("FilesystemStalled");
+    // However often it looks, one question is open.
+    let threads = threads_of(lab.agent_pid());
+    for _ in 0..5 {
+        let reads = lab.log().matches("document read again").count();
+        lab.signal_agent("HUP");
+        lab.wait("another look", |it| {
+            lab.log().matches("document read again").count() > reads
+                && it["plan"]["hold"] == "FilesystemStalled"
+        });
+    }
+    assert!(threads_of(lab.agent_pid()) <= threads);
+    drop(frozen);
+    assert_eq!(guard.wait().unwrap().code(), Some(3));
+    heals(&lab);
+}
+
+#[test]
 fn a_directory_for_the_data_that_is_gone() {
     let (mut lab, dir) = served_at("disk");
     let aside = lab.root.join("disk-aside");
@@ -181,6 +263,43 @@ fn a_disk_that_is_not_mounted() {
     fs::remove_dir(&dir).unwrap();
     fs::rename(aside, dir).unwrap();
     heals(&lab);
+}
+
+/// The data of nobody knows whom lies where ours should be: that is not "missing".
+#[test]
+fn a_disk_with_data_and_nothing_that_says_whose() {
+    let (mut lab, dir) = served_at("disk");
+    for name in ["identity.json", "identity.json.previous"] {
+        fs::rename(dir.join(name), lab.root.join(name)).unwrap();
+    }
+    refused(&mut lab, "DataForeign");
+    fs::rename(lab.root.join("identity.json"), dir.join("identity.json")).unwrap();
+    heals(&lab);
+}
+
+/// The power went while the cluster was born, before its log was there: nobody was ever served.
+#[test]
+fn an_interrupted_birth_is_set_aside_and_begun_anew() {
+    let mut lab = served();
+    for name in ["identity.json", "identity.json.previous"] {
+        let path = lab.lib("member").join(name);
+        let born: Option<IdentityFile> = state::load(&path).unwrap();
+        let unserved = IdentityFile {
+            cluster_id: None,
+            member_id: None,
+            ..born.unwrap()
+        };
+        state::save(&path, &unserved).unwrap();
+    }
+    fs::rename(lab.data("member/wal"), lab.root.join("wal-aside")).unwrap();
+    let left = fs::read(lab.data("member/snap/db")).unwrap();
+    let (code, words) = lab.guard();
+    assert_eq!(code, 0, "{words}");
+    let aside = lab.lib("member/data.birth-interrupted-1/member/snap/db");
+    assert!(fs::read(aside).unwrap() == left, "kept as it was");
+    lab.start_agent();
+    lab.wait_available();
+    assert_eq!(lab.filled(), 0);
 }
 
 #[test]
@@ -449,7 +568,8 @@ fn an_etcd_that_ends_again_and_again() {
     }
     assert_eq!(lab.starts(), 3);
     assert_eq!(lab.fingerprints(), before);
-    refused(&mut lab, "CrashLoop");
+    let status = refused(&mut lab, "CrashLoop");
+    assert!(message(&status).contains("cannot read its configuration"));
     // A person asks for another try, and the operator writes its configuration anew.
     lab.signal_agent("HUP");
     heals(&lab);
@@ -515,6 +635,30 @@ fn copy_dir(from: &Path, to: &Path) {
         .status()
         .unwrap();
     assert!(copied.success());
+}
+
+fn threads_of(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).unwrap().count()
+}
+
+/// A file system that answers nobody until this is dropped.
+struct Frozen(PathBuf);
+
+impl Frozen {
+    fn new(dir: &Path) -> Option<Frozen> {
+        let frozen = Command::new("fsfreeze").arg("-f").arg(dir).status();
+        if frozen.is_ok_and(|it| it.success()) {
+            return Some(Frozen(dir.to_owned()));
+        }
+        skip("freezing a file system needs root and fsfreeze");
+        None
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").arg("-u").arg(&self.0).status();
+    }
 }
 
 /// A mount that ends with the test.

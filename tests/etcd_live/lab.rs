@@ -360,7 +360,10 @@ impl Lab {
         let pid = self.etcd_pid().expect("etcd runs");
         kill("KILL", pid);
         let deadline = Instant::now() + Duration::from_secs(10);
-        while self.etcd_pid() == Some(pid) && Instant::now() < deadline {
+        // Its files and ports are free once its last thread is gone.
+        let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+        let threads = || fs::read_dir(&tasks).map_or(0, Iterator::count);
+        while (self.etcd_pid() == Some(pid) || threads() > 1) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
     }

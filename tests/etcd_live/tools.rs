@@ -113,7 +113,8 @@ fn zero_from(segment: &Path, at: u64) {
     open(segment).write_all_at(&vec![0; length], at).unwrap();
 }
 
-/// One bit of the largest record; what is returned flips it back.
+/// One bit of the largest record; what is returned flips it back, as soon as a repair can come: in
+/// the same second, and with the same length.
 pub fn flip_bit_in_log(lab: &Lab) -> impl Fn() + use<> {
     let segment = segment(lab);
     let (at, length) = *records(&segment).iter().max_by_key(|it| it.1).unwrap();
@@ -124,7 +125,13 @@ pub fn flip_bit_in_log(lab: &Lab) -> impl Fn() + use<> {
         file.write_all_at(&[byte[0] ^ 1], at + length / 2).unwrap();
     };
     flip();
-    flip
+    let file = open(&segment);
+    let damaged = file.metadata().unwrap().modified().unwrap();
+    move || {
+        flip();
+        file.set_modified(damaged + std::time::Duration::from_nanos(1))
+            .unwrap();
+    }
 }
 
 const PAGE: u64 = 4096;
