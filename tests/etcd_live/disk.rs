@@ -57,13 +57,12 @@ impl Disk {
         run(program, &arguments).unwrap_or_else(|why| panic!("{program} {arguments:?}: {why}"));
     }
 
-    /// Writes block until it is thawed.
-    pub fn freeze(&self) {
+    /// Writes block until what this returns is dropped. Declare it after the lab: nobody ends who
+    /// has a thread in a frozen file system.
+    #[must_use]
+    pub fn freeze(&self) -> Frost<'_> {
         self.command("fsfreeze", &["-f", "PATH"]);
-    }
-
-    pub fn thaw(&self) {
-        self.command("fsfreeze", &["-u", "PATH"]);
+        Frost(self)
     }
 
     fn mount(&self) {
@@ -101,10 +100,18 @@ impl Disk {
     }
 }
 
+/// A frozen disk.
+pub struct Frost<'a>(&'a Disk);
+
+impl Drop for Frost<'_> {
+    fn drop(&mut self) {
+        let _ = run("fsfreeze", &["-u", self.0.path.to_str().unwrap()]);
+    }
+}
+
 impl Drop for Disk {
     fn drop(&mut self) {
         let path = self.path.to_str().unwrap();
-        let _ = run("fsfreeze", &["-u", path]);
         // Detached at once; the kernel lets go when the last process does.
         let _ = run("umount", &["-l", path]);
         let _ = fs::remove_dir(&self.path);
