@@ -124,8 +124,10 @@ struct Memory {
     published: Option<Report>,
     /// Why the last pass could not be carried out.
     failed: Option<crate::cluster::Detail>,
-    /// The last refusal or hold that was logged.
-    told: Option<String>,
+    /// The last lines that were logged; see `log_once`.
+    told: std::collections::VecDeque<String>,
+    /// The last index that was written down as seen.
+    seen: Option<u64>,
     /// How often the document was read; 0 in a command that runs without an agent.
     generation: i64,
 }
@@ -262,7 +264,6 @@ pub async fn run(
     spec: ClusterSpec,
     telemetry: Option<Arc<crate::telemetry::Metrics>>,
 ) -> Result<(), AgentError> {
-    let _lock = lock(paths, Locking::Agent)?;
     let signals = |kind| {
         signal(kind).map_err(|source| AgentError::System {
             what: "listen for signals",
@@ -273,6 +274,7 @@ pub async fn run(
     let mut terminate = signals(SignalKind::terminate())?;
     let mut interrupt = signals(SignalKind::interrupt())?;
     let mut hangup = signals(SignalKind::hangup())?;
+    let _lock = lock(paths, Locking::Agent)?;
     let (sender, mut questions) = mpsc::channel(8);
     let _socket = socket::serve(paths, sender)?;
     let mut agent = Agent::new(paths, telemetry);
@@ -302,7 +304,7 @@ pub async fn run(
             }
             Wake::Reload => {
                 // A person asks for another try: what was counted against etcd is forgotten.
-                starts::clear(paths);
+                starts::forget(paths);
                 match document::read(config) {
                     Ok(read) => {
                         tracing::info!(changed = read != spec, "document read again");

@@ -50,12 +50,21 @@ pub fn newest_known(data_dir: &Path, dated: Option<Timestamp>) -> Timestamp {
     };
     [
         modified(&data_dir.join("member/snap/db")),
-        modified(&data_dir.join("member/wal")),
+        newest_segment(data_dir).and_then(|it| modified(&it)),
         dated,
     ]
     .into_iter()
     .flatten()
     .fold(BUILD_FLOOR, Timestamp::max)
+}
+
+/// The segment of the log that is being written.
+fn newest_segment(data_dir: &Path) -> Option<std::path::PathBuf> {
+    let entries = std::fs::read_dir(data_dir.join("member/wal")).ok()?;
+    let segments = entries.flatten().map(|it| it.path());
+    segments
+        .filter(|it| it.extension().is_some_and(|it| it == "wal"))
+        .max()
 }
 
 /// Whether a time source confirms the clock, and nothing contradicts it.

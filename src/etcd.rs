@@ -6,3 +6,4 @@ pub mod client;
 pub mod data_dir;
 pub mod metrics;
 pub mod store;
+mod wal;

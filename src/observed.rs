@@ -249,6 +249,8 @@ pub struct Details {
     pub leader: Option<MemberId>,
     /// The store's revision.
     pub revision: i64,
+    /// The last index that Raft has committed.
+    pub raft_index: u64,
     /// The database file, in bytes.
     pub db_size: u64,
     /// The part of it in use.

@@ -91,6 +91,11 @@ impl Paths {
         self.run.join("starts.json")
     }
 
+    /// How far the log was seen to reach.
+    pub fn seen(&self) -> PathBuf {
+        self.run.join("seen.json")
+    }
+
     /// What the guard refused last.
     pub fn refusal(&self) -> PathBuf {
         self.run.join("refusal.json")

@@ -51,6 +51,8 @@ pub struct DataDir {
     pub snapshots: u32,
     /// Whose log it is, from its first record. `None` when there is no log or it cannot be read.
     pub owner: Option<(ClusterId, MemberId)>,
+    /// The end of the log, read record by record.
+    pub log: Log,
     /// Another process holds the database's lock (rule D4).
     pub in_use: bool,
 }
@@ -63,6 +65,7 @@ impl DataDir {
         database: Database::Absent,
         snapshots: 0,
         owner: None,
+        log: Log::UNREAD,
         in_use: false,
     };
 
@@ -78,6 +81,23 @@ impl DataDir {
             _ => Completeness::Complete, // etcd rebuilds the database from the log
         }
     }
+}
+
+/// The newest segment of the log, as etcd would read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// The index of its last whole entry. A torn end, which etcd cuts off itself, does not count.
+    pub last_index: Option<u64>,
+    /// What keeps etcd from reading it: found here, before etcd has opened anything for writing.
+    pub damage: Option<&'static Diagnosis>,
+}
+
+impl Log {
+    /// It was not looked into.
+    pub const UNREAD: Log = Log {
+        last_index: None,
+        damage: None,
+    };
 }
 
 /// Whether a data directory has all its parts.
@@ -200,6 +220,8 @@ pub struct Facts {
     pub certificates: CertificatesUsable,
     /// The first address that is not to be had.
     pub conflict: Option<AddressConflict>,
+    /// The last Raft index that this cluster was seen to have committed, in this boot.
+    pub seen: Option<u64>,
     /// Earlier starts.
     pub history: StartHistory,
 }
@@ -249,6 +271,13 @@ pub enum Refusal {
     DataInUse,
     /// etcd said so when it last ended, and the data has not changed since.
     DataDamaged(&'static Diagnosis),
+    /// The log ends before what it was seen to hold: acknowledged writes would be gone.
+    LogShorterThanSeen {
+        /// The last index seen.
+        seen: u64,
+        /// The last index found.
+        found: u64,
+    },
     /// No usable certificates, and they could not be made.
     CertificatesUnusable,
     /// An address is not to be had.
@@ -268,6 +297,7 @@ pub enum Refusal {
 pub fn verdict(facts: &Facts) -> Result<Start, Refusal> {
     check_surroundings(facts)?;
     let start = check_data(facts)?;
+    check_log(facts)?;
     if let Some(diagnosis) = facts.history.diagnosis
         && diagnosis.kind == Kind::Damage
         && facts.history.data_unchanged
@@ -309,6 +339,20 @@ fn check_surroundings(facts: &Facts) -> Result<(), Refusal> {
         Binary::Ready => Ok(()),
         Binary::Missing => Err(Refusal::BinaryMissing(facts.version)),
         Binary::WrongArchitecture => Err(Refusal::BinaryWrongArchitecture(facts.version)),
+    }
+}
+
+/// What etcd would find only after it has written to its database, and what it never finds: where
+/// whole sectors of the log are zero, it takes them for a torn write, cuts the log and starts.
+fn check_log(facts: &Facts) -> Result<(), Refusal> {
+    if let Some(diagnosis) = facts.data.log.damage {
+        return Err(Refusal::DataDamaged(diagnosis));
+    }
+    match (facts.seen, facts.data.log.last_index) {
+        (Some(seen), Some(found)) if found < seen => {
+            Err(Refusal::LogShorterThanSeen { seen, found })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -140,7 +140,19 @@ impl Scene {
         }
     }
 
-    fn data_word(&mut self, key: &str, _: &str) {
+    fn data_word(&mut self, key: &str, value: &str) {
+        if key == "log-ends-at" {
+            self.host().facts.data.log.last_index = Some(value.parse().unwrap());
+            return;
+        }
+        if key == "seen" {
+            self.host().facts.seen = Some(value.parse().unwrap());
+            return;
+        }
+        if key == "log-damaged" {
+            self.host().facts.data.log.damage = diagnosis::by_text("crc mismatch");
+            return;
+        }
         self.host().facts.data = match key {
             "empty" => DataDir::EMPTY,
             "no-log" => data(false, true, None),

@@ -31,7 +31,14 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "etcd",
         &[
-            "cluster", "version", "observed", "start", "state", "process", "tls",
+            "diagnosis",
+            "cluster",
+            "version",
+            "observed",
+            "start",
+            "state",
+            "process",
+            "tls",
         ],
     ),
     (

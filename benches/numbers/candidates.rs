@@ -78,7 +78,7 @@ const CANDIDATES: [Candidate; 12] = [
 fn recipe(lab: &Lab, base: &Recipe, it: &Candidate, number: usize) -> (Recipe, Target) {
     let dir = lab.root.join(format!("candidate-{number}"));
     fs::create_dir_all(&dir).unwrap();
-    let ports = free_ports();
+    let (ports, _claims) = free_ports();
     let mut text = fs::read_to_string(&base.conf).unwrap();
     for (own, other) in lab.ports.iter().zip(ports) {
         text = text.replace(&format!(":{own}"), &format!(":{other}"));

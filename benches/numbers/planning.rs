@@ -15,7 +15,7 @@ use etcd_operator::observed::{
 use etcd_operator::plan::plan;
 use etcd_operator::spec::ClusterSpec;
 use etcd_operator::start::{
-    Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, StartHistory,
+    Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Log, StartHistory,
     Writable,
 };
 use etcd_operator::version::Version;
@@ -64,6 +64,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
                 database: Database::Present,
                 snapshots: 0,
                 owner: Some((ClusterId(7), id)),
+                log: Log::UNREAD,
                 in_use: false,
             },
             filesystem: Filesystem::Disk,
@@ -71,6 +72,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
             binary: Binary::Ready,
             certificates: CertificatesUsable::Yes,
             conflict: None,
+            seen: None,
             history: StartHistory::NONE,
         },
         newest_installed: Some(VERSION),
@@ -81,6 +83,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
             not_before: Timestamp(NOW.0 - 86_400),
             not_after: Timestamp(NOW.0 + 300 * 86_400),
             authority_not_after: Timestamp(NOW.0 + 7000 * 86_400),
+            authorities_usable: true,
             clients_due: false,
             issued_earliest: None,
         },
@@ -94,6 +97,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
                 member: id,
                 leader: Some(MemberId(1)),
                 revision: 1000,
+                raft_index: 1000,
                 db_size: 1 << 24,
                 db_in_use: 1 << 23,
             }),
@@ -101,6 +105,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
         restart_in: 0,
         refused: None,
         machine_changed: false,
+        regain: None,
     }
 }
 
@@ -127,6 +132,7 @@ fn observed(spec: &ClusterSpec, members: usize) -> Observed {
         clock: Clock::Trusted,
         authority: Authority::Cluster,
         membership: Membership::Known(set),
+        failed: None,
         instances,
     }
 }

@@ -8,7 +8,7 @@ use crate::clock;
 use crate::cluster::ADMIN;
 use crate::etcd::{client, store};
 use crate::member::place::{self, HostPlace};
-use crate::member::records::{self, IdentityFile, Launch};
+use crate::member::records::{self, IdentityFile, Launch, SeenFile};
 use crate::member::{facts, starts};
 use crate::observed::{Clock, Observed, Process, Regain, Writing};
 use crate::plan::permit::{Declared, Grounds, Permit, to_interrupt};
@@ -312,14 +312,38 @@ impl Agent {
         Ok(())
     }
 
-    /// Logs a line unless it was the last one (rule F8: repeats wear the card that holds the log).
+    /// Logs a line unless it was among the last ones (rule F8: repeats wear the card that holds the
+    /// log). A changed condition lets everything be said again.
     pub(super) fn log_once(&mut self, text: &str) {
-        if self.memory.told.as_deref() != Some(text) {
-            tracing::info!("{text}");
-            self.memory.told = Some(text.to_owned());
+        if self.memory.told.iter().any(|it| it == text) {
+            return;
+        }
+        tracing::info!("{text}");
+        self.memory.told.push_back(text.to_owned());
+        if self.memory.told.len() > TOLD_MAX {
+            self.memory.told.pop_front();
+        }
+    }
+
+    /// Writes down how far the log reaches, when it does so further than before.
+    pub(super) fn remember_seen(&mut self, observed: &Observed) {
+        let details = observed.instances.first().and_then(|it| it.service.details);
+        let Some(details) = details.filter(|it| Some(it.raft_index) != self.memory.seen) else {
+            return;
+        };
+        let file = SeenFile {
+            cluster_id: details.cluster.to_string(),
+            raft_index: details.raft_index,
+            boot_id: clock::boot_id(),
+        };
+        if state::save_volatile(&self.paths.seen(), &file).is_ok() {
+            self.memory.seen = Some(details.raft_index);
         }
     }
 }
+
+/// Lines that are not repeated.
+const TOLD_MAX: usize = 8;
 
 /// How long new leaves live: by a trusted clock, or whatever the clock says.
 pub(super) fn validity(spec: &ClusterSpec, observed: &Observed, place: &HostPlace) -> Validity {

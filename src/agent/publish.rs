@@ -148,9 +148,12 @@ impl Agent {
         if let Some(metrics) = &self.telemetry {
             metrics.record(observed, status);
         }
+        self.remember_seen(observed);
         let before = self.memory.published.as_ref();
         let changed = before.is_none_or(|it| differs(it, &report));
-        log_conditions(before, &report);
+        if log_conditions(before, &report) {
+            self.memory.told.clear();
+        }
         self.memory.published = Some(report);
         if changed && let Some(report) = &self.memory.published {
             state::save_volatile(&self.paths.status(), report)?;
@@ -159,8 +162,9 @@ impl Agent {
     }
 }
 
-/// Changed conditions, one line each.
-fn log_conditions(before: Option<&Report>, now: &Report) {
+/// Changed conditions, one line each; whether there was one.
+fn log_conditions(before: Option<&Report>, now: &Report) -> bool {
+    let mut changed = false;
     for condition in &now.status.conditions {
         let old = before.and_then(|it| {
             it.status
@@ -171,6 +175,7 @@ fn log_conditions(before: Option<&Report>, now: &Report) {
         if old.is_some_and(|it| it.status == condition.status && it.reason == condition.reason) {
             continue;
         }
+        changed |= condition.type_ != "Progressing";
         let (kind, value, reason) = (&condition.type_, &condition.status, &condition.reason);
         let wrong =
             (kind == "Degraded" && value == "True") || (kind == "Available" && value == "False");
@@ -180,6 +185,7 @@ fn log_conditions(before: Option<&Report>, now: &Report) {
             tracing::info!(%reason, "{kind} is {value}: {}", condition.message);
         }
     }
+    changed
 }
 
 /// Whether anything but times and counters changed.

@@ -133,6 +133,7 @@ async fn questions(mut client: Client) -> Result<Look, etcd_client::Error> {
             revision: read
                 .header()
                 .map_or(0, etcd_client::ResponseHeader::revision),
+            raft_index: status.raft_index(),
             db_size: bytes(status.db_size()),
             db_in_use: bytes(status.raft_used_db_size()),
         }),

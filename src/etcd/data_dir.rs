@@ -1,41 +1,16 @@
-//! What lies in etcd's data directory, by names and by the first records of the log. Nothing is
-//! opened for writing and no database is opened at all.
+//! What lies in etcd's data directory, by names and by the records of the log. Nothing is opened
+//! for writing and no database is opened at all.
 
 use std::fs::{self, File};
-use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use prost::Message as _;
+use crate::etcd::wal;
+use crate::start::{DataDir, Database, Log};
 
-use crate::cluster::{ClusterId, MemberId};
-use crate::start::{DataDir, Database};
-
-/// A record of the log (`walpb.Record`).
-#[derive(Clone, PartialEq, prost::Message)]
-struct Record {
-    #[prost(int64, tag = "1")]
-    kind: i64,
-    #[prost(bytes = "vec", optional, tag = "3")]
-    data: Option<Vec<u8>>,
-}
-
-/// What the log says of its owner (`etcdserverpb.Metadata`).
-#[derive(Clone, PartialEq, prost::Message)]
-struct Metadata {
-    #[prost(uint64, tag = "1")]
-    member: u64,
-    #[prost(uint64, tag = "2")]
-    cluster: u64,
-}
-
-/// `walpb.MetadataType`.
-const METADATA_TYPE: i64 = 1;
-/// The metadata stands in the second record of every segment.
-const HEAD_BYTES: usize = 4096;
-
-/// Looks at the directory that etcd gets as `data-dir`.
-pub fn look(data_dir: &Path) -> DataDir {
+/// Looks at the directory that etcd gets as `data-dir`. `read_log`: the newest segment of the log
+/// too, which nobody may be writing then.
+pub fn look(data_dir: &Path, read_log: bool) -> DataDir {
     let segments = files(&data_dir.join("member/wal"), "wal");
     let snap = data_dir.join("member/snap");
     let db = snap.join("db");
@@ -51,7 +26,11 @@ pub fn look(data_dir: &Path) -> DataDir {
         }),
         database,
         snapshots: u32::try_from(files(&snap, "snap").len()).unwrap_or(u32::MAX),
-        owner: segments.iter().find_map(|it| owner(it)),
+        owner: segments.iter().find_map(|it| wal::owner(it)),
+        log: match segments.last() {
+            Some(newest) if read_log => wal::scan(newest),
+            _ => Log::UNREAD,
+        },
         in_use: is_locked(&db),
     }
 }
@@ -97,46 +76,6 @@ fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
         .collect();
     found.sort();
     found
-}
-
-/// Cluster and member of a log segment. A segment that was allocated and not used yet has none.
-fn owner(segment: &Path) -> Option<(ClusterId, MemberId)> {
-    let mut head = Vec::with_capacity(HEAD_BYTES);
-    File::open(segment)
-        .ok()?
-        .take(HEAD_BYTES as u64)
-        .read_to_end(&mut head)
-        .ok()?;
-    let mut rest = head.as_slice();
-    // Checksum, then metadata; a few more are looked at, none is needed.
-    for _ in 0..4 {
-        let (record, after) = frame(rest)?;
-        if record.kind == METADATA_TYPE {
-            let metadata = Metadata::decode(record.data?.as_slice()).ok()?;
-            return Some((ClusterId(metadata.cluster), MemberId(metadata.member)));
-        }
-        rest = after;
-    }
-    None
-}
-
-/// One frame: a little-endian length whose top byte says how many bytes of padding follow.
-fn frame(bytes: &[u8]) -> Option<(Record, &[u8])> {
-    let field = u64::from_le_bytes(*bytes.first_chunk::<8>()?);
-    let length = usize::try_from(field & ((1 << 56) - 1)).ok()?;
-    let padding = if field >> 63 == 1 {
-        usize::try_from((field >> 56) & 7).ok()?
-    } else {
-        0
-    };
-    if length == 0 {
-        return None;
-    }
-    let body = bytes.get(8..8 + length)?;
-    Some((
-        Record::decode(body).ok()?,
-        bytes.get(8 + length + padding..)?,
-    ))
 }
 
 /// Whether another process holds bbolt's lock (rules A10, D4).

@@ -5,8 +5,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 
-use super::records::{self, IdentityFile, Launch};
+use super::records::{self, IdentityFile, Launch, SeenFile};
 use super::starts;
+use crate::clock;
 use crate::cluster::{ClusterName, detail};
 use crate::disk;
 use crate::etcd::{data_dir, store};
@@ -68,9 +69,10 @@ pub fn gather(
     let mut data_seen = if stalled {
         DataDir::EMPTY
     } else {
-        data_dir::look(&data)
+        data_dir::look(&data, !running)
     };
     data_seen.in_use &= !running;
+    let seen = seen_index(paths, &data_seen);
     let facts = Facts {
         cluster: ClusterName::try_from(launch.cluster.as_str()).unwrap_or_default(),
         unreadable,
@@ -84,6 +86,7 @@ pub fn gather(
         binary: store::binary(&paths.store(), version),
         certificates,
         conflict: conflict(paths, &launch.addresses, &taken),
+        seen,
         history: if running || stalled {
             StartHistory::NONE
         } else {
@@ -95,6 +98,14 @@ pub fn gather(
         identity,
         marker,
     }
+}
+
+/// How far this cluster's log was seen to reach in this boot.
+fn seen_index(paths: &Paths, data: &DataDir) -> Option<u64> {
+    let seen: SeenFile = state::load_volatile(&paths.seen())?;
+    let (owner, _) = data.owner?;
+    (seen.boot_id == clock::boot_id() && seen.cluster_id == owner.to_string())
+        .then_some(seen.raft_index)
 }
 
 /// The first address that etcd could not listen on.

@@ -89,6 +89,20 @@ pub fn data_dir(storage_dir: &Path) -> PathBuf {
     storage_dir.join("data")
 }
 
+/// How far the log was seen to reach: acknowledged writes are in it, so it never ends before.
+/// Under /run, so that it costs no flash; a reboot clears it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SeenFile {
+    /// In hexadecimal.
+    #[serde(rename = "clusterID")]
+    pub cluster_id: String,
+    /// The last index that Raft had committed.
+    pub raft_index: u64,
+    /// The boot in which that was.
+    pub boot_id: String,
+}
+
 /// What the guard refused, for the operator that comes back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

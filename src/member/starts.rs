@@ -66,11 +66,17 @@ pub fn record(paths: &Paths) {
     save(paths, &file);
 }
 
-/// Called when etcd has served, or when a person asks for another try.
+/// Called when etcd has served.
 pub fn clear(paths: &Paths) {
     for path in [paths.starts(), paths.refusal()] {
         let _ = fs::remove_file(path);
     }
+}
+
+/// Called when a person asks for another try, whatever was lost.
+pub fn forget(paths: &Paths) {
+    clear(paths);
+    let _ = fs::remove_file(paths.seen());
 }
 
 /// What is known of the failed starts. Only meaningful while etcd does not run: the last start is

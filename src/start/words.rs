@@ -24,6 +24,7 @@ impl Refusal {
             Refusal::LogMissing | Refusal::DatabaseMissing => "DataDirIncomplete",
             Refusal::DataInUse => "DataInUse",
             Refusal::DataDamaged(diagnosis) => diagnosis.reason,
+            Refusal::LogShorterThanSeen { .. } => "AcknowledgedWritesMissing",
             Refusal::CertificatesUnusable => "CertificatesUnusable",
             Refusal::AddressUnavailable(conflict) if conflict.not_ours => "AddressGone",
             Refusal::AddressUnavailable(_) => "PortTaken",
@@ -69,6 +70,9 @@ impl Refusal {
                 "stop the other process; see fuser member/snap/db"
             )),
             Refusal::DataDamaged(it) => detail(format_args!("{}", it.next_step)),
+            Refusal::LogShorterThanSeen { .. } => detail(format_args!(
+                "restore a snapshot; or, to start without those writes, systemctl reload etcd-operator (SIGHUP)"
+            )),
             Refusal::CertificatesUnusable => detail(format_args!(
                 "put the damaged CA below tls back from a copy; see certs list and the operator's log"
             )),
@@ -157,6 +161,11 @@ impl fmt::Display for Refusal {
             }
             Refusal::DataInUse => write!(f, "another process has the data open"),
             Refusal::DataDamaged(it) => write!(f, "{} (etcd: {})", it.meaning, it.text),
+            Refusal::LogShorterThanSeen { seen, found } => write!(
+                f,
+                "the log ends at index {found} and was seen to reach {seen}: {} acknowledged writes would be lost",
+                seen.saturating_sub(*found)
+            ),
             Refusal::CertificatesUnusable => write!(f, "there are no usable certificates"),
             Refusal::AddressUnavailable(it) if it.not_ours => {
                 write!(f, "this host has no address {}", it.address)

@@ -11,7 +11,7 @@ use etcd_operator::observed::{
 };
 use etcd_operator::spec::{AutoCompaction, ClusterSpec, Network, Options, Profile, Settings};
 use etcd_operator::start::{
-    Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, StartHistory,
+    Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Log, StartHistory,
     Writable,
 };
 use etcd_operator::version::Version;
@@ -84,6 +84,7 @@ pub fn data(wal: bool, database: bool, owner: Option<ClusterId>) -> DataDir {
         },
         snapshots: 0,
         owner: owner.map(|it| (it, MEMBER)),
+        log: Log::UNREAD,
         in_use: false,
     }
 }
@@ -103,6 +104,7 @@ pub fn facts() -> Facts {
         binary: Binary::Ready,
         certificates: CertificatesUsable::Yes,
         conflict: None,
+        seen: None,
         history: StartHistory::NONE,
     }
 }
@@ -126,6 +128,7 @@ pub fn details() -> Details {
         member: MEMBER,
         leader: Some(MEMBER),
         revision: 10,
+        raft_index: 10,
         db_size: 1,
         db_in_use: 1,
     }
