@@ -37,7 +37,9 @@ check: lint ## Lints, and the tests that need nothing: a few minutes cold
 	cargo test $(FAST)
 
 test: check etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carries a promise, on real etcd
-	cargo test --test etcd_live
+	@tests/tools/apt.sh libfaketime openssl e2fsprogs
+	@tests/tools/promtool.sh "$(CURDIR)/$(TOOLS)/promtool"
+	PATH="$(CURDIR)/$(TOOLS)/promtool/bin:$$PATH" cargo test --test etcd_live
 
 bench: tools etcd-3.6 ## The numbers, as a table: 7 minutes once built
 	cargo bench --bench numbers

@@ -234,9 +234,10 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
     }
 }
 
-/// Started so recently that it may still come up.
+/// Started so recently that it may still come up, and has not served yet.
 fn is_young(instance: &Instance) -> bool {
-    matches!(instance.process, Process::Running { seconds, .. } if seconds < STARTING_SECONDS)
+    instance.service.write == Writing::NotTried
+        && matches!(instance.process, Process::Running { seconds, .. } if seconds < STARTING_SECONDS)
 }
 
 /// Why reads or writes are known not to be served, worst first.

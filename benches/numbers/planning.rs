@@ -33,6 +33,7 @@ fn name(number: usize) -> MemberName {
     MemberName::try_from(format!("bench-{number}").as_str()).unwrap()
 }
 
+#[expect(clippy::too_many_lines, reason = "one value, field by field")]
 fn instance(spec: &ClusterSpec, number: usize) -> Instance {
     let id = MemberId(number as u64 + 1);
     let identity = Identity {

@@ -576,10 +576,10 @@ fn a_damaged_ca_is_told_and_never_replaced_and_etcd_runs_on() {
     replace_generation(&lab, -400 * 86_400, -86_400);
     fs::write(&key, half).unwrap();
     lab.start_agent();
-    let status = lab.wait_hold("AuthorityDamaged");
+    let status = lab.wait_hold("CertificatesUnusable");
     assert_eq!(
         condition(&status, "Available"),
-        ("False", "AuthorityDamaged")
+        ("False", "CertificatesUnusable")
     );
     assert_eq!(fs::read(&key).unwrap(), half, "never replaced");
     fs::write(&key, &whole).unwrap();

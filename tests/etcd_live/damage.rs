@@ -6,6 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::lab::{Lab, condition};
+use crate::tools::zero_log_from_a_record;
 use crate::tools::{
     empty, empty_next_segment, files, flip_bit_in_log, garbage_meta, garbage_pages,
     truncate_in_last_record, zero_body_of_last_record, zero_second_half_of_log,
@@ -41,7 +42,9 @@ fn filled(line: &str, with: With) -> Lab {
             }
         }
     }
+    lab.wait_available(); // a look, in which the operator sees how far the log reaches
     lab.kill_agent();
+    assert!(lab.put("last", "not seen by the operator"));
     lab.kill_etcd();
     lab
 }
@@ -95,8 +98,8 @@ enum Seen {
     ByEtcd,
 }
 
-/// etcd opens its database before it reads the log, and commits a transaction of its own to it: where
-/// it sees damage later than that, its failing start has written to that one file, key or no key.
+/// etcd opens its database before it knows whether log and database fit, and commits a transaction
+/// of its own to it: where only it sees the damage, its failing start has written to that one file.
 fn untouched(
     before: &BTreeMap<PathBuf, String>,
     after: &BTreeMap<PathBuf, String>,
@@ -143,25 +146,33 @@ fn log_cut_in_the_last_record(line: &str) {
 fn last_record_is_zeros(line: &str) {
     let lab = filled(line, With::SmallRecords);
     zero_body_of_last_record(&lab);
-    held(lab, "WalTornWrite", Seen::ByEtcd);
+    held(lab, "WalTornWrite", Seen::ByGuard);
 }
 
 fn last_record_ends_in_zeros(line: &str) {
     let lab = filled(line, With::SmallRecords);
     zero_tail_of_last_record(&lab);
-    held(lab, "WalDamaged", Seen::ByEtcd);
+    held(lab, "WalDamaged", Seen::ByGuard);
 }
 
 fn bit_flipped_in_the_log(line: &str) {
     let lab = filled(line, With::Nothing);
     let _ = flip_bit_in_log(&lab);
-    held(lab, "WalDamaged", Seen::ByEtcd);
+    held(lab, "WalDamaged", Seen::ByGuard);
 }
 
 fn second_half_of_the_log_zeroed(line: &str) {
     let lab = filled(line, With::SmallRecords);
     zero_second_half_of_log(&lab);
-    held(lab, "WalDamaged", Seen::ByEtcd);
+    held(lab, "WalDamaged", Seen::ByGuard);
+}
+
+/// The zeros begin with a record and cover whole sectors: etcd takes that for a torn write, cuts
+/// the log there, starts, and half of the acknowledged keys are gone without a word.
+fn second_half_of_the_log_gone_in_whole_sectors(line: &str) {
+    let lab = filled(line, With::SmallRecords);
+    zero_log_from_a_record(&lab);
+    held(lab, "AcknowledgedWritesMissing", Seen::ByGuard);
 }
 
 fn pages_of_the_database_overwritten(line: &str) {
@@ -255,6 +266,7 @@ rows!(on_3_6 "3.6":
     last_record_ends_in_zeros
     bit_flipped_in_the_log
     second_half_of_the_log_zeroed
+    second_half_of_the_log_gone_in_whole_sectors
     pages_of_the_database_overwritten
     both_meta_pages_overwritten
     database_gone_and_the_whole_log_there
@@ -272,6 +284,7 @@ rows!(on_3_5 "3.5":
     last_record_ends_in_zeros
     bit_flipped_in_the_log
     second_half_of_the_log_zeroed
+    second_half_of_the_log_gone_in_whole_sectors
     pages_of_the_database_overwritten
     both_meta_pages_overwritten
     database_gone_and_the_whole_log_there
@@ -284,6 +297,7 @@ rows!(on_3_7 "3.7":
     last_record_ends_in_zeros
     bit_flipped_in_the_log
     second_half_of_the_log_zeroed
+    second_half_of_the_log_gone_in_whole_sectors
     pages_of_the_database_overwritten
     both_meta_pages_overwritten
     database_gone_and_the_whole_log_there
@@ -296,16 +310,35 @@ rows!(on_3_7 "3.7":
 #[test]
 fn damage_is_held_until_the_data_changes_or_a_person_asks() {
     let mut lab = filled("3.6", With::Nothing);
-    let undo = flip_bit_in_log(&lab);
+    let db = lab.data("member/snap/db");
+    let copy = lab.root.join("db-copy");
+    fs::copy(&db, &copy).unwrap();
+    garbage_meta(&lab);
     lab.start_agent();
-    lab.wait_hold("WalDamaged");
+    lab.wait_hold("DatabaseDamaged");
     assert_eq!(lab.starts(), 1);
     let log = lab.log_length();
     lab.signal_agent("HUP");
     lab.wait("another try, and the hold again", |it| {
-        lab.logged_since(log, "crc mismatch") && it["plan"]["hold"] == "WalDamaged"
+        lab.log_length() > log && it["plan"]["hold"] == "DatabaseDamaged"
     });
-    undo();
+    fs::copy(copy, db).unwrap();
     lab.wait_available();
     assert_eq!(lab.filled(), KEYS as usize);
+}
+
+/// What the log lacks is known by the guard, and a person may decide to start without it.
+#[test]
+fn acknowledged_writes_are_given_up_only_by_a_person() {
+    let mut lab = filled("3.6", With::SmallRecords);
+    zero_log_from_a_record(&lab);
+    lab.start_agent();
+    let status = lab.wait_hold("AcknowledgedWritesMissing");
+    let message = status["plan"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("acknowledged writes would be lost"),
+        "{message}"
+    );
+    lab.signal_agent("HUP");
+    lab.wait_available();
 }

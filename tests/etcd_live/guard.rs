@@ -291,6 +291,8 @@ fn an_interrupted_birth_is_set_aside_and_begun_anew() {
         };
         state::save(&path, &unserved).unwrap();
     }
+    // Nobody had looked at it: the power went within the first second of its life.
+    fs::remove_file(lab.run("seen.json")).unwrap();
     fs::rename(lab.data("member/wal"), lab.root.join("wal-aside")).unwrap();
     let left = fs::read(lab.data("member/snap/db")).unwrap();
     let (code, words) = lab.guard();

@@ -82,6 +82,15 @@ pub fn zero_tail_of_last_record(lab: &Lab) {
     zero_from(&segment, at + length * 3 / 4);
 }
 
+/// Zeros everything from the beginning of a record in the middle on.
+pub fn zero_log_from_a_record(lab: &Lab) {
+    let segment = segment(lab);
+    let all = records(&segment);
+    let middle = end(&all) / 2;
+    let (at, _) = all.into_iter().find(|it| it.0 >= middle).unwrap();
+    zero_from(&segment, at);
+}
+
 /// The second half of what was written.
 pub fn zero_second_half_of_log(lab: &Lab) {
     let segment = segment(lab);
