@@ -7,6 +7,7 @@ use super::{Agent, AgentError};
 use crate::clock;
 use crate::cluster::ADMIN;
 use crate::etcd::{client, store};
+use crate::member::certificates::client_due;
 use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, IdentityFile, Launch, SeenFile};
 use crate::member::{facts, starts};
@@ -179,18 +180,7 @@ impl Agent {
             .map(heapless::String::as_str)
             .chain([ADMIN])
         {
-            let usable = self.certificates.client_leaf(name).is_ok_and(|leaf| {
-                leaf.not_before <= observed.now
-                    && observed.now <= leaf.not_after
-                    && (observed.clock != Clock::Trusted
-                        || !leaf.is_provisional()
-                            && !crate::plan::certificate::due(
-                                leaf.not_before,
-                                leaf.not_after,
-                                observed.now,
-                            ))
-            });
-            if !usable {
+            if client_due(&self.certificates, name, observed.now, observed.clock) {
                 self.certificates.issue(name, validity)?;
             }
         }

@@ -34,14 +34,6 @@ pub fn survey(certificates: &Certificates, now: Timestamp, wanted: &Wanted<'_>) 
             Err(Usability::Broken(_)) => pairs = worst(pairs, Pairs::Broken),
         }
     }
-    let client_due = |name: &str| match certificates.client_leaf(name) {
-        Ok(leaf) => {
-            validity(&leaf, now) != Pairs::Usable
-                || (wanted.clock == Clock::Trusted
-                    && (leaf.is_provisional() || due(leaf.not_before, leaf.not_after, now)))
-        }
-        Err(_) => true,
-    };
     let declared = || wanted.clients.iter().copied().chain([ADMIN]);
     Summary {
         pairs,
@@ -58,7 +50,7 @@ pub fn survey(certificates: &Certificates, now: Timestamp, wanted: &Wanted<'_>) 
             .unwrap_or(Timestamp(0)),
         authorities_usable: certificates.authorities_usable(),
         authority_not_after: certificates.authority_not_after().unwrap_or(Timestamp(0)),
-        clients_due: declared().any(client_due),
+        clients_due: declared().any(|it| client_due(certificates, it, now, wanted.clock)),
         issued_earliest: certificates
             .clients()
             .iter()
@@ -72,6 +64,16 @@ pub fn survey(certificates: &Certificates, now: Timestamp, wanted: &Wanted<'_>) 
             })
             .min_by_key(|(_, end)| *end),
     }
+}
+
+/// Whether a client of the document needs a new certificate: it has no usable one, or, by a clock
+/// that can be believed, renewal is due.
+pub fn client_due(certificates: &Certificates, name: &str, now: Timestamp, clock: Clock) -> bool {
+    let Ok(leaf) = certificates.client_leaf(name) else {
+        return true;
+    };
+    let renewal = leaf.is_provisional() || due(leaf.not_before, leaf.not_after, now);
+    validity(&leaf, now) != Pairs::Usable || clock == Clock::Trusted && renewal
 }
 
 /// Whether a sound pair is valid now.
