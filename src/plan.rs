@@ -258,6 +258,7 @@ fn start_steps(
         };
     }
     steps.push(Upkeep::Start(start));
+    client_steps(instance, steps);
     certificates
 }
 
@@ -273,10 +274,14 @@ fn certificate_steps(
     if let Some(reason) = certificate::mint(&instance.certificates, observed) {
         steps.push(Upkeep::MintCertificates(reason));
     }
-    if instance.certificates.clients_due {
+    Ok(())
+}
+
+/// etcd needs nothing of its clients' certificates: they are made while it comes up.
+fn client_steps(instance: &Instance, steps: &mut Steps<'_>) {
+    if instance.certificates.clients_due && instance.certificates.authorities_usable {
         steps.push(Upkeep::MintClients);
     }
-    Ok(())
 }
 
 /// The version for a start. What was born is always started again; only births are choosy.
@@ -335,6 +340,7 @@ fn running_steps(
         return Ok(());
     }
     let certificates = certificate_steps(observed, instance, steps);
+    client_steps(instance, steps);
     if let (Some((cluster, _)), Some(details)) =
         (identity.and_then(|it| it.served), service.details)
         && details.cluster != cluster

@@ -23,9 +23,11 @@ start_agent() {
 stop_demo() {
     local pid
     pid=$(agent_pid)
-    if [ -n "$pid" ] && [ "$(readlink "/proc/$pid/exe" 2> /dev/null)" = "$operator" ]; then
-        kill "$pid" && while kill -0 "$pid" 2> /dev/null; do sleep 0.05; done
-    fi
+    # A binary that was built anew since is called "(deleted)".
+    case ${pid:+$(readlink "/proc/$pid/exe" 2> /dev/null || true)} in
+        "$operator" | "$operator (deleted)")
+            kill "$pid" && while kill -0 "$pid" 2> /dev/null; do sleep 0.05; done ;;
+    esac
     # etcd is stopped as a person would: size 0, one pass of an agent.
     [ -e "$root/etc/etcd-operator/cluster.yaml" ] || return 0
     sed -i 's/^  size: .*/  size: 0/' "$root/etc/etcd-operator/cluster.yaml"
