@@ -3,7 +3,7 @@
 # for each version line (3.5, 3.6, 3.7). One line of output says which version came from where.
 #
 # In this order: the cache; the official release, with a pinned checksum, where the network allows;
-# the Go module registry, where Go is installed; the server alone from crates.io. The cache lies
+# the Go module registry, where Go is installed; the server alone from its crate. The cache lies
 # outside the checkout ($ETCD_OPERATOR_CACHE, else ~/.cache/etcd-operator) and is keyed by version.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
