@@ -38,6 +38,7 @@ check: lint ## Lints, and the tests that need nothing: a few minutes cold
 
 test: check etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carries a promise, on real etcd
 	@tests/tools/apt.sh libfaketime openssl e2fsprogs
+	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root
 	@tests/tools/promtool.sh "$(CURDIR)/$(TOOLS)/promtool"
 	@for line in 3.5 3.6 3.7; do \
 		if [ ! -x $(TOOLS)/etcd/$$line/etcdctl ]; then \
@@ -47,6 +48,7 @@ test: check etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carries a promise, on 
 		fi; \
 	done; \
 	PATH="$(CURDIR)/$(TOOLS)/promtool/bin:$$PATH" cargo test --test etcd_live
+	cargo test --test systemd_live
 
 bench: tools etcd-3.6 ## The numbers, as a table: 7 minutes once built
 	cargo bench --bench numbers
