@@ -15,4 +15,10 @@
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
 mod bench;
+mod host;
+mod input;
+mod life;
 mod machine;
+mod package;
+mod rights;
+mod words;
