@@ -57,7 +57,7 @@ if [ ${#missing[@]} -gt 0 ]; then
         echo "kubernetes $version: not to be had: the Go module registry does not answer"
         exit 0
     fi
-    echo "kubernetes $version: building ${missing[*]}: minutes, once"
+    echo "kubernetes $version: building ${missing[*]}: minutes, once" >&2
     for command in "${missing[@]}"; do
         build "$work" "$command"
         mv "$work/bin/$command" "$cache/$command"
