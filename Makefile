@@ -40,6 +40,7 @@ test: check etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carries a promise, on 
 	@tests/tools/apt.sh libfaketime openssl e2fsprogs
 	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root
 	@tests/tools/promtool.sh "$(CURDIR)/$(TOOLS)/promtool"
+	@tests/tools/kube-apiserver.sh $(TOOLS)/kubernetes kube-apiserver kubectl
 	@for line in 3.5 3.6 3.7; do \
 		if [ ! -x $(TOOLS)/etcd/$$line/etcdctl ]; then \
 			echo "skipped: the live tests need etcdctl, and only etcd $$line itself was to be had:" \
