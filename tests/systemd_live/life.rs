@@ -43,7 +43,7 @@ fn enable_now_brings_etcd_up_and_the_status_line_lives() {
     machine.sh(&format!("systemctl reload {OPERATOR}"));
     machine.until(SOON, "another line", || {
         let line = machine.property(OPERATOR, "StatusText");
-        line.starts_with("not available: SizeZero")
+        line.starts_with("SizeZero: ")
     });
     assert_eq!(machine.property(MEMBER, "ActiveState"), "inactive");
     machine.write_document("  size: 1\n");
