@@ -13,7 +13,7 @@ fn a_bad_document_at_start_ends_the_operator_for_good_and_leaves_etcd() {
     let etcd = machine.pid(MEMBER);
     machine.sh(&format!("systemctl stop {OPERATOR}"));
     let unit = machine.sh(&format!("cat /etc/systemd/system/{MEMBER}"));
-    machine.write_document("  sise: 1\n  version: nonsense\n");
+    machine.write_document("  sise: 1\n  size: 17\n");
     let start = machine.try_sh(&format!("systemctl start {OPERATOR} 2>&1"));
     assert!(!start.status.success(), "{}", text(&start.stdout));
     assert_eq!(machine.property(OPERATOR, "ActiveState"), "failed");
@@ -25,6 +25,11 @@ fn a_bad_document_at_start_ends_the_operator_for_good_and_leaves_etcd() {
     assert!(
         told.contains("sise") && told.contains("cluster.yaml"),
         "{told}"
+    );
+    assert_eq!(told.matches("sise").count(), 1, "told twice: {told}");
+    assert!(
+        !told.contains("etcd-operator: /etc"),
+        "the journal names the program: {told}"
     );
     assert_eq!(machine.pid(MEMBER), etcd);
     assert!(machine.serves());
@@ -60,19 +65,25 @@ fn a_bad_document_on_reload_keeps_the_one_before_in_force() {
 }
 
 #[test]
-fn without_the_user_etcd_the_journal_names_the_remedy() {
+fn without_the_user_etcd_the_commands_name_the_remedy() {
     let Some(machine) = Machine::with_files() else {
         return;
     };
     machine.sh("chown -R root: /var/lib/etcd-operator; userdel etcd");
-    machine.try_sh(&format!("systemctl start --no-block {OPERATOR}"));
-    machine.until(SOON, "words", || {
-        machine.journal(OPERATOR).contains("systemd-sysusers")
-    });
-    // The remedy as it is named, and nothing else.
+    // systemd finds nobody to run the unit as, before a program of ours can say a word.
+    machine.try_sh(&format!("systemctl start {OPERATOR}"));
+    assert_eq!(machine.property(OPERATOR, "ExecMainStatus"), "217");
+    for command in ["etcd-operator preflight", "etcd-operator unit --install"] {
+        let said = machine.try_sh(&format!("{command} 2>&1"));
+        assert_eq!(said.status.code(), Some(1), "{command}");
+        let said = text(&said.stdout);
+        assert!(said.contains("no user etcd"), "{said}");
+        assert!(said.contains("systemd-sysusers"), "{said}");
+    }
+    // The remedy as it is named, and nothing else: systemd tries again by itself.
     machine.sh("systemd-sysusers");
-    machine.sh(&format!("systemctl restart {OPERATOR}"));
     machine.wait_available();
+    assert_eq!(machine.sh("find /var/lib/etcd-operator ! -user etcd"), "");
 }
 
 #[test]
@@ -117,7 +128,7 @@ fn a_disk_that_is_not_there_at_boot_is_waited_for_and_nothing_is_born_beneath_it
 }
 
 #[test]
-fn a_data_disk_that_is_mounted_late_is_waited_for_without_the_operator() {
+fn a_data_disk_that_is_mounted_late_is_waited_for_with_and_without_the_operator() {
     let Some(mut machine) = Machine::bare() else {
         return;
     };
@@ -135,23 +146,38 @@ fn a_data_disk_that_is_mounted_late_is_waited_for_without_the_operator() {
     machine.sh("install -d -o etcd -g etcd -m 0700 /mnt/ssd/etcd");
     machine.write_document("  storage: {path: /mnt/ssd/etcd}\n");
     machine.install_etcd();
+    // The very first start may write there already.
     machine.sh(&format!("systemctl enable --now --quiet {OPERATOR}"));
     let before = machine.wait_available();
     assert!(machine.put("a", "1"));
+    assert!(machine.path("/mnt/ssd/etcd/data/member").exists());
 
-    machine.sh(&format!(
-        "rm /var/plugged; systemctl disable --quiet {OPERATOR}"
-    ));
-    machine.reboot();
-    machine.until(SOON, "the guard's words", || {
-        machine.journal(MEMBER).contains("etcd is not started")
-    });
-    assert!(!machine.serves());
-    let born = machine.sh("find /mnt/ssd /var/lib/etcd-operator -name '*.wal' -o -name db");
-    assert_eq!(born, "", "a second cluster beneath the mount");
-    machine.sh("touch /var/plugged; systemctl start mnt-ssd.mount");
-    machine.until(SOON, "etcd by itself", || machine.serves());
-    assert_eq!(machine.get("a").as_deref(), Some("1"));
-    machine.sh(&format!("systemctl start {OPERATOR}"));
-    assert_eq!(machine.wait_available()["clusterID"], before["clusterID"]);
+    for verb in ["disable", "enable"] {
+        machine.sh(&format!(
+            "rm /var/plugged; systemctl {verb} --quiet {OPERATOR}"
+        ));
+        machine.halt();
+        machine.switch_on();
+        machine.until(SOON, "the guard's words", || {
+            machine.journal(MEMBER).contains("StorageMissing")
+        });
+        if verb == "enable" {
+            machine.wait_hold("StorageMissing");
+        }
+        assert!(!machine.serves());
+        let born = machine.sh("find /mnt/ssd /var/lib/etcd-operator -name '*.wal' -o -name db");
+        assert_eq!(born, "", "a second cluster beneath the mount");
+        // Who else lives here does not wait.
+        machine.until(SOON, "the other services", || {
+            machine.property("systemd-logind", "ActiveState") == "active"
+        });
+        machine.sh("touch /var/plugged; systemctl start mnt-ssd.mount");
+        machine.until(SOON, "etcd by itself", || machine.serves());
+        assert_eq!(machine.get("a").as_deref(), Some("1"));
+        if verb == "enable" {
+            let after = machine.wait_available();
+            assert_eq!(after["clusterID"], before["clusterID"]);
+        }
+        machine.until(SOON, "the end of the boot", || machine.state() == "running");
+    }
 }

@@ -45,7 +45,9 @@ fn enable_now_brings_etcd_up_and_the_status_line_lives() {
         let line = machine.property(OPERATOR, "StatusText");
         line.starts_with("SizeZero: ")
     });
-    assert_eq!(machine.property(MEMBER, "ActiveState"), "inactive");
+    machine.until(SOON, "the end of etcd", || {
+        machine.property(MEMBER, "ActiveState") == "inactive"
+    });
     machine.write_document("  size: 1\n");
     machine.sh(&format!("systemctl reload {OPERATOR}"));
     machine.wait_available();
