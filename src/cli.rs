@@ -378,8 +378,10 @@ fn run_guard(context: &Context, arguments: &GuardArgs) -> Outcome {
     }
     let keeper = if arguments.supervised {
         Keeper::Supervisor
-    } else {
+    } else if arguments.detach {
         Keeper::Agent
+    } else {
+        Keeper::Caller
     };
     match guard::run(&context.paths, keeper) {
         guard::GuardError::Refused(refusal) => {

@@ -62,6 +62,8 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// Who asked for the start, and so who may ask again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeper {
+    /// Whoever called: etcd stays in the foreground, and a refusal is an exit.
+    Caller,
     /// The agent, which waits for the verdict. etcd gets a session of its own.
     Agent,
     /// A service manager, which starts this program again and again while the operator may be dead
@@ -85,7 +87,7 @@ pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
             other => Refusal::Other(detail(format_args!("{other}"))),
         };
         RefusalFile::save(paths, &refusal);
-        if keeper == Keeper::Agent || !refusal.may_pass() {
+        if keeper != Keeper::Supervisor || !refusal.may_pass() {
             return error;
         }
         let text = format!("{}: {refusal}", refusal.reason());
