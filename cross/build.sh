@@ -8,6 +8,8 @@
 #   cross      cross with a container engine, Cross.toml
 #   source     neither: std from source, with the rustc of cross/toolchain.sh
 #
+# SYMBOLS=1 keeps the symbols, for cross/sizes.py; the file is then called etcd-operator.symbols.
+#
 # This is the one place for flags; optimisation is [profile.release] of Cargo.toml.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -82,21 +84,36 @@ if [ "$way" != cross ]; then
     for registry in "$cargo_home"/registry/src/*/; do
         flags+=("--remap-path-prefix=${registry%/}=/crates")
     done
+    case $cargo_home$std$checkout$CARGO_TARGET_DIR in
+        *[[:space:]]*) echo "build: not below a path with blanks: $checkout, $cargo_home, ${std:-}" >&2; exit 1 ;;
+    esac
     [ -z "$std" ] || flags+=("--remap-path-prefix=$std=/rust")
     flags+=("--remap-path-prefix=$checkout=/$name" "--remap-path-prefix=$CARGO_TARGET_DIR=/target")
 fi
 
 echo "build: $* with $("${RUSTC:-rustc}" --version | cut -d ' ' -f 1,2), std: $way" >&2
+# These two would win over the flags here.
+unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 arguments=()
 for target in "$@"; do
     own=("${flags[@]}")
     # A Pi 5 has pages of 16 KiB, others of 64 KiB.
-    [ "$target" != aarch64-unknown-linux-musl ] || own+=(-Clink-arg=-Wl,-z,max-page-size=65536)
+    [ "$target" != aarch64-unknown-linux-musl ] || own+=("-Clink-arg=-Wl,-z,max-page-size=65536")
     variable=CARGO_TARGET_$(tr a-z- A-Z_ <<< "$target")_RUSTFLAGS
     export "$variable=${own[*]}"
     arguments+=(--target "$target")
 done
+if [ -n "${SYMBOLS:-}" ] && [ "$way" != cross ]; then
+    # The dependencies are those of the real build; only the link is another.
+    build=(cargo-zigbuild rustc)
+    arguments+=(-- -Cstrip=none)
+fi
 "${build[@]}" --release --locked --bin "$name" "${arguments[@]}" >&2
 for target in "$@"; do
-    echo "$CARGO_TARGET_DIR/$target/release/$name"
+    binary=$CARGO_TARGET_DIR/$target/release/$name
+    if [ -n "${SYMBOLS:-}" ]; then
+        mv "$binary" "$binary.symbols"
+        binary=$binary.symbols
+    fi
+    echo "$binary"
 done

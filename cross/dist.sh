@@ -20,16 +20,17 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 rm -f "$dest/$name"[-_]* "$dest/SHA256SUMS"
 
-# What cargo-deb does not make: Debian's changelog, and the man page with this version.
+# What cargo-deb does not make: Debian's changelog, and the licences of what is linked in.
 at=$checkout/target/cross/package
 mkdir -p "$at"
 date=$(date --utc --date "@$SOURCE_DATE_EPOCH" --rfc-email)
 printf '%s (%s) stable; urgency=medium\n\n  * What changed: %s.\n\n -- %s  %s\n' "$name" "$version" \
     "CHANGELOG.md beside this file" "$(sed -n 's/^maintainer = "\(.*\)"/\1/p' Cargo.toml)" "$date" \
     | gzip -9n > "$at/changelog.gz"
-sed "s/@VERSION@/$version/" systemd/etcd-operator.8 > "$at/etcd-operator.8"
 gzip -9n < CHANGELOG.md > "$at/CHANGELOG.md.gz"
-gzip -9nc "$at/etcd-operator.8" > "$at/etcd-operator.8.gz"
+python3 cross/notices.py "$at/THIRD-PARTY.txt"
+gzip -9nc "$at/THIRD-PARTY.txt" > "$at/THIRD-PARTY.txt.gz"
+gzip -9nc systemd/etcd-operator.8 > "$at/etcd-operator.8.gz"
 
 for arch in arm64 amd64; do
     target=$(triple "$arch")
@@ -38,13 +39,13 @@ for arch in arm64 amd64; do
     folder=$name-$version-linux-$arch
     mkdir -p "$work/$folder/systemd" "$work/$folder/deploy/examples"
     install -m 755 "$binary" "$work/$folder/$name"
-    install -m 644 README.md CHANGELOG.md LICENSE "$work/$folder"
+    install -m 644 README.md CHANGELOG.md LICENSE "$at/THIRD-PARTY.txt" "$work/$folder"
     install -m 644 deploy/examples/host.yaml "$work/$folder/deploy/examples"
-    install -m 644 systemd/*.service systemd/*.conf systemd/*.rules "$at/etcd-operator.8" "$work/$folder/systemd"
+    install -m 644 systemd/*.service systemd/*.conf systemd/*.rules systemd/etcd-operator.8 "$work/$folder/systemd"
     install -m 755 systemd/install.sh "$work/$folder/systemd"
     install -m 644 systemd/install.mk "$work/$folder/Makefile"
     tar -C "$work" --format=gnu --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
-        --mode=u+w,go-w -cf - "$folder" | gzip -9n > "$dest/$folder.tar.gz"
+        --mode=u=rwX,go=rX -cf - "$folder" | gzip -9n > "$dest/$folder.tar.gz"
 
     # --no-strip: the binary is stripped; static: nothing to ask dpkg-shlibdeps.
     "$deb/bin/cargo-deb" --quiet --no-build --no-strip --target "$target" --locked \

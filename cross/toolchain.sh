@@ -41,10 +41,10 @@ apt() {
 }
 apt_update() {
     [ ! -d "$work/apt" ] || return 0
-    command -v apt-get > /dev/null && command -v dpkg > /dev/null || {
+    if ! { command -v apt-get && command -v dpkg; } > /dev/null; then
         echo "toolchain: this needs apt-get and dpkg; without them see the other ways in cross/README.md" >&2
         return 1
-    }
+    fi
     mkdir -p "$work/apt/lists/partial" "$work/apt/archives/partial"
     apt apt-get -qq update >&2
 }

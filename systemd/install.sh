@@ -30,10 +30,13 @@ if [ "${1:-}" = --uninstall ]; then
 fi
 
 binary=${1:?usage: install.sh BINARY | install.sh --uninstall}
-[ "$(od -An -tx1 -j18 -N1 "$binary")" = "$(od -An -tx1 -j18 -N1 /proc/self/exe)" ] || [ -n "$root" ] || {
-    echo "install: $binary is for another architecture than this machine's, $(uname -m)" >&2
+# e_machine of the binary against the kernel's, which may be 64-bit below a 32-bit system. DESTDIR may
+# be for another machine.
+case $(uname -m) in x86_64) machine=3e ;; aarch64) machine=b7 ;; *) machine=none ;; esac
+if [ -z "$root" ] && [ "$(od -An -tx1 -j18 -N1 "$binary" | tr -d ' ')" != "$machine" ]; then
+    echo "install: $binary is not for this machine, $(uname -m)" >&2
     exit 1
-}
+fi
 # place SOURCE DEST: texts name the binary where it is installed.
 place() {
     install -d -m 755 "$root${2%/*}"
@@ -49,8 +52,9 @@ place sysusers.conf "$prefix/lib/sysusers.d/etcd-operator.conf"
 place tmpfiles.conf "$prefix/lib/tmpfiles.d/etcd-operator.conf"
 place polkit.rules "$rules/50-etcd-operator.rules"
 place etcd-operator.8 "$prefix/share/man/man8/etcd-operator.8"
-for file in run-as-root.conf k3s-on-etcd.conf ../deploy/examples/host.yaml ../README.md ../LICENSE; do
-    place "$file" "$doc/${file##*/}"
+for file in run-as-root.conf k3s-on-etcd.conf ../deploy/examples/host.yaml ../README.md ../LICENSE ../THIRD-PARTY.txt; do
+    # The last one is of the tarball alone.
+    [ ! -e "$here/$file" ] || place "$file" "$doc/${file##*/}"
 done
 document=/etc/etcd-operator/cluster.yaml
 [ -e "$root$document" ] || place ../deploy/examples/host.yaml "$document"
