@@ -2,11 +2,14 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 TOOLS := target/tools
+PREFIX ?= /usr/local
+# This machine's static binary.
+STATIC := target/cross/$(shell uname -m)-unknown-linux-musl/release/etcd-operator
 OPERATOR := target/release/etcd-operator
 # Tests that need nothing but cargo.
 FAST := --lib --bins --test document --test exhaustive --test generated --test plan --test simulation --test tidy
 
-.PHONY: help tools build demo demo-tools demo-stop fmt lint check test bench
+.PHONY: help tools build demo demo-tools demo-stop fmt lint check test bench dist install uninstall
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -28,6 +31,18 @@ demo: demo-tools etcd-3.6 ## The story on this machine, in under 30 s once built
 
 demo-stop: ## Stops what demo left running
 	@tests/tools/demo.sh $(OPERATOR) target/release/examples/writer $(TOOLS)/etcd/3.6 stop
+
+dist: tools ## Static binaries for arm64 and amd64: tarball, .deb, image, checksums in target/dist
+	@cross/dist.sh target/dist
+
+$(STATIC):
+	@cross/build.sh $(shell uname -m)-unknown-linux-musl
+
+install: $(STATIC) ## The static binary with its units on this machine: DESTDIR, PREFIX
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" systemd/install.sh $(STATIC)
+
+uninstall: ## Removes what install installed; etcd and its data stay
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" systemd/install.sh --uninstall
 
 lint: tools
 	cargo fmt --check
