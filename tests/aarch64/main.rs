@@ -21,4 +21,6 @@ mod cell;
 )]
 #[path = "../etcd_live/lab.rs"]
 mod lab;
+mod machine;
 mod user;
+mod vm;
