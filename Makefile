@@ -39,6 +39,7 @@ check: lint ## Lints, and the tests that need nothing: a few minutes cold
 test: check etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carries a promise, on real etcd
 	@tests/tools/apt.sh libfaketime openssl e2fsprogs
 	@tests/tools/promtool.sh "$(CURDIR)/$(TOOLS)/promtool"
+	@tests/tools/kube-apiserver.sh $(TOOLS)/kubernetes kube-apiserver kubectl
 	@for line in 3.5 3.6 3.7; do \
 		if [ ! -x $(TOOLS)/etcd/$$line/etcdctl ]; then \
 			echo "skipped: the live tests need etcdctl, and only etcd $$line itself was to be had:" \

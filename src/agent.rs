@@ -5,9 +5,11 @@
 
 mod apply;
 pub mod driver;
+mod notify;
 mod observe;
 mod publish;
 pub mod socket;
+pub mod unit;
 
 use std::fs::File;
 use std::io;
@@ -15,7 +17,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -29,8 +30,9 @@ use crate::runtime::{Runtime, reconcile};
 use crate::spec::ClusterSpec;
 use crate::state::{self, StateError};
 use crate::status::Status;
+use crate::systemd::SystemdError;
 use crate::tls::{Certificates, TlsError};
-use driver::{Driver as _, ProcessDriver};
+use driver::{Changed, Driver as _, HostDriver};
 
 pub use publish::{Report, report};
 pub use socket::Request;
@@ -73,6 +75,17 @@ pub enum AgentError {
         /// Its id.
         pid: u32,
     },
+    /// systemd did not do what it was asked.
+    #[error(transparent)]
+    Systemd(#[from] SystemdError),
+    /// etcd runs as another user, so that it cannot be stopped.
+    #[error(
+        "etcd (pid {pid}) runs as another user and outside of its unit: run as root: etcd-operator unit --install"
+    )]
+    ForeignUser {
+        /// Its id.
+        pid: u32,
+    },
     /// A step is no longer allowed by what a second look shows.
     #[error("a step is not taken after a second look: {0}")]
     NoPermit(Hold),
@@ -99,7 +112,7 @@ pub enum AgentError {
 /// Host mode's [`Runtime`].
 pub struct Agent {
     paths: Paths,
-    driver: ProcessDriver,
+    driver: HostDriver,
     certificates: Certificates,
     memory: Memory,
     telemetry: Option<Arc<crate::telemetry::Metrics>>,
@@ -120,6 +133,8 @@ struct Memory {
     numbers: Option<crate::etcd::metrics::Numbers>,
     /// What timedated said, and when (seconds since boot).
     kernel_synchronised: Option<(bool, u64)>,
+    /// What the box was like, and when (seconds since boot).
+    host: Option<(crate::host::HostFacts, u64)>,
     /// For transition times, and so that only changes are told.
     published: Option<Report>,
     /// Why the last pass could not be carried out.
@@ -187,10 +202,14 @@ pub fn lock(paths: &Paths, locking: Locking) -> Result<DirectoryLock, AgentError
 
 impl Agent {
     /// An agent over these paths. Nothing is touched yet.
-    pub fn new(paths: &Paths, telemetry: Option<Arc<crate::telemetry::Metrics>>) -> Self {
+    pub fn new(
+        paths: &Paths,
+        driver: HostDriver,
+        telemetry: Option<Arc<crate::telemetry::Metrics>>,
+    ) -> Self {
         Agent {
             paths: paths.clone(),
-            driver: ProcessDriver::new(paths),
+            driver,
             certificates: Certificates::at(paths.tls()),
             memory: Memory::default(),
             telemetry,
@@ -251,7 +270,7 @@ impl Runtime for Agent {
 /// What the loop woke up for.
 enum Wake {
     Time,
-    Death,
+    Process(Changed),
     Reload,
     Ask(socket::Question),
     End,
@@ -262,6 +281,7 @@ pub async fn run(
     paths: &Paths,
     config: &Path,
     spec: ClusterSpec,
+    driver: HostDriver,
     telemetry: Option<Arc<crate::telemetry::Metrics>>,
 ) -> Result<(), AgentError> {
     let signals = |kind| {
@@ -277,29 +297,31 @@ pub async fn run(
     let _lock = lock(paths, Locking::Agent)?;
     let (sender, mut questions) = mpsc::channel(8);
     let _socket = socket::serve(paths, sender)?;
-    let mut agent = Agent::new(paths, telemetry);
+    let mut agent = Agent::new(paths, driver, telemetry);
     if let Err(error) = agent.place_guard() {
         agent.log_once(&chain(&error)); // tried again with every start of etcd
     }
     let mut spec = spec;
     agent.memory.generation = 1;
+    let mut service_manager = notify::Notify::begin();
     tracing::info!(cluster = %spec.name, size = spec.size, document = %config.display(), "operator started");
     loop {
         let wait = agent.pass(&spec).await;
-        let death = agent.driver.death();
+        service_manager.passed(agent.memory.published.as_ref());
         let wake = tokio::select! {
             () = tokio::time::sleep(wait) => Wake::Time,
-            () = ended(death) => Wake::Death,
+            changed = agent.driver.changed() => Wake::Process(changed),
             _ = terminate.recv() => Wake::End,
             _ = interrupt.recv() => Wake::End,
             _ = hangup.recv() => Wake::Reload,
             Some(question) = questions.recv() => Wake::Ask(question),
         };
         match wake {
-            Wake::Time => {}
-            Wake::Death => tracing::warn!("etcd's process ended"),
+            Wake::Time | Wake::Process(Changed::Unit) => {}
+            Wake::Process(Changed::Ended) => tracing::warn!("etcd's process ended"),
             Wake::End => {
                 tracing::info!("operator ends; etcd stays");
+                notify::Notify::stopping();
                 return Ok(());
             }
             Wake::Reload => {
@@ -336,17 +358,4 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = it.source();
     }
     text
-}
-
-/// Until the process behind the descriptor ends; forever where there is none.
-async fn ended(descriptor: Option<std::os::fd::OwnedFd>) {
-    #[expect(
-        deprecated,
-        reason = "its successor is unsafe to call; an owned descriptor is what makes it sound"
-    )]
-    let registered = descriptor.and_then(|it| AsyncFd::new(it).ok());
-    let Some(descriptor) = registered else {
-        return std::future::pending().await;
-    };
-    let _ = descriptor.readable().await;
 }

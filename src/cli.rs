@@ -3,8 +3,10 @@
 //! Exit codes: 0 done, 1 failed, 2 usage or bad document, 3 held.
 
 mod certs;
+mod preflight;
 mod print;
 mod show;
+mod unit;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,11 +15,14 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::agent;
+use crate::agent::driver::{HostDriver, ProcessDriver, SystemdDriver};
 use crate::document;
 use crate::etcd::store;
-use crate::guard;
+use crate::guard::{self, Keeper};
+use crate::member::starts;
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
+use crate::systemd;
 use crate::telemetry::{self, LogFormat, Metrics};
 use crate::version::{Class, Version, classify};
 
@@ -62,6 +67,11 @@ enum Command {
         after_help = "Every start of etcd goes through here. It checks identity, data, certificates and earlier\nstarts, then becomes etcd. A refusal exits with 3 and the reason.\n\nExample:\n  etcd-operator guard --detach"
     )]
     Guard(GuardArgs),
+    /// etcd's systemd unit for this document: printed, or written and enabled
+    #[command(
+        after_help = "The operator's unit runs it with --install, as root, before each start.\n\nExample:\n  etcd-operator unit"
+    )]
+    Unit(UnitArgs),
     /// What is: conditions, members, certificates; exits with 0 when available
     #[command(
         after_help = "Example:\n  etcd-operator status\n  etcd-operator status -o json | jq .host.etcd.clientURL"
@@ -75,6 +85,11 @@ enum Command {
         after_help = "Example:\n  eval \"$(etcd-operator env)\"; etcdctl endpoint health\n  k3s server $(etcd-operator env --for k3s)"
     )]
     Env(EnvArgs),
+    /// Whether this host is fit for it: rights, disk, kernel, supply, clock; exits with 1 if not
+    #[command(
+        after_help = "Writes up to 22 MB to the data's disk, for at most 10 s, to see how fast it syncs.\n\nExample:\n  sudo etcd-operator preflight"
+    )]
+    Preflight(PreflightArgs),
     /// The store: etcd with etcdutl, one folder a version
     #[command(subcommand)]
     Etcd(EtcdCommand),
@@ -106,7 +121,7 @@ struct AgentArgs {
 enum DriverChoice {
     /// systemd where it runs this host and is supported, else process
     Auto,
-    /// A unit of its own (not supported yet)
+    /// A unit of its own, etcd-member@NAME.service
     Systemd,
     /// A detached process
     Process,
@@ -114,13 +129,36 @@ enum DriverChoice {
 
 #[derive(Debug, Args)]
 struct GuardArgs {
-    /// A session of its own and the member's lock, where no service manager keeps the process
-    #[arg(long)]
+    /// For the agent: a session of its own, where no service manager keeps the process
+    #[arg(long, conflicts_with = "supervised")]
     detach: bool,
+    /// For a service manager: what may pass by itself is waited for
+    #[arg(long)]
+    supervised: bool,
+    /// For a service manager: etcd has ended
+    #[arg(long, conflicts_with_all = ["detach", "supervised"])]
+    ended: bool,
+}
+
+#[derive(Debug, Args)]
+struct UnitArgs {
+    /// Writes it to /etc/systemd/system and has it started at boot (root only)
+    #[arg(long)]
+    install: bool,
 }
 
 #[derive(Debug, Args)]
 struct OutputArgs {
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+struct PreflightArgs {
+    /// Leaves the disk alone: its syncs are not timed
+    #[arg(long)]
+    skip_disk: bool,
     /// How to print
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
@@ -249,6 +287,8 @@ fn dispatch(cli: &Cli) -> Outcome {
     match &cli.command {
         Command::Agent(arguments) => run_agent(&context, arguments),
         Command::Guard(arguments) => run_guard(&context, arguments),
+        Command::Unit(it) => unit::unit(&context, it.install),
+        Command::Preflight(it) => preflight::preflight(&context, it.skip_disk, it.output),
         Command::Status(it) => show::status(&context, it.output),
         Command::Plan(it) => show::plan(&context, it.output),
         Command::Env(it) => show::env(&context, it.target == EnvFor::K3s),
@@ -290,12 +330,6 @@ fn protect_process() {
 fn run_agent(context: &Context, arguments: &AgentArgs) -> Outcome {
     protect_process();
     telemetry::log(arguments.log_format, arguments.log_level);
-    if arguments.driver == DriverChoice::Systemd {
-        return Err(Failure::new(
-            USAGE,
-            "--driver systemd is not supported yet; use --driver process",
-        ));
-    }
     if let Some(address) = arguments.metrics_address
         && !address.ip().is_loopback()
     {
@@ -303,6 +337,17 @@ fn run_agent(context: &Context, arguments: &AgentArgs) -> Outcome {
         return Err(Failure::new(USAGE, text));
     }
     let spec = context.document()?;
+    let driver = match arguments.driver {
+        DriverChoice::Auto => HostDriver::choose(&context.paths, &spec.name),
+        DriverChoice::Process => HostDriver::Process(ProcessDriver::new(&context.paths)),
+        DriverChoice::Systemd if systemd::runs(&context.paths) => {
+            HostDriver::Systemd(SystemdDriver::new(&context.paths, &spec.name))
+        }
+        DriverChoice::Systemd => {
+            let text = "--driver systemd: systemd does not run this host, or --root is not /; use --driver process";
+            return Err(Failure::new(USAGE, text));
+        }
+    };
     runtime()?.block_on(async {
         let metrics = match arguments.metrics_address {
             Some(address) => {
@@ -319,7 +364,7 @@ fn run_agent(context: &Context, arguments: &AgentArgs) -> Outcome {
             }
             None => None,
         };
-        agent::run(&context.paths, &context.config, spec, metrics).await?;
+        agent::run(&context.paths, &context.config, spec, driver, metrics).await?;
         Ok(DONE)
     })
 }
@@ -327,7 +372,16 @@ fn run_agent(context: &Context, arguments: &AgentArgs) -> Outcome {
 fn run_guard(context: &Context, arguments: &GuardArgs) -> Outcome {
     protect_process();
     telemetry::log(LogFormat::Text, tracing::Level::INFO);
-    match guard::run(&context.paths, arguments.detach) {
+    if arguments.ended {
+        starts::ended(&context.paths);
+        return Ok(DONE);
+    }
+    let keeper = if arguments.supervised {
+        Keeper::Supervisor
+    } else {
+        Keeper::Agent
+    };
+    match guard::run(&context.paths, keeper) {
         guard::GuardError::Refused(refusal) => {
             let text = format!(
                 "etcd is not started: {}: {refusal}; next: {}",

@@ -1,10 +1,14 @@
 //! The file system under the data: its kind, its room, and whether it takes writes at all.
 
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use crate::host::preflight::SyncLatency;
 use crate::start::{Filesystem, Writable};
 
 /// Kinds on which an acknowledged write can be lost (rule D5), by their magic number.
@@ -40,6 +44,47 @@ pub fn filesystem(path: &Path) -> Filesystem {
 pub fn free_bytes(path: &Path) -> Option<u64> {
     let statfs = rustix::fs::statvfs(&nearest(path)?).ok()?;
     Some(statfs.f_bavail.saturating_mul(statfs.f_frsize))
+}
+
+/// Major and minor number of the device that holds `path`, or the nearest of its parents.
+pub fn device(path: &Path) -> Option<(u32, u32)> {
+    let stat = rustix::fs::stat(&nearest(path)?).ok()?;
+    Some((
+        rustix::fs::major(stat.st_dev),
+        rustix::fs::minor(stat.st_dev),
+    ))
+}
+
+/// Writes as etcd writes its log, small pieces of which each reaches the disk, into a file of its own
+/// that is removed again: at most 22 MB and `limit` (rule D45).
+pub fn sync_latency(dir: &Path, limit: Duration) -> io::Result<SyncLatency> {
+    const PIECE: [u8; 2300] = [0x5a; 2300];
+    const PIECES_MAX: usize = 22_000_000 / PIECE.len();
+    let path = dir.join(".etcd-operator-preflight");
+    let _ = std::fs::remove_file(&path);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)?;
+    // Nobody else needs its name, and nothing is left of it however this ends.
+    std::fs::remove_file(&path)?;
+    let begin = crate::clock::since_boot();
+    let mut micros = Vec::with_capacity(PIECES_MAX);
+    while micros.len() < PIECES_MAX && crate::clock::since_boot() < begin + limit {
+        let before = crate::clock::since_boot();
+        file.write_all(&PIECE)?;
+        file.sync_data()?;
+        let took = crate::clock::since_boot().saturating_sub(before);
+        micros.push(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+    }
+    micros.sort_unstable();
+    let at = |percent: usize| micros[(micros.len() - 1) * percent / 100];
+    Ok(SyncLatency {
+        writes: u32::try_from(micros.len()).unwrap_or(u32::MAX),
+        p50: at(50),
+        p99: at(99),
+    })
 }
 
 fn nearest(path: &Path) -> Option<PathBuf> {
@@ -88,13 +133,9 @@ pub fn writable(dir: &Path, deadline: Duration) -> Writable {
 /// Whether the kernel stopped writing after an error. Newer ones leave the mount writable by name
 /// and refuse each write; then only the options of the file system tell.
 fn turned_read_only(dir: &Path) -> bool {
-    let Ok(stat) = rustix::fs::stat(dir) else {
+    let Some((major, minor)) = device(dir) else {
         return false;
     };
-    let (major, minor) = (
-        rustix::fs::major(stat.st_dev),
-        rustix::fs::minor(stat.st_dev),
-    );
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     mounts
         .lines()
@@ -121,6 +162,17 @@ mod tests {
         assert!(!says_read_only(line, "7:0"));
         assert!(says_read_only(&format!("{line},emergency_ro"), "7:0"));
         assert!(!says_read_only(&format!("{line},emergency_ro"), "7:1"));
+    }
+
+    #[test]
+    fn syncs_are_timed_and_leave_nothing_behind() {
+        let dir = std::env::temp_dir().join(format!("etcd-operator-sync-{}", std::process::id()));
+        crate::state::create_private_dir(&dir).unwrap();
+        let latency = sync_latency(&dir, Duration::from_millis(200)).unwrap();
+        assert!(latency.writes > 0 && latency.p50 <= latency.p99 && latency.p99 > 0);
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+        std::fs::remove_dir(&dir).unwrap();
+        assert!(sync_latency(Path::new("/no/such/dir"), Duration::from_secs(1)).is_err());
     }
 
     #[test]

@@ -59,34 +59,76 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> GuardError {
 /// A guard that starts meanwhile may hold the lock for a moment; etcd holds it for its life.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Checks, then becomes etcd. Returns only with the reason why not. `detach`: a session of its own
-/// and the member's lock, where no service manager keeps the process.
-pub fn run(paths: &Paths, detach: bool) -> GuardError {
-    let error = match start(paths, detach) {
-        Ok(never) => match never {},
-        Err(error) => error,
-    };
-    let refusal = match &error {
-        GuardError::Refused(refusal) => refusal.clone(),
-        other => Refusal::Other(detail(format_args!("{other}"))),
-    };
-    RefusalFile::save(paths, &refusal);
-    error
+/// Who asked for the start, and so who may ask again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeper {
+    /// The agent, which waits for the verdict. etcd gets a session of its own.
+    Agent,
+    /// A service manager, which starts this program again and again while the operator may be dead
+    /// or removed: what may pass by itself is waited for here, without a line in the log each time.
+    Supervisor,
 }
 
-fn start(paths: &Paths, detach: bool) -> Result<std::convert::Infallible, GuardError> {
+/// How long until a refusal that may pass is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Checks, then becomes etcd. Returns only with the reason why not.
+pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
+    let mut told = None;
+    loop {
+        let error = match start(paths, keeper) {
+            Ok(never) => match never {},
+            Err(error) => error,
+        };
+        let refusal = match &error {
+            GuardError::Refused(refusal) => refusal.clone(),
+            other => Refusal::Other(detail(format_args!("{other}"))),
+        };
+        RefusalFile::save(paths, &refusal);
+        if keeper == Keeper::Agent || !refusal.may_pass() {
+            return error;
+        }
+        let text = format!("{}: {refusal}", refusal.reason());
+        if told.as_ref() != Some(&text) {
+            tracing::warn!(
+                "etcd is not started: {text}; looked at again every {} s; next: {}",
+                LOOK_AGAIN.as_secs(),
+                refusal.next_step()
+            );
+            tell_service_manager(&format!("waiting: {text}"));
+            told = Some(text);
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// The line that `systemctl status` shows. Nothing depends on it.
+fn tell_service_manager(status: &str) {
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Status(status)]);
+}
+
+/// After failed starts the next one waits, longer each time; an operator that is alive waits the
+/// same before it asks.
+fn back_off(paths: &Paths) {
+    let seconds = starts::back_off(paths);
+    if seconds > 0 {
+        tell_service_manager(&format!("the next start is tried in {seconds} s"));
+        std::thread::sleep(Duration::from_secs(seconds));
+    }
+}
+
+fn start(paths: &Paths, keeper: Keeper) -> Result<std::convert::Infallible, GuardError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     state::create_private_dir(&paths.run)?;
+    if keeper == Keeper::Supervisor {
+        back_off(paths);
+    }
     let launch: Launch = state::load(&paths.launch())?.ok_or(GuardError::NoLaunchRecord)?;
     let version: Version = launch
         .version
         .parse()
         .map_err(|_| GuardError::NoLaunchRecord)?;
-    let lock = if detach {
-        Some(take_lock(paths)?)
-    } else {
-        None
-    };
+    let lock = take_lock(paths)?;
     let certificates = ensure_certificates(paths, &launch);
     let gathered = facts::gather(paths, &launch, version, certificates, false);
     let start = start::verdict(&gathered.facts).map_err(GuardError::Refused)?;
@@ -96,7 +138,7 @@ fn start(paths: &Paths, detach: bool) -> Result<std::convert::Infallible, GuardE
     }
     state::create_private_dir(&data)?;
     state::create_private_dir(paths.etcd_log().parent().unwrap_or(&paths.lib))?;
-    if detach {
+    if keeper == Keeper::Agent {
         // Fails only where this process leads a group already, as under a shell's job control.
         let _ = rustix::process::setsid();
     }
@@ -193,13 +235,11 @@ fn become_etcd(
     paths: &Paths,
     launch: &Launch,
     version: Version,
-    lock: Option<File>,
+    lock: File,
 ) -> Result<std::convert::Infallible, GuardError> {
-    if let Some(lock) = lock {
-        fcntl_setfd(&lock, FdFlags::empty())
-            .map_err(|it| system("keep the member's lock")(it.into()))?;
-        std::mem::forget(lock);
-    }
+    fcntl_setfd(&lock, FdFlags::empty())
+        .map_err(|it| system("keep the member's lock")(it.into()))?;
+    std::mem::forget(lock);
     #[expect(clippy::disallowed_methods, reason = "this is where etcd starts")]
     let mut command = Command::new(store::folder(&paths.store(), version).join("etcd"));
     command

@@ -50,6 +50,7 @@
 // Core: pure, synchronous, fixed capacity.
 pub mod cluster;
 pub mod diagnosis;
+pub mod host;
 pub mod observed;
 pub mod plan;
 pub mod render;
@@ -71,6 +72,8 @@ pub mod member;
 pub mod paths;
 pub mod process;
 pub mod state;
+pub mod sysfs;
+pub mod systemd;
 pub mod telemetry;
 pub mod tls;
 

@@ -3,6 +3,7 @@
 //! Time is an observation too: the core reads no clock.
 
 use crate::cluster::{ClusterId, Detail, MEMBERS_MAX, MemberId, MemberName, MemberSet, Timestamp};
+use crate::host::HostFacts;
 use crate::spec::Settings;
 use crate::start::{Facts, Refusal};
 use crate::version::Version;
@@ -20,6 +21,8 @@ pub struct Observed {
     pub membership: Membership,
     /// Why the last pass could not be carried out, if it could not.
     pub failed: Option<Detail>,
+    /// The box itself, where this process runs on it.
+    pub host: Option<HostFacts>,
     /// The members that this process runs: its own host's, or its pods.
     pub instances: heapless::Vec<Instance, MEMBERS_MAX>,
 }
@@ -85,6 +88,8 @@ pub struct Instance {
     pub refused: Option<Refusal>,
     /// The disk was moved to another machine since the cluster was born: a warning only.
     pub machine_changed: bool,
+    /// What runs is kept by something else than the driver that shall keep it.
+    pub kept_elsewhere: bool,
     /// The last attempt to regain space, while the NOSPACE alarm stands.
     pub regain: Option<Regain>,
 }

@@ -116,6 +116,11 @@ impl Paths {
         self.root.join("run/systemd/timesync/synchronized")
     }
 
+    /// Units that an administrator, or the operator, adds to this host.
+    pub fn units(&self) -> PathBuf {
+        self.root.join("etc/systemd/system")
+    }
+
     /// k3s' embedded etcd (rule A10).
     pub fn k3s_embedded_etcd(&self) -> PathBuf {
         self.root.join("var/lib/rancher/k3s/server/db/etcd")

@@ -82,7 +82,7 @@ pub enum Upkeep {
     Start(Start),
     /// etcd ends by SIGTERM. Everything is kept.
     Stop(Permit),
-    /// etcd ends and starts with what the document says now.
+    /// etcd ends and starts with what the document says now, kept by the driver of now.
     Restart(Permit),
     /// One write under the operator's own key proves that writes are served (rule D7).
     ProbeWrite,
@@ -375,8 +375,8 @@ fn running_steps(
     certificates
 }
 
-/// A restart happens only because the document was edited, never because this operator would
-/// render something else than the one before it.
+/// A restart happens only because the document was edited or the host was moved to another driver,
+/// never because this operator would render something else than the one before it.
 fn restart_steps(
     spec: &ClusterSpec,
     observed: &Observed,
@@ -394,16 +394,18 @@ fn restart_steps(
     {
         return Err(Hold::UpgradeNotSupportedYet { from: version, to });
     }
-    if settings != spec.settings {
+    let declared = if settings != spec.settings {
+        Some(Declared::DocumentEdited)
+    } else if instance.kept_elsewhere {
+        Some(Declared::DriverChanged)
+    } else {
+        None
+    };
+    if declared.is_some() {
         // What could not be started again is not stopped: the edit waits, etcd runs on as it is.
         start::verdict(&instance.facts).map_err(Hold::Start)?;
         let member = instance.service.details.map(|it| it.member);
-        let permit = permit::to_interrupt(
-            &observed.membership,
-            member,
-            instance.alone,
-            Some(Declared::DocumentEdited),
-        )?;
+        let permit = permit::to_interrupt(&observed.membership, member, instance.alone, declared)?;
         steps.push(Upkeep::Restart(permit));
     }
     Ok(())

@@ -61,9 +61,30 @@ pub struct Stat {
     pub start_time: u64,
 }
 
-/// Reads `/proc/PID/stat`; `None` when there is no such process.
+/// Reads the stat of a process' first thread, which has what the process' own says; `None` when there
+/// is no such process. An emulator (qemu-user) answers `/proc/PID/stat` of its own process itself,
+/// with another start time than the kernel tells everybody else.
 pub fn stat(pid: u32) -> Option<Stat> {
-    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/task/{pid}/stat")).ok()?)
+}
+
+/// The systemd unit that a process belongs to, by its control group. `None`: it could not be read.
+/// Empty: none.
+pub fn unit(pid: u32) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    Some(unit_of(&text).unwrap_or_default().to_owned())
+}
+
+/// systemd's own hierarchy: `0::` alone, or `name=systemd` beside the controllers of version 1.
+fn unit_of(cgroup: &str) -> Option<&str> {
+    let path = |wanted: &str| {
+        cgroup.lines().find_map(|line| {
+            let (hierarchy, path) = line.split_once(':')?.1.split_once(':')?;
+            (hierarchy == wanted).then_some(path)
+        })
+    };
+    let path = path("name=systemd").or_else(|| path(""))?;
+    path.split('/').find(|it| it.ends_with(".service"))
 }
 
 fn parse_stat(text: &str) -> Option<Stat> {
@@ -162,6 +183,19 @@ mod tests {
             })
         );
         assert_eq!(parse_stat("7 (a"), None);
+    }
+
+    #[test]
+    fn a_process_belongs_to_the_unit_of_its_control_group() {
+        let unified = "0::/system.slice/system-etcd\\x2dmember.slice/etcd-member@edge.service\n";
+        assert_eq!(unit_of(unified), Some("etcd-member@edge.service"));
+        let hybrid = "4:memory:/\n1:name=systemd:/system.slice/cron.service\n0::/\n";
+        assert_eq!(unit_of(hybrid), Some("cron.service"));
+        assert_eq!(
+            unit_of("0::/user.slice/user-0.slice/session-1.scope\n"),
+            None
+        );
+        assert_eq!(unit_of(""), None);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! One shape for each version line: options that were renamed or removed differ, nothing else
 //! does. It allocates text and knows no file.
 
+pub mod unit;
+
 use core::fmt::Write as _;
 use core::net::IpAddr;
 

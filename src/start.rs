@@ -198,6 +198,8 @@ impl StartHistory {
 pub struct Facts {
     /// What the document asks for.
     pub cluster: ClusterName,
+    /// The document's size is 0.
+    pub hibernates: bool,
     /// A record that cannot be read: what it says is unknown, which is not the same as nothing.
     pub unreadable: Option<Detail>,
     /// The version to be started.
@@ -239,6 +241,8 @@ pub enum Start {
 /// Why etcd is not started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
+    /// The document's size is 0, and somebody else than the operator asked for a start.
+    Hibernates,
     /// A record of the member cannot be read.
     RecordUnreadable(Detail),
     /// The store has no etcd of this version.
@@ -293,8 +297,43 @@ pub enum Refusal {
     Other(Detail),
 }
 
+impl Refusal {
+    /// Whether the cause may go away without a person and without the operator: a disk that is
+    /// mounted late, a port that is given back, the window of the crash-loop budget. The guard then
+    /// waits; otherwise it ends, and nobody but the operator or a person asks it again.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Refusal::Hibernates
+            | Refusal::RecordUnreadable(_)
+            | Refusal::BinaryMissing(_)
+            | Refusal::BinaryWrongArchitecture(_)
+            | Refusal::FilesystemUnsafe(_)
+            | Refusal::DocumentOfAnotherCluster(_)
+            | Refusal::StorageOfAnotherCluster(_)
+            | Refusal::DataOfAnotherCluster(_)
+            | Refusal::DataForeign
+            | Refusal::LogMissing
+            | Refusal::DatabaseMissing
+            | Refusal::DataDamaged(_)
+            | Refusal::LogShorterThanSeen { .. } => false,
+            Refusal::FilesystemReadOnly
+            | Refusal::FilesystemStalled
+            | Refusal::StorageMissing
+            | Refusal::DataMissing
+            | Refusal::DataInUse
+            | Refusal::CertificatesUnusable
+            | Refusal::AddressUnavailable(_)
+            | Refusal::CrashLoop { .. }
+            | Refusal::Other(_) => true,
+        }
+    }
+}
+
 /// Whether etcd may be started, and how. Total: every combination of facts has one answer.
 pub fn verdict(facts: &Facts) -> Result<Start, Refusal> {
+    if facts.hibernates {
+        return Err(Refusal::Hibernates);
+    }
     check_surroundings(facts)?;
     let start = check_data(facts)?;
     check_log(facts)?;

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -51,11 +51,30 @@ pub const FORMAT: u32 = 1;
 
 /// Creates a directory, and its parents, for this user alone.
 pub fn create_private_dir(path: &Path) -> Result<(), StateError> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|it| !it.exists()).collect();
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(io_error("create", path))
+        .map_err(io_error("create", path))?;
+    for path in missing.iter().rev() {
+        inherit_owner(path).map_err(io_error("set the owner of", path))?;
+    }
+    Ok(())
+}
+
+/// What root makes in a directory of another user belongs to that user: etcd, which runs as that
+/// user, could not read it otherwise. Only for what this process has just made itself: a name of
+/// something older could be a link to a file of the system.
+pub fn inherit_owner(path: &Path) -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let parent = fs::metadata(path.parent().unwrap_or_else(|| Path::new("/")))?;
+    if parent.uid() == 0 {
+        return Ok(());
+    }
+    std::os::unix::fs::lchown(path, Some(parent.uid()), Some(parent.gid()))
 }
 
 /// Makes the names in a directory durable.
@@ -103,6 +122,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> Result<File, StateError> {
         .mode(0o600)
         .open(path)
         .map_err(io_error("create", path))?;
+    inherit_owner(path).map_err(io_error("set the owner of", path))?;
     file.write_all(bytes).map_err(io_error("write", path))?;
     Ok(file)
 }
@@ -111,6 +131,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> Result<File, StateError> {
 /// is there, and from saying why nothing else is done.
 pub fn open_lock(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
+    let new = !path.exists();
     let opened = options
         .read(true)
         .write(true)
@@ -118,6 +139,9 @@ pub fn open_lock(path: &Path) -> io::Result<File> {
         .truncate(false)
         .mode(0o600)
         .open(path);
+    if new && opened.is_ok() {
+        inherit_owner(path)?;
+    }
     match opened {
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
         other => other,
@@ -231,6 +255,7 @@ pub fn save_volatile<T: Serialize>(path: &Path, value: &T) -> Result<(), StateEr
         .mode(0o600)
         .open(&part)
         .map_err(io_error("create", &part))?;
+    inherit_owner(&part).map_err(io_error("set the owner of", &part))?;
     file.write_all(text.as_bytes())
         .map_err(io_error("write", &part))?;
     fs::rename(&part, path).map_err(io_error("rename", &part))

@@ -4,6 +4,7 @@
 //! is its twin on the wire.
 
 use crate::cluster::{Detail, Role, Timestamp, detail};
+use crate::host::{self, HostFacts};
 use crate::observed::{
     Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading, Writing,
 };
@@ -38,6 +39,8 @@ pub enum Kind {
     CertificatesValid,
     /// The wall clock can be believed.
     ClockTrusted,
+    /// The box itself needs nobody: its disk, its supply, its kernel's settings.
+    HostHealthy,
 }
 
 /// One statement about the cluster.
@@ -65,8 +68,8 @@ pub struct MemberStatus {
 /// The whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Always all six, in this order.
-    pub conditions: [Condition; 6],
+    /// Always all of them, in this order.
+    pub conditions: [Condition; 7],
     /// Everything here was so until then.
     pub confirmed_until: Timestamp,
     /// Members by id.
@@ -132,6 +135,7 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
             },
             certificates_valid(observed),
             clock_trusted(observed.clock),
+            host_healthy(observed.host.as_ref()),
         ],
         confirmed_until: observed.now,
         members,
@@ -450,6 +454,30 @@ fn clock_trusted(clock: Clock) -> Condition {
             detail(format_args!(
                 "the clock is behind a time already seen; renewals by date wait"
             )),
+        ),
+    }
+}
+
+/// What a person should change about the box; the whole is what `preflight` prints.
+fn host_healthy(facts: Option<&HostFacts>) -> Condition {
+    let told = |verdict, reason, message| condition(Kind::HostHealthy, verdict, reason, message);
+    let Some(facts) = facts else {
+        let message = detail(format_args!("the host was not looked at"));
+        return told(Verdict::Unknown, "NotObserved", message);
+    };
+    let findings = host::judge(facts);
+    match host::worst(&findings) {
+        Some(it) => {
+            let message = detail(format_args!(
+                "{}: {}; next: {}",
+                it.check, it.found, it.next
+            ));
+            told(Verdict::False, it.reason, message)
+        }
+        None => told(
+            Verdict::True,
+            "Sound",
+            detail(format_args!("nothing about the host needs a person")),
         ),
     }
 }

@@ -54,6 +54,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
         alone: false,
         facts: Facts {
             cluster: identity.cluster.clone(),
+            hibernates: false,
             unreadable: None,
             version: VERSION,
             unsafe_filesystem_allowed: false,
@@ -106,6 +107,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
         restart_in: 0,
         refused: None,
         machine_changed: false,
+        kept_elsewhere: false,
         regain: None,
     }
 }
@@ -134,6 +136,7 @@ fn observed(spec: &ClusterSpec, members: usize) -> Observed {
         authority: Authority::Cluster,
         membership: Membership::Known(set),
         failed: None,
+        host: None,
         instances,
     }
 }

@@ -56,6 +56,7 @@ impl Agent {
             Upkeep::Start(_) => self.start(spec, place).await,
             Upkeep::Stop(permit) => {
                 self.permitted(observed, *permit)?;
+                self.hibernate()?;
                 self.driver.stop().await
             }
             Upkeep::Restart(permit) => {
@@ -210,6 +211,21 @@ impl Agent {
             Err(other) => return Err(other.into()),
         }
         self.driver.start().await
+    }
+
+    /// Written down before etcd is stopped: a service manager that starts it at the next boot asks
+    /// the guard, not the document.
+    fn hibernate(&self) -> Result<(), AgentError> {
+        if let Some(launch) = state::load::<Launch>(&self.paths.launch())?
+            && !launch.hibernates
+        {
+            let launch = Launch {
+                hibernates: true,
+                ..launch
+            };
+            state::save(&self.paths.launch(), &launch)?;
+        }
+        Ok(())
     }
 
     async fn probe_write(&mut self, observed: &Observed) -> Result<(), AgentError> {

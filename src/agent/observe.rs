@@ -1,13 +1,12 @@
 //! What one pass sees on this host. Reads only; a failed read is a value.
 
-use std::process::{Command, Stdio};
-
 use super::Agent;
 use super::driver::Driver as _;
 use crate::clock;
 use crate::cluster::Timestamp;
 use crate::disk;
 use crate::etcd::{client, metrics, store};
+use crate::host::HostFacts;
 use crate::member::certificates::{Wanted, survey};
 use crate::member::facts::{self, Gathered};
 use crate::member::place::{self, HostPlace};
@@ -18,11 +17,17 @@ use crate::observed::{
     Reading, Regain, Service, Writing,
 };
 use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN};
-use crate::start::{CertificatesUsable, Facts};
+use crate::start::{CertificatesUsable, Facts, Writable};
+use crate::sysfs;
+use crate::systemd;
 use crate::version::{Class, Version, classify};
 
-/// Asking timedated costs a process; while it says "no" it is asked again after so many seconds.
-const CLOCK_ASK_SECONDS: u64 = 60;
+/// Asking timedated starts it, and journald writes that down: while it says "no" it is asked less and
+/// less often, up to so many seconds apart. The marker of systemd-timesyncd is seen at once.
+const CLOCK_ASK_SECONDS_MAX: u64 = 3600;
+
+/// The box changes slowly.
+const HOST_LOOK_SECONDS: u64 = 60;
 
 impl Agent {
     /// Looks at everything.
@@ -77,8 +82,10 @@ impl Agent {
             },
             refused,
             machine_changed,
+            kept_elsewhere: self.driver.kept_elsewhere(),
             regain,
         };
+        let host = self.host(&place, instance.facts.writable);
         let mut instances = heapless::Vec::new();
         let _ = instances.push(instance);
         Observed {
@@ -87,6 +94,7 @@ impl Agent {
             authority: Authority::Cluster,
             membership,
             failed: self.memory.failed.clone(),
+            host: Some(host),
             instances,
         }
     }
@@ -118,27 +126,16 @@ impl Agent {
 
     /// The kernel's own word (adjtimex), through timedated, where systemd runs this host.
     fn kernel_synchronised(&mut self) -> bool {
-        if self.paths.root != std::path::Path::new("/")
-            || !std::path::Path::new("/run/systemd/system").exists()
-        {
+        if !systemd::runs(&self.paths) {
             return false;
         }
         let uptime = clock::since_boot().as_secs();
         if let Some((synchronised, asked)) = self.memory.kernel_synchronised
-            && (synchronised || uptime < asked + CLOCK_ASK_SECONDS)
+            && (synchronised || uptime < asked + (asked / 2).clamp(60, CLOCK_ASK_SECONDS_MAX))
         {
             return synchronised;
         }
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "asks timedated; the kernel's call has no safe binding"
-        )]
-        let output = Command::new("timedatectl")
-            .args(["show", "--property=NTPSynchronized", "--value"])
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .output();
-        let synchronised = output.is_ok_and(|it| it.stdout.starts_with(b"yes"));
+        let synchronised = clock::kernel_synchronised();
         self.memory.kernel_synchronised = Some((synchronised, uptime));
         synchronised
     }
@@ -195,6 +192,19 @@ impl Agent {
             details: look.details,
         };
         (service, look.membership)
+    }
+
+    /// The box; asking the firmware of a Pi interrupts it, so that it is not asked with every pass.
+    fn host(&mut self, place: &HostPlace, writable: Writable) -> HostFacts {
+        let uptime = clock::since_boot().as_secs();
+        if let Some((facts, looked)) = &self.memory.host
+            && uptime < looked + HOST_LOOK_SECONDS
+        {
+            return facts.clone();
+        }
+        let facts = sysfs::look(&self.paths, &place.storage_dir, writable);
+        self.memory.host = Some((facts.clone(), uptime));
+        facts
     }
 
     /// The last attempt to regain space, until the alarm is gone.

@@ -177,8 +177,11 @@ fn log_conditions(before: Option<&Report>, now: &Report) -> bool {
         }
         changed |= condition.type_ != "Progressing";
         let (kind, value, reason) = (&condition.type_, &condition.status, &condition.reason);
-        let wrong =
-            (kind == "Degraded" && value == "True") || (kind == "Available" && value == "False");
+        let wrong = match kind.as_str() {
+            "Degraded" => value == "True",
+            "Available" | "HostHealthy" => value == "False",
+            _ => false,
+        };
         if wrong && reason != "Starting" {
             tracing::warn!(%reason, "{kind} is {value}: {}", condition.message);
         } else if kind == "Available" || before.is_some() && kind != "Progressing" {

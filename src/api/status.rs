@@ -12,7 +12,7 @@ use crate::status::{Kind, Status, Verdict};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EtcdClusterStatus {
-    /// Available, Progressing, Degraded, BackupHealthy, CertificatesValid, ClockTrusted.
+    /// Available, Progressing, Degraded, BackupHealthy, CertificatesValid, ClockTrusted, HostHealthy.
     #[serde(default)]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map"), extend("x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -130,6 +130,7 @@ pub fn condition_name(kind: Kind) -> &'static str {
         Kind::BackupHealthy => "BackupHealthy",
         Kind::CertificatesValid => "CertificatesValid",
         Kind::ClockTrusted => "ClockTrusted",
+        Kind::HostHealthy => "HostHealthy",
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::print::{self, Output};
 use super::{Context, DONE, FAILED, Failure, HELD, Outcome, runtime};
+use crate::agent::driver::HostDriver;
 use crate::agent::socket::{Request, ask};
 use crate::agent::{self, Agent, AgentError, Locking, Report};
 use crate::clock;
@@ -32,7 +33,14 @@ fn report(context: &Context) -> Result<Report, Failure> {
         match lock {
             Ok(_lock) => {
                 let spec = context.document()?;
-                return Ok(runtime.block_on(Agent::new(&context.paths, None).look(&spec)));
+                return Ok(runtime.block_on(
+                    Agent::new(
+                        &context.paths,
+                        HostDriver::choose(&context.paths, &spec.name),
+                        None,
+                    )
+                    .look(&spec),
+                ));
             }
             Err(AgentError::Locked { .. }) if clock::since_boot() < begin + AGENT_PATIENCE => {
                 std::thread::sleep(Duration::from_millis(20));

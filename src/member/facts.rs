@@ -75,6 +75,7 @@ pub fn gather(
     let seen = seen_index(paths, &data_seen);
     let facts = Facts {
         cluster: ClusterName::try_from(launch.cluster.as_str()).unwrap_or_default(),
+        hibernates: launch.hibernates,
         unreadable,
         version,
         unsafe_filesystem_allowed: launch.unsafe_filesystem_allowed,

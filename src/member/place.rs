@@ -135,6 +135,7 @@ impl HostPlace {
                 .map(|(key, value)| (key.to_owned(), value))
                 .collect(),
             settings: spec.settings.0,
+            hibernates: spec.size == 0,
         }
     }
 

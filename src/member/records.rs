@@ -82,6 +82,9 @@ pub struct Launch {
     pub environment: Vec<(String, String)>,
     /// [`crate::spec::Settings`] of the document.
     pub settings: u64,
+    /// `size: 0`: whoever starts the guard, a boot among them, etcd stays stopped.
+    #[serde(default)]
+    pub hibernates: bool,
 }
 
 /// etcd's `data-dir`.
@@ -143,6 +146,13 @@ impl RefusalFile {
             "{}: {}",
             file.reason, file.message
         ))))
+    }
+
+    /// The refusal of this boot, if it is not older than `at` (seconds since boot).
+    pub fn since(paths: &Paths, at: u64) -> Option<Refusal> {
+        (Self::of_this_boot(paths)?.at >= at)
+            .then(|| Self::load(paths))
+            .flatten()
     }
 
     /// Seconds since it.

@@ -22,6 +22,10 @@ const TAIL_BYTES: u64 = 128 * 1024;
 const BACK_OFF: [u64; 6] = [0, 1, 2, 5, 15, 60];
 /// Seconds to wait after the guard refused what the operator had thought possible.
 const AFTER_REFUSAL: u64 = 5;
+/// A start after which etcd said that it serves, and that ended so much later, did not fail.
+const SERVED_SECONDS: u64 = 30;
+/// What etcd logs once it serves; 3.5, 3.6 and 3.7 alike.
+const SERVES: &str = "ready to serve client requests";
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -31,6 +35,9 @@ struct StartsFile {
     starts: Vec<u64>,
     /// Size of etcd's log at the last start.
     log_offset: u64,
+    /// Seconds since boot when the last one ended, where the service manager told.
+    #[serde(default)]
+    ended: Option<u64>,
     /// The last start was looked into.
     diagnosed: bool,
     /// The text of the diagnosis.
@@ -56,6 +63,10 @@ pub fn record(paths: &Paths) {
     let mut file = load(paths);
     let now = clock::since_boot().as_secs();
     file.boot_id = clock::boot_id();
+    if served(paths, &file) {
+        file.starts.clear();
+    }
+    file.ended = None;
     file.starts
         .retain(|it| now.saturating_sub(*it) < START_WINDOW_SECONDS);
     file.starts.push(now);
@@ -64,6 +75,25 @@ pub fn record(paths: &Paths) {
     file.diagnosis = None;
     file.data_stamp = None;
     save(paths, &file);
+}
+
+/// Called by the service manager when etcd has ended.
+pub fn ended(paths: &Paths) {
+    let mut file = load(paths);
+    if !file.starts.is_empty() && file.ended.is_none() {
+        file.ended = Some(clock::since_boot().as_secs());
+        save(paths, &file);
+    }
+}
+
+/// Whether the last start led to a member that served for a while: what ended it later is no failed
+/// start, also where no operator was there to see it serve.
+fn served(paths: &Paths, file: &StartsFile) -> bool {
+    let lived = match (file.starts.last(), file.ended) {
+        (Some(last), Some(ended)) => ended.saturating_sub(*last),
+        _ => 0,
+    };
+    lived >= SERVED_SECONDS && head(&paths.etcd_log(), file.log_offset).contains(SERVES)
 }
 
 /// Called when etcd has served.
@@ -84,11 +114,12 @@ pub fn forget(paths: &Paths) {
 pub fn history(paths: &Paths, data: &Path) -> StartHistory {
     let mut file = load(paths);
     let now = clock::since_boot().as_secs();
+    let served = served(paths, &file);
     let counted: Vec<u64> = file
         .starts
         .iter()
         .copied()
-        .filter(|it| now.saturating_sub(*it) < START_WINDOW_SECONDS)
+        .filter(|it| !served && now.saturating_sub(*it) < START_WINDOW_SECONDS)
         .collect();
     if file.starts.is_empty() {
         return StartHistory::NONE;
@@ -115,11 +146,17 @@ pub fn history(paths: &Paths, data: &Path) -> StartHistory {
 
 /// Seconds until the next start may be tried.
 pub fn restart_in(paths: &Paths) -> u64 {
-    let file = load(paths);
     let now = clock::since_boot().as_secs();
     let refused = RefusalFile::age(paths, now).map_or(0, |age| AFTER_REFUSAL.saturating_sub(age));
-    let Some(last) = file.starts.last() else {
-        return refused;
+    refused.max(back_off(paths))
+}
+
+/// Seconds to wait because of failed starts.
+pub fn back_off(paths: &Paths) -> u64 {
+    let file = load(paths);
+    let now = clock::since_boot().as_secs();
+    let Some(last) = file.starts.last().filter(|_| !served(paths, &file)) else {
+        return 0;
     };
     let failed = file
         .starts
@@ -127,7 +164,7 @@ pub fn restart_in(paths: &Paths) -> u64 {
         .filter(|it| now.saturating_sub(**it) < START_WINDOW_SECONDS)
         .count();
     let wait = BACK_OFF[failed.min(BACK_OFF.len() - 1)];
-    (last + wait).saturating_sub(now).max(refused)
+    (last + wait).saturating_sub(now)
 }
 
 /// The end of etcd's log since `offset`, and of its standard error.
@@ -135,6 +172,17 @@ fn last_words(paths: &Paths, offset: u64) -> String {
     let mut text = tail(&paths.etcd_log(), offset);
     text.push_str(&tail(&paths.etcd_stderr(), 0));
     text
+}
+
+/// The beginning of what was written to a log after `offset`.
+fn head(path: &Path, offset: u64) -> String {
+    let mut bytes = Vec::new();
+    if let Ok(mut file) = fs::File::open(path)
+        && file.seek(SeekFrom::Start(offset)).is_ok()
+    {
+        let _ = file.take(TAIL_BYTES).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn tail(path: &Path, offset: u64) -> String {

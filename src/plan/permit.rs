@@ -27,6 +27,8 @@ pub enum Declared {
     DocumentEdited,
     /// `size: 0`.
     SizeZero,
+    /// The host moved to another driver: etcd leaves the one that kept it.
+    DriverChanged,
     /// `maintenance.onNoSpace: repair`: writes are refused already.
     NoSpaceRepair,
 }

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use super::permit::{Declared, Grounds};
 use super::{Change, Hold, Mint, Upkeep};
 use crate::cluster::{Detail, detail};
 use crate::start::Start;
@@ -178,6 +179,11 @@ impl Upkeep {
                 "set the leftovers of an interrupted birth aside and start etcd"
             )),
             Upkeep::Stop(_) => detail(format_args!("stop etcd, keep everything")),
+            Upkeep::Restart(permit)
+                if permit.grounds() == Grounds::DeclaredOutage(Declared::DriverChanged) =>
+            {
+                detail(format_args!("restart etcd under the driver of this host"))
+            }
             Upkeep::Restart(_) => detail(format_args!("restart etcd with the edited document")),
             Upkeep::ProbeWrite => detail(format_args!("prove that writes are served")),
             Upkeep::RecordServed => detail(format_args!("record the cluster's identity")),

@@ -9,6 +9,7 @@ impl Refusal {
     /// One CamelCase word for conditions, metrics and scripts.
     pub fn reason(&self) -> &'static str {
         match self {
+            Refusal::Hibernates => "SizeZero",
             Refusal::RecordUnreadable(_) => "RecordUnreadable",
             Refusal::BinaryMissing(_) => "BinaryMissing",
             Refusal::BinaryWrongArchitecture(_) => "BinaryWrongArchitecture",
@@ -36,6 +37,7 @@ impl Refusal {
     /// What a person does next.
     pub fn next_step(&self) -> Detail {
         match self {
+            Refusal::Hibernates => detail(format_args!("set size: 1")),
             Refusal::RecordUnreadable(_) => detail(format_args!(
                 "put the file back from a copy; nothing was touched"
             )),
@@ -103,6 +105,9 @@ impl fmt::Display for Refusal {
     #[expect(clippy::too_many_lines, reason = "a table: one row for each refusal")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Refusal::Hibernates => {
+                write!(f, "size is 0: etcd is stopped, everything is kept")
+            }
             Refusal::RecordUnreadable(why) => write!(f, "{why}"),
             Refusal::BinaryMissing(version) => write!(f, "etcd {version} is not in the store"),
             Refusal::BinaryWrongArchitecture(version) => {

@@ -16,6 +16,7 @@
 
 mod certificates;
 mod damage;
+mod datastore;
 mod disk;
 mod guard;
 mod health;

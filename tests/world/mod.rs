@@ -93,6 +93,7 @@ pub fn data(wal: bool, database: bool, owner: Option<ClusterId>) -> DataDir {
 pub fn facts() -> Facts {
     Facts {
         cluster: ClusterName::try_from("test").unwrap(),
+        hibernates: false,
         unreadable: None,
         version: VERSION,
         unsafe_filesystem_allowed: false,
@@ -158,6 +159,7 @@ pub fn stopped() -> Instance {
         restart_in: 0,
         refused: None,
         machine_changed: false,
+        kept_elsewhere: false,
         regain: None,
     }
 }
@@ -206,6 +208,7 @@ pub fn observed(instance: Instance, membership: Membership) -> Observed {
         authority: Authority::Cluster,
         membership,
         failed: None,
+        host: None,
         instances,
     }
 }

@@ -1,0 +1,126 @@
+//! No service manager: the guard detaches itself, and etcd inherits its lock.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::{Changed, Driver, GUARD_DEADLINE, Record, STOP_DEADLINE, ended};
+use crate::agent::AgentError;
+use crate::clock;
+use crate::etcd::store;
+use crate::observed::Process;
+use crate::paths::Paths;
+use crate::process;
+use crate::systemd;
+
+/// The driver of containers, laptops and tests.
+#[derive(Debug)]
+pub struct ProcessDriver {
+    paths: Paths,
+    child: Option<Child>,
+}
+
+impl ProcessDriver {
+    /// For the member under these paths.
+    pub fn new(paths: &Paths) -> Self {
+        ProcessDriver {
+            paths: paths.clone(),
+            child: None,
+        }
+    }
+
+    /// A child that ended is waited for, so that it does not stay as a zombie.
+    fn reap(&mut self) -> Option<std::process::ExitStatus> {
+        let status = self.child.as_mut()?.try_wait().ok()??;
+        self.child = None;
+        Some(status)
+    }
+}
+
+impl Driver for ProcessDriver {
+    fn name(&self) -> &'static str {
+        "process"
+    }
+
+    fn look(&mut self) -> Process {
+        self.reap();
+        match Record(&self.paths).look() {
+            // systemd would start it again whenever this driver stops it.
+            Process::Running { pid, .. }
+                if process::unit(pid).is_some_and(|it| systemd::is_member_unit(&it)) =>
+            {
+                Process::Foreign { pid: Some(pid) }
+            }
+            seen => seen,
+        }
+    }
+
+    fn kept_elsewhere(&self) -> bool {
+        false
+    }
+
+    async fn start(&mut self) -> Result<(), AgentError> {
+        let guard = store::place_guard(&self.paths.store())?;
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the guard is the only program that the agent starts"
+        )]
+        let mut command = Command::new(guard);
+        command
+            .arg("guard")
+            .arg("--detach")
+            .arg("--root")
+            .arg(&self.paths.root);
+        // Nothing of the agent's environment reaches etcd, and no descriptor of its terminal.
+        command
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::inherit());
+        let child = command
+            .spawn()
+            .map_err(|source| AgentError::Spawn { source })?;
+        let pid = child.id();
+        self.child = Some(child);
+        let begin = clock::since_boot();
+        while clock::since_boot() < begin + GUARD_DEADLINE {
+            if let Some(status) = self.reap() {
+                let refused = crate::member::records::RefusalFile::load(&self.paths);
+                return Err(AgentError::Guard {
+                    why: refused.map_or_else(|| status.to_string(), |it| it.to_string()),
+                });
+            }
+            if Record(&self.paths).alive().is_some_and(|it| it.pid == pid) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        Err(AgentError::Guard {
+            why: format!("no decision within {} s", GUARD_DEADLINE.as_secs()),
+        })
+    }
+
+    async fn stop(&mut self) -> Result<(), AgentError> {
+        let Some(record) = Record(&self.paths).alive() else {
+            return Ok(());
+        };
+        if !record.signal(Signal::TERM) {
+            return Ok(()); // it ended between the two looks
+        }
+        let begin = clock::since_boot();
+        while clock::since_boot() < begin + STOP_DEADLINE {
+            self.reap();
+            if !record.is_alive() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Err(AgentError::StopTimeout { pid: record.pid })
+    }
+
+    async fn changed(&mut self) -> Changed {
+        ended(Record(&self.paths).alive().and_then(|it| it.open())).await;
+        Changed::Ended
+    }
+}

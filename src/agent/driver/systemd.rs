@@ -1,0 +1,139 @@
+//! etcd in a unit of its own: systemd starts the guard, and starts it again after a crash, with or
+//! without an operator.
+//!
+//! What runs is known by the guard's record, as everywhere. systemd is asked to start and to stop,
+//! and its signals say when to look again.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::{Changed, Driver, GUARD_DEADLINE, Record, STOP_DEADLINE, ended};
+use crate::agent::AgentError;
+use crate::clock;
+use crate::etcd::store;
+use crate::member::records::RefusalFile;
+use crate::observed::Process;
+use crate::paths::Paths;
+use crate::process::{self, ProcessRecord};
+use crate::systemd::{self, Changes, Systemd};
+
+/// The driver of hosts with systemd.
+#[derive(Debug)]
+pub struct SystemdDriver {
+    paths: Paths,
+    /// `etcd-member@NAME.service`.
+    unit: String,
+    /// Until the bus goes away; made anew then.
+    changes: Option<Changes>,
+}
+
+impl SystemdDriver {
+    /// For the member under these paths, in the unit of this cluster.
+    pub fn new(paths: &Paths, cluster: &str) -> Self {
+        SystemdDriver {
+            paths: paths.clone(),
+            unit: systemd::member_unit(cluster),
+            changes: None,
+        }
+    }
+
+    /// Whether that process belongs to the unit. Unknown counts as yes: nothing is interrupted for
+    /// what could not be seen.
+    fn is_ours(&self, pid: u32) -> bool {
+        process::unit(pid).is_none_or(|it| it == self.unit)
+    }
+
+    async fn wait_for_end(record: &ProcessRecord) -> Result<(), AgentError> {
+        let begin = clock::since_boot();
+        while record.is_alive() {
+            if clock::since_boot() > begin + STOP_DEADLINE {
+                return Err(AgentError::StopTimeout { pid: record.pid });
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+}
+
+impl Driver for SystemdDriver {
+    fn name(&self) -> &'static str {
+        "systemd"
+    }
+
+    fn look(&mut self) -> Process {
+        Record(&self.paths).look()
+    }
+
+    fn kept_elsewhere(&self) -> bool {
+        Record(&self.paths)
+            .alive()
+            .is_some_and(|it| !self.is_ours(it.pid))
+    }
+
+    async fn start(&mut self) -> Result<(), AgentError> {
+        store::place_guard(&self.paths.store())?;
+        let begin = clock::since_boot();
+        let systemd = Systemd::connect().await?;
+        systemd.start(&self.unit).await?;
+        while clock::since_boot() < begin + GUARD_DEADLINE {
+            if Record(&self.paths)
+                .alive()
+                .is_some_and(|it| self.is_ours(it.pid))
+            {
+                return Ok(());
+            }
+            if let Some(refusal) = RefusalFile::since(&self.paths, begin.as_secs()) {
+                return Err(AgentError::Guard {
+                    why: refusal.to_string(),
+                });
+            }
+            if systemd.has_failed(&self.unit).await? {
+                return Err(AgentError::Guard {
+                    why: format!("{} failed: see journalctl -u {}", self.unit, self.unit),
+                });
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Err(AgentError::Guard {
+            why: format!("no decision within {} s", GUARD_DEADLINE.as_secs()),
+        })
+    }
+
+    async fn stop(&mut self) -> Result<(), AgentError> {
+        let Some(record) = Record(&self.paths).alive() else {
+            return Ok(());
+        };
+        if self.is_ours(record.pid) {
+            // systemd would answer a mere SIGTERM with another start.
+            Systemd::connect().await?.stop(&self.unit).await?;
+        } else if !record.signal(Signal::TERM) && record.is_alive() {
+            return Err(AgentError::ForeignUser { pid: record.pid });
+        }
+        Self::wait_for_end(&record).await
+    }
+
+    async fn changed(&mut self) -> Changed {
+        let process = Record(&self.paths).alive().and_then(|it| it.open());
+        if self.changes.is_none() {
+            self.changes = match Systemd::connect().await {
+                Ok(systemd) => systemd.changes(&self.unit).await.ok(),
+                Err(_) => None, // time wakes the operator, too
+            };
+        }
+        let signal = async {
+            match &mut self.changes {
+                Some(changes) => changes.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        let alive = tokio::select! {
+            () = ended(process) => return Changed::Ended,
+            alive = signal => alive,
+        };
+        if !alive {
+            self.changes = None;
+        }
+        Changed::Unit
+    }
+}

@@ -1,0 +1,230 @@
+//! `preflight`: is this host fit for etcd and its operator?
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::print::{self, Output};
+use super::{Context, DONE, FAILED, Failure, Outcome, runtime};
+use crate::agent::unit::{USER, user};
+use crate::clock;
+use crate::cluster::{Detail, detail};
+use crate::disk;
+use crate::etcd::store;
+use crate::host::Grade;
+use crate::host::preflight::{Polkit, PreflightFacts, SyncLatency, judge};
+use crate::member::{facts, place, records};
+use crate::observed::Clock;
+use crate::paths::Paths;
+use crate::spec::ClusterSpec;
+use crate::start::{Binary, CertificatesUsable, Filesystem};
+use crate::sysfs;
+use crate::systemd::{self, Systemd};
+use crate::version::{Class, Version, classify};
+
+/// How long the disk is tried.
+const SYNC_LIMIT: Duration = Duration::from_secs(10);
+/// How long a file system may take to answer.
+const DISK_DEADLINE: Duration = Duration::from_secs(2);
+
+/// One finding, for programs.
+#[derive(Serialize)]
+struct Row {
+    check: &'static str,
+    result: &'static str,
+    reason: &'static str,
+    found: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    next: String,
+}
+
+fn grade(grade: Grade) -> &'static str {
+    match grade {
+        Grade::Good => "ok",
+        Grade::Note => "note",
+        Grade::Unknown => "unknown",
+        Grade::Warning => "warning",
+        Grade::Failure => "failed",
+    }
+}
+
+pub(super) fn preflight(context: &Context, skip_disk: bool, output: Output) -> Outcome {
+    let facts = gather(context, skip_disk)?;
+    let rows: Vec<Row> = judge(&facts)
+        .iter()
+        .map(|it| Row {
+            check: it.check,
+            result: grade(it.grade),
+            reason: it.reason,
+            found: it.found.to_string(),
+            next: it.next.to_string(),
+        })
+        .collect();
+    if output == Output::Table {
+        table(&rows)?;
+    } else {
+        print::value(output, &rows)?;
+    }
+    let fit = rows.iter().all(|it| it.result != grade(Grade::Failure));
+    Ok(if fit { DONE } else { FAILED })
+}
+
+fn table(rows: &[Row]) -> std::io::Result<()> {
+    let mut lines = vec![["CHECK", "RESULT", "FOUND"].map(str::to_owned)];
+    lines.extend(
+        rows.iter()
+            .map(|it| [it.check.to_owned(), it.result.to_owned(), it.found.clone()]),
+    );
+    print::table(&lines)?;
+    let mut next = vec![["NEXT", ""].map(str::to_owned)];
+    next.extend(
+        rows.iter()
+            .filter(|it| !it.next.is_empty())
+            .map(|it| [it.check.to_owned(), it.next.clone()]),
+    );
+    if next.len() > 1 {
+        print::text("\n")?;
+        print::table(&next)?;
+    }
+    Ok(())
+}
+
+fn gather(context: &Context, skip_disk: bool) -> Result<PreflightFacts, Failure> {
+    let paths = &context.paths;
+    let document = context.document();
+    let spec = document.as_ref().ok();
+    let storage_dir = spec.map_or_else(
+        || paths.member(),
+        |it| place::resolve(paths, it).storage_dir,
+    );
+    let cluster = spec.map_or("", |it| it.name.as_str());
+    let systemd = runtime()?.block_on(async {
+        if !systemd::runs(paths) {
+            return (None, false);
+        }
+        match Systemd::connect().await {
+            Ok(systemd) => (Some(systemd.version().await.unwrap_or(0)), true),
+            Err(_) => (Some(0), false),
+        }
+    });
+    let now = clock::now();
+    let newest = clock::newest_known(&records::data_dir(&storage_dir), None);
+    let synchronised = systemd.0.is_some() && clock::kernel_synchronised();
+    let writable = disk::writable(&storage_dir, DISK_DEADLINE);
+    Ok(PreflightFacts {
+        host: sysfs::look(paths, &storage_dir, writable),
+        architecture: std::env::consts::ARCH,
+        systemd: systemd.0,
+        document: match &document {
+            Ok(spec) => Ok(detail(format_args!("{}", spec.name))),
+            Err(failure) => Err(detail(format_args!("{}", first_line(&failure.text)))),
+        },
+        etcd: etcd(paths, spec),
+        user: user(Path::new("/etc/passwd"), USER).is_some(),
+        state_private: fs::metadata(&paths.lib).ok().map(|it| {
+            let owner = user(Path::new("/etc/passwd"), USER);
+            let private = systemd.0.is_none() || owner.is_none_or(|(uid, _)| uid == it.uid());
+            private && it.permissions().mode().trailing_zeros() >= 6
+        }),
+        bus: systemd.1,
+        polkit: polkit(&paths.root),
+        runs_as_root: paths
+            .units()
+            .join("etcd-operator.service.d/run-as-root.conf")
+            .exists(),
+        unit: systemd::has_member_unit(paths, cluster),
+        clock_trusted: clock::trust(paths, now, newest, synchronised) == Clock::Trusted,
+        journal_on_disk: paths.root.join("var/log/journal").is_dir(),
+        unsafe_filesystem: match disk::filesystem(&storage_dir) {
+            Filesystem::Unsafe(name) if spec.is_none_or(|it| !it.unsafe_filesystem_allowed) => {
+                Some(name)
+            }
+            _ => None,
+        },
+        port_taken: spec.and_then(|it| port_taken(paths, it)),
+        sync: sync(&storage_dir, skip_disk),
+    })
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+fn etcd(paths: &Paths, spec: Option<&ClusterSpec>) -> Result<Detail, (Detail, Detail)> {
+    let newest = store::versions(&paths.store())
+        .filter(|it| classify(*it) == Class::Supported)
+        .max();
+    let Some(version) = spec.and_then(|it| it.version).or(newest) else {
+        return Err((
+            detail(format_args!("none is in the store")),
+            detail(format_args!(
+                "etcd-operator etcd install --from DIR VERSION"
+            )),
+        ));
+    };
+    match store::binary(&paths.store(), version) {
+        Binary::Ready => Ok(detail(format_args!("{version} is in the store"))),
+        Binary::Missing => Err((
+            detail(format_args!("{version} is not in the store")),
+            detail(format_args!(
+                "etcd-operator etcd install --from DIR {version}"
+            )),
+        )),
+        Binary::WrongArchitecture => Err((
+            detail(format_args!("{version} is not for this machine")),
+            detail(format_args!(
+                "install the release for {}: etcd-operator etcd install --from DIR {version}",
+                std::env::consts::ARCH
+            )),
+        )),
+    }
+}
+
+fn polkit(root: &Path) -> Polkit {
+    let service = "usr/share/dbus-1/system-services/org.freedesktop.PolicyKit1.service";
+    if !root.join(service).exists() {
+        return Polkit::Missing;
+    }
+    let rules = ["usr/share", "etc"].map(|it| root.join(it).join("polkit-1/rules.d"));
+    let ours = rules
+        .iter()
+        .any(|it| it.join("50-etcd-operator.rules").exists());
+    // Only root may look into the folder of the administrator's rules.
+    if ours { Polkit::Ready } else { Polkit::NoRule }
+}
+
+/// The first port that somebody else holds.
+fn port_taken(paths: &Paths, spec: &ClusterSpec) -> Option<Detail> {
+    let place = place::resolve(paths, spec);
+    let launch = place.launch(spec, Version::new(0, 0, 0));
+    let running = crate::agent::driver::runs(paths);
+    let facts = facts::gather(
+        paths,
+        &launch,
+        Version::new(0, 0, 0),
+        CertificatesUsable::Yes,
+        running,
+    );
+    let conflict = facts.facts.conflict?;
+    Some(if conflict.holder.is_empty() {
+        detail(format_args!("{} is not to be had", conflict.address))
+    } else {
+        detail(format_args!(
+            "{} is held by {}",
+            conflict.address, conflict.holder
+        ))
+    })
+}
+
+fn sync(storage_dir: &Path, skip: bool) -> Result<SyncLatency, Detail> {
+    if skip {
+        return Err(detail(format_args!("not tried (--skip-disk)")));
+    }
+    let mut there = storage_dir.ancestors().filter(|it| it.is_dir());
+    let dir = there.next().unwrap_or_else(|| Path::new("/"));
+    disk::sync_latency(dir, SYNC_LIMIT)
+        .map_err(|error| detail(format_args!("cannot write to {}: {error}", dir.display())))
+}
