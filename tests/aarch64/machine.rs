@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -16,6 +15,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::cell::{etcd, tools};
+use crate::lab::free_ports;
 
 /// Longer than anything takes on a machine with no more than half a core for this.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -32,6 +32,7 @@ pub struct Machine {
     dir: PathBuf,
     /// Here a client of this host reaches etcd in the machine.
     pub port: u16,
+    _claims: Vec<fs::File>,
     power: Option<Power>,
 }
 
@@ -76,10 +77,11 @@ impl Machine {
             .arg("-C")
             .arg(etcd("3.6"))
             .args(["etcd", "etcdctl", "etcdutl"]));
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (ports, claims) = free_ports();
         Ok(Machine {
             dir,
-            port: free.local_addr().unwrap().port(),
+            port: ports[0],
+            _claims: claims,
             power: None,
         })
     }

@@ -31,7 +31,7 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get > /dev/null; then
     echo "vm: no image, since this needs root and apt-get"
     exit 0
 fi
-"$here/../apt.sh" mmdebstrap e2fsprogs python3
+"$here/../apt.sh" mmdebstrap e2fsprogs
 # The mirror is the one in use here; none is named where this machine is no Debian.
 mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' 2> /dev/null \
     | sort -u | head -n 1)
