@@ -5,10 +5,12 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::process::Signal;
 
 use super::AgentError;
@@ -137,19 +139,17 @@ fn write(path: &Path, text: Option<&str>) -> Result<bool, AgentError> {
     Ok(true)
 }
 
-/// The state directory belongs to the unit's user. One that belonged to somebody else was kept by
-/// the process driver: its etcd is stopped first, where it runs as that user, for nobody but root
-/// could stop it later. The start of the unit declares that interruption.
+/// All of the state belongs to the unit's user. What root made there, by the process driver before this
+/// host had a unit, or on the command line, is handed over.
+///
+/// An etcd of another user is stopped first: nobody but root could stop it later. The start of the
+/// operator's unit declares that interruption.
 fn hand_over(paths: &Paths, owner: (u32, u32)) -> Result<(), UnitError> {
     let lib = &paths.lib;
     state::create_private_dir(lib).map_err(AgentError::from)?;
-    let before = fs::metadata(lib).map_err(failed("look at", lib))?;
-    if before.uid() == owner.0 {
-        return Ok(());
-    }
-    if let Some(record) =
-        state::load_volatile::<ProcessRecord>(&paths.process()).filter(ProcessRecord::is_alive)
-    {
+    let running = state::load_volatile::<ProcessRecord>(&paths.process())
+        .filter(|it| it.is_alive() && process_owner(it.pid).is_some_and(|uid| uid != owner.0));
+    if let Some(record) = running {
         to_interrupt(
             &Membership::Unreachable,
             None,
@@ -157,39 +157,80 @@ fn hand_over(paths: &Paths, owner: (u32, u32)) -> Result<(), UnitError> {
             Some(Declared::DriverChanged),
         )
         .map_err(AgentError::NoPermit)?;
-        tracing::warn!(
-            pid = record.pid,
-            "etcd moves into its unit: it is stopped, and started there"
-        );
-        record.signal(Signal::TERM);
-        let begin = clock::since_boot();
-        while record.is_alive() {
-            if clock::since_boot() > begin + STOP_DEADLINE {
-                return Err(AgentError::StopTimeout { pid: record.pid }.into());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        stop(&record)?;
     }
-    // The guard may be a second name of the package's program, which stays root's.
-    let _ = fs::remove_file(paths.store().join("etcd-operator"));
+    let mut given = 0;
     for dir in [lib, &paths.run] {
         if dir.exists() {
-            give(dir, owner).map_err(failed("hand over", dir))?;
+            given += give(dir, owner).map_err(failed("hand over", dir))?;
         }
     }
-    tracing::info!("{} now belongs to the user {USER}", lib.display());
+    if given > 0 {
+        tracing::info!("{given} files of the state now belong to the user {USER}");
+    }
     Ok(())
 }
 
-/// Gives a tree to a user, deepest first, so that it is not theirs before all of it is. Links are
-/// not followed.
-fn give(path: &Path, owner: (u32, u32)) -> io::Result<()> {
-    if fs::symlink_metadata(path)?.is_dir() {
-        for entry in fs::read_dir(path)? {
-            give(&entry?.path(), owner)?;
+fn process_owner(pid: u32) -> Option<u32> {
+    Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
+}
+
+fn stop(record: &ProcessRecord) -> Result<(), AgentError> {
+    tracing::warn!(
+        pid = record.pid,
+        "etcd runs as another user and moves into its unit: it is stopped, and started there"
+    );
+    record.signal(Signal::TERM);
+    let begin = clock::since_boot();
+    while record.is_alive() {
+        if clock::since_boot() > begin + STOP_DEADLINE {
+            return Err(AgentError::StopTimeout { pid: record.pid });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Gives a tree to a user; how many entries were another's. The tree may be that user's already, who
+/// could exchange any name in it at any moment: every step goes from an open directory, no link is
+/// followed, and a file with a second name (the guard's, which is the package's program) is left alone.
+fn give(path: &Path, owner: (u32, u32)) -> io::Result<usize> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let top = rustix::fs::open(path, flags, Mode::empty())?;
+    let mut given = 0;
+    if rustix::fs::fstat(&top)?.st_uid != owner.0 {
+        rustix::fs::fchown(
+            &top,
+            Some(Uid::from_raw(owner.0)),
+            Some(Gid::from_raw(owner.1)),
+        )?;
+        given += 1;
+    }
+    Ok(given + give_below(&top, owner)?)
+}
+
+fn give_below(dir: &OwnedFd, owner: (u32, u32)) -> io::Result<usize> {
+    let (uid, gid) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
+    let mut given = 0;
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if stat.st_uid != owner.0 && (is_dir || stat.st_nlink == 1) {
+            rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+            given += 1;
+        }
+        if is_dir {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let below = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+            given += give_below(&below, owner)?;
         }
     }
-    std::os::unix::fs::lchown(path, Some(owner.0), Some(owner.1))
+    Ok(given)
 }
 
 fn failed<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> AgentError + 'a {
@@ -208,4 +249,53 @@ pub fn user(passwd: &Path, name: &str) -> Option<(u32, u32)> {
         (fields.next() == Some(name)).then_some(())?;
         Some((fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?))
     })
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "makes a tree")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_the_ids_of_the_file() {
+        let dir = std::env::temp_dir();
+        let passwd = dir.join(format!("etcd-operator-passwd-{}", std::process::id()));
+        fs::write(
+            &passwd,
+            "root:x:0:0::/root:/bin/sh\netcd:x:998:997::/:/x\netcd2:x:1:1::/:/x\n",
+        )
+        .unwrap();
+        assert_eq!(user(&passwd, "etcd"), Some((998, 997)));
+        assert_eq!(user(&passwd, "etc"), None);
+        fs::remove_file(&passwd).unwrap();
+        assert_eq!(user(&passwd, "etcd"), None);
+    }
+
+    /// Needs root, as the step itself does; without it there is nothing to look at.
+    #[test]
+    fn a_tree_is_handed_over_and_nothing_outside_of_it() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let base = std::env::temp_dir().join(format!("etcd-operator-give-{}", std::process::id()));
+        let tree = base.join("tree");
+        fs::create_dir_all(tree.join("tls")).unwrap();
+        fs::write(base.join("outside"), "").unwrap();
+        fs::write(base.join("program"), "").unwrap();
+        fs::write(tree.join("tls/key"), "").unwrap();
+        std::os::unix::fs::symlink("../outside", tree.join("link")).unwrap();
+        fs::hard_link(base.join("program"), tree.join("guard")).unwrap();
+        let uid = |name: &str| fs::symlink_metadata(base.join(name)).unwrap().uid();
+        assert_eq!(give(&tree, (54_321, 54_321)).unwrap(), 4);
+        for name in ["tree", "tree/tls", "tree/tls/key", "tree/link"] {
+            assert_eq!(uid(name), 54_321, "{name}");
+        }
+        assert_eq!(uid("outside"), 0, "no link is followed");
+        assert_eq!(uid("program"), 0, "a second name of a program stays root's");
+        assert_eq!(give(&tree, (54_321, 54_321)).unwrap(), 0);
+        let way_out = base.join("way-out");
+        std::os::unix::fs::symlink(&base, &way_out).unwrap();
+        assert!(give(&way_out, (54_321, 54_321)).is_err());
+        fs::remove_dir_all(base).unwrap();
+    }
 }

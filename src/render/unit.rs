@@ -18,32 +18,44 @@ pub struct UnitPlace<'a> {
     pub storage_dir: &'a str,
 }
 
+impl UnitPlace<'_> {
+    fn storage_is_elsewhere(&self) -> bool {
+        !self.storage_dir.starts_with(self.state_dir)
+    }
+
+    /// What of the system is read-only. Where the data lies elsewhere, its directory cannot be opened
+    /// for writing by name: a disk that is mounted there later would stay hidden below that opening.
+    fn protect_system(&self) -> &'static str {
+        if self.storage_is_elsewhere() {
+            "full"
+        } else {
+            "strict"
+        }
+    }
+}
+
 /// A drop-in for the operator's own unit, where the data lies elsewhere: `None` where it needs none.
 pub fn operator_drop_in(place: &UnitPlace<'_>) -> Option<String> {
-    (!place.storage_dir.starts_with(place.state_dir)).then(|| {
+    place.storage_is_elsewhere().then(|| {
         format!(
             "\
-# Written by etcd-operator: {} names this directory.
+# Written by etcd-operator: {} has its data in {}.
 [Service]
-ReadWritePaths=-{}
+ProtectSystem={}
 ",
-            place.document, place.storage_dir
+            place.document,
+            place.storage_dir,
+            place.protect_system()
         )
     })
 }
 
 /// The text of `etcd-member@NAME.service`.
 pub fn etcd_unit(spec: &ClusterSpec, place: &UnitPlace<'_>) -> String {
-    let writable = if place.storage_dir.starts_with(place.state_dir) {
-        place.state_dir.to_owned()
-    } else {
-        // A disk that is not there at boot is reported by the guard, not by a failed namespace.
-        format!("{} -{}", place.state_dir, place.storage_dir)
-    };
     include_str!("../../systemd/etcd-member@.service.in")
         .replace("%NAME%", &spec.name)
         .replace("%DOCUMENT%", place.document)
         .replace("%STATE_DIR%", place.state_dir)
         .replace("%GUARD%", place.guard)
-        .replace("%WRITABLE%", &writable)
+        .replace("%PROTECT_SYSTEM%", place.protect_system())
 }
