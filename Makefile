@@ -9,7 +9,7 @@ OPERATOR := target/release/etcd-operator
 # Tests that need nothing but cargo.
 FAST := --lib --bins --test document --test exhaustive --test generated --test plan --test simulation --test tidy
 
-.PHONY: help tools build demo demo-tools demo-stop fmt lint check test bench dist install uninstall
+.PHONY: help tools build demo demo-tools demo-stop fmt lint check test test-vm bench dist install uninstall
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -55,6 +55,8 @@ test: check etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carries a promise, on 
 	@tests/tools/apt.sh libfaketime openssl e2fsprogs
 	@tests/tools/promtool.sh "$(CURDIR)/$(TOOLS)/promtool"
 	@tests/tools/kube-apiserver.sh $(TOOLS)/kubernetes kube-apiserver kubectl
+	@tests/tools/etcd.sh --arch arm64 $(TOOLS)/etcd-arm64 3.6
+	@tests/tools/qemu.sh $(TOOLS)/qemu user
 	@for line in 3.5 3.6 3.7; do \
 		if [ ! -x $(TOOLS)/etcd/$$line/etcdctl ]; then \
 			echo "skipped: the live tests need etcdctl, and only etcd $$line itself was to be had:" \
@@ -62,7 +64,13 @@ test: check etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carries a promise, on 
 			[ -z "$$CI" ]; exit; \
 		fi; \
 	done; \
-	PATH="$(CURDIR)/$(TOOLS)/promtool/bin:$$PATH" cargo test --test etcd_live
+	PATH="$(CURDIR)/$(TOOLS)/promtool/bin:$$PATH" cargo test --test etcd_live --test aarch64
+
+test-vm: dist ## The arm64 package in a whole machine whose power is cut: 3 min once built
+	@tests/tools/etcd.sh --arch arm64 $(TOOLS)/etcd-arm64 3.6
+	@tests/tools/qemu.sh $(TOOLS)/qemu system
+	@tests/tools/vm/image.sh $(TOOLS)/vm
+	cargo test --test aarch64 -- --ignored --nocapture
 
 bench: tools etcd-3.6 ## The numbers, as a table: 7 minutes once built
 	cargo bench --bench numbers

@@ -571,7 +571,7 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 /// The operator refuses it for data.
-fn is_unsafe(path: &Path) -> bool {
+pub fn is_unsafe(path: &Path) -> bool {
     ["tmpfs", "overlayfs"].contains(&filesystem(path).as_str())
 }
 
