@@ -12,10 +12,7 @@
     clippy::panic,
     reason = "a failed step fails the test"
 )]
-#![allow(
-    clippy::too_many_lines,
-    reason = "a test tells its story in one place"
-)]
+#![allow(clippy::too_many_lines, reason = "a test tells its story in one place")]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
 mod cell;
