@@ -1,7 +1,7 @@
 //! The promised numbers, as a table: `make bench`, or `cargo bench --bench numbers -- PART...`.
 //!
 //! Everything is a ratio of two things measured in the same run, in turns, or a count. Parts:
-//! `plan`, `size`, `starts`, `idle`, `flash`, `memory`; and, by name only, `where` (where the time
+//! `plan`, `size`, `starts`, `guard`, `idle`, `flash`, `memory`; and, by name only, `where` (where the time
 //! of a start goes) and `candidates` (settings that the edge profile could have).
 
 #![allow(
@@ -20,6 +20,7 @@ mod bare;
 mod candidates;
 mod client;
 mod flash;
+mod guard;
 mod idle;
 #[path = "../../tests/etcd_live/lab.rs"]
 #[allow(dead_code, reason = "the lab has more tools than the bench needs")]
@@ -29,6 +30,7 @@ mod procfs;
 mod starts;
 mod table;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use table::{Row, Table};
@@ -39,10 +41,11 @@ const LINE: &str = "3.6";
 /// A part of the table: its name, whether it runs without being named, what makes its rows.
 type Part = (&'static str, bool, fn() -> Vec<Row>);
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     ("plan", true, planning::rows),
     ("size", true, size),
     ("starts", true, starts::rows),
+    ("guard", true, guard::rows),
     ("idle", true, idle::rows),
     ("flash", true, flash::rows),
     ("memory", true, flash::memory_rows),
@@ -88,9 +91,31 @@ fn cluster(profile: &str) -> lab::Lab {
 }
 
 fn size() -> Vec<Row> {
-    let bytes = std::fs::metadata(lab::OPERATOR).unwrap().len();
-    let mib = table::mib(bytes);
-    vec![Row::new("size of this host's release binary", mib)]
+    let measured = std::fs::metadata(lab::program()).unwrap().len();
+    let mut rows = vec![Row::new(
+        "size of the binary measured here",
+        table::mib(measured),
+    )];
+    for (architecture, budget) in [("aarch64", 65), ("x86_64", 80)] {
+        let artefact = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!(
+            "target/cross/{architecture}-unknown-linux-musl/release/etcd-operator"
+        ));
+        let Ok(metadata) = artefact.metadata() else {
+            continue; // make dist builds them
+        };
+        let bytes = metadata.len();
+        rows.push(
+            Row::new(
+                format!("size of the release artefact, {architecture}"),
+                table::mib(bytes),
+            )
+            .promised(
+                format!("<= {}.{} MiB", budget / 10, budget % 10),
+                bytes * 10 <= budget << 20,
+            ),
+        );
+    }
+    rows
 }
 
 /// The middle one.

@@ -411,7 +411,7 @@ fn a_certificate_that_is_issued_with_a_wrong_clock_and_no_agent_is_good_for_late
     };
     let (mut lab, _) = born(&[]);
     lab.stop_agent();
-    let output = Command::new(crate::lab::OPERATOR)
+    let output = Command::new(crate::lab::program())
         .args(["certs", "issue", "field", "--root"])
         .arg(&lab.root)
         .envs(environment)

@@ -13,7 +13,7 @@ use etcd_operator::state;
 use etcd_operator::tls::{Certificates, Leaves, Validity};
 use serde_json::Value;
 
-use crate::lab::{Lab, OPERATOR, condition, skip, text};
+use crate::lab::{Lab, condition, program, skip, text};
 use crate::tools::{break_pem, garbage_pages, open};
 
 const KEYS: u32 = 20;
@@ -207,7 +207,7 @@ fn a_disk_that_does_not_answer() {
     let Some(frozen) = Frozen::new(&dir) else {
         return;
     };
-    let mut guard = Command::new(OPERATOR)
+    let mut guard = Command::new(program())
         .args(["guard", "--root"])
         .arg(&lab.root)
         .stderr(Stdio::null())

@@ -233,3 +233,83 @@ fn an_etcd_for_another_machine_is_neither_installed_nor_started() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     lab.wait_available();
 }
+
+/// A firmware that reports too little voltage cannot be had here: its file is written by hand.
+#[test]
+fn a_weak_supply_is_a_condition_and_a_line_of_preflight() {
+    let mut lab = Lab::new("3.6");
+    let firmware = lab.root.join("sys/devices/platform/soc/soc:firmware");
+    fs::create_dir_all(&firmware).unwrap();
+    fs::write(firmware.join("get_throttled"), "50005\n").unwrap();
+    lab.start_agent();
+    let status = lab.wait_available();
+    assert_eq!(condition(&status, "HostHealthy"), ("False", "UnderVoltage"));
+    assert_eq!(
+        condition(&status, "Degraded").0,
+        "False",
+        "etcd is as asked"
+    );
+    let preflight = lab.operator(&["preflight", "-o", "json"]);
+    let rows: serde_json::Value = serde_json::from_slice(&preflight.stdout).unwrap();
+    let row = |check: &str| {
+        let rows = rows.as_array().unwrap();
+        rows.iter().find(|it| it["check"] == check).unwrap().clone()
+    };
+    assert_eq!(row("power supply")["result"], "warning");
+    assert!(
+        row("power supply")["next"]
+            .as_str()
+            .unwrap()
+            .contains("power adapter")
+    );
+    // Everything else that this host can answer for is as it should be.
+    for check in ["document", "etcd", "state", "ports", "sync"] {
+        assert!(
+            matches!(row(check)["result"].as_str(), Some("ok" | "note")),
+            "{:#}",
+            row(check)
+        );
+    }
+    assert_eq!(preflight.status.code(), Some(0), "a warning is no failure");
+    fs::write(firmware.join("get_throttled"), "0\n").unwrap();
+    let preflight = lab.operator(&["preflight", "--skip-disk", "-o", "json"]);
+    assert!(!text(&preflight.stdout).contains("UnderVoltage"));
+}
+
+#[test]
+fn preflight_fails_where_etcd_could_not_run_and_says_what_to_do() {
+    let lab = Lab::new("3.6");
+    let store = lab.lib(&format!("store/etcd-{}", lab.version));
+    fs::rename(&store, lab.lib("store/elsewhere")).unwrap();
+    let taken = std::net::TcpListener::bind(("127.0.0.1", lab.ports[0])).unwrap();
+    let preflight = lab.operator(&["preflight", "--skip-disk"]);
+    let page = text(&preflight.stdout);
+    assert_eq!(preflight.status.code(), Some(1), "{page}");
+    assert!(
+        page.contains("etcd-operator etcd install --from DIR"),
+        "{page}"
+    );
+    assert!(page.contains("held by etcd_live"), "{page}");
+    drop(taken);
+    fs::write(lab.document_path(), "kind: nonsense\n").unwrap();
+    let preflight = lab.operator(&["preflight", "--skip-disk"]);
+    assert!(
+        text(&preflight.stdout).contains("document"),
+        "a bad document does not end it"
+    );
+    assert_eq!(preflight.status.code(), Some(1));
+}
+
+#[test]
+fn the_systemd_driver_is_refused_where_systemd_does_not_run_the_host() {
+    let lab = Lab::new("3.6");
+    let agent = lab.operator(&["agent", "--driver", "systemd"]);
+    assert_eq!(agent.status.code(), Some(2));
+    assert!(
+        text(&agent.stderr).contains("--driver process"),
+        "{}",
+        text(&agent.stderr)
+    );
+    let unit = lab.operator(&["unit", "--install"]);
+    assert_eq!(unit.status.code(), Some(1), "{}", text(&unit.stderr));
+}

@@ -12,8 +12,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// The binary under test.
-pub const OPERATOR: &str = env!("CARGO_BIN_EXE_etcd-operator");
+/// The binary under test: cargo's, unless the environment names a release artefact.
+pub fn program() -> PathBuf {
+    std::env::var_os("ETCD_OPERATOR_PROGRAM").map_or_else(
+        || PathBuf::from(env!("CARGO_BIN_EXE_etcd-operator")),
+        PathBuf::from,
+    )
+}
 
 /// Where `make tools` put a line of etcd (`3.6`): etcd, etcdctl, etcdutl.
 pub fn etcd_dir(line: &str) -> PathBuf {
@@ -209,7 +214,7 @@ impl Lab {
 
     /// Runs a command of the operator to its end.
     pub fn operator(&self, arguments: &[&str]) -> Output {
-        Command::new(OPERATOR)
+        Command::new(program())
             .args(arguments)
             .arg("--root")
             .arg(&self.root)
@@ -225,7 +230,7 @@ impl Lab {
             .append(true)
             .open(self.root.join("agent.log"))
             .unwrap();
-        let child = Command::new(OPERATOR)
+        let child = Command::new(program())
             .args(["agent", "--driver", "process", "--root"])
             .arg(&self.root)
             .args(&self.arguments)
@@ -485,7 +490,7 @@ impl Lab {
     pub fn guard_with(&self, detach: bool, environment: &[(&str, &str)]) -> (i32, String) {
         let log = self.log_length();
         #[expect(clippy::zombie_processes, reason = "waited for wherever this returns")]
-        let mut child = Command::new(OPERATOR)
+        let mut child = Command::new(program())
             .arg("guard")
             .args(detach.then_some("--detach"))
             .envs(environment.iter().copied())
@@ -566,7 +571,7 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 /// The operator refuses it for data.
-fn is_unsafe(path: &Path) -> bool {
+pub fn is_unsafe(path: &Path) -> bool {
     ["tmpfs", "overlayfs"].contains(&filesystem(path).as_str())
 }
 

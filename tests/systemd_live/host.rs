@@ -46,10 +46,14 @@ pub fn version() -> &'static str {
     })
 }
 
-/// The program under test without the compiler's tables, which nobody copies to a device.
+/// The program under test: a release artefact where the environment names one, else cargo's without
+/// the compiler's tables, which nobody copies to a device.
 pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
+        if let Some(named) = std::env::var_os("ETCD_OPERATOR_PROGRAM") {
+            return named.into();
+        }
         let stripped = Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("etcd-operator-{}", std::process::id()));
         let made = Command::new("strip")

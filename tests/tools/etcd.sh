@@ -1,21 +1,33 @@
 #!/usr/bin/env bash
-# etcd.sh DEST LINE...: puts etcd, and etcdctl and etcdutl where they can be had, into DEST/LINE/
-# for each version line (3.5, 3.6, 3.7). One line of output says which version came from where.
+# etcd.sh [--arch amd64|arm64] DEST LINE...: puts etcd, and etcdctl and etcdutl where they can be had,
+# into DEST/LINE/ for each version line (3.5, 3.6, 3.7), for this machine or for the one named. One
+# line of output says which version came from where.
 #
 # In this order: the cache; the official release, with a pinned checksum, where the network allows;
 # the Go module registry, where Go is installed; the server alone from its crate. The cache lies
-# outside the checkout ($ETCD_OPERATOR_CACHE, else ~/.cache/etcd-operator) and is keyed by version.
+# outside the checkout ($ETCD_OPERATOR_CACHE, else ~/.cache/etcd-operator) and is keyed by version, and by architecture
+# where it is not this machine's.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/crate.sh"
-dest=$1
-shift
 cache=${ETCD_OPERATOR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/etcd-operator}/etcd
 case $(uname -m) in
     x86_64) arch=amd64 ;;
     aarch64) arch=arm64 ;;
-    *) echo "etcd: no etcd for $(uname -m) (32-bit ARM is not supported by etcd)" >&2; exit 1 ;;
+    *) arch=$(uname -m) ;;
 esac
+foreign=
+if [ "$1" = --arch ]; then
+    [ "$2" = "$arch" ] || foreign=-$2
+    arch=$2
+    shift 2
+fi
+case $arch in
+    amd64 | arm64) ;;
+    *) echo "etcd: no etcd for $arch (32-bit ARM is not supported by etcd)" >&2; exit 1 ;;
+esac
+dest=$1
+shift
 
 # line -> version in: releases, Go modules, crates
 versions() {
@@ -63,7 +75,7 @@ from_go() {
         cat "$source/go.sum" > "$work/${pair#*:}/go.sum"
         (
             cd "$work/${pair#*:}"
-            export CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=mod -trimpath -buildvcs=false"
+            export GOARCH=$arch CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=mod -trimpath -buildvcs=false"
             go mod edit -require="$module@v$version"
             go build -ldflags '-s -w' -o "$part/${pair#*:}" "$module"
         ) >&2 || return 1
@@ -79,15 +91,15 @@ from_crate() {
 
 link() {
     mkdir -p "$dest"
-    ln -sfn "$cache/$2" "$dest/$1"
-    echo "etcd $1: $2, $3"
+    ln -sfn "$cache/$2$foreign" "$dest/$1"
+    echo "etcd $1${foreign:+ for $arch}: $2, $3"
 }
 
 for line in "$@"; do
     read -r release module crate <<< "$(versions "$line")"
     for version in "$module" "$release" "$crate"; do
-        if [ -x "$cache/$version/etcd" ]; then
-            link "$line" "$version" "from the cache ($(cat "$cache/$version/source"))"
+        if [ -x "$cache/$version$foreign/etcd" ]; then
+            link "$line" "$version" "from the cache ($(cat "$cache/$version$foreign/source"))"
             continue 2
         fi
     done
@@ -104,7 +116,7 @@ for line in "$@"; do
             esac
             echo "$source" > "$part/source"
             chmod 755 "$part"
-            mv -T "$part" "$cache/$version"
+            mv -T "$part" "$cache/$version$foreign"
             link "$line" "$version" "$source"
             found=yes
             break

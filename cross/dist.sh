@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# dist.sh DEST: fills DEST with what is published, for arm64 and amd64 from one commit: tarball, .deb,
+# container image, and the checksums of them all. Binaries first: cross/build.sh.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+checkout=$PWD
+mkdir -p "$1"
+dest=$(cd "$1" && pwd)
+name=etcd-operator
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(cross/epoch.sh)}
+export SOURCE_DATE_EPOCH CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target/cross}
+triple() { case $1 in arm64) echo aarch64-unknown-linux-musl ;; amd64) echo x86_64-unknown-linux-musl ;; esac; }
+
+mapfile -t built < <(cross/build.sh "$(triple arm64)" "$(triple amd64)" || echo failed)
+[ "${built[*]: -1}" != failed ] || exit 1
+deb=$(cross/toolchain.sh deb)
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+rm -f "$dest/$name"[-_]* "$dest/SHA256SUMS"
+
+# What cargo-deb does not make: Debian's changelog, and the licences of what is linked in.
+at=$checkout/target/cross/package
+mkdir -p "$at"
+date=$(date --utc --date "@$SOURCE_DATE_EPOCH" --rfc-email)
+printf '%s (%s) stable; urgency=medium\n\n  * What changed: %s.\n\n -- %s  %s\n' "$name" "$version" \
+    "CHANGELOG.md beside this file" "$(sed -n 's/^maintainer = "\(.*\)"/\1/p' Cargo.toml)" "$date" \
+    | gzip -9n > "$at/changelog.gz"
+gzip -9n < CHANGELOG.md > "$at/CHANGELOG.md.gz"
+python3 cross/notices.py "$at/THIRD-PARTY.txt"
+gzip -9nc "$at/THIRD-PARTY.txt" > "$at/THIRD-PARTY.txt.gz"
+gzip -9nc systemd/etcd-operator.8 > "$at/etcd-operator.8.gz"
+
+for arch in arm64 amd64; do
+    target=$(triple "$arch")
+    binary=$CARGO_TARGET_DIR/$target/release/$name
+
+    folder=$name-$version-linux-$arch
+    mkdir -p "$work/$folder/systemd" "$work/$folder/deploy/examples"
+    install -m 755 "$binary" "$work/$folder/$name"
+    install -m 644 README.md CHANGELOG.md LICENSE "$at/THIRD-PARTY.txt" "$work/$folder"
+    install -m 644 deploy/examples/host.yaml "$work/$folder/deploy/examples"
+    install -m 644 systemd/*.service systemd/*.conf systemd/*.rules systemd/etcd-operator.8 "$work/$folder/systemd"
+    install -m 755 systemd/install.sh "$work/$folder/systemd"
+    install -m 644 systemd/install.mk "$work/$folder/Makefile"
+    tar -C "$work" --format=gnu --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
+        --mode=u=rwX,go=rX -cf - "$folder" | gzip -9n > "$dest/$folder.tar.gz"
+
+    # --no-strip: the binary is stripped; static: nothing to ask dpkg-shlibdeps.
+    "$deb/bin/cargo-deb" --quiet --no-build --no-strip --target "$target" --locked \
+        --output "$dest/${name}_${version}_$arch.deb" > /dev/null
+
+    python3 cross/oci.py "$dest/$name-$version-image-$arch.tar" --binary "$binary" --arch "$arch" \
+        --version "$version" --licence Apache-2.0 --epoch "$SOURCE_DATE_EPOCH" \
+        --revision "$(git -C "$checkout" rev-parse HEAD 2> /dev/null || true)"
+done
+(cd "$dest" && sha256sum "$name"[-_]* > SHA256SUMS)
+(cd "$dest" && stat --printf '%10s  %n\n' "$name"[-_]* SHA256SUMS)

@@ -1,0 +1,271 @@
+//! The arm64 package on a whole arm64 machine: `make test-vm`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use etcd_client::{Certificate, Client, ConnectOptions, GetOptions, Identity, TlsOptions};
+use serde_json::Value;
+
+use crate::lab::{condition, skip};
+use crate::machine::Machine;
+
+/// What is written to the document that the package brought. 10.0.2.15 is where qemu's network finds
+/// the machine; this host's clock is far ahead of the machine's, so its certificates live long.
+const DOCUMENT: &str = "\
+apiVersion: etcd.edge-operator.io/v1alpha1
+kind: EtcdCluster
+metadata: {name: pi}
+spec:
+  version: VERSION
+  network: {listenAddresses: [127.0.0.1, 10.0.2.15]}
+  tls: {leafDays: 3650}
+";
+
+/// Enough that the cut comes in the midst of a stream.
+const WRITES_BEFORE_THE_CUT: u64 = 200;
+
+/// What a client needs to connect.
+#[derive(Clone, PartialEq, Eq)]
+struct Credentials {
+    ca: String,
+    cert: String,
+    key: String,
+}
+
+impl Credentials {
+    /// Carried over from the machine, as a person would with a stick.
+    fn of(machine: &mut Machine, status: &Value) -> Credentials {
+        let mut file = |name: &str| {
+            let path = status["host"]["files"][name].as_str().unwrap().to_owned();
+            machine.must(&format!("cat {path}")) + "\n"
+        };
+        Credentials {
+            ca: file("ca"),
+            cert: file("cert"),
+            key: file("key"),
+        }
+    }
+
+    async fn connect(&self, port: u16) -> Result<Client, etcd_client::Error> {
+        let tls = TlsOptions::new()
+            .ca_certificate(Certificate::from_pem(&self.ca))
+            .identity(Identity::from_pem(&self.cert, &self.key));
+        let options = ConnectOptions::new()
+            .with_tls(tls)
+            .with_connect_timeout(Duration::from_secs(30))
+            .with_timeout(Duration::from_secs(30));
+        Client::connect([format!("https://127.0.0.1:{port}")], Some(options)).await
+    }
+
+    /// Whether every one of the first `count` keys is there, with its value. One more may be: written,
+    /// and its answer lost.
+    fn check(&self, port: u16, count: u64) {
+        let found = wait_for(async {
+            let mut client = self.connect(port).await?;
+            let options = GetOptions::new().with_prefix();
+            client.get("written/", Some(options)).await
+        });
+        let found = found.unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let found: std::collections::BTreeMap<String, String> = found
+            .kvs()
+            .iter()
+            .map(|it| (text(it.key()), text(it.value())))
+            .collect();
+        let lost: Vec<u64> = (0..count)
+            .filter(|it| found.get(&key(*it)) != Some(&value(*it)))
+            .collect();
+        assert!(
+            lost.is_empty(),
+            "of {count} acknowledged writes are gone: {lost:?}"
+        );
+        let found = found.len() as u64;
+        assert!(
+            (count..=count + 1).contains(&found),
+            "{found} keys, {count} acknowledged"
+        );
+    }
+}
+
+fn key(number: u64) -> String {
+    format!("written/{number:08}")
+}
+
+fn value(number: u64) -> String {
+    format!("value of {number}")
+}
+
+fn wait_for<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    { runtime }.enable_all().build().unwrap().block_on(work)
+}
+
+/// Writes one key after the other from this host, until an answer stays away.
+struct Writer {
+    acknowledged: Arc<AtomicU64>,
+    thread: std::thread::JoinHandle<Instant>,
+}
+
+impl Writer {
+    fn start(credentials: &Credentials, port: u16) -> Writer {
+        let acknowledged = Arc::new(AtomicU64::new(0));
+        let count = acknowledged.clone();
+        let credentials = credentials.clone();
+        let thread = std::thread::spawn(move || {
+            wait_for(async {
+                let mut client = credentials.connect(port).await.unwrap();
+                let mut last = Instant::now();
+                loop {
+                    let number = count.load(Ordering::SeqCst);
+                    if client.put(key(number), value(number), None).await.is_err() {
+                        return last;
+                    }
+                    count.store(number + 1, Ordering::SeqCst);
+                    last = Instant::now();
+                }
+            })
+        });
+        Writer {
+            acknowledged,
+            thread,
+        }
+    }
+
+    fn wait(&self, count: u64) {
+        let begin = Instant::now();
+        while self.acknowledged.load(Ordering::SeqCst) < count {
+            assert!(begin.elapsed() < Duration::from_secs(240));
+            assert!(!self.thread.is_finished(), "the writer was not answered");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// How many were acknowledged, and when the last was.
+    fn end(self) -> (u64, Instant) {
+        let last = self.thread.join().unwrap();
+        (self.acknowledged.load(Ordering::SeqCst), last)
+    }
+}
+
+fn is_available(status: &Value) -> bool {
+    condition(status, "Available").0 == "True"
+}
+
+/// It serves, knows that its clock is wrong, and has certificates that do not mind.
+fn serves_without_a_clock(machine: &mut Machine) -> Value {
+    let status = machine.wait("Available", is_available);
+    assert_eq!(machine.must("date +%Y").trim(), "1970");
+    assert_eq!(
+        condition(&status, "ClockTrusted"),
+        ("False", "BehindKnownTime")
+    );
+    assert_eq!(
+        condition(&status, "CertificatesValid"),
+        ("True", "Provisional")
+    );
+    assert_eq!(status["host"]["driver"], "systemd");
+    let units = machine.must("systemctl is-active etcd-operator.service etcd-member@pi.service");
+    assert_eq!(units.trim(), "active\nactive");
+    status
+}
+
+#[test]
+#[ignore = "boots a machine twice, which takes two minutes: make test-vm"]
+fn a_board_without_a_clock_keeps_every_acknowledged_write_when_its_power_is_cut() {
+    let mut machine = match Machine::new("cut") {
+        Ok(machine) => machine,
+        Err(why) => return skip(&why),
+    };
+    machine.boot();
+    assert_eq!(machine.must("uname -m").trim(), "aarch64");
+    machine.must("mkdir /in && tar -xf /dev/vdb -C /in");
+    machine.must("dpkg -i /in/etcd-operator.deb");
+    let version = machine.must("/in/etcd --version | sed -n 's/^etcd Version: //p'");
+    machine.must(&format!(
+        "etcd-operator etcd install --from /in {}",
+        version.trim()
+    ));
+    let document = DOCUMENT.replace("VERSION", version.trim());
+    machine.must(&format!(
+        "cat > /etc/etcd-operator/cluster.yaml << 'EOF'\n{document}EOF"
+    ));
+
+    let begin = machine.uptime();
+    machine.must("systemctl enable --now etcd-operator");
+    let ready = machine.uptime() - begin;
+    let status = serves_without_a_clock(&mut machine);
+    eprintln!(
+        "measured: READY {ready:.1} s after systemctl start, serving after {:.1} s",
+        machine.uptime() - begin
+    );
+    let cluster = status["clusterID"].clone();
+    let operator = &status["host"]["operator"]["pid"];
+    let memory = machine.must(&format!(
+        "grep -h -e ^VmRSS -e ^Private_Dirty /proc/{operator}/status /proc/{operator}/smaps_rollup"
+    ));
+    eprintln!(
+        "measured: {}",
+        memory.split_whitespace().collect::<Vec<_>>().join(" ")
+    );
+
+    let before = Credentials::of(&mut machine, &status);
+    let begin = Instant::now();
+    let writer = Writer::start(&before, machine.port);
+    writer.wait(WRITES_BEFORE_THE_CUT);
+    let cut = Instant::now();
+    machine.cut();
+    let (acknowledged, last) = writer.end();
+    assert!(
+        cut.saturating_duration_since(last) < Duration::from_secs(5),
+        "in the midst of writing"
+    );
+    eprintln!(
+        "measured: {acknowledged} writes acknowledged in {:.1} s, then the power was cut",
+        begin.elapsed().as_secs_f64()
+    );
+
+    machine.boot();
+    let status = serves_without_a_clock(&mut machine);
+    eprintln!(
+        "measured: serving {:.1} s after the power came back",
+        machine.uptime()
+    );
+    assert_eq!(status["clusterID"], cluster);
+    before.check(machine.port, acknowledged);
+
+    // A time source answers at last.
+    let now = std::time::SystemTime::UNIX_EPOCH
+        .elapsed()
+        .unwrap()
+        .as_secs();
+    machine.must(&format!(
+        "date --set=@{now} && mkdir -p /run/systemd/timesync && touch /run/systemd/timesync/synchronized"
+    ));
+    let trusted = machine.wait("certificates with true dates", |it| {
+        condition(it, "CertificatesValid") == ("True", "Valid")
+            && it["certificates"]["provisional"] == false
+    });
+    assert_eq!(condition(&trusted, "ClockTrusted").0, "True");
+    for program in ["etcd", "operator"] {
+        assert_eq!(
+            trusted["host"][program]["pid"], status["host"][program]["pid"],
+            "no restart of {program}"
+        );
+    }
+    let after = Credentials::of(&mut machine, &trusted);
+    assert!(
+        after.cert != before.cert,
+        "the client's certificate was issued anew"
+    );
+    assert!(after.ca == before.ca, "by the same authority");
+    for credentials in [&before, &after] {
+        credentials.check(machine.port, acknowledged);
+    }
+    machine.power_off();
+    assert!(
+        machine.console().contains("Power down"),
+        "{}",
+        machine.console()
+    );
+}
