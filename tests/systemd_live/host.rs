@@ -46,27 +46,12 @@ pub fn version() -> &'static str {
     })
 }
 
-/// The program under test: a release artefact where the environment names one, else cargo's without
-/// the compiler's tables, which nobody copies to a device.
-pub fn program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        if let Some(named) = std::env::var_os("ETCD_OPERATOR_PROGRAM") {
-            return named.into();
-        }
-        let stripped = Path::new(env!("CARGO_TARGET_TMPDIR"))
-            .join(format!("etcd-operator-{}", std::process::id()));
-        let made = Command::new("strip")
-            .args(["--strip-debug", "-o"])
-            .arg(&stripped)
-            .arg(env!("CARGO_BIN_EXE_etcd-operator"))
-            .status();
-        if made.is_ok_and(|it| it.success()) {
-            stripped
-        } else {
-            env!("CARGO_BIN_EXE_etcd-operator").into()
-        }
-    })
+/// The program under test: cargo's, unless the environment names a release artefact.
+pub fn program() -> PathBuf {
+    std::env::var_os("ETCD_OPERATOR_PROGRAM").map_or_else(
+        || PathBuf::from(env!("CARGO_BIN_EXE_etcd-operator")),
+        PathBuf::from,
+    )
 }
 
 /// A file of the checkout's `systemd/`.
@@ -125,7 +110,12 @@ impl Machine {
 
     /// What the package does, without it.
     pub fn install_files(&self) {
-        self.copy(program(), "/usr/bin/etcd-operator", 0o755);
+        self.copy(&program(), "/usr/bin/etcd-operator", 0o755);
+        // The compiler's tables, which nobody copies to a device, are two thirds of it.
+        let _ = Command::new("strip")
+            .arg("--strip-debug")
+            .arg(self.path("/usr/bin/etcd-operator"))
+            .status();
         for (file, place) in FILES {
             self.copy(&shipped(file), place, 0o644);
         }

@@ -11,6 +11,7 @@
     clippy::panic,
     reason = "a failed step fails the test"
 )]
+#![allow(clippy::print_stdout, reason = "figures are printed")]
 #![allow(dead_code, reason = "the machine has tools for tests to come")]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
@@ -19,6 +20,7 @@ mod host;
 mod input;
 mod life;
 mod machine;
+mod numbers;
 mod package;
 mod rights;
 mod words;
