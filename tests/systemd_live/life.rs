@@ -34,7 +34,9 @@ fn enable_now_brings_etcd_up_and_the_status_line_lives() {
         ));
         assert_eq!(group.trim(), pid.to_string(), "{unit}");
     }
-    assert_eq!(machine.property(MEMBER, "Type"), "notify");
+    for unit in [MEMBER, OPERATOR] {
+        assert_eq!(machine.property(unit, "Type"), "notify");
+    }
     let line = machine.property(OPERATOR, "StatusText");
     let serving = format!("serving etcd {}", version());
     assert!(line.starts_with(&serving), "{line}");
