@@ -23,4 +23,5 @@ mod machine;
 mod numbers;
 mod package;
 mod rights;
+mod units;
 mod words;
