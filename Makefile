@@ -80,5 +80,7 @@ test-vm: dist ## The arm64 package in a whole machine whose power is cut: 3 min 
 	@tests/tools/vm/image.sh $(TOOLS)/vm
 	cargo test --test aarch64 -- --ignored --nocapture
 
-bench: tools etcd-3.6 ## The numbers, as a table: 7 minutes once built
-	cargo bench --bench numbers
+bench: dist etcd-3.6 ## The numbers of the release artefact, as a table: 10 minutes once built
+	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root
+	ETCD_OPERATOR_PROGRAM="$(CURDIR)/$(STATIC)" cargo bench --bench numbers
+	ETCD_OPERATOR_PROGRAM="$(CURDIR)/$(STATIC)" cargo test --test systemd_live -- --ignored --nocapture
