@@ -9,7 +9,7 @@ OPERATOR := target/release/etcd-operator
 # Tests that need nothing but cargo.
 FAST := --lib --bins --test document --test exhaustive --test generated --test plan --test simulation --test tidy
 
-.PHONY: help tools build demo demo-tools demo-stop fmt lint check test test-vm bench dist install uninstall
+.PHONY: help tools build demo demo-tools demo-stop fmt lint check test test-vm bench dist check-dist install uninstall
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -51,7 +51,13 @@ lint: tools
 check: lint ## Lints, and the tests that need nothing: a few minutes cold
 	cargo test $(FAST)
 
-test: check etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carries a promise, on real etcd
+# Of the artefacts, without building them.
+check-dist:
+	@tests/tools/apt.sh lintian
+	@tests/tools/containerd.sh $(TOOLS)/containerd
+	PATH="$(CURDIR)/$(TOOLS)/containerd/bin:$$PATH" cargo test --test artefacts
+
+test: check dist check-dist etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carries a promise, on real etcd
 	@tests/tools/apt.sh libfaketime openssl e2fsprogs
 	@tests/tools/promtool.sh "$(CURDIR)/$(TOOLS)/promtool"
 	@tests/tools/kube-apiserver.sh $(TOOLS)/kubernetes kube-apiserver kubectl

@@ -226,8 +226,14 @@ pub fn run() -> ExitCode {
     match dispatch(&cli) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
+            // The journal names the program itself, and takes the priority from the line (rule F8).
+            let prefix = if std::env::var_os("JOURNAL_STREAM").is_some() {
+                "<3>"
+            } else {
+                "etcd-operator: "
+            };
             for line in failure.text.lines() {
-                eprintln!("etcd-operator: {line}");
+                eprintln!("{prefix}{line}");
             }
             ExitCode::from(failure.code)
         }
@@ -390,8 +396,11 @@ fn run_guard(context: &Context, arguments: &GuardArgs) -> Outcome {
                 refusal.reason(),
                 refusal.next_step()
             );
-            Err(Failure::new(HELD, text))
+            // Tried again by whoever supervises it.
+            let again = keeper == Keeper::Supervisor && refusal.may_pass();
+            Err(Failure::new(if again { FAILED } else { HELD }, text))
         }
+        error @ guard::GuardError::NoLaunchRecord => Err(Failure::new(HELD, error.to_string())),
         error => Err(error.into()),
     }
 }

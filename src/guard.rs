@@ -74,9 +74,16 @@ pub enum Keeper {
 /// How long until a refusal that may pass is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
+/// How long it is waited for what may pass. At first only so long, for a boot waits for this start; then
+/// the supervisor starts this program again, and nothing but etcd waits for it any more.
+const BOOT_PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(3600);
+
 /// Checks, then becomes etcd. Returns only with the reason why not.
 pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
     let mut told = None;
+    let begin = clock::since_boot();
+    let mut patience = None;
     loop {
         let error = match start(paths, keeper) {
             Ok(never) => match never {},
@@ -87,7 +94,18 @@ pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
             other => Refusal::Other(detail(format_args!("{other}"))),
         };
         RefusalFile::save(paths, &refusal);
-        if keeper != Keeper::Supervisor || !refusal.may_pass() {
+        let alone = matches!(error, GuardError::NoLaunchRecord); // only the operator writes one
+        if keeper != Keeper::Supervisor || alone || !refusal.may_pass() {
+            return error;
+        }
+        let patience = *patience.get_or_insert_with(|| {
+            if RefusalFile::lasts(paths) < BOOT_PATIENCE.as_secs() {
+                BOOT_PATIENCE
+            } else {
+                PATIENCE
+            }
+        });
+        if clock::since_boot() > begin + patience {
             return error;
         }
         let text = format!("{}: {refusal}", refusal.reason());

@@ -21,7 +21,7 @@
 //!
 //! # Who may import whom
 //!
-//! The core (`cluster version diagnosis spec start observed plan status render`) imports only
+//! The core (`cluster version diagnosis spec start host observed plan status render`) imports only
 //! itself, `heapless` and `core`. Adapters stand on the core and never on [`plan`], except where
 //! they share one of its rules; [`agent`] joins them. `tests/tidy.rs` holds the table of edges.
 //!
@@ -46,6 +46,11 @@
 //! - **Files** are written by [`state`] so that a power cut leaves the old or the new.
 //! - **Rules** cited as D1, G6, ... are those of the project's collection of facts on etcd at the
 //!   edge; the citation stands where the code obeys.
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!(
+    "etcd does not support 32-bit systems, where its database can be damaged (rule G11): build for aarch64 or x86_64"
+);
 
 // Core: pure, synchronous, fixed capacity.
 pub mod cluster;

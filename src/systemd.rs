@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 
 use futures_core::Stream as _;
-use zbus::names::OwnedErrorName;
-use zbus::{Connection, MatchRule, MessageStream, OwnedObjectPath, OwnedVariant};
+use zbus::{Connection, DBusError as _, MatchRule, MessageStream, OwnedObjectPath, OwnedVariant};
 
 use crate::paths::Paths;
 
@@ -204,11 +203,15 @@ impl Changes {
 /// systemd's words for people.
 fn refused(what: &'static str, unit: &str, error: zbus::Error) -> SystemdError {
     let unit = unit.to_owned();
-    let (name, why): (Option<OwnedErrorName>, String) = match error {
-        zbus::Error::MethodError(name, why, _) => (Some(name), why.unwrap_or_default()),
-        other => (None, other.to_string()),
+    // Errors of the bus itself come as a type of their own, others by name.
+    let (name, why) = match error {
+        zbus::Error::MethodError(name, why, _) => (name.to_string(), why.unwrap_or_default()),
+        zbus::Error::FDO(error) => (
+            error.name().to_string(),
+            error.description().unwrap_or_default().to_owned(),
+        ),
+        other => (String::new(), other.to_string()),
     };
-    let name = name.as_ref().map_or("", |it| it.as_str());
     match name.rsplit('.').next().unwrap_or_default() {
         "NoSuchUnit" => SystemdError::NoUnit { unit },
         "AccessDenied" | "InteractiveAuthorizationRequired" => {

@@ -116,6 +116,9 @@ pub struct RefusalFile {
     pub message: String,
     /// Seconds since boot.
     pub at: u64,
+    /// Since when it was the same reason, in seconds since boot.
+    #[serde(default)]
+    pub since: u64,
     /// The boot in which that was.
     pub boot_id: String,
 }
@@ -123,10 +126,14 @@ pub struct RefusalFile {
 impl RefusalFile {
     /// Writes down a refusal, where it can be.
     pub fn save(paths: &Paths, refusal: &Refusal) {
+        let now = crate::clock::since_boot().as_secs();
         let file = RefusalFile {
             reason: refusal.reason().to_owned(),
             message: refusal.to_string(),
-            at: crate::clock::since_boot().as_secs(),
+            at: now,
+            since: Self::of_this_boot(paths)
+                .filter(|it| it.reason == refusal.reason())
+                .map_or(now, |it| it.since),
             boot_id: crate::clock::boot_id(),
         };
         if let Err(error) = state::save_volatile(&paths.refusal(), &file) {
@@ -153,6 +160,12 @@ impl RefusalFile {
         (Self::of_this_boot(paths)?.at >= at)
             .then(|| Self::load(paths))
             .flatten()
+    }
+
+    /// Seconds for which the last refusal of this boot has had its reason.
+    pub fn lasts(paths: &Paths) -> u64 {
+        let now = crate::clock::since_boot().as_secs();
+        Self::of_this_boot(paths).map_or(0, |it| now.saturating_sub(it.since))
     }
 
     /// Seconds since it.

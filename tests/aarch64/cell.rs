@@ -120,7 +120,8 @@ impl Cell {
         let asked = cell.inside(&[etcd.to_str().unwrap(), "--version"]);
         let says = text(&asked.stdout);
         let line = says.lines().next().unwrap();
-        cell.version = line.replace("etcd Version: ", "");
+        let version = line.strip_prefix("etcd Version: ").unwrap();
+        version.clone_into(&mut cell.version);
         assert!(says.contains("linux/arm64"), "{says}");
         Ok(cell)
     }

@@ -394,3 +394,21 @@ fn k3s_that_would_ignore_its_flags_is_told_so() {
     fs::rename(&embedded, embedded.with_extension("aside")).unwrap();
     assert_eq!(flags(&lab).1, "");
 }
+
+#[test]
+fn the_drop_in_for_k3s_says_what_env_says() {
+    let drop_in = include_str!("../../systemd/k3s-on-etcd.conf");
+    let lab = born();
+    issue(&lab);
+    let (flags, _) = flags(&lab);
+    for (flag, value) in &flags {
+        let name = flag.to_uppercase().replace('-', "_");
+        let value = value
+            .replace(lab.root.to_str().unwrap(), "")
+            .replace(&format!(":{}", lab.ports[0]), ":2379");
+        let line = format!("Environment=K3S_{name}={value}");
+        assert!(drop_in.lines().any(|it| it == line), "{line}: {drop_in}");
+    }
+    assert_eq!(flags.len(), 4);
+    assert_eq!(drop_in.matches("\nEnvironment=").count(), 4);
+}

@@ -18,6 +18,9 @@ use crate::paths::Paths;
 use crate::process::{self, ProcessRecord};
 use crate::systemd::{self, Changes, Systemd};
 
+/// systemd has begun with a job after this time.
+const JOB_SETTLES: Duration = Duration::from_secs(1);
+
 /// The driver of hosts with systemd.
 #[derive(Debug)]
 pub struct SystemdDriver {
@@ -62,7 +65,15 @@ impl Driver for SystemdDriver {
     }
 
     fn look(&mut self) -> Process {
-        Record(&self.paths).look()
+        match Record(&self.paths).look() {
+            // The unit's guard holds the lock while it decides: at boot systemd starts both at once.
+            Process::Foreign { pid: Some(pid) }
+                if process::unit(pid).as_ref() == Some(&self.unit) =>
+            {
+                Process::Stopped
+            }
+            seen => seen,
+        }
     }
 
     fn kept_elsewhere(&self) -> bool {
@@ -88,7 +99,9 @@ impl Driver for SystemdDriver {
                     why: refusal.to_string(),
                 });
             }
-            if systemd.has_failed(&self.unit).await? {
+            // Until the job runs, a unit that had failed before is still called so.
+            let settled = clock::since_boot() > begin + JOB_SETTLES;
+            if settled && systemd.has_failed(&self.unit).await? {
                 return Err(AgentError::Guard {
                     why: format!("{} failed: see journalctl -u {}", self.unit, self.unit),
                 });
