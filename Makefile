@@ -59,6 +59,7 @@ check-dist:
 
 test: check dist check-dist etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carries a promise, on real etcd
 	@tests/tools/apt.sh libfaketime openssl e2fsprogs
+	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root
 	@tests/tools/promtool.sh "$(CURDIR)/$(TOOLS)/promtool"
 	@tests/tools/kube-apiserver.sh $(TOOLS)/kubernetes kube-apiserver kubectl
 	@tests/tools/etcd.sh --arch arm64 $(TOOLS)/etcd-arm64 3.6
@@ -71,6 +72,7 @@ test: check dist check-dist etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carrie
 		fi; \
 	done; \
 	PATH="$(CURDIR)/$(TOOLS)/promtool/bin:$$PATH" cargo test --test etcd_live --test aarch64
+	cargo test --test systemd_live
 
 test-vm: dist ## The arm64 package in a whole machine whose power is cut: 3 min once built
 	@tests/tools/etcd.sh --arch arm64 $(TOOLS)/etcd-arm64 3.6
@@ -78,5 +80,7 @@ test-vm: dist ## The arm64 package in a whole machine whose power is cut: 3 min 
 	@tests/tools/vm/image.sh $(TOOLS)/vm
 	cargo test --test aarch64 -- --ignored --nocapture
 
-bench: tools etcd-3.6 ## The numbers, as a table: 7 minutes once built
-	cargo bench --bench numbers
+bench: dist etcd-3.6 ## The numbers of the release artefact, as a table: 10 minutes once built
+	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root
+	ETCD_OPERATOR_PROGRAM="$(CURDIR)/$(STATIC)" cargo bench --bench numbers
+	ETCD_OPERATOR_PROGRAM="$(CURDIR)/$(STATIC)" cargo test --test systemd_live -- --ignored --nocapture

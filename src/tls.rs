@@ -338,6 +338,7 @@ fn point(link: &Path, target: &Path) -> Result<(), StateError> {
     };
     let _ = fs::remove_file(&fresh);
     std::os::unix::fs::symlink(target, &fresh).map_err(error("link", &fresh))?;
+    state::inherit_owner(&fresh).map_err(error("set the owner of", &fresh))?;
     fs::rename(&fresh, link).map_err(error("rename", &fresh))?;
     state::sync_dir(link.parent().unwrap_or_else(|| Path::new("/")))
 }

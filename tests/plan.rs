@@ -134,6 +134,7 @@ impl Scene {
             ("clock", "unsynchronised") => self.seen.clock = Clock::Unsynchronised,
             ("clock", "behind") => self.seen.clock = Clock::BehindKnown { newest: NOW },
             ("machine", "another") => host.machine_changed = true,
+            ("kept", "elsewhere") => host.kept_elsewhere = true,
             ("process", "foreign") => host.process = Process::Foreign { pid: Some(4711) },
             ("process", "unknown") => host.process = Process::Unknown,
             _ => panic!("host {key}={value}"),

@@ -235,7 +235,8 @@ fn the_manual_page_names_every_command() {
     let help = text(&run(env!("CARGO_BIN_EXE_etcd-operator"), &["--help"]));
     let commands = help.split_once("Commands:\n").unwrap().1;
     let commands = commands.split_once("\n\n").unwrap().0;
-    for line in commands.lines().filter(|it| it.starts_with("  ")) {
+    // Further lines of a description stand further in.
+    for line in commands.lines().filter(|it| !it.starts_with("   ")) {
         let name = line.split_ascii_whitespace().next().unwrap();
         assert!(
             page.lines()
