@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 failed, 2 usage or bad document, 3 held.
 
 mod certs;
+mod owner;
 mod preflight;
 mod print;
 mod show;
@@ -290,6 +291,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         None => paths.document(),
     };
     let context = Context { paths, config };
+    owner::act_as_owner(&context, &cli.command)?;
     match &cli.command {
         Command::Agent(arguments) => run_agent(&context, arguments),
         Command::Guard(arguments) => run_guard(&context, arguments),

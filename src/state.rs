@@ -67,14 +67,27 @@ pub fn create_private_dir(path: &Path) -> Result<(), StateError> {
 /// user, could not read it otherwise. Only for what this process has just made itself: a name of
 /// something older could be a link to a file of the system.
 pub fn inherit_owner(path: &Path) -> io::Result<()> {
+    match foreign_owner(path)? {
+        Some((uid, gid)) => std::os::unix::fs::lchown(path, Some(uid), Some(gid)),
+        None => Ok(()),
+    }
+}
+
+/// The same for an open file, whose name the other user could exchange meanwhile.
+pub fn inherit_owner_open(file: &File, path: &Path) -> io::Result<()> {
+    match foreign_owner(path)? {
+        Some((uid, gid)) => std::os::unix::fs::fchown(file, Some(uid), Some(gid)),
+        None => Ok(()),
+    }
+}
+
+/// To whom root leaves what it makes here, if not to itself.
+fn foreign_owner(path: &Path) -> io::Result<Option<(u32, u32)>> {
     if !rustix::process::geteuid().is_root() {
-        return Ok(());
+        return Ok(None);
     }
     let parent = fs::metadata(path.parent().unwrap_or_else(|| Path::new("/")))?;
-    if parent.uid() == 0 {
-        return Ok(());
-    }
-    std::os::unix::fs::lchown(path, Some(parent.uid()), Some(parent.gid()))
+    Ok((parent.uid() != 0).then(|| (parent.uid(), parent.gid())))
 }
 
 /// Makes the names in a directory durable.
@@ -122,10 +135,13 @@ fn write_new(path: &Path, bytes: &[u8]) -> Result<File, StateError> {
         .mode(0o600)
         .open(path)
         .map_err(io_error("create", path))?;
-    inherit_owner(path).map_err(io_error("set the owner of", path))?;
+    inherit_owner_open(&file, path).map_err(io_error("set the owner of", path))?;
     file.write_all(bytes).map_err(io_error("write", path))?;
     Ok(file)
 }
+
+/// No name is followed to somewhere else.
+const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
 /// Opens a file to hold a lock on it. A disk that turned read-only keeps nobody from locking what
 /// is there, and from saying why nothing else is done.
@@ -138,9 +154,10 @@ pub fn open_lock(path: &Path) -> io::Result<File> {
         .create(true)
         .truncate(false)
         .mode(0o600)
+        .custom_flags(NO_LINK)
         .open(path);
-    if new && opened.is_ok() {
-        inherit_owner(path)?;
+    if new && let Ok(file) = &opened {
+        inherit_owner_open(file, path)?;
     }
     match opened {
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
@@ -248,16 +265,7 @@ pub fn save_volatile<T: Serialize>(path: &Path, value: &T) -> Result<(), StateEr
     let text = serde_json::to_string(value)
         .map_err(|error| io_error("encode", path)(io::Error::other(error)))?;
     let part = with_suffix(path, ".part");
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&part)
-        .map_err(io_error("create", &part))?;
-    inherit_owner(&part).map_err(io_error("set the owner of", &part))?;
-    file.write_all(text.as_bytes())
-        .map_err(io_error("write", &part))?;
+    write_new(&part, text.as_bytes())?;
     fs::rename(&part, path).map_err(io_error("rename", &part))
 }
 

@@ -113,6 +113,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "paths",
             "clock",
             "disk",
+            "process",
             "host",
             "start",
             "observed",

@@ -113,7 +113,7 @@ pub async fn install(
         });
     }
     let storage_dir = place::resolve(paths, spec).storage_dir;
-    if HIDDEN.iter().any(|it| storage_dir.starts_with(it)) {
+    if is_hidden(&storage_dir) {
         return Err(UnitError::StorageHidden(storage_dir));
     }
     // Everything that can fail comes before an etcd is stopped, and an attempt that failed is repeated.
@@ -152,6 +152,11 @@ const HIDDEN: &[&str] = &[
     "/efi",
     "/etc",
 ];
+
+/// Whether the units could not use a directory for the data.
+pub fn is_hidden(storage_dir: &Path) -> bool {
+    HIDDEN.iter().any(|it| storage_dir.starts_with(it))
+}
 
 /// Whether systemd starts the unit at boot.
 pub fn enabled(paths: &Paths, unit: &str) -> bool {

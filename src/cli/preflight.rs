@@ -9,18 +9,18 @@ use serde::Serialize;
 
 use super::print::{self, Output};
 use super::{Context, DONE, FAILED, Failure, Outcome, runtime};
-use crate::agent::unit::{USER, user};
+use crate::agent::unit::{USER, enabled, is_hidden, user};
 use crate::clock;
 use crate::cluster::{Detail, detail};
 use crate::disk;
 use crate::etcd::store;
 use crate::host::Grade;
-use crate::host::preflight::{Polkit, PreflightFacts, SyncLatency, judge};
+use crate::host::preflight::{Polkit, PreflightFacts, Storage, SyncLatency, judge};
 use crate::member::{facts, place, records};
 use crate::observed::Clock;
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
-use crate::start::{Binary, CertificatesUsable, Filesystem};
+use crate::start::{Binary, CertificatesUsable, Filesystem, Writable};
 use crate::sysfs;
 use crate::systemd::{self, Systemd};
 use crate::version::{Class, Version, classify};
@@ -52,6 +52,12 @@ fn grade(grade: Grade) -> &'static str {
 }
 
 pub(super) fn preflight(context: &Context, skip_disk: bool, output: Output) -> Outcome {
+    let root = rustix::process::geteuid().is_root();
+    if !root && systemd::runs(&context.paths) {
+        // Nobody else sees the state, the administrator's rules of polkit and who holds a port.
+        let text = "under systemd this needs root: sudo etcd-operator preflight";
+        return Err(Failure::new(FAILED, text));
+    }
     let facts = gather(context, skip_disk)?;
     let rows: Vec<Row> = judge(&facts)
         .iter()
@@ -100,6 +106,7 @@ fn gather(context: &Context, skip_disk: bool) -> Result<PreflightFacts, Failure>
         || paths.member(),
         |it| place::resolve(paths, it).storage_dir,
     );
+    let named = spec.is_some_and(|it| it.storage_path.is_some());
     let cluster = spec.map_or("", |it| it.name.as_str());
     let systemd = runtime()?.block_on(async {
         if !systemd::runs(paths) {
@@ -135,7 +142,8 @@ fn gather(context: &Context, skip_disk: bool) -> Result<PreflightFacts, Failure>
             .units()
             .join("etcd-operator.service.d/run-as-root.conf")
             .exists(),
-        unit: systemd::has_member_unit(paths, cluster),
+        unit: systemd::has_member_unit(paths, cluster)
+            && enabled(paths, &systemd::member_unit(cluster)),
         clock_trusted: clock::trust(paths, now, newest, synchronised) == Clock::Trusted,
         journal_on_disk: paths.root.join("var/log/journal").is_dir(),
         unsafe_filesystem: match disk::filesystem(&storage_dir) {
@@ -145,7 +153,12 @@ fn gather(context: &Context, skip_disk: bool) -> Result<PreflightFacts, Failure>
             _ => None,
         },
         port_taken: spec.and_then(|it| port_taken(paths, it)),
-        sync: sync(&storage_dir, skip_disk),
+        storage: storage(paths, &storage_dir, writable, systemd.0.is_some()),
+        sync: if writable == Writable::Yes || !named {
+            sync(&storage_dir, skip_disk)
+        } else {
+            Err(detail(format_args!("not tried")))
+        },
     })
 }
 
@@ -217,6 +230,24 @@ fn port_taken(paths: &Paths, spec: &ClusterSpec) -> Option<Detail> {
             conflict.address, conflict.holder
         ))
     })
+}
+
+fn storage(paths: &Paths, dir: &Path, writable: Writable, systemd: bool) -> Storage {
+    if dir.starts_with(&paths.lib) {
+        return Storage::Ready;
+    }
+    match writable {
+        Writable::Missing => return Storage::Missing,
+        Writable::Stalled => return Storage::Stalled,
+        Writable::Yes | Writable::ReadOnly => {}
+    }
+    let owner = user(Path::new("/etc/passwd"), USER).map(|(uid, _)| uid);
+    let fits = fs::metadata(dir).is_ok_and(|it| Some(it.uid()) == owner);
+    match systemd {
+        true if is_hidden(dir) => Storage::Hidden,
+        true if !fits => Storage::NotOwned,
+        _ => Storage::Ready,
+    }
 }
 
 fn sync(storage_dir: &Path, skip: bool) -> Result<SyncLatency, Detail> {

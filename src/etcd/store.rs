@@ -255,8 +255,9 @@ fn copy_program(from: &Path, to: &Path) -> Result<String, StoreError> {
         source,
     };
     let mut reader = fs::File::open(from).map_err(failed)?;
-    let mut writer = fs::File::create(to).map_err(failed)?;
-    state::inherit_owner(to).map_err(failed)?;
+    let _ = fs::remove_file(to);
+    let mut writer = fs::File::create_new(to).map_err(failed)?;
+    state::inherit_owner_open(&writer, to).map_err(failed)?;
     let mut context = ring::digest::Context::new(&ring::digest::SHA256);
     let mut buffer = vec![0; 256 * 1024];
     loop {

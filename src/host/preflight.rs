@@ -40,12 +40,29 @@ pub struct PreflightFacts {
     pub clock_trusted: bool,
     /// The journal is kept on disk.
     pub journal_on_disk: bool,
+    /// The directory that the document names for the data.
+    pub storage: Storage,
     /// The data's file system is one that can lose acknowledged writes; its name.
     pub unsafe_filesystem: Option<&'static str>,
     /// A port of the document that somebody else holds.
     pub port_taken: Option<Detail>,
     /// How fast the disk syncs; or why it was not tried.
     pub sync: Result<SyncLatency, Detail>,
+}
+
+/// The directory for the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// The document names none, or it is fit.
+    Ready,
+    /// It is not there.
+    Missing,
+    /// Its file system does not answer.
+    Stalled,
+    /// The units' own protection hides it, or keeps it from being written.
+    Hidden,
+    /// It belongs to another user than etcd's.
+    NotOwned,
 }
 
 /// polkit, as far as it is needed.
@@ -91,6 +108,7 @@ pub fn judge(facts: &PreflightFacts) -> Findings {
         push(unit(facts));
     }
     push(state(facts));
+    push(storage(facts.storage));
     push(port(facts));
     push(clock(facts));
     for finding in super::judge(&facts.host) {
@@ -153,9 +171,7 @@ fn systemd(facts: &PreflightFacts) -> Finding {
                 "{version}: older than {SYSTEMD_OLDEST}, it ignores options of the units"
             )),
         )
-        .next(words(
-            "upgrade the system, or read systemd/README.md for what is missing then",
-        )),
+        .next(words("upgrade the system to Debian 12 or newer")),
         Some(version) => told(Grade::Good, detail(format_args!("{version}"))),
     }
 }
@@ -203,7 +219,7 @@ fn authority(facts: &PreflightFacts) -> Finding {
             "polkit is not installed: systemd obeys nobody but root",
         )
         .next(words(
-            "apt install polkitd; or install the drop-in run-as-root.conf",
+            "apt install polkitd; or install /usr/share/doc/etcd-operator/examples/run-as-root.conf as a drop-in",
         )),
         Polkit::NoRule => told(
             Grade::Failure,
@@ -211,7 +227,7 @@ fn authority(facts: &PreflightFacts) -> Finding {
             "polkit has no rule for the operator",
         )
         .next(words(
-            "install systemd/polkit.rules as /usr/share/polkit-1/rules.d/50-etcd-operator.rules",
+            "put 50-etcd-operator.rules of the package back below /usr/share/polkit-1/rules.d",
         )),
     }
 }
@@ -251,6 +267,40 @@ fn state(facts: &PreflightFacts) -> Finding {
         .next(words(
             "chown etcd:etcd and chmod 0700 /var/lib/etcd-operator",
         )),
+    }
+}
+
+fn storage(storage: Storage) -> Finding {
+    let failed = |reason, found, next| {
+        Finding::new("data", Grade::Failure, reason, words(found)).next(words(next))
+    };
+    match storage {
+        Storage::Ready => Finding::new(
+            "data",
+            Grade::Good,
+            "Storage",
+            words("its directory is fit"),
+        ),
+        Storage::Missing => failed(
+            "StorageMissing",
+            "storage.path is not there",
+            "mount the disk, or create the directory",
+        ),
+        Storage::Stalled => failed(
+            "FilesystemStalled",
+            "its file system does not answer",
+            "check the disk and the kernel's log",
+        ),
+        Storage::Hidden => failed(
+            "StorageHidden",
+            "storage.path is hidden or read-only for a unit",
+            "choose a directory such as /mnt/etcd or /srv/etcd",
+        ),
+        Storage::NotOwned => failed(
+            "StorageNotOwned",
+            "storage.path is not the user etcd's",
+            "chown etcd:etcd that directory",
+        ),
     }
 }
 
@@ -348,6 +398,7 @@ mod tests {
             unit: true,
             clock_trusted: true,
             journal_on_disk: false,
+            storage: Storage::Ready,
             unsafe_filesystem: None,
             port_taken: None,
             sync: Ok(SyncLatency {
@@ -384,6 +435,14 @@ mod tests {
             (Failure, "BinaryMissing")
         );
         assert_eq!(worst(|it| it.user = false), (Failure, "UserMissing"));
+        for (storage, reason) in [
+            (Storage::Missing, "StorageMissing"),
+            (Storage::Stalled, "FilesystemStalled"),
+            (Storage::Hidden, "StorageHidden"),
+            (Storage::NotOwned, "StorageNotOwned"),
+        ] {
+            assert_eq!(worst(|it| it.storage = storage), (Failure, reason));
+        }
         assert_eq!(worst(|it| it.bus = false), (Failure, "BusMissing"));
         assert_eq!(
             worst(|it| it.polkit = Polkit::Missing),

@@ -45,7 +45,7 @@ impl Hold {
             Hold::OutageNotDeclared => detail(format_args!("declare a maintenance window")),
             Hold::TooManyMembers => detail(format_args!("remove members with etcdctl")),
             Hold::NoVersion => detail(format_args!(
-                "set version, and run: etcd-operator etcd install VERSION"
+                "set version, and run: etcd-operator etcd install VERSION; or mount the disk that holds the store"
             )),
             Hold::VersionLosesData(..) | Hold::VersionUnsupported(_) => {
                 detail(format_args!("choose the newest patch of 3.5, 3.6 or 3.7"))

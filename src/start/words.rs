@@ -41,9 +41,11 @@ impl Refusal {
             Refusal::RecordUnreadable(_) => detail(format_args!(
                 "put the file back from a copy; nothing was touched"
             )),
-            Refusal::BinaryMissing(version) | Refusal::BinaryWrongArchitecture(version) => detail(
-                format_args!("run: etcd-operator etcd install --from DIR {version}"),
-            ),
+            Refusal::BinaryMissing(version) | Refusal::BinaryWrongArchitecture(version) => {
+                detail(format_args!(
+                    "run: etcd-operator etcd install --from DIR {version}; or mount the disk that holds the store"
+                ))
+            }
             Refusal::FilesystemUnsafe(_) => detail(format_args!(
                 "set storage.path to a directory on a disk, or storage.unsafeFilesystem: allow for a test"
             )),

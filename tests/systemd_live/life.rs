@@ -249,7 +249,8 @@ fn a_cluster_of_the_process_driver_moves_to_systemd_with_one_restart() {
     let Some(machine) = Machine::with_files() else {
         return;
     };
-    // As root and by hand, as on a host before systemd kept it.
+    // As root and by hand, as on a host before the package came.
+    machine.sh("chown -R root:root /var/lib/etcd-operator /run/etcd-operator");
     let agent =
         "setsid etcd-operator agent --driver process < /dev/null > /var/log/agent.log 2>&1 &";
     machine.sh(&format!("{agent} echo $! > /run/agent.pid"));
@@ -259,6 +260,7 @@ fn a_cluster_of_the_process_driver_moves_to_systemd_with_one_restart() {
     machine.sh("kill $(cat /run/agent.pid); while kill -0 $(cat /run/agent.pid); do sleep 0.05; done 2> /dev/null");
     assert!(machine.serves(), "etcd stays");
 
+    machine.sh("systemd-tmpfiles --create etcd-operator.conf"); // as the package does
     machine.sh(&format!("systemctl enable --now --quiet {OPERATOR}"));
     let after = machine.wait("the other driver", |it| {
         it["host"]["driver"] == "systemd" && condition(it, "Available").0 == "True"
