@@ -142,6 +142,28 @@ fn etcd_that_is_killed_comes_back_through_the_guard_also_with_no_operator() {
 }
 
 #[test]
+fn restarts_by_hand_are_no_crash_loop_also_with_no_operator() {
+    let Some(machine) = Machine::serving() else {
+        return;
+    };
+    machine.sh(&format!("systemctl stop {OPERATOR}"));
+    for _ in 0..8 {
+        machine.sh(&format!("timeout 10 systemctl restart {MEMBER}"));
+        assert!(machine.serves());
+    }
+    // An etcd that ends as soon as it serves is one: the next starts wait, longer each time.
+    let begin = std::time::Instant::now();
+    for _ in 0..2 {
+        let before = machine.pid(MEMBER);
+        machine.kill("KILL", MEMBER);
+        machine.wait_restarted(before);
+    }
+    assert!(begin.elapsed() > Duration::from_secs(1), "no pause at all");
+    machine.sh(&format!("systemctl start {OPERATOR}"));
+    machine.wait_available();
+}
+
+#[test]
 fn an_emptied_data_directory_is_not_started_over_by_anybody() {
     let Some(machine) = Machine::serving() else {
         return;
