@@ -247,6 +247,31 @@ fn two_reboots_lose_nothing_and_etcd_comes_without_the_operator() {
 }
 
 #[test]
+fn a_reboot_at_size_zero_starts_no_etcd_and_fails_no_unit() {
+    let Some(mut machine) = Machine::serving() else {
+        return;
+    };
+    assert!(machine.put("a", "1"));
+    machine.write_document("  size: 0\n");
+    machine.sh(&format!("systemctl reload {OPERATOR}"));
+    machine.until(SOON, "the end of etcd", || {
+        machine.property(MEMBER, "ActiveState") == "inactive"
+    });
+    machine.reboot();
+    assert_eq!(machine.state(), "running");
+    assert_eq!(machine.property(MEMBER, "ActiveState"), "inactive");
+    machine.wait("size 0", |it| condition(it, "Available").1 == "SizeZero");
+    machine.write_document("  size: 1\n");
+    machine.sh(&format!("systemctl reload {OPERATOR}"));
+    machine.wait_available();
+    assert_eq!(machine.get("a").as_deref(), Some("1"));
+    // And from now on at every boot again.
+    machine.sh(&format!("systemctl disable --quiet {OPERATOR}"));
+    machine.reboot();
+    machine.until(SOON, "etcd with no operator", || machine.serves());
+}
+
+#[test]
 fn a_power_cut_while_writing_loses_no_acknowledged_write() {
     let Some(mut machine) = Machine::serving() else {
         return;
