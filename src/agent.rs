@@ -330,6 +330,7 @@ pub async fn run(
                 match document::read(config) {
                     Ok(read) => {
                         tracing::info!(changed = read != spec, "document read again");
+                        agent.driver.rename(&agent.paths, &read.name);
                         spec = read;
                         agent.memory.generation += 1;
                     }

@@ -144,6 +144,10 @@ fn start(paths: &Paths, keeper: Keeper) -> Result<std::convert::Infallible, Guar
         back_off(paths);
     }
     let launch: Launch = state::load(&paths.launch())?.ok_or(GuardError::NoLaunchRecord)?;
+    let launch = Launch {
+        hibernates: paths.hibernates().exists(),
+        ..launch
+    };
     let version: Version = launch
         .version
         .parse()

@@ -364,10 +364,14 @@ fn file_system(disk: &Disk) -> Finding {
 
 /// Rule G7: what an eMMC says of itself, and an estimate for what says nothing.
 fn wear(disk: &Disk) -> Finding {
-    if let Some(percent) = disk.life_used_percent {
-        let found = detail(format_args!("{percent} % of its life is used"));
-        let worn = percent >= LIFE_USED_WARN_PERCENT || disk.pre_eol.is_some_and(|it| it >= 2);
-        if worn {
+    let spent = disk.pre_eol.is_some_and(|it| it >= 2);
+    if let Some(percent) = disk.life_used_percent.or_else(|| spent.then_some(0)) {
+        let found = if spent {
+            detail(format_args!("its spare blocks are nearly used up"))
+        } else {
+            detail(format_args!("{percent} % of its life is used"))
+        };
+        if spent || percent >= LIFE_USED_WARN_PERCENT {
             return Finding::new("wear", Grade::Warning, "DiskWornOut", found).next(detail(
                 format_args!("save the data and replace the board's storage soon"),
             ));
@@ -379,7 +383,7 @@ fn wear(disk: &Disk) -> Finding {
         return Finding::new("wear", Grade::Note, "Wear", found);
     };
     let written = disk.written_bytes.unwrap_or(0) >> 30;
-    let found = match (disk.kind, years_left(disk, rate)) {
+    let found = match (disk.kind, years_in_all(disk, rate)) {
         (DiskKind::SdCard | DiskKind::Usb | DiskKind::Emmc, Some(years)) => detail(format_args!(
             "{written} GiB written in its life, {} MiB/h since boot: about {years} years in all, if it bears {ERASE_CYCLES} cycles",
             rate >> 20
@@ -393,7 +397,7 @@ fn wear(disk: &Disk) -> Finding {
 }
 
 /// How long a disk of this size bears this rate, by the assumptions above. At most a century.
-fn years_left(disk: &Disk, per_hour: u64) -> Option<u64> {
+fn years_in_all(disk: &Disk, per_hour: u64) -> Option<u64> {
     let bears = disk.bytes?.checked_mul(ERASE_CYCLES)? / WRITE_AMPLIFICATION;
     let per_year = per_hour.checked_mul(24 * 365)?.max(1);
     Some((bears / per_year).min(100))
@@ -466,7 +470,7 @@ mod tests {
         assert_eq!(reason(|it| it.disk.life_used_percent = Some(79)), None);
         assert_eq!(
             reason(|it| {
-                it.disk.life_used_percent = Some(10);
+                it.disk.life_used_percent = None;
                 it.disk.pre_eol = Some(2);
             }),
             Some("DiskWornOut"),
@@ -493,7 +497,7 @@ mod tests {
             wear.found
         );
         assert_eq!(
-            years_left(
+            years_in_all(
                 &Disk {
                     bytes: Some(u64::MAX),
                     ..Disk::default()

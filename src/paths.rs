@@ -71,7 +71,13 @@ impl Paths {
         self.member().join("identity.json")
     }
 
-    /// Held by etcd for as long as it lives (process driver).
+    /// There while the document's size is 0: whoever starts the guard, a boot among them, etcd stays
+    /// stopped.
+    pub fn hibernates(&self) -> PathBuf {
+        self.member().join("hibernates")
+    }
+
+    /// Held by etcd for as long as it lives.
     pub fn member_lock(&self) -> PathBuf {
         self.member().join("member.lock")
     }
@@ -81,7 +87,7 @@ impl Paths {
         self.member().join("etcd.conf.yaml")
     }
 
-    /// etcd's own, rotated log (process driver).
+    /// etcd's own, rotated log.
     pub fn etcd_log(&self) -> PathBuf {
         self.member().join("log/etcd.log")
     }

@@ -68,6 +68,13 @@ pub fn stat(pid: u32) -> Option<Stat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/task/{pid}/stat")).ok()?)
 }
 
+/// Whether a process was started with this path as an argument.
+pub fn has_argument(pid: u32, path: &Path) -> bool {
+    let wanted = path.as_os_str().as_encoded_bytes();
+    fs::read(format!("/proc/{pid}/cmdline"))
+        .is_ok_and(|it| it.split(|byte| *byte == 0).any(|it| it == wanted))
+}
+
 /// The systemd unit that a process belongs to, by its control group. `None`: it could not be read.
 /// Empty: none.
 pub fn unit(pid: u32) -> Option<String> {

@@ -307,7 +307,6 @@ impl Refusal {
             | Refusal::RecordUnreadable(_)
             | Refusal::BinaryMissing(_)
             | Refusal::BinaryWrongArchitecture(_)
-            | Refusal::FilesystemUnsafe(_)
             | Refusal::DocumentOfAnotherCluster(_)
             | Refusal::StorageOfAnotherCluster(_)
             | Refusal::DataOfAnotherCluster(_)
@@ -316,7 +315,9 @@ impl Refusal {
             | Refusal::DatabaseMissing
             | Refusal::DataDamaged(_)
             | Refusal::LogShorterThanSeen { .. } => false,
-            Refusal::FilesystemReadOnly
+            // Below a mount point that is not mounted yet lies what the system was booted from.
+            Refusal::FilesystemUnsafe(_)
+            | Refusal::FilesystemReadOnly
             | Refusal::FilesystemStalled
             | Refusal::StorageMissing
             | Refusal::DataMissing

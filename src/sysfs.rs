@@ -74,21 +74,45 @@ fn memory_cgroup(sys: &Path, proc: &Path) -> Option<bool> {
     }))
 }
 
-/// Rule G10: the firmware of a Raspberry Pi, in hexadecimal.
+/// Rule G10: the firmware of a Raspberry Pi, in hexadecimal, below `soc` or, on newer boards,
+/// `soc@ADDRESS`. Where the kernel has no such file, its voltage alarm (`rpi_volt`) tells a part.
 fn throttled(sys: &Path) -> Option<Throttled> {
-    let path = sys.join("devices/platform/soc/soc:firmware/get_throttled");
-    let bits = text(&path)?;
-    u32::from_str_radix(bits.trim_start_matches("0x"), 16)
-        .ok()
-        .map(Throttled)
+    let below = |path: &Path| {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|it| it.path()).collect::<Vec<_>>()
+    };
+    let named = |path: &Path, test: fn(&str) -> bool| {
+        path.file_name()
+            .and_then(|it| it.to_str())
+            .is_some_and(test)
+    };
+    let bits = below(&sys.join("devices/platform"))
+        .into_iter()
+        .filter(|it| named(it, |it| it.starts_with("soc")))
+        .flat_map(|it| below(&it))
+        .filter(|it| named(it, |it| it.ends_with(":firmware")))
+        .find_map(|it| text(&it.join("get_throttled")));
+    if let Some(bits) = bits {
+        let bits = u32::from_str_radix(bits.trim_start_matches("0x"), 16).ok()?;
+        return Some(Throttled(bits));
+    }
+    let alarm = below(&sys.join("class/hwmon"))
+        .into_iter()
+        .find(|it| text(&it.join("name")).as_deref() == Some("rpi_volt"))?;
+    number(&alarm.join("in0_lcrit_alarm")).map(|it| Throttled(u32::from(it != 0)))
 }
 
-fn disk_under(sys: &Path, storage_dir: &Path, writable: Writable) -> Disk {
-    let read_only = match writable {
+/// Whether a file system is read-only, as far as that was seen.
+pub fn read_only(writable: Writable) -> Option<bool> {
+    match writable {
         Writable::Yes => Some(false),
         Writable::ReadOnly => Some(true),
         Writable::Missing | Writable::Stalled => None,
-    };
+    }
+}
+
+fn disk_under(sys: &Path, storage_dir: &Path, writable: Writable) -> Disk {
+    let read_only = read_only(writable);
     let unknown = Disk {
         read_only,
         ..Disk::default()
@@ -110,14 +134,16 @@ fn disk_under(sys: &Path, storage_dir: &Path, writable: Writable) -> Disk {
     let ext4 = sys.join("fs/ext4").join(name(&partition));
     let written = number(&ext4.join("lifetime_write_kbytes")).map(|it| it * 1024);
     let session = number(&ext4.join("session_write_kbytes")).map(|it| it * 1024);
-    // The file system of the data is mounted at boot.
+    // The file system of the data is mounted at boot, and a boot writes more than the hours after it.
     let hours = clock::since_boot().as_secs_f64() / 3600.0;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "bytes an hour, far from the limits"
     )]
-    let rate = session.map(|it| (it as f64 / hours.max(0.1)) as u64);
+    let rate = session
+        .filter(|_| hours >= 1.0)
+        .map(|it| (it as f64 / hours) as u64);
     let life: Option<Vec<u8>> = text(&whole.join("device/life_time")).map(|it| {
         it.split_ascii_whitespace()
             .filter_map(|it| u8::from_str_radix(it.trim_start_matches("0x"), 16).ok())
@@ -268,6 +294,15 @@ mod tests {
             "cpuset cpu io memory pids",
         );
         tree.put("sys/class/rtc/rtc0/name", "rtc-rpi");
+        fs::remove_dir_all(tree.0.join("sys/devices/platform/soc/soc:firmware")).unwrap();
+        let newer = "sys/devices/platform/soc@107c000000/soc@107c000000:firmware";
+        tree.put(&format!("{newer}/get_throttled"), "0x4");
+        assert_eq!(throttled(&tree.0.join("sys")), Some(Throttled(4)));
+        fs::remove_dir_all(tree.0.join(newer)).unwrap();
+        assert_eq!(throttled(&tree.0.join("sys")), None);
+        tree.put("sys/class/hwmon/hwmon1/name", "rpi_volt");
+        tree.put("sys/class/hwmon/hwmon1/in0_lcrit_alarm", "1");
+        assert_eq!(throttled(&tree.0.join("sys")), Some(Throttled(1)));
         let facts = look(&Paths::under(&tree.0), &tree.0, Writable::ReadOnly);
         assert_eq!(facts.disk.kind, DiskKind::Emmc);
         assert_eq!(facts.disk.life_used_percent, Some(90));

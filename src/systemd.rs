@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::time::Duration;
 
 use futures_core::Stream as _;
 use zbus::{Connection, DBusError as _, MatchRule, MessageStream, OwnedObjectPath, OwnedVariant};
@@ -157,6 +158,17 @@ impl Systemd {
         Ok(())
     }
 
+    /// Starts a unit at boot no more.
+    pub async fn disable(&self, unit: &str) -> Result<(), SystemdError> {
+        match self
+            .call("DisableUnitFiles", &([unit].as_slice(), false))
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(error) => Err(refused("disable", unit, error)),
+        }
+    }
+
     /// Listens for changes of a unit.
     pub async fn changes(&self, unit: &str) -> Result<Changes, SystemdError> {
         let failed = |error| refused("listen to", unit, error);
@@ -188,13 +200,28 @@ impl Systemd {
     }
 }
 
+/// A change of a unit is several signals, one for each of its interfaces.
+const CHANGES_SETTLE: Duration = Duration::from_millis(20);
+const CHANGES_AT_ONCE: usize = 16;
+
 /// Signals that something about a unit changed.
 #[derive(Debug)]
 pub struct Changes(MessageStream);
 
 impl Changes {
-    /// Waits for the next one; `false`: the bus went away.
+    /// Waits for the next one, and takes those that come with it; `false`: the bus went away.
     pub async fn next(&mut self) -> bool {
+        let mut alive = self.one().await;
+        for _ in 0..CHANGES_AT_ONCE {
+            match tokio::time::timeout(CHANGES_SETTLE, self.one()).await {
+                Ok(it) if alive => alive = it,
+                _ => break,
+            }
+        }
+        alive
+    }
+
+    async fn one(&mut self) -> bool {
         let next = std::future::poll_fn(|context| Pin::new(&mut self.0).poll_next(context)).await;
         matches!(next, Some(Ok(_)))
     }

@@ -29,6 +29,9 @@ impl Agent {
         plan: &Plan,
     ) -> Result<(), AgentError> {
         let place = place::resolve(&self.paths, spec);
+        if !spec.paused {
+            self.hibernate(spec)?;
+        }
         for step in &plan.upkeep {
             self.step(spec, observed, &place, step).await?;
         }
@@ -53,16 +56,20 @@ impl Agent {
             }
             Upkeep::MintCertificates(_) => self.mint_certificates(spec, observed, place),
             Upkeep::MintClients => self.mint_clients(spec, observed, place),
-            Upkeep::Start(_) => self.start(spec, place).await,
+            Upkeep::Start(_) => {
+                self.prepare(spec, place)?;
+                self.driver.start().await
+            }
             Upkeep::Stop(permit) => {
                 self.permitted(observed, *permit)?;
-                self.hibernate()?;
                 self.driver.stop().await
             }
             Upkeep::Restart(permit) => {
                 self.permitted(observed, *permit)?;
+                // What cannot be written down is found before etcd is stopped for it.
+                self.prepare(spec, place)?;
                 self.driver.stop().await?;
-                self.start(spec, place).await
+                self.driver.start().await
             }
             Upkeep::ProbeWrite => self.probe_write(observed).await,
             Upkeep::RecordServed => self.record_served(observed, place),
@@ -188,8 +195,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Writes what the guard needs, then starts etcd through it.
-    async fn start(&mut self, spec: &ClusterSpec, place: &HostPlace) -> Result<(), AgentError> {
+    /// Writes what the guard needs for a start.
+    fn prepare(&self, spec: &ClusterSpec, place: &HostPlace) -> Result<(), AgentError> {
         let (identity, _) = records::load_identities(&self.paths, &place.storage_dir)?;
         let unborn = || AgentError::Etcd {
             what: "start etcd",
@@ -210,22 +217,27 @@ impl Agent {
             Ok(_) | Err(StateError::Damaged(_)) => state::save(&self.paths.launch(), &launch)?,
             Err(other) => return Err(other.into()),
         }
-        self.driver.start().await
+        let marker = self.paths.hibernates();
+        match fs::remove_file(&marker) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(AgentError::System {
+                    what: "remove",
+                    path: marker,
+                    source,
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// Written down before etcd is stopped: a service manager that starts it at the next boot asks
-    /// the guard, not the document.
-    fn hibernate(&self) -> Result<(), AgentError> {
-        if let Some(launch) = state::load::<Launch>(&self.paths.launch())?
-            && !launch.hibernates
-        {
-            let launch = Launch {
-                hibernates: true,
-                ..launch
-            };
-            state::save(&self.paths.launch(), &launch)?;
+    /// Written down before etcd is stopped, and while it is not running: a service manager that starts
+    /// it at the next boot, and a guard that waits, ask nobody else.
+    fn hibernate(&self, spec: &ClusterSpec) -> Result<(), AgentError> {
+        let marker = self.paths.hibernates();
+        if spec.size > 0 || marker.exists() || !self.paths.launch().exists() {
+            return Ok(());
         }
-        Ok(())
+        Ok(state::write_file(&marker, b"size: 0\n")?)
     }
 
     async fn probe_write(&mut self, observed: &Observed) -> Result<(), AgentError> {

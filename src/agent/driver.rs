@@ -71,6 +71,15 @@ impl HostDriver {
     }
 }
 
+impl HostDriver {
+    /// The document names the cluster otherwise: before its birth that is nothing but a name.
+    pub fn rename(&mut self, paths: &Paths, cluster: &str) {
+        if let HostDriver::Systemd(_) = self {
+            *self = HostDriver::Systemd(SystemdDriver::new(paths, cluster));
+        }
+    }
+}
+
 impl Driver for HostDriver {
     fn name(&self) -> &'static str {
         match self {

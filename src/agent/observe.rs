@@ -200,7 +200,9 @@ impl Agent {
         if let Some((facts, looked)) = &self.memory.host
             && uptime < looked + HOST_LOOK_SECONDS
         {
-            return facts.clone();
+            let mut facts = facts.clone();
+            facts.disk.read_only = sysfs::read_only(writable);
+            return facts;
         }
         let facts = sysfs::look(&self.paths, &place.storage_dir, writable);
         self.memory.host = Some((facts.clone(), uptime));

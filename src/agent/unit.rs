@@ -19,7 +19,7 @@ use crate::member::{place, records};
 use crate::observed::Membership;
 use crate::paths::Paths;
 use crate::plan::permit::{Declared, to_interrupt};
-use crate::process::ProcessRecord;
+use crate::process::{self, ProcessRecord};
 use crate::render::unit::{UnitPlace, etcd_unit, operator_drop_in};
 use crate::spec::ClusterSpec;
 use crate::state;
@@ -55,6 +55,11 @@ pub enum UnitError {
         /// What the document says.
         named: String,
     },
+    /// The units protect the system, and with it what the document names.
+    #[error(
+        "storage.path {} is hidden or read-only for a unit: choose a directory such as /mnt/etcd or /srv/etcd", .0.display()
+    )]
+    StorageHidden(PathBuf),
     /// Any other step.
     #[error(transparent)]
     Agent(#[from] AgentError),
@@ -72,6 +77,7 @@ fn units(paths: &Paths, spec: &ClusterSpec, document: &Path) -> Units {
         document: &text(document.to_owned()),
         state_dir: &text(paths.lib.clone()),
         guard: &text(paths.store().join("etcd-operator")),
+        hibernates: &text(paths.hibernates()),
         storage_dir: &text(place::resolve(paths, spec).storage_dir),
     };
     Units {
@@ -106,19 +112,64 @@ pub async fn install(
             named: spec.name.to_string(),
         });
     }
-    hand_over(paths, owner)?;
+    let storage_dir = place::resolve(paths, spec).storage_dir;
+    if HIDDEN.iter().any(|it| storage_dir.starts_with(it)) {
+        return Err(UnitError::StorageHidden(storage_dir));
+    }
+    // Everything that can fail comes before an etcd is stopped, and an attempt that failed is repeated.
+    let systemd = Systemd::connect().await.map_err(AgentError::from)?;
     let Units { member, drop_in } = units(paths, spec, document);
+    let unit = systemd::member_unit(&spec.name);
+    let path = systemd::member_unit_path(paths, &spec.name);
     let folder = paths.units().join("etcd-operator.service.d");
     let mut changed = write(&folder.join("storage.conf"), drop_in.as_deref())?;
-    changed |= write(&systemd::member_unit_path(paths, &spec.name), Some(&member))?;
-    if changed {
-        let systemd = Systemd::connect().await.map_err(AgentError::from)?;
-        systemd
-            .enable(&systemd::member_unit(&spec.name))
-            .await
-            .map_err(AgentError::from)?;
+    changed |= write(&path, Some(&member))?;
+    changed |= !enabled(paths, &unit);
+    if changed && let Err(error) = systemd.enable(&unit).await {
+        let _ = fs::remove_file(&path);
+        return Err(AgentError::from(error).into());
+    }
+    for old in other_members(paths, &unit) {
+        // The cluster was called otherwise before it was born: two units would fight over it.
+        systemd.disable(&old).await.map_err(AgentError::from)?;
+        changed |= write(&paths.units().join(&old), None)?;
+    }
+    if hand_over(paths, &storage_dir, owner)? {
+        systemd.start(&unit).await.map_err(AgentError::from)?;
     }
     Ok(changed)
+}
+
+/// Where the units' own protection would hide the data, or keep it from being written.
+const HIDDEN: &[&str] = &[
+    "/home",
+    "/root",
+    "/run/user",
+    "/tmp",
+    "/var/tmp",
+    "/usr",
+    "/boot",
+    "/efi",
+    "/etc",
+];
+
+/// Whether systemd starts the unit at boot.
+pub fn enabled(paths: &Paths, unit: &str) -> bool {
+    let link = paths.units().join("multi-user.target.wants").join(unit);
+    fs::symlink_metadata(link).is_ok()
+}
+
+/// Units of members that this operator has written, but for this one.
+fn other_members(paths: &Paths, unit: &str) -> Vec<String> {
+    let entries = fs::read_dir(paths.units()).into_iter().flatten().flatten();
+    entries
+        .filter_map(|it| it.file_name().into_string().ok())
+        .filter(|it| it != unit && systemd::is_member_unit(it))
+        .filter(|it| {
+            fs::read_to_string(paths.units().join(it))
+                .is_ok_and(|text| text.starts_with("# Written by etcd-operator"))
+        })
+        .collect()
 }
 
 /// Writes a file of systemd's, or removes it; whether that changed anything.
@@ -144,12 +195,18 @@ fn write(path: &Path, text: Option<&str>) -> Result<bool, AgentError> {
 ///
 /// An etcd of another user is stopped first: nobody but root could stop it later. The start of the
 /// operator's unit declares that interruption.
-fn hand_over(paths: &Paths, owner: (u32, u32)) -> Result<(), UnitError> {
+///
+/// Returns whether one was stopped.
+fn hand_over(paths: &Paths, storage_dir: &Path, owner: (u32, u32)) -> Result<bool, UnitError> {
     let lib = &paths.lib;
     state::create_private_dir(lib).map_err(AgentError::from)?;
     let running = state::load_volatile::<ProcessRecord>(&paths.process())
-        .filter(|it| it.is_alive() && process_owner(it.pid).is_some_and(|uid| uid != owner.0));
+        .filter(|it| it.is_alive() && process_owner(it.pid).is_some_and(|uid| uid != owner.0))
+        // The record is the unit's user's to write: only what was started as our etcd is stopped.
+        .filter(|it| process::has_argument(it.pid, &paths.etcd_conf()));
+    let stopped = running.is_some();
     if let Some(record) = running {
+        let _alone = super::lock(paths, super::Locking::Act)?;
         to_interrupt(
             &Membership::Unreachable,
             None,
@@ -165,10 +222,14 @@ fn hand_over(paths: &Paths, owner: (u32, u32)) -> Result<(), UnitError> {
             given += give(dir, owner).map_err(failed("hand over", dir))?;
         }
     }
+    // A directory elsewhere is handed over where a cluster of ours lives in it.
+    if !storage_dir.starts_with(lib) && records::marker_path(storage_dir).exists() {
+        given += give(storage_dir, owner).map_err(failed("hand over", storage_dir))?;
+    }
     if given > 0 {
         tracing::info!("{given} files of the state now belong to the user {USER}");
     }
-    Ok(())
+    Ok(stopped)
 }
 
 fn process_owner(pid: u32) -> Option<u32> {

@@ -82,8 +82,8 @@ pub struct Launch {
     pub environment: Vec<(String, String)>,
     /// [`crate::spec::Settings`] of the document.
     pub settings: u64,
-    /// `size: 0`: whoever starts the guard, a boot among them, etcd stays stopped.
-    #[serde(default)]
+    /// `size: 0`. Not part of the record: see [`Paths::hibernates`].
+    #[serde(skip)]
     pub hibernates: bool,
 }
 
@@ -118,7 +118,7 @@ pub struct RefusalFile {
     pub at: u64,
     /// Since when it was the same reason, in seconds since boot.
     #[serde(default)]
-    pub since: u64,
+    pub reason_since: u64,
     /// The boot in which that was.
     pub boot_id: String,
 }
@@ -131,9 +131,9 @@ impl RefusalFile {
             reason: refusal.reason().to_owned(),
             message: refusal.to_string(),
             at: now,
-            since: Self::of_this_boot(paths)
+            reason_since: Self::of_this_boot(paths)
                 .filter(|it| it.reason == refusal.reason())
-                .map_or(now, |it| it.since),
+                .map_or(now, |it| it.reason_since),
             boot_id: crate::clock::boot_id(),
         };
         if let Err(error) = state::save_volatile(&paths.refusal(), &file) {
@@ -165,7 +165,7 @@ impl RefusalFile {
     /// Seconds for which the last refusal of this boot has had its reason.
     pub fn lasts(paths: &Paths) -> u64 {
         let now = crate::clock::since_boot().as_secs();
-        Self::of_this_boot(paths).map_or(0, |it| now.saturating_sub(it.since))
+        Self::of_this_boot(paths).map_or(0, |it| now.saturating_sub(it.reason_since))
     }
 
     /// Seconds since it.

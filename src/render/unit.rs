@@ -14,13 +14,18 @@ pub struct UnitPlace<'a> {
     pub state_dir: &'a str,
     /// The guard in the store.
     pub guard: &'a str,
+    /// There while the document's size is 0.
+    pub hibernates: &'a str,
     /// Holds the data directory.
     pub storage_dir: &'a str,
 }
 
 impl UnitPlace<'_> {
     fn storage_is_elsewhere(&self) -> bool {
-        !self.storage_dir.starts_with(self.state_dir)
+        // By whole names: /var/lib/etcd-operator-data is elsewhere.
+        self.storage_dir
+            .strip_prefix(self.state_dir)
+            .is_none_or(|rest| !rest.is_empty() && !rest.starts_with('/'))
     }
 
     /// What of the system is read-only. Where the data lies elsewhere, its directory cannot be opened
@@ -57,5 +62,6 @@ pub fn etcd_unit(spec: &ClusterSpec, place: &UnitPlace<'_>) -> String {
         .replace("%DOCUMENT%", place.document)
         .replace("%STATE_DIR%", place.state_dir)
         .replace("%GUARD%", place.guard)
+        .replace("%HIBERNATES%", place.hibernates)
         .replace("%PROTECT_SYSTEM%", place.protect_system())
 }

@@ -12,7 +12,6 @@
     clippy::panic,
     reason = "a failed step fails the test"
 )]
-#![allow(clippy::too_many_lines, reason = "a test tells its story in one place")]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
 mod cell;

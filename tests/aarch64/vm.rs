@@ -155,7 +155,7 @@ fn is_available(status: &Value) -> bool {
 /// It serves, knows that its clock is wrong, and has certificates that do not mind.
 fn serves_without_a_clock(machine: &mut Machine) -> Value {
     let status = machine.wait("Available", is_available);
-    assert_eq!(machine.must("date +%Y").trim(), "1970");
+    assert_eq!(machine.must("date +%Y"), "1970");
     assert_eq!(
         condition(&status, "ClockTrusted"),
         ("False", "BehindKnownTime")
@@ -166,8 +166,74 @@ fn serves_without_a_clock(machine: &mut Machine) -> Value {
     );
     assert_eq!(status["host"]["driver"], "systemd");
     let units = machine.must("systemctl is-active etcd-operator.service etcd-member@pi.service");
-    assert_eq!(units.trim(), "active\nactive");
+    assert_eq!(units, "active\nactive");
     status
+}
+
+/// The package, etcd and a document, as a person would put them there.
+fn install(machine: &mut Machine) {
+    machine.must("mkdir /in && tar -xf /dev/vdb -C /in");
+    machine.must("dpkg -i /in/etcd-operator.deb");
+    let version = machine.must("/in/etcd --version | sed -n 's/^etcd Version: //p'");
+    machine.must(&format!("etcd-operator etcd install --from /in {version}"));
+    let document = DOCUMENT.replace("VERSION", &version);
+    machine.must(&format!(
+        "cat > /etc/etcd-operator/cluster.yaml << 'EOF'\n{document}EOF"
+    ));
+}
+
+/// Starts the operator; the status once it serves. Prints and bounds what that takes.
+fn first_start(machine: &mut Machine) -> Value {
+    machine.must("systemctl enable etcd-operator");
+    let begin = machine.uptime();
+    machine.must("systemctl start etcd-operator");
+    let ready = machine.uptime() - begin;
+    let status = serves_without_a_clock(machine);
+    let serving = machine.uptime() - begin;
+    eprintln!(
+        "measured: READY {ready:.1} s after systemctl start, seen to serve after {serving:.1} s"
+    );
+    let operator = &status["host"]["operator"]["pid"];
+    let memory = machine.must(&format!(
+        "cat /proc/{operator}/status /proc/{operator}/smaps_rollup | sed -nE '/^(VmRSS|Private_Dirty):/s/[^0-9]//gp'"
+    ));
+    let kilobytes: Vec<u64> = memory.lines().map(|it| it.parse().unwrap()).collect();
+    let [resident, private] = kilobytes[..] else {
+        panic!("{memory}")
+    };
+    eprintln!("measured: the operator's VmRSS {resident} KiB, private dirty {private} KiB");
+    assert!(resident <= 8 * 1024, "{resident} KiB");
+    status
+}
+
+/// How many writes of a client on this host were acknowledged when the power went.
+fn cut_in_the_midst_of_writing(machine: &mut Machine, credentials: &Credentials) -> u64 {
+    let begin = Instant::now();
+    let writer = Writer::start(credentials, machine.port);
+    writer.wait(WRITES_BEFORE_THE_CUT);
+    let cut = Instant::now();
+    machine.cut();
+    let (acknowledged, last) = writer.end();
+    let silence = cut.saturating_duration_since(last);
+    assert!(
+        silence < Duration::from_secs(5),
+        "nothing was written for {silence:?}"
+    );
+    let seconds = begin.elapsed().as_secs_f64();
+    eprintln!(
+        "measured: {acknowledged} writes acknowledged in {seconds:.1} s, then the power was cut"
+    );
+    acknowledged
+}
+
+/// A time source answers at last.
+fn set_the_clock(machine: &mut Machine) {
+    let now = std::time::SystemTime::UNIX_EPOCH
+        .elapsed()
+        .unwrap()
+        .as_secs();
+    machine.must(&format!("date --set=@{now}"));
+    machine.must("mkdir -p /run/systemd/timesync && touch /run/systemd/timesync/synchronized");
 }
 
 #[test]
@@ -178,80 +244,31 @@ fn a_board_without_a_clock_keeps_every_acknowledged_write_when_its_power_is_cut(
         Err(why) => return skip(&why),
     };
     machine.boot();
-    assert_eq!(machine.must("uname -m").trim(), "aarch64");
-    machine.must("mkdir /in && tar -xf /dev/vdb -C /in");
-    machine.must("dpkg -i /in/etcd-operator.deb");
-    let version = machine.must("/in/etcd --version | sed -n 's/^etcd Version: //p'");
-    machine.must(&format!(
-        "etcd-operator etcd install --from /in {}",
-        version.trim()
-    ));
-    let document = DOCUMENT.replace("VERSION", version.trim());
-    machine.must(&format!(
-        "cat > /etc/etcd-operator/cluster.yaml << 'EOF'\n{document}EOF"
-    ));
-
-    let begin = machine.uptime();
-    machine.must("systemctl enable --now etcd-operator");
-    let ready = machine.uptime() - begin;
-    let status = serves_without_a_clock(&mut machine);
-    eprintln!(
-        "measured: READY {ready:.1} s after systemctl start, serving after {:.1} s",
-        machine.uptime() - begin
-    );
+    assert_eq!(machine.must("uname -m"), "aarch64");
+    install(&mut machine);
+    let status = first_start(&mut machine);
     let cluster = status["clusterID"].clone();
-    let operator = &status["host"]["operator"]["pid"];
-    let memory = machine.must(&format!(
-        "grep -h -e ^VmRSS -e ^Private_Dirty /proc/{operator}/status /proc/{operator}/smaps_rollup"
-    ));
-    eprintln!(
-        "measured: {}",
-        memory.split_whitespace().collect::<Vec<_>>().join(" ")
-    );
-
     let before = Credentials::of(&mut machine, &status);
-    let begin = Instant::now();
-    let writer = Writer::start(&before, machine.port);
-    writer.wait(WRITES_BEFORE_THE_CUT);
-    let cut = Instant::now();
-    machine.cut();
-    let (acknowledged, last) = writer.end();
-    assert!(
-        cut.saturating_duration_since(last) < Duration::from_secs(5),
-        "in the midst of writing"
-    );
-    eprintln!(
-        "measured: {acknowledged} writes acknowledged in {:.1} s, then the power was cut",
-        begin.elapsed().as_secs_f64()
-    );
+    let acknowledged = cut_in_the_midst_of_writing(&mut machine, &before);
 
     machine.boot();
     let status = serves_without_a_clock(&mut machine);
     eprintln!(
-        "measured: serving {:.1} s after the power came back",
+        "measured: seen to serve {:.1} s after the power came back",
         machine.uptime()
     );
     assert_eq!(status["clusterID"], cluster);
     before.check(machine.port, acknowledged);
 
-    // A time source answers at last.
-    let now = std::time::SystemTime::UNIX_EPOCH
-        .elapsed()
-        .unwrap()
-        .as_secs();
-    machine.must(&format!(
-        "date --set=@{now} && mkdir -p /run/systemd/timesync && touch /run/systemd/timesync/synchronized"
-    ));
+    set_the_clock(&mut machine);
     let trusted = machine.wait("certificates with true dates", |it| {
         condition(it, "CertificatesValid") == ("True", "Valid")
             && it["certificates"]["provisional"] == false
     });
     assert_eq!(condition(&trusted, "ClockTrusted").0, "True");
     for program in ["etcd", "operator"] {
-        assert_eq!(
-            trusted["host"][program]["pid"], status["host"][program]["pid"],
-            "no restart of {program}"
-        );
+        let pid = |status: &Value| status["host"][program]["pid"].as_u64().unwrap();
+        assert_eq!(pid(&trusted), pid(&status), "{program} was not restarted");
     }
     let after = Credentials::of(&mut machine, &trusted);
     assert!(

@@ -18,7 +18,7 @@ use crate::paths::Paths;
 use crate::process::{self, ProcessRecord};
 use crate::systemd::{self, Changes, Systemd};
 
-/// systemd has begun with a job after this time.
+/// systemd has begun with a job after this time, and is asked no more often.
 const JOB_SETTLES: Duration = Duration::from_secs(1);
 
 /// The driver of hosts with systemd.
@@ -87,6 +87,7 @@ impl Driver for SystemdDriver {
         let begin = clock::since_boot();
         let systemd = Systemd::connect().await?;
         systemd.start(&self.unit).await?;
+        let mut asked = begin;
         while clock::since_boot() < begin + GUARD_DEADLINE {
             if Record(&self.paths)
                 .alive()
@@ -100,11 +101,14 @@ impl Driver for SystemdDriver {
                 });
             }
             // Until the job runs, a unit that had failed before is still called so.
-            let settled = clock::since_boot() > begin + JOB_SETTLES;
-            if settled && systemd.has_failed(&self.unit).await? {
+            let due = clock::since_boot() > asked + JOB_SETTLES;
+            if due && systemd.has_failed(&self.unit).await? {
                 return Err(AgentError::Guard {
                     why: format!("{} failed: see journalctl -u {}", self.unit, self.unit),
                 });
+            }
+            if due {
+                asked = clock::since_boot();
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -117,9 +121,11 @@ impl Driver for SystemdDriver {
         let Some(record) = Record(&self.paths).alive() else {
             return Ok(());
         };
-        if self.is_ours(record.pid) {
-            // systemd would answer a mere SIGTERM with another start.
-            Systemd::connect().await?.stop(&self.unit).await?;
+        let unit = process::unit(record.pid).filter(|it| systemd::is_member_unit(it));
+        if let Some(unit) = unit {
+            // systemd would answer a mere SIGTERM with another start. The unit may be of the name that
+            // the document had before.
+            Systemd::connect().await?.stop(&unit).await?;
         } else if !record.signal(Signal::TERM) && record.is_alive() {
             return Err(AgentError::ForeignUser { pid: record.pid });
         }

@@ -69,6 +69,9 @@ cp "$part"/lists/* var/lib/dpkg/info/
 cp usr/share/base-passwd/passwd.master etc/passwd
 cp usr/share/base-passwd/group.master etc/group
 : > etc/shadow
+rm -rf var/run var/lock
+ln -s ../run var/run
+ln -s ../run/lock var/lock
 : > etc/machine-id
 : > etc/resolv.conf
 echo raspberry > etc/hostname
