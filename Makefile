@@ -60,6 +60,7 @@ check-dist:
 test: check dist check-dist etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carries a promise, on real etcd
 	@tests/tools/apt.sh libfaketime openssl e2fsprogs
 	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root
+	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root-trixie trixie
 	@tests/tools/promtool.sh "$(CURDIR)/$(TOOLS)/promtool"
 	@tests/tools/kube-apiserver.sh $(TOOLS)/kubernetes kube-apiserver kubectl
 	@tests/tools/etcd.sh --arch arm64 $(TOOLS)/etcd-arm64 3.6
@@ -82,5 +83,6 @@ test-vm: dist ## The arm64 package in a whole machine whose power is cut: 3 min 
 
 bench: dist etcd-3.6 ## The numbers of the release artefact, as a table: 10 minutes once built
 	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root
+	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root-trixie trixie
 	ETCD_OPERATOR_PROGRAM="$(CURDIR)/$(STATIC)" cargo bench --bench numbers
 	ETCD_OPERATOR_PROGRAM="$(CURDIR)/$(STATIC)" cargo test --test systemd_live -- --ignored --nocapture

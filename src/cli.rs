@@ -381,7 +381,8 @@ fn run_guard(context: &Context, arguments: &GuardArgs) -> Outcome {
     protect_process();
     telemetry::log(LogFormat::Text, tracing::Level::INFO);
     if arguments.ended {
-        starts::ended(&context.paths);
+        let stopped = std::env::var("SERVICE_RESULT").is_ok_and(|it| it == "success");
+        starts::ended(&context.paths, stopped);
         return Ok(DONE);
     }
     let keeper = if arguments.supervised {

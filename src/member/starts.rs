@@ -77,9 +77,14 @@ pub fn record(paths: &Paths) {
     save(paths, &file);
 }
 
-/// Called by the service manager when etcd has ended.
-pub fn ended(paths: &Paths) {
+/// Called by the service manager when etcd has ended; `stopped`: as it was asked to, which is no
+/// failed start, however short its life was.
+pub fn ended(paths: &Paths, stopped: bool) {
     let mut file = load(paths);
+    if stopped && file.ended.is_none() && file.starts.pop().is_some() {
+        save(paths, &file);
+        return;
+    }
     if !file.starts.is_empty() && file.ended.is_none() {
         file.ended = Some(clock::since_boot().as_secs());
         save(paths, &file);

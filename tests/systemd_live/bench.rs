@@ -3,7 +3,19 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::machine::{Machine, text};
+use crate::machine::{Machine, TRIXIE, text};
+
+#[test]
+fn another_root_boots_systemd_257() {
+    let Some(machine) = Machine::bare_on(TRIXIE) else {
+        return;
+    };
+    assert!(machine.sh("systemctl --version").starts_with("systemd 257"));
+    assert_eq!(
+        machine.sh("systemctl list-units --failed --plain --no-legend"),
+        ""
+    );
+}
 
 const CAP_SYS_TIME: u64 = 1 << 25;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::machine::{Machine, skip, text, tool};
+use crate::machine::{BOOKWORM, Machine, skip, text, tool};
 
 pub const OPERATOR: &str = "etcd-operator.service";
 /// etcd's own unit, of the cluster that the tests name `edge`.
@@ -82,7 +82,12 @@ impl Machine {
     /// A machine with the operator's files and a document, and etcd in the store: nothing is enabled
     /// and nothing runs.
     pub fn with_files() -> Option<Machine> {
-        let machine = Machine::bare()?;
+        Machine::with_files_on(BOOKWORM)
+    }
+
+    /// The same of another Debian release.
+    pub fn with_files_on(suite: &str) -> Option<Machine> {
+        let machine = Machine::bare_on(suite)?;
         machine.trust_clock();
         machine.install_files();
         machine.write_document("");
@@ -102,7 +107,12 @@ impl Machine {
 
     /// A machine whose etcd serves, kept by the operator, both enabled.
     pub fn serving() -> Option<Machine> {
-        let machine = Machine::with_files()?;
+        Machine::serving_on(BOOKWORM)
+    }
+
+    /// The same of another Debian release.
+    pub fn serving_on(suite: &str) -> Option<Machine> {
+        let machine = Machine::with_files_on(suite)?;
         machine.sh(&format!("systemctl enable --now --quiet {OPERATOR}"));
         machine.wait_available();
         Some(machine)

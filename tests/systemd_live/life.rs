@@ -142,6 +142,28 @@ fn etcd_that_is_killed_comes_back_through_the_guard_also_with_no_operator() {
 }
 
 #[test]
+fn restarts_by_hand_are_no_crash_loop_also_with_no_operator() {
+    let Some(machine) = Machine::serving() else {
+        return;
+    };
+    machine.sh(&format!("systemctl stop {OPERATOR}"));
+    for _ in 0..8 {
+        machine.sh(&format!("timeout 10 systemctl restart {MEMBER}"));
+        assert!(machine.serves());
+    }
+    // An etcd that ends as soon as it serves is one: the next starts wait, longer each time.
+    let begin = std::time::Instant::now();
+    for _ in 0..2 {
+        let before = machine.pid(MEMBER);
+        machine.kill("KILL", MEMBER);
+        machine.wait_restarted(before);
+    }
+    assert!(begin.elapsed() > Duration::from_secs(1), "no pause at all");
+    machine.sh(&format!("systemctl start {OPERATOR}"));
+    machine.wait_available();
+}
+
+#[test]
 fn an_emptied_data_directory_is_not_started_over_by_anybody() {
     let Some(machine) = Machine::serving() else {
         return;
@@ -222,6 +244,31 @@ fn two_reboots_lose_nothing_and_etcd_comes_without_the_operator() {
         machine.sh("systemctl list-units --failed --plain --no-legend"),
         ""
     );
+}
+
+#[test]
+fn a_reboot_at_size_zero_starts_no_etcd_and_fails_no_unit() {
+    let Some(mut machine) = Machine::serving() else {
+        return;
+    };
+    assert!(machine.put("a", "1"));
+    machine.write_document("  size: 0\n");
+    machine.sh(&format!("systemctl reload {OPERATOR}"));
+    machine.until(SOON, "the end of etcd", || {
+        machine.property(MEMBER, "ActiveState") == "inactive"
+    });
+    machine.reboot();
+    assert_eq!(machine.state(), "running");
+    assert_eq!(machine.property(MEMBER, "ActiveState"), "inactive");
+    machine.wait("size 0", |it| condition(it, "Available").1 == "SizeZero");
+    machine.write_document("  size: 1\n");
+    machine.sh(&format!("systemctl reload {OPERATOR}"));
+    machine.wait_available();
+    assert_eq!(machine.get("a").as_deref(), Some("1"));
+    // And from now on at every boot again.
+    machine.sh(&format!("systemctl disable --quiet {OPERATOR}"));
+    machine.reboot();
+    machine.until(SOON, "etcd with no operator", || machine.serves());
 }
 
 #[test]

@@ -19,12 +19,19 @@ const STOP_DEADLINE: Duration = Duration::from_secs(100);
 const HALTED: i32 = 130;
 
 pub struct Machine {
+    /// What it boots from, never written to.
+    root: PathBuf,
     disk: PathBuf,
     launcher: Option<Child>,
     init: u32,
 }
 
 static MACHINES: AtomicU32 = AtomicU32::new(0);
+
+/// The Debian release of the machines: systemd 252, the oldest that the units promise to run on.
+pub const BOOKWORM: &str = "bookworm";
+/// A newer one: systemd 257.
+pub const TRIXIE: &str = "trixie";
 
 /// What `make test` put under `target/tools`.
 pub fn tool(path: &str) -> PathBuf {
@@ -36,19 +43,28 @@ pub fn tool(path: &str) -> PathBuf {
 impl Machine {
     /// Boots one with nothing of ours in it; says what is missing where that cannot be.
     pub fn bare() -> Option<Machine> {
-        let mut machine = Machine::off()?;
+        Machine::bare_on(BOOKWORM)
+    }
+
+    /// The same of another Debian release.
+    pub fn bare_on(suite: &str) -> Option<Machine> {
+        let mut machine = Machine::off(suite)?;
         machine.boot();
         Some(machine)
     }
 
     /// One with an empty disk that was not booted yet.
-    pub fn off() -> Option<Machine> {
-        let root = fs::metadata("/proc/self").is_ok_and(|it| {
+    fn off(suite: &str) -> Option<Machine> {
+        let root = match suite {
+            BOOKWORM => tool("systemd-root"),
+            other => tool(&format!("systemd-root-{other}")),
+        };
+        let rights = fs::metadata("/proc/self").is_ok_and(|it| {
             use std::os::unix::fs::MetadataExt as _;
             it.uid() == 0
         });
         let cgroups = Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists();
-        if !(root && cgroups && tool("systemd-root/sbin").exists()) {
+        if !(rights && cgroups && root.join("sbin").exists()) {
             skip(
                 "a systemd of its own needs root, the cgroup v1 hierarchies, and the root file \
                  system that tests/tools/systemd-root.sh makes",
@@ -61,6 +77,7 @@ impl Machine {
         let _ = fs::remove_dir_all(&disk);
         fs::create_dir_all(&disk).unwrap();
         Some(Machine {
+            root,
             disk,
             launcher: None,
             init: 0,
@@ -82,7 +99,7 @@ impl Machine {
         let launcher = Command::new("setpriv")
             .args(["--pdeathsig", "TERM"])
             .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/boot.sh"))
-            .arg(tool("systemd-root"))
+            .arg(&self.root)
             .arg(&self.disk)
             .stdin(Stdio::null())
             .spawn()

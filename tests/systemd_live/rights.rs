@@ -1,7 +1,7 @@
 //! What the operator may, and may not, and what it says where it may not.
 
 use crate::host::{MEMBER, OPERATOR, SOON, condition, shipped};
-use crate::machine::{Machine, text};
+use crate::machine::{BOOKWORM, Machine, TRIXIE, text};
 
 #[test]
 fn credentials_reach_the_operator_and_nobody_else() {
@@ -62,7 +62,16 @@ fn the_operators_memory_is_limited_and_etcds_is_not() {
 
 #[test]
 fn the_user_etcd_starts_and_stops_its_own_unit_and_no_other() {
-    let Some(machine) = Machine::serving() else {
+    what_the_user_etcd_may(BOOKWORM);
+}
+
+#[test]
+fn under_systemd_257_too_the_user_etcd_starts_and_stops_its_own_unit_and_no_other() {
+    what_the_user_etcd_may(TRIXIE);
+}
+
+fn what_the_user_etcd_may(suite: &str) {
+    let Some(machine) = Machine::serving_on(suite) else {
         return;
     };
     let may = |script: &str| machine.sh_as("etcd", script);
@@ -75,7 +84,9 @@ fn the_user_etcd_starts_and_stops_its_own_unit_and_no_other() {
         "systemctl enable /tmp/etcd-member@other.service",
         "systemctl set-property --runtime etcd-member@edge.service MemoryMax=1M",
         "systemctl kill etcd-operator.service",
-        "systemd-run --unit=etcd-member@evil id",
+        "systemd-run --unit=etcd-member@evil touch /run/evil",
+        "systemd-run --unit=etcd-member@evil --uid=0 touch /run/evil",
+        "systemd-run --unit=etcd-member@edge touch /run/evil",
         "systemctl poweroff",
     ] {
         let refused = may(&format!("{script} 2>&1"));
@@ -85,11 +96,16 @@ fn the_user_etcd_starts_and_stops_its_own_unit_and_no_other() {
             text(&refused.stdout)
         );
     }
+    machine.sh("test ! -e /run/evil");
     assert_eq!(machine.property(OPERATOR, "ActiveState"), "active");
     machine.sh(&format!("systemctl stop {OPERATOR}"));
     let stopped = may(&format!("systemctl stop {MEMBER} 2>&1"));
     assert!(stopped.status.success(), "{}", text(&stopped.stdout));
     assert_eq!(machine.pid(MEMBER), None);
+    // Nor is the name of a unit that rests a way to run something else.
+    let other = may("systemd-run --unit=etcd-member@edge touch /run/evil 2>&1");
+    assert!(!other.status.success(), "{}", text(&other.stdout));
+    machine.sh("test ! -e /run/evil");
     let started = may(&format!("systemctl start {MEMBER} 2>&1"));
     assert!(started.status.success(), "{}", text(&started.stdout));
     assert!(machine.serves());

@@ -1,14 +1,23 @@
 //! The units themselves, as systemd reads and rates them, in the state in which a machine has them.
 
 use crate::host::{MEMBER, OPERATOR};
-use crate::machine::Machine;
+use crate::machine::{BOOKWORM, Machine, TRIXIE};
 
 /// The most that `systemd-analyze security` may count, in tenths: systemd/README.md explains each point.
 const EXPOSURE_MAX: [(&str, u32); 2] = [(OPERATOR, 15), (MEMBER, 30)];
 
 #[test]
 fn the_units_are_valid_and_their_exposure_is_low() {
-    let Some(machine) = Machine::serving() else {
+    verified(BOOKWORM);
+}
+
+#[test]
+fn under_systemd_257_too_the_units_are_valid_and_their_exposure_is_low() {
+    verified(TRIXIE);
+}
+
+fn verified(suite: &str) {
+    let Some(machine) = Machine::serving_on(suite) else {
         return;
     };
     for (unit, most) in EXPOSURE_MAX {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# systemd-root.sh DEST: links DEST to a Debian 12 root file system that boots systemd 252, the oldest
-# that the units promise to run on. tests/tools/boot.sh boots it; nothing ever writes to it.
+# systemd-root.sh DEST [SUITE]: links DEST to a Debian root file system that boots systemd: of bookworm
+# systemd 252, the oldest that the units promise to run on, of trixie 257. tests/tools/boot.sh boots
+# it; nothing ever writes to it.
 #
 # It is made once, by mmdebstrap from the mirror that this machine's apt uses, into the cache outside
 # the checkout ($ETCD_OPERATOR_CACHE, else ~/.cache/etcd-operator), under a key of this file's text.
@@ -8,7 +9,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dest=$1
-suite=bookworm
+suite=${2:-bookworm}
 # A small host as the package finds it: a service manager, its bus, who may do what, and adduser.
 packages=systemd,systemd-sysv,dbus,polkitd,procps,iproute2,adduser
 key=$suite-$(uname -m)-$(sha256sum "$here/systemd-root.sh" | cut -c 1-16)
