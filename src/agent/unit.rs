@@ -140,22 +140,16 @@ pub async fn install(
     Ok(changed)
 }
 
-/// Where the units' own protection would hide the data, or keep it from being written.
+/// Where the units' own protection would hide the data, or keep it from being written; below `/`.
 const HIDDEN: &[&str] = &[
-    "/home",
-    "/root",
-    "/run/user",
-    "/tmp",
-    "/var/tmp",
-    "/usr",
-    "/boot",
-    "/efi",
-    "/etc",
+    "home", "root", "run/user", "tmp", "var/tmp", "usr", "boot", "efi", "etc",
 ];
 
 /// Whether the units could not use a directory for the data.
 pub fn is_hidden(storage_dir: &Path) -> bool {
-    HIDDEN.iter().any(|it| storage_dir.starts_with(it))
+    storage_dir
+        .strip_prefix("/")
+        .is_ok_and(|below| HIDDEN.iter().any(|it| below.starts_with(it)))
 }
 
 /// Whether systemd starts the unit at boot.
@@ -321,6 +315,29 @@ pub fn user(passwd: &Path, name: &str) -> Option<(u32, u32)> {
 #[expect(clippy::disallowed_methods, reason = "makes a tree")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn directories_that_units_hide_are_known_by_whole_names() {
+        for dir in [
+            "/home/pi/etcd",
+            "/root",
+            "/tmp/x",
+            "/var/tmp/x",
+            "/etc/etcd",
+            "/run/user/1",
+        ] {
+            assert!(is_hidden(Path::new(dir)), "{dir}");
+        }
+        for dir in [
+            "/mnt/etcd",
+            "/srv/etcd",
+            "/homes/etcd",
+            "/var/lib/etcd",
+            "/data",
+        ] {
+            assert!(!is_hidden(Path::new(dir)), "{dir}");
+        }
+    }
 
     #[test]
     fn a_user_has_the_ids_of_the_file() {
