@@ -403,7 +403,10 @@ fn run_guard(context: &Context, arguments: &GuardArgs) -> Outcome {
             let again = keeper == Keeper::Supervisor && refusal.may_pass();
             Err(Failure::new(if again { FAILED } else { HELD }, text))
         }
-        error @ guard::GuardError::NoLaunchRecord => Err(Failure::new(HELD, error.to_string())),
+        // Only the operator writes one: nobody shall try again by itself.
+        error @ guard::GuardError::NoLaunchRecord if keeper == Keeper::Supervisor => {
+            Err(Failure::new(HELD, error.to_string()))
+        }
         error => Err(error.into()),
     }
 }
