@@ -10,6 +10,7 @@ use zbus::{Connection, DBusError as _, MatchRule, MessageStream, OwnedObjectPath
 use crate::paths::Paths;
 
 const SYSTEMD: &str = "org.freedesktop.systemd1";
+const PATH: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const UNIT_PREFIX: &str = "etcd-member@";
@@ -110,42 +111,43 @@ impl Systemd {
 
     /// Whether the unit has given up.
     pub async fn has_failed(&self, unit: &str) -> Result<bool, SystemdError> {
-        let body = ("org.freedesktop.systemd1.Unit", "ActiveState");
-        let answer = self
-            .0
-            .call_method(
-                Some(SYSTEMD),
+        let state = self
+            .property(
                 object_path(unit),
-                Some(PROPERTIES),
-                "Get",
-                &body,
+                "org.freedesktop.systemd1.Unit",
+                "ActiveState",
             )
-            .await;
-        let answer = answer.map_err(|error| refused("look at", unit, error))?;
-        let value: OwnedVariant = answer
-            .body()
-            .deserialize()
+            .await
             .map_err(|error| refused("look at", unit, error))?;
-        Ok(<&str>::try_from(&*value).is_ok_and(|it| it == "failed"))
+        Ok(<&str>::try_from(&*state).is_ok_and(|it| it == "failed"))
     }
 
     /// The number of systemd's version; `None` where it cannot be parsed.
     pub async fn version(&self) -> Option<u32> {
+        let path = OwnedObjectPath::try_from(PATH).ok()?;
+        let version = self.property(path, MANAGER, "Version").await.ok()?;
+        let text = <&str>::try_from(&*version).ok()?;
+        let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().ok()
+    }
+
+    async fn property(
+        &self,
+        path: OwnedObjectPath,
+        interface: &str,
+        name: &str,
+    ) -> zbus::Result<OwnedVariant> {
         let answer = self
             .0
             .call_method(
                 Some(SYSTEMD),
-                "/org/freedesktop/systemd1",
+                path,
                 Some(PROPERTIES),
                 "Get",
-                &(MANAGER, "Version"),
+                &(interface, name),
             )
-            .await
-            .ok()?;
-        let value: OwnedVariant = answer.body().deserialize().ok()?;
-        let text = <&str>::try_from(&*value).ok()?;
-        let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
-        digits.parse().ok()
+            .await?;
+        answer.body().deserialize()
     }
 
     /// Makes systemd read all units again, and start this one at boot.
@@ -189,13 +191,7 @@ impl Systemd {
         B: serde::Serialize + zbus::zvariant::DynamicType,
     {
         self.0
-            .call_method(
-                Some(SYSTEMD),
-                "/org/freedesktop/systemd1",
-                Some(MANAGER),
-                method,
-                body,
-            )
+            .call_method(Some(SYSTEMD), PATH, Some(MANAGER), method, body)
             .await
     }
 }

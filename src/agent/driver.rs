@@ -124,6 +124,18 @@ impl Driver for HostDriver {
     }
 }
 
+/// Waits until a process that was told to end has ended.
+pub(super) async fn wait_for_end(record: &ProcessRecord) -> Result<(), AgentError> {
+    let begin = clock::since_boot();
+    while record.is_alive() {
+        if clock::since_boot() > begin + STOP_DEADLINE {
+            return Err(AgentError::StopTimeout { pid: record.pid });
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
 /// Whether an etcd of ours runs.
 pub fn runs(paths: &Paths) -> bool {
     Record(paths).alive().is_some()

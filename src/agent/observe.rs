@@ -20,7 +20,7 @@ use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN};
 use crate::start::{CertificatesUsable, Facts, Writable};
 use crate::sysfs;
 use crate::systemd;
-use crate::version::{Class, Version, classify};
+use crate::version::Version;
 
 /// Asking timedated starts it, and journald writes that down: while it says "no" it is asked less and
 /// less often, up to so many seconds apart. The marker of systemd-timesyncd is seen at once.
@@ -43,7 +43,7 @@ impl Agent {
             _ if certificates.authorities_usable => CertificatesUsable::Yes,
             _ => CertificatesUsable::No,
         };
-        let newest_installed = newest_supported(&self.paths);
+        let newest_installed = store::newest_supported(&self.paths.store());
         let version = self.version(spec, &place, newest_installed);
         let launch = place.launch(spec, version);
         let Gathered {
@@ -238,10 +238,4 @@ impl Agent {
 fn quota_at_birth(place: &HostPlace) -> u64 {
     let free = disk::free_bytes(&place.storage_dir).unwrap_or(QUOTA_DEFAULT * 4);
     (free / 4).clamp(QUOTA_MIN, QUOTA_DEFAULT)
-}
-
-fn newest_supported(paths: &crate::paths::Paths) -> Option<Version> {
-    store::versions(&paths.store())
-        .filter(|it| classify(*it) == Class::Supported)
-        .max()
 }

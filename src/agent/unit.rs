@@ -8,13 +8,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::process::Signal;
 
 use super::AgentError;
-use crate::clock;
+use super::driver::wait_for_end;
 use crate::member::{place, records};
 use crate::observed::Membership;
 use crate::paths::Paths;
@@ -27,9 +26,6 @@ use crate::systemd::{self, Systemd};
 
 /// As whom etcd and the operator run.
 pub const USER: &str = "etcd";
-
-/// etcd gets so long to end by SIGTERM.
-const STOP_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Why the unit was not installed.
 #[derive(Debug, thiserror::Error)]
@@ -71,14 +67,14 @@ struct Units {
     drop_in: Option<String>,
 }
 
-fn units(paths: &Paths, spec: &ClusterSpec, document: &Path) -> Units {
-    let text = |path: PathBuf| path.to_string_lossy().into_owned();
+fn units(paths: &Paths, spec: &ClusterSpec, document: &Path, storage_dir: &Path) -> Units {
+    let (guard, hibernates) = (paths.store().join("etcd-operator"), paths.hibernates());
     let place = UnitPlace {
-        document: &text(document.to_owned()),
-        state_dir: &text(paths.lib.clone()),
-        guard: &text(paths.store().join("etcd-operator")),
-        hibernates: &text(paths.hibernates()),
-        storage_dir: &text(place::resolve(paths, spec).storage_dir),
+        document: &document.to_string_lossy(),
+        state_dir: &paths.lib.to_string_lossy(),
+        guard: &guard.to_string_lossy(),
+        hibernates: &hibernates.to_string_lossy(),
+        storage_dir: &storage_dir.to_string_lossy(),
     };
     Units {
         member: etcd_unit(spec, &place),
@@ -88,7 +84,8 @@ fn units(paths: &Paths, spec: &ClusterSpec, document: &Path) -> Units {
 
 /// The text of etcd's unit for this document.
 pub fn text(paths: &Paths, spec: &ClusterSpec, document: &Path) -> String {
-    units(paths, spec, document).member
+    let storage_dir = place::resolve(paths, spec).storage_dir;
+    units(paths, spec, document, &storage_dir).member
 }
 
 /// Writes the unit, hands the state over to its user, and has systemd start it at every boot.
@@ -118,7 +115,7 @@ pub async fn install(
     }
     // Everything that can fail comes before an etcd is stopped, and an attempt that failed is repeated.
     let systemd = Systemd::connect().await.map_err(AgentError::from)?;
-    let Units { member, drop_in } = units(paths, spec, document);
+    let Units { member, drop_in } = units(paths, spec, document, &storage_dir);
     let unit = systemd::member_unit(&spec.name);
     let path = systemd::member_unit_path(paths, &spec.name);
     let folder = paths.units().join("etcd-operator.service.d");
@@ -134,7 +131,7 @@ pub async fn install(
         systemd.disable(&old).await.map_err(AgentError::from)?;
         changed |= write(&paths.units().join(&old), None)?;
     }
-    if hand_over(paths, &storage_dir, owner)? {
+    if hand_over(paths, &storage_dir, owner).await? {
         systemd.start(&unit).await.map_err(AgentError::from)?;
     }
     Ok(changed)
@@ -196,7 +193,11 @@ fn write(path: &Path, text: Option<&str>) -> Result<bool, AgentError> {
 /// operator's unit declares that interruption.
 ///
 /// Returns whether one was stopped.
-fn hand_over(paths: &Paths, storage_dir: &Path, owner: (u32, u32)) -> Result<bool, UnitError> {
+async fn hand_over(
+    paths: &Paths,
+    storage_dir: &Path,
+    owner: (u32, u32),
+) -> Result<bool, UnitError> {
     let lib = &paths.lib;
     state::create_private_dir(lib).map_err(AgentError::from)?;
     let running = state::load_volatile::<ProcessRecord>(&paths.process())
@@ -213,7 +214,12 @@ fn hand_over(paths: &Paths, storage_dir: &Path, owner: (u32, u32)) -> Result<boo
             Some(Declared::DriverChanged),
         )
         .map_err(AgentError::NoPermit)?;
-        stop(&record)?;
+        tracing::warn!(
+            pid = record.pid,
+            "etcd runs as another user and moves into its unit: it is stopped, and started there"
+        );
+        record.signal(Signal::TERM);
+        wait_for_end(&record).await?;
     }
     let mut given = 0;
     for dir in [lib, &paths.run] {
@@ -233,22 +239,6 @@ fn hand_over(paths: &Paths, storage_dir: &Path, owner: (u32, u32)) -> Result<boo
 
 fn process_owner(pid: u32) -> Option<u32> {
     Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
-}
-
-fn stop(record: &ProcessRecord) -> Result<(), AgentError> {
-    tracing::warn!(
-        pid = record.pid,
-        "etcd runs as another user and moves into its unit: it is stopped, and started there"
-    );
-    record.signal(Signal::TERM);
-    let begin = clock::since_boot();
-    while record.is_alive() {
-        if clock::since_boot() > begin + STOP_DEADLINE {
-            return Err(AgentError::StopTimeout { pid: record.pid });
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }
 
 /// Gives a tree to a user; how many entries were another's. The tree may be that user's already, who

@@ -16,12 +16,9 @@ pub(super) fn act_as_owner(context: &Context, command: &Command) -> Result<(), F
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    let owner = fs::metadata(&context.paths.lib).map(|it| (it.uid(), it.gid()));
-    let Ok((uid, gid)) = owner
-        .map_err(drop)
-        .and_then(|it| if it.0 == 0 { Err(()) } else { Ok(it) })
-    else {
-        return Ok(());
+    let (uid, gid) = match fs::metadata(&context.paths.lib) {
+        Ok(it) if it.uid() != 0 => (it.uid(), it.gid()),
+        _ => return Ok(()),
     };
     match command {
         Command::Status(_)

@@ -23,7 +23,7 @@ use crate::spec::ClusterSpec;
 use crate::start::{Binary, CertificatesUsable, Filesystem, Writable};
 use crate::sysfs;
 use crate::systemd::{self, Systemd};
-use crate::version::{Class, Version, classify};
+use crate::version::Version;
 
 /// How long the disk is tried.
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
@@ -167,10 +167,10 @@ fn first_line(text: &str) -> &str {
 }
 
 fn etcd(paths: &Paths, spec: Option<&ClusterSpec>) -> Result<Detail, (Detail, Detail)> {
-    let newest = store::versions(&paths.store())
-        .filter(|it| classify(*it) == Class::Supported)
-        .max();
-    let Some(version) = spec.and_then(|it| it.version).or(newest) else {
+    let Some(version) = spec
+        .and_then(|it| it.version)
+        .or_else(|| store::newest_supported(&paths.store()))
+    else {
         return Err((
             detail(format_args!("none is in the store")),
             detail(format_args!(

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use crate::start::Binary;
 use crate::state::{self, StateError};
-use crate::version::Version;
+use crate::version::{Class, Version, classify};
 
 /// The programs that a folder may hold; the first must be there.
 pub const PROGRAMS: [&str; 3] = ["etcd", "etcdutl", "etcdctl"];
@@ -113,6 +113,13 @@ pub fn list(store: &Path) -> Vec<Installed> {
 pub fn versions(store: &Path) -> impl Iterator<Item = Version> + use<> {
     let entries = fs::read_dir(store).into_iter().flatten().flatten();
     entries.filter_map(|it| it.file_name().to_str()?.strip_prefix("etcd-")?.parse().ok())
+}
+
+/// The newest installed version that a cluster may be born with.
+pub fn newest_supported(store: &Path) -> Option<Version> {
+    versions(store)
+        .filter(|it| classify(*it) == Class::Supported)
+        .max()
 }
 
 /// Installs a version from `from`, or from where a distribution puts it. Already installed with the

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::{Changed, Driver, GUARD_DEADLINE, Record, STOP_DEADLINE, ended};
+use super::{Changed, Driver, GUARD_DEADLINE, Record, ended, wait_for_end};
 use crate::agent::AgentError;
 use crate::clock;
 use crate::etcd::store;
@@ -108,15 +108,9 @@ impl Driver for ProcessDriver {
         if !record.signal(Signal::TERM) {
             return Ok(()); // it ended between the two looks
         }
-        let begin = clock::since_boot();
-        while clock::since_boot() < begin + STOP_DEADLINE {
-            self.reap();
-            if !record.is_alive() {
-                return Ok(());
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        Err(AgentError::StopTimeout { pid: record.pid })
+        let ended = wait_for_end(&record).await;
+        self.reap();
+        ended
     }
 
     async fn changed(&mut self) -> Changed {

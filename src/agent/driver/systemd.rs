@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::{Changed, Driver, GUARD_DEADLINE, Record, STOP_DEADLINE, ended};
+use super::{Changed, Driver, GUARD_DEADLINE, Record, ended, wait_for_end};
 use crate::agent::AgentError;
 use crate::clock;
 use crate::etcd::store;
 use crate::member::records::RefusalFile;
 use crate::observed::Process;
 use crate::paths::Paths;
-use crate::process::{self, ProcessRecord};
+use crate::process;
 use crate::systemd::{self, Changes, Systemd};
 
 /// systemd has begun with a job after this time, and is asked no more often.
@@ -45,17 +45,6 @@ impl SystemdDriver {
     /// what could not be seen.
     fn is_ours(&self, pid: u32) -> bool {
         process::unit(pid).is_none_or(|it| it == self.unit)
-    }
-
-    async fn wait_for_end(record: &ProcessRecord) -> Result<(), AgentError> {
-        let begin = clock::since_boot();
-        while record.is_alive() {
-            if clock::since_boot() > begin + STOP_DEADLINE {
-                return Err(AgentError::StopTimeout { pid: record.pid });
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        Ok(())
     }
 }
 
@@ -129,7 +118,7 @@ impl Driver for SystemdDriver {
         } else if !record.signal(Signal::TERM) && record.is_alive() {
             return Err(AgentError::ForeignUser { pid: record.pid });
         }
-        Self::wait_for_end(&record).await
+        wait_for_end(&record).await
     }
 
     async fn changed(&mut self) -> Changed {
