@@ -194,8 +194,11 @@ impl Cell {
 
     /// Ends the agent by a signal; etcd stays.
     pub fn end_agent(&mut self, signal: &str) {
-        let pid = self.status()["host"]["operator"]["pid"].to_string();
-        self.signal(signal, &pid);
+        // Until the agent answers, `status` looks by itself and names no operator.
+        let status = self.wait("the agent's answer", |it| {
+            it["host"]["operator"]["pid"].is_u64()
+        });
+        self.signal(signal, &status["host"]["operator"]["pid"].to_string());
         let mut child = self.agent.take().unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
         while child.try_wait().unwrap().is_none() {

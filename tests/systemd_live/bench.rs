@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::machine::{Machine, TRIXIE, text};
+use crate::lab::text;
+use crate::machine::{Machine, TRIXIE};
 
 #[test]
 fn another_root_boots_systemd_257() {

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::machine::{BOOKWORM, Machine, skip, text, tool};
+use crate::lab::{condition, etcd_dir, program, skip, text, version_of};
+use crate::machine::{BOOKWORM, Machine, tool};
 
 pub const OPERATOR: &str = "etcd-operator.service";
 /// etcd's own unit, of the cluster that the tests name `edge`.
@@ -35,23 +36,7 @@ pub const SOON: Duration = Duration::from_secs(60);
 /// The version of etcd in `target/tools`.
 pub fn version() -> &'static str {
     static VERSION: OnceLock<String> = OnceLock::new();
-    VERSION.get_or_init(|| {
-        let output = Command::new(tool("etcd/3.6/etcd"))
-            .arg("--version")
-            .output()
-            .expect("no etcd 3.6: run make etcd-3.6");
-        let text = text(&output.stdout);
-        let line = text.lines().next().unwrap();
-        line.strip_prefix("etcd Version: ").unwrap().to_owned()
-    })
-}
-
-/// The program under test: cargo's, unless the environment names a release artefact.
-pub fn program() -> PathBuf {
-    std::env::var_os("ETCD_OPERATOR_PROGRAM").map_or_else(
-        || PathBuf::from(env!("CARGO_BIN_EXE_etcd-operator")),
-        PathBuf::from,
-    )
+    VERSION.get_or_init(|| version_of(&etcd_dir("3.6")))
 }
 
 /// A file of the checkout's `systemd/`.
@@ -356,19 +341,4 @@ impl Writer {
             failed: failed.map(str::to_owned).collect(),
         }
     }
-}
-
-/// Status and reason of a condition.
-pub fn condition<'a>(status: &'a Value, kind: &str) -> (&'a str, &'a str) {
-    let conditions = status["conditions"]
-        .as_array()
-        .map_or(&[][..], Vec::as_slice);
-    let found = conditions
-        .iter()
-        .find(|it| it["type"] == kind)
-        .unwrap_or(&Value::Null);
-    (
-        found["status"].as_str().unwrap_or("-"),
-        found["reason"].as_str().unwrap_or("-"),
-    )
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::host::{MEMBER, OPERATOR, SOON, condition};
-use crate::machine::{Machine, text};
+use crate::host::{MEMBER, OPERATOR, SOON};
+use crate::lab::{condition, text};
+use crate::machine::Machine;
 
 #[test]
 fn a_bad_document_at_start_ends_the_operator_for_good_and_leaves_etcd() {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::host::{MEMBER, OPERATOR, SOON, condition, version};
-use crate::machine::{Machine, text};
+use crate::host::{MEMBER, OPERATOR, SOON, version};
+use crate::lab::{condition, text};
+use crate::machine::Machine;
 
 #[test]
 fn enable_now_brings_etcd_up_and_the_status_line_lives() {

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::lab::{skip, text};
+
 /// Other tests share the processors.
 const BOOT_DEADLINE: Duration = Duration::from_secs(60);
 const STOP_DEADLINE: Duration = Duration::from_secs(100);
@@ -323,17 +325,7 @@ pub fn signal(name: &str, pid: u32) {
         .status();
 }
 
-pub fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 fn tail(whole: &str) -> String {
     let lines: Vec<&str> = whole.lines().collect();
     lines[lines.len().saturating_sub(20)..].join("\n")
-}
-
-/// Says that a test is skipped, and why. CI has everything: there it fails.
-pub fn skip(why: &str) {
-    assert!(std::env::var_os("CI").is_none(), "CI skips nothing: {why}");
-    eprintln!("skipped: {why}");
 }

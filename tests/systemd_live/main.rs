@@ -18,6 +18,8 @@
 mod bench;
 mod host;
 mod input;
+#[path = "../etcd_live/lab.rs"]
+mod lab;
 mod life;
 mod machine;
 mod numbers;

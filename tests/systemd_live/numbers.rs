@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use crate::host::{MEMBER, OPERATOR, SOON, program, version};
+use crate::host::{MEMBER, OPERATOR, SOON, version};
+use crate::lab::program;
 use crate::machine::Machine;
 
 /// A start contains about one election, whose length etcd draws by lot: short on both sides.

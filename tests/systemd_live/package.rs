@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::host::{MEMBER, OPERATOR, SOON, package};
-use crate::machine::{Machine, text};
+use crate::lab::text;
+use crate::machine::Machine;
 
 /// The same package as another version, with a program that differs from it.
 struct Repacked(PathBuf);

@@ -1,7 +1,8 @@
 //! What the operator may, and may not, and what it says where it may not.
 
-use crate::host::{MEMBER, OPERATOR, SOON, condition, shipped};
-use crate::machine::{BOOKWORM, Machine, TRIXIE, text};
+use crate::host::{MEMBER, OPERATOR, SOON, shipped};
+use crate::lab::{condition, text};
+use crate::machine::{BOOKWORM, Machine, TRIXIE};
 
 #[test]
 fn credentials_reach_the_operator_and_nobody_else() {
