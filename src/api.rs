@@ -433,8 +433,9 @@ pub enum LogLevel {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Bootstrap {
-    /// `latest`, a snapshot's name, a file, or `s3://bucket/key`.
-    #[schemars(length(min = 1, max = 512))]
+    /// `latest`: the newest verified snapshot of this cluster's name in the destinations of
+    /// `backup`; else a snapshot's name there, or a file of the host.
+    #[schemars(length(min = 1, max = 240), extend("pattern" = formats::SNAPSHOT_SOURCE))]
     pub from: String,
 }
 
@@ -506,7 +507,8 @@ pub enum SingleMemberRecovery {
     /// Nothing is touched; a person decides.
     #[default]
     Hold,
-    /// The newest verified snapshot is restored, and the loss announced as a number.
+    /// The newest verified local snapshot is restored, the damaged data kept aside, and the loss
+    /// announced as a number.
     RestoreLatestVerified,
 }
 

@@ -21,7 +21,8 @@
 //!
 //! # Who may import whom
 //!
-//! The core (`cluster version diagnosis spec start host observed plan status render`) imports only
+//! The core (`cluster version diagnosis spec start host observed plan status render
+//! retention`) imports only
 //! itself, `heapless` and `core`. Adapters stand on the core and never on [`plan`], except where
 //! they share one of its rules; [`agent`] joins them. `tests/tidy.rs` holds the table of edges.
 //!
@@ -59,6 +60,7 @@ pub mod host;
 pub mod observed;
 pub mod plan;
 pub mod render;
+pub mod retention;
 pub mod spec;
 pub mod start;
 pub mod status;
@@ -69,6 +71,7 @@ pub mod runtime;
 
 // Adapters: the only code that can fail.
 pub mod api;
+pub mod backup;
 pub mod clock;
 pub mod disk;
 pub mod document;

@@ -51,6 +51,26 @@ impl Paths {
         self.lib.join("store")
     }
 
+    /// Records about snapshots: where they were written, what is still to be copied, the lock.
+    pub fn backup(&self) -> PathBuf {
+        self.lib.join("backup")
+    }
+
+    /// How the last snapshots went, in this boot.
+    pub fn backup_runs(&self) -> PathBuf {
+        self.run.join("backup.json")
+    }
+
+    /// A restore that was asked for and has not ended.
+    pub fn restore(&self) -> PathBuf {
+        self.lib.join("restore.json")
+    }
+
+    /// How the last restore ended.
+    pub fn restored(&self) -> PathBuf {
+        self.lib.join("restored.json")
+    }
+
     /// CAs, leaves and clients.
     pub fn tls(&self) -> PathBuf {
         self.lib.join("tls")

@@ -2,6 +2,8 @@
 //!
 //! It knows no serde and no file. [`crate::api::convert`] is the only way in.
 
+pub mod backup;
+
 use crate::cluster::{ClusterName, MemberName, VOTERS_MAX};
 use crate::version::Version;
 
@@ -48,6 +50,12 @@ pub struct ClusterSpec {
     pub options: Options,
     /// At the quota: compact, defragment, accept writes again.
     pub repair_no_space: bool,
+    /// Snapshots.
+    pub backup: Option<backup::Backup>,
+    /// Where the data of a new cluster comes from; used only with an empty data directory.
+    pub bootstrap: Option<backup::Source>,
+    /// Data that etcd cannot start from is replaced by the newest verified local snapshot.
+    pub restore_when_damaged: bool,
     /// Changes exactly when the document asks for another running etcd (settings, network,
     /// profile). A new operator with other defaults does not change it.
     pub settings: Settings,

@@ -145,6 +145,7 @@ impl Agent {
             machine_id: facts::machine_id(&self.paths),
             cluster_id: None,
             member_id: None,
+            former_ids: Vec::new(),
         };
         if !place.storage_named {
             state::create_private_dir(&place.storage_dir)?;

@@ -9,15 +9,17 @@ use super::formats;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Backup {
-    /// When, as five cron fields in UTC.
+    /// When, as five cron fields in UTC, of numbers, `*`, `,`, `-` and `/`. Waits while the clock is
+    /// not trusted. Neither this nor `interval`: only when a person asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = 64), extend("pattern" = formats::SCHEDULE))]
     pub schedule: Option<String>,
     /// How often, such as 6h; needs no clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), extend("pattern" = formats::DURATION))]
     pub interval: Option<String>,
-    /// Where to. A local one first.
+    /// Where to. The first is local: snapshots are taken and proven there, and copied to the others
+    /// when these can be reached.
     #[schemars(length(min = 1, max = 4))]
     pub destinations: Vec<BackupDestination>,
     /// How well each snapshot is checked.
@@ -37,18 +39,31 @@ pub struct BackupDestination {
     pub s3: Option<S3Destination>,
 }
 
-/// A directory of the host.
+/// A directory of the host. Where nothing is said of what stays, these are the last 5, and the
+/// newest of each of 7 days and 4 weeks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LocalDestination {
     /// The directory.
     #[schemars(length(max = 256), extend("pattern" = formats::ABSOLUTE_PATH))]
     pub path: String,
-    /// How many snapshots stay.
+    /// How many of the newest snapshots stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub keep: Option<u32>,
-    /// How many bytes stay, such as 2Gi.
+    /// The newest of each of so many hours stays, too. Ages count only by a trusted clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub keep_hourly: Option<u32>,
+    /// The newest of each of so many days stays, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub keep_daily: Option<u32>,
+    /// The newest of each of so many weeks stays, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub keep_weekly: Option<u32>,
+    /// No more bytes than these stay, such as 2Gi; the newest verified snapshot always does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 24), extend("pattern" = formats::QUANTITY))]
     pub max_bytes: Option<String>,
@@ -59,19 +74,19 @@ pub struct LocalDestination {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct S3Destination {
     /// The bucket; it is never created.
-    #[schemars(length(min = 3, max = 63))]
+    #[schemars(length(min = 3, max = 63), extend("pattern" = formats::BUCKET))]
     pub bucket: String,
     /// The beginning of every key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = 256), extend("pattern" = formats::PREFIX))]
     pub prefix: Option<String>,
-    /// The store's URL; left out: Amazon's.
+    /// The store's URL, such as https://s3.example.com:9000; left out: Amazon's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = 256), extend("pattern" = formats::ENDPOINT))]
     pub endpoint: Option<String>,
-    /// The region that signatures name.
+    /// The region that signatures name; left out: us-east-1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = 64), extend("pattern" = formats::REGION))]
     pub region: Option<String>,
     /// The bucket in the path instead of the host name.
     #[serde(default)]
@@ -80,14 +95,31 @@ pub struct S3Destination {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256), extend("pattern" = formats::ABSOLUTE_PATH))]
     pub ca_file: Option<String>,
-    /// A file with the access keys.
+    /// A file with the access keys, read anew for each run. Left out: systemd's credential
+    /// etcd-operator.s3, else the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = 256), extend("pattern" = formats::ABSOLUTE_PATH))]
     pub credentials: Option<String>,
-    /// How many snapshots stay.
+    /// How many of the newest snapshots stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub keep: Option<u32>,
+    /// The newest of each of so many hours stays, too. Ages count only by a trusted clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub keep_hourly: Option<u32>,
+    /// The newest of each of so many days stays, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub keep_daily: Option<u32>,
+    /// The newest of each of so many weeks stays, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub keep_weekly: Option<u32>,
+    /// No more bytes than these stay, such as 2Gi; the newest verified snapshot always does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 24), extend("pattern" = formats::QUANTITY))]
+    pub max_bytes: Option<String>,
     /// The most bytes sent in a second, such as 1Mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 24), extend("pattern" = formats::QUANTITY))]
@@ -101,8 +133,9 @@ pub struct S3Destination {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Encryption {
-    /// Public keys of those who can read the snapshots.
-    #[schemars(length(min = 1, max = 8), inner(length(max = 128)))]
+    /// Public keys of age: who has the secret key of one of them can read the snapshots. The device
+    /// itself cannot.
+    #[schemars(length(min = 1, max = 8), inner(length(max = 128), regex(pattern = formats::RECIPIENT)))]
     pub recipients: Vec<String>,
 }
 
@@ -110,10 +143,11 @@ pub struct Encryption {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackupVerify {
-    /// 1 size, 2 hash, 3 structure, 4 a trial restore.
-    #[schemars(range(min = 1, max = 4))]
+    /// Each new snapshot is checked for size, hash and structure (levels 1 to 3) whatever this says.
+    /// 4 also restores the newest one into a scratch directory, starts an etcd on it and reads it.
+    #[schemars(range(min = 3, max = 4))]
     pub level: u8,
-    /// How often older snapshots are checked again, such as 24h.
+    /// How often what is kept is checked again, up to `level`, such as 7d. Left out: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), extend("pattern" = formats::DURATION))]
     pub every: Option<String>,

@@ -3,10 +3,13 @@
 //! Structure and rules were checked before; what is left is what neither can say, such as whether
 //! a text of the right characters is an IP address.
 
+mod backup;
+
 use std::net::IpAddr;
 
 use super::{
-    AutoCompactionMode, EtcdClusterSpec, LogLevel, OnNoSpace, Profile, UnsafeFilesystem, formats,
+    AutoCompactionMode, EtcdClusterSpec, LogLevel, OnNoSpace, Profile, SingleMemberRecovery,
+    UnsafeFilesystem, formats,
 };
 use crate::cluster::{ClusterName, MemberName};
 use crate::spec::{self, AutoCompaction, ClusterSpec, Settings};
@@ -63,6 +66,8 @@ pub fn to_spec(name: &str, wire: &EtcdClusterSpec) -> Result<ClusterSpec, Vec<Mi
         fits
     });
     let clients = clients(wire, &mut problems);
+    let backup = backup::backup(wire, &mut problems);
+    let bootstrap = backup::bootstrap(wire, &mut problems);
     let mut members = heapless::Vec::new();
     for index in 0..wire.size {
         let _ = members.push(member_name(name, index));
@@ -88,6 +93,10 @@ pub fn to_spec(name: &str, wire: &EtcdClusterSpec) -> Result<ClusterSpec, Vec<Mi
         clients,
         options,
         repair_no_space: wire.maintenance.on_no_space == OnNoSpace::Repair,
+        backup,
+        bootstrap,
+        restore_when_damaged: wire.recovery.single_member
+            == SingleMemberRecovery::RestoreLatestVerified,
         settings: settings(wire),
     })
 }

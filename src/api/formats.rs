@@ -19,6 +19,20 @@ pub const DNS_LABEL: &str = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$";
 pub const IP_ADDRESS: &str = r"^(((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])|[0-9a-f]{0,4}(:[0-9a-f]{0,4}){2,8})$";
 /// A DNS name or an IP address.
 pub const HOST: &str = r"^[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?$";
+/// Five fields of cron: numbers, ranges and lists of them, steps.
+pub const SCHEDULE: &str = r"^(\*|[0-9]{1,2}(-[0-9]{1,2})?)(/[1-9][0-9]?)?(,(\*|[0-9]{1,2}(-[0-9]{1,2})?)(/[1-9][0-9]?)?)*( (\*|[0-9]{1,2}(-[0-9]{1,2})?)(/[1-9][0-9]?)?(,(\*|[0-9]{1,2}(-[0-9]{1,2})?)(/[1-9][0-9]?)?)*){4}$";
+/// The name of a bucket.
+pub const BUCKET: &str = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$";
+/// The beginning of keys in a bucket, without a slash at either end.
+pub const PREFIX: &str = r"^[A-Za-z0-9_][A-Za-z0-9._=-]*(/[A-Za-z0-9_][A-Za-z0-9._=-]*)*$";
+/// The URL of an S3-compatible store.
+pub const ENDPOINT: &str = r"^https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$";
+/// The region of an S3-compatible store.
+pub const REGION: &str = r"^[A-Za-z0-9-]+$";
+/// A public key of age.
+pub const RECIPIENT: &str = r"^age1[02-9ac-hj-np-z]{58}$";
+/// `latest`, the name of a snapshot, or a file.
+pub const SNAPSHOT_SOURCE: &str = r"^(latest|[a-z0-9]([A-Za-z0-9-]*[a-z0-9])?|(/[A-Za-z0-9_+@=:,-][A-Za-z0-9._+@=:,-]*)+)$";
 
 /// A format: its pattern, its check and how a message names it.
 pub struct Format {
@@ -66,6 +80,41 @@ pub const FORMATS: &[Format] = &[
         pattern: HOST,
         accepts: is_host,
         allowed: "a DNS name or an IP address",
+    },
+    Format {
+        pattern: SCHEDULE,
+        accepts: is_schedule,
+        allowed: "five fields of cron in UTC, of numbers, such as 0 3 * * *",
+    },
+    Format {
+        pattern: BUCKET,
+        accepts: is_bucket,
+        allowed: "a bucket's name: lower-case letters, digits, '.' and '-'",
+    },
+    Format {
+        pattern: PREFIX,
+        accepts: is_prefix,
+        allowed: "the beginning of keys, such as shops/berlin, without a slash at either end",
+    },
+    Format {
+        pattern: ENDPOINT,
+        accepts: is_endpoint,
+        allowed: "a URL without a path, such as https://s3.example.com:9000",
+    },
+    Format {
+        pattern: REGION,
+        accepts: is_region,
+        allowed: "a region such as eu-central-1, auto or garage",
+    },
+    Format {
+        pattern: RECIPIENT,
+        accepts: is_recipient,
+        allowed: "a public key of age, which begins with age1 and has 62 characters",
+    },
+    Format {
+        pattern: SNAPSHOT_SOURCE,
+        accepts: is_snapshot_source,
+        allowed: "latest, the name of a snapshot, or an absolute path",
     },
 ];
 
@@ -121,6 +170,80 @@ fn is_host(text: &str) -> bool {
     text.bytes().all(|it| edge(it) || b".:-".contains(&it))
         && text.bytes().next().is_some_and(edge)
         && text.bytes().next_back().is_some_and(edge)
+}
+
+fn is_schedule(text: &str) -> bool {
+    let number = |it: &str| (1..=2).contains(&it.len()) && it.bytes().all(|it| it.is_ascii_digit());
+    let range = |it: &str| match it.split_once('-') {
+        Some((from, to)) => number(from) && number(to),
+        None => it == "*" || number(it),
+    };
+    let part = |it: &str| match it.split_once('/') {
+        Some((of, step)) => range(of) && number(step) && !step.starts_with('0'),
+        None => range(it),
+    };
+    let mut fields = text.split(' ');
+    fields.clone().count() == 5 && fields.all(|it| it.split(',').all(part))
+}
+
+fn is_bucket(text: &str) -> bool {
+    let edge = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit();
+    text.len() >= 2
+        && text.bytes().all(|it| edge(it) || b".-".contains(&it))
+        && text.bytes().next().is_some_and(edge)
+        && text.bytes().next_back().is_some_and(edge)
+}
+
+fn is_prefix(text: &str) -> bool {
+    let first = |it: u8| it.is_ascii_alphanumeric() || it == b'_';
+    text.split('/').all(|it| {
+        it.bytes().next().is_some_and(first)
+            && it.bytes().all(|it| first(it) || b".=-".contains(&it))
+    })
+}
+
+fn is_endpoint(text: &str) -> bool {
+    let scheme = ["https://", "http://"];
+    let Some(rest) = scheme.iter().find_map(|it| text.strip_prefix(it)) else {
+        return false;
+    };
+    let (host, port) = rest.split_once(':').unwrap_or((rest, "0"));
+    let port = (1..=5).contains(&port.len()) && port.bytes().all(|it| it.is_ascii_digit());
+    is_host(host) && !host.contains(':') && port
+}
+
+fn is_region(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|it| it.is_ascii_alphanumeric() || it == b'-')
+}
+
+fn is_recipient(text: &str) -> bool {
+    // The characters of bech32.
+    let bech32 = |it: u8| (it.is_ascii_lowercase() || it.is_ascii_digit()) && !b"1bio".contains(&it);
+    text.strip_prefix("age1")
+        .is_some_and(|it| it.len() == 58 && it.bytes().all(bech32))
+}
+
+fn is_snapshot_source(text: &str) -> bool {
+    let edge = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit();
+    let name = text.bytes().all(|it| it.is_ascii_alphanumeric() || it == b'-')
+        && text.bytes().next().is_some_and(edge)
+        && text.bytes().next_back().is_some_and(edge);
+    name || is_absolute_path(text)
+}
+
+/// Seconds of a [`DURATION`].
+pub fn seconds(duration: &str) -> Option<u64> {
+    if !is_duration(duration) {
+        return None;
+    }
+    let (number, unit) = duration.split_at(duration.len() - 1);
+    let factor = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => 86_400,
+    };
+    Some(number.parse::<u64>().ok()? * factor)
 }
 
 /// The bytes of a [`QUANTITY`]; `None` when the text is none.

@@ -3,7 +3,7 @@
 //!
 //! A test runs both over thousands of documents and compares the verdicts.
 
-use super::{DeletionPolicy, formats};
+use super::{Backup, BackupDestination, DeletionPolicy, formats};
 use super::{EtcdClusterSpec, SingleMemberRecovery, TlsMode};
 
 /// One rule over `spec`.
@@ -27,6 +27,12 @@ impl Rule {
             it.is_empty() || it == format!(" || size(self.{}) == 0", self.path).as_str()
         })
     }
+}
+
+/// Whether something holds for each place for snapshots.
+fn destinations(spec: &EtcdClusterSpec, holds: fn(&BackupDestination) -> bool) -> bool {
+    let backup = spec.backup.as_ref();
+    backup.is_none_or(|it| it.destinations.iter().all(holds))
 }
 
 /// Every rule. Those that say "not supported yet" go as the feature comes.
@@ -161,15 +167,55 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         path: "backup",
-        cel: "!has(self.backup)",
-        message: "not supported yet",
-        holds: |spec| spec.backup.is_none(),
+        cel: "!has(self.backup) || !has(self.backup.schedule) || !has(self.backup.interval)",
+        message: "schedule and interval exclude each other",
+        holds: |spec| {
+            let both = |it: &Backup| it.schedule.is_some() && it.interval.is_some();
+            !spec.backup.as_ref().is_some_and(both)
+        },
+    },
+    Rule {
+        path: "backup.destinations",
+        cel: "!has(self.backup) || self.backup.destinations.all(it, has(it.local) != has(it.s3))",
+        message: "each is either local or s3",
+        holds: |spec| destinations(spec, |it| it.local.is_some() != it.s3.is_some()),
+    },
+    Rule {
+        path: "backup.destinations",
+        cel: "!has(self.backup) || has(self.backup.destinations[0].local)",
+        message: "the first must be local: snapshots are taken and proven there, then copied",
+        holds: |spec| {
+            let first = spec.backup.as_ref().and_then(|it| it.destinations.first());
+            first.is_none_or(|it| it.local.is_some())
+        },
+    },
+    Rule {
+        path: "backup.destinations",
+        cel: "!has(self.backup) || self.backup.destinations.all(one, self.backup.destinations.exists_one(other, one == other))",
+        message: "each place may appear once",
+        holds: |spec| {
+            let all = spec.backup.as_ref().map_or(&[][..], |it| &it.destinations);
+            all.iter()
+                .all(|one| all.iter().filter(|it| *it == one).count() == 1)
+        },
     },
     Rule {
         path: "bootstrap",
-        cel: "!has(self.bootstrap)",
-        message: "not supported yet",
-        holds: |spec| spec.bootstrap.is_none(),
+        cel: "!has(self.bootstrap) || has(self.backup) || self.bootstrap.from.startsWith('/')",
+        message: "from names a snapshot, and there is no backup to find it in: name a file, or describe backup",
+        holds: |spec| {
+            spec.bootstrap
+                .as_ref()
+                .is_none_or(|it| spec.backup.is_some() || it.from.starts_with('/'))
+        },
+    },
+    Rule {
+        path: "recovery.singleMember",
+        cel: "self.recovery.singleMember == 'hold' || has(self.backup)",
+        message: "restoreLatestVerified needs a backup with a local destination",
+        holds: |spec| {
+            spec.recovery.single_member == SingleMemberRecovery::Hold || spec.backup.is_some()
+        },
     },
     Rule {
         path: "maintenance.defragment",
@@ -182,12 +228,6 @@ pub const RULES: &[Rule] = &[
         cel: "!has(self.maintenance.windows) || size(self.maintenance.windows) == 0",
         message: "not supported yet",
         holds: |spec| spec.maintenance.windows.is_empty(),
-    },
-    Rule {
-        path: "recovery.singleMember",
-        cel: "self.recovery.singleMember == 'hold'",
-        message: "only hold is supported yet",
-        holds: |spec| spec.recovery.single_member == SingleMemberRecovery::Hold,
     },
     Rule {
         path: "deletionPolicy",

@@ -24,6 +24,7 @@ pub(super) fn act_as_owner(context: &Context, command: &Command) -> Result<(), F
         Command::Status(_)
         | Command::Plan(_)
         | Command::Env(_)
+        | Command::Backup(_)
         | Command::Certs(CertsCommand::List(_) | CertsCommand::Issue { .. })
         | Command::Etcd(EtcdCommand::List(_)) => {}
         Command::Guard(_) => return Err(refused(context, uid)),
@@ -35,6 +36,7 @@ pub(super) fn act_as_owner(context: &Context, command: &Command) -> Result<(), F
         | Command::Etcd(EtcdCommand::Install { .. })
         | Command::Unit(_)
         | Command::Preflight(_)
+        | Command::VerifySnapshot { .. }
         | Command::Crd => return Ok(()),
     }
     #[expect(

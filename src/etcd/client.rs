@@ -64,7 +64,8 @@ pub async fn look(url: &str, files: &ClientFiles) -> Look {
     }
 }
 
-async fn connect(url: &str, files: &ClientFiles) -> Result<Client, String> {
+/// Connects with mutual TLS; the reason in plain words where that fails.
+pub async fn connect(url: &str, files: &ClientFiles) -> Result<Client, String> {
     let read = |path: &std::path::Path| {
         fs::read(path).map_err(|error| format!("failed to read {}: {error}", path.display()))
     };
@@ -141,6 +142,14 @@ async fn questions(mut client: Client) -> Result<Look, etcd_client::Error> {
     })
 }
 
+/// The store's revision, by a linearizable read.
+pub async fn revision(client: &mut Client) -> Result<i64, etcd_client::Error> {
+    let read = client.get(PROBE_KEY, None).await?;
+    Ok(read
+        .header()
+        .map_or(0, etcd_client::ResponseHeader::revision))
+}
+
 /// One write that leaves nothing behind (rule D7: a member without its log answers reads).
 pub async fn probe_write(client: &mut Client) -> Writing {
     match timeout(ANSWER_DEADLINE, client.delete(PROBE_KEY, None)).await {
@@ -156,10 +165,7 @@ pub async fn probe_write(client: &mut Client) -> Writing {
 /// Compacts at the current revision and defragments this member (rule D28). The database's size
 /// and what is in use of it, afterwards.
 pub async fn compact_and_defragment(client: &mut Client) -> Result<(u64, u64), etcd_client::Error> {
-    let read = client.get(PROBE_KEY, None).await?;
-    let revision = read
-        .header()
-        .map_or(0, etcd_client::ResponseHeader::revision);
+    let revision = revision(client).await?;
     let options = CompactionOptions::new().with_physical();
     match client.compact(revision, Some(options)).await {
         Ok(_) => {}

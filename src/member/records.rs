@@ -33,9 +33,21 @@ pub struct IdentityFile {
     /// In hexadecimal, once etcd has served.
     #[serde(default, rename = "memberID", skip_serializing_if = "Option::is_none")]
     pub member_id: Option<String>,
+    /// Ids that the cluster had before it was restored, oldest first: their snapshots are its own.
+    #[serde(default, rename = "formerIDs", skip_serializing_if = "Vec::is_empty")]
+    pub former_ids: Vec<String>,
 }
 
 impl IdentityFile {
+    /// The ids that the cluster has and had, in hexadecimal.
+    pub fn clusters(&self) -> Vec<String> {
+        self.former_ids
+            .iter()
+            .chain(&self.cluster_id)
+            .cloned()
+            .collect()
+    }
+
     /// As the core has it; `None` when a field does not fit, which no version of ours writes.
     pub fn to_identity(&self) -> Option<Identity> {
         let hex = |text: &Option<String>| u64::from_str_radix(text.as_deref()?, 16).ok();

@@ -1,0 +1,540 @@
+//! The structure of a bbolt database, read page by page: level 3 of verification.
+//!
+//! It yields what `etcdutl snapshot status` prints (hash, revision, number of entries) and finds
+//! what bbolt's own check finds, without mapping the file: the tree is walked one level at a time,
+//! and each level in the order of the file, so that compressed frames are opened once and not once a
+//! page. Memory does not grow with the database, but for one bit a page.
+//!
+//! Layout: <https://github.com/etcd-io/bbolt/tree/main/internal/common>.
+
+mod keys;
+mod page;
+
+use std::io;
+
+use keys::Kind;
+use page::{Header, Meta, Page};
+
+/// Bytes that can be read anywhere.
+pub trait ReadAt {
+    /// How many there are.
+    fn size(&self) -> u64;
+    /// Fills the buffer from `offset` on; an end before that is an error.
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+}
+
+impl ReadAt for std::fs::File {
+    fn size(&self) -> u64 {
+        self.metadata().map_or(0, |it| it.len())
+    }
+
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(self, buffer, offset)
+    }
+}
+
+impl ReadAt for &[u8] {
+    fn size(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let end = start.saturating_add(buffer.len());
+        let bytes = self.get(start..end);
+        buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+/// What a whole database says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// CRC-32C over bucket names, keys and values in order: etcdutl's `HASH`.
+    pub hash: u32,
+    /// The last main revision in the bucket `key`: etcdutl's `REVISION`.
+    pub revision: i64,
+    /// Entries of all buckets: etcdutl's `TOTAL KEYS`.
+    pub entries: u64,
+    /// Pages in use times their size: etcdutl's `TOTAL SIZE`.
+    pub size: u64,
+    /// The version that the cluster agreed on, such as `3.6.0`; `None` in a cluster that never
+    /// elected a leader.
+    pub cluster_version: Option<String>,
+}
+
+/// Why a database cannot be trusted.
+#[derive(Debug, thiserror::Error)]
+pub enum BoltError {
+    /// It could not be read.
+    #[error("failed to read at byte {offset}")]
+    Io {
+        /// Where.
+        offset: u64,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// It is none, or no longer whole.
+    #[error("page {page}: {what}")]
+    Damaged {
+        /// Which page.
+        page: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// It ends before its last page.
+    #[error("it has {found} bytes and its pages need {needed}")]
+    Truncated {
+        /// Bytes that are there.
+        found: u64,
+        /// Bytes of all its pages.
+        needed: u64,
+    },
+}
+
+fn damaged(page: u64, what: &'static str) -> BoltError {
+    BoltError::Damaged { page, what }
+}
+
+/// Leaves that are digested in one sweep through the file: 128 MiB of full pages of 4 KiB.
+const LEAVES_AT_ONCE: usize = 32 * 1024;
+/// Branches that are expanded at once; each holds the keys of some hundred pages.
+const BRANCHES_AT_ONCE: usize = 256;
+/// Deeper than any tree of 2^32 pages.
+const DEPTH_MAX: u32 = 32;
+/// etcd has about a dozen.
+const BUCKETS_MAX: usize = 256;
+/// No id of a page: the list of free pages is not kept in the file.
+const NO_FREE_LIST: u64 = u64::MAX;
+
+/// Walks the whole database. `progress` gets the bytes of the pages seen so far.
+///
+/// # Errors
+/// [`BoltError`] at the first thing that is wrong.
+pub fn walk(
+    source: &mut dyn ReadAt,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Summary, BoltError> {
+    let meta = page::read_meta(source)?;
+    let size = meta.pages.saturating_mul(meta.page_size);
+    if source.size() < size {
+        return Err(BoltError::Truncated {
+            found: source.size(),
+            needed: size,
+        });
+    }
+    let mut walk = Walk {
+        source,
+        progress,
+        seen: PageSet::new(meta.pages),
+        seen_bytes: 0,
+        buffer: Vec::new(),
+        total: Total::default(),
+        meta,
+    };
+    walk.seen.insert(0);
+    walk.seen.insert(1);
+    let buckets = walk.buckets()?;
+    for bucket in &buckets {
+        walk.bucket(bucket)?;
+    }
+    walk.free_list()?;
+    let total = walk.total;
+    Ok(Summary {
+        hash: total.crc,
+        revision: total.revision,
+        entries: total.entries,
+        size,
+        cluster_version: total.cluster_version,
+    })
+}
+
+/// A bucket of the root.
+struct Bucket {
+    name: Vec<u8>,
+    /// 0: the page lies in `inline`.
+    root: u64,
+    inline: Vec<u8>,
+    page: u64,
+}
+
+/// What was digested so far, in the order of keys.
+#[derive(Default)]
+struct Total {
+    crc: u32,
+    entries: u64,
+    revision: i64,
+    cluster_version: Option<String>,
+}
+
+/// A page that a branch points to, and the lowest key that it may have.
+struct Item {
+    page: u64,
+    /// Where that key stands in the level's `keys`; the next item's is the end.
+    low: (usize, usize),
+}
+
+/// Pages of one level, in the order of their keys.
+#[derive(Default)]
+struct Level {
+    items: Vec<Item>,
+    keys: Vec<u8>,
+    /// No key of this level reaches it; empty: there is no end.
+    end: Vec<u8>,
+}
+
+impl Level {
+    fn push(&mut self, page: u64, low: &[u8]) {
+        let start = self.keys.len();
+        self.keys.extend_from_slice(low);
+        let low = (start, self.keys.len());
+        self.items.push(Item { page, low });
+    }
+
+    fn key(&self, range: (usize, usize)) -> &[u8] {
+        &self.keys[range.0..range.1]
+    }
+
+    /// The keys between which those of this item lie; an empty end is none.
+    fn bounds(&self, index: usize) -> (&[u8], &[u8]) {
+        let high = match self.items.get(index + 1) {
+            Some(next) => self.key(next.low),
+            None => &self.end,
+        };
+        (self.key(self.items[index].low), high)
+    }
+}
+
+/// Neighbouring leaves, in the file as in the order of keys.
+struct Run {
+    first: usize,
+    crc: u32,
+    bytes: u64,
+    entries: u64,
+    revision: i64,
+}
+
+struct Walk<'a> {
+    source: &'a mut dyn ReadAt,
+    progress: &'a mut dyn FnMut(u64),
+    seen: PageSet,
+    seen_bytes: u64,
+    buffer: Vec<u8>,
+    total: Total,
+    meta: Meta,
+}
+
+impl Walk<'_> {
+    /// Loads a page that nothing else has pointed to yet.
+    fn load(&mut self, id: u64) -> Result<Header, BoltError> {
+        let header = self.peek(id)?;
+        let pages = u64::from(header.overflow) + 1;
+        if id
+            .checked_add(pages)
+            .is_none_or(|end| end > self.meta.pages)
+        {
+            return Err(damaged(id, "it reaches beyond the last page"));
+        }
+        for page in id..id + pages {
+            if !self.seen.insert(page) {
+                return Err(damaged(page, "two places point to it"));
+            }
+        }
+        let bytes = pages * self.meta.page_size;
+        let length = usize::try_from(bytes).map_err(|_| damaged(id, "it is too large"))?;
+        self.buffer.resize(length, 0);
+        page::read(self.source, id * self.meta.page_size, &mut self.buffer)?;
+        self.seen_bytes += bytes;
+        (self.progress)(self.seen_bytes);
+        Ok(header)
+    }
+
+    fn peek(&mut self, id: u64) -> Result<Header, BoltError> {
+        if id < 2 || id >= self.meta.pages {
+            return Err(damaged(id, "there is no such page"));
+        }
+        let mut head = [0; page::HEADER];
+        page::read(self.source, id * self.meta.page_size, &mut head)?;
+        let header = Header::parse(&head);
+        if header.id != id {
+            return Err(damaged(id, "it says that it is another page"));
+        }
+        Ok(header)
+    }
+
+    /// The buckets of the root, in order.
+    fn buckets(&mut self) -> Result<Vec<Bucket>, BoltError> {
+        let mut found = Vec::new();
+        self.root_buckets(self.meta.root, &mut found, 0)?;
+        Ok(found)
+    }
+
+    fn root_buckets(
+        &mut self,
+        id: u64,
+        found: &mut Vec<Bucket>,
+        depth: u32,
+    ) -> Result<(), BoltError> {
+        let header = self.load(id)?;
+        if depth > DEPTH_MAX || found.len() > BUCKETS_MAX {
+            return Err(damaged(id, "more buckets than etcd has"));
+        }
+        let page = Page::new(id, header, &self.buffer);
+        if header.is_branch() {
+            let mut children = Vec::new();
+            page.branch(|_, child| {
+                children.push(child);
+                Ok(())
+            })?;
+            for child in children {
+                self.root_buckets(child, found, depth + 1)?;
+            }
+            return Ok(());
+        }
+        page.leaf(|flags, key, value| {
+            if flags != page::BUCKET {
+                return Err(damaged(id, "an entry beside the buckets"));
+            }
+            let root = page::u64_at(value, 0).ok_or(damaged(id, "a bucket without a root"))?;
+            let inline = match value.get(16..) {
+                Some(inline) if root == 0 => inline.to_vec(),
+                Some([]) => Vec::new(),
+                _ => return Err(damaged(id, "a bucket of the wrong size")),
+            };
+            found.push(Bucket {
+                name: key.to_vec(),
+                root,
+                inline,
+                page: id,
+            });
+            Ok(())
+        })
+    }
+
+    fn bucket(&mut self, bucket: &Bucket) -> Result<(), BoltError> {
+        let kind = Kind::of(&bucket.name);
+        self.total.crc = crc32c::crc32c_append(self.total.crc, &bucket.name);
+        if bucket.root == 0 {
+            let mut run = Run::at(0);
+            let page = Page::new(bucket.page, Header::parse(&bucket.inline), &bucket.inline);
+            page.leaf(|flags, key, value| {
+                run.entry(bucket.page, kind, (flags, key, value), &mut self.total)
+            })?;
+            self.total.add(&run);
+            return Ok(());
+        }
+        let mut level = Level::default();
+        level.push(bucket.root, &[]);
+        self.level(&level, kind, 0)
+    }
+
+    /// Digests what is below these pages.
+    fn level(&mut self, level: &Level, kind: Kind, depth: u32) -> Result<(), BoltError> {
+        let mut from = 0;
+        while from < level.items.len() {
+            let first = level.items[from].page;
+            if depth > DEPTH_MAX {
+                return Err(damaged(first, "the tree is too deep"));
+            }
+            if self.peek(first)?.is_leaf() {
+                let to = level.items.len().min(from + LEAVES_AT_ONCE);
+                self.leaves(level, from, to, kind)?;
+                from = to;
+            } else {
+                let to = level.items.len().min(from + BRANCHES_AT_ONCE);
+                let below = self.expand(level, from, to)?;
+                self.level(&below, kind, depth + 1)?;
+                from = to;
+            }
+        }
+        Ok(())
+    }
+
+    /// The items of a range, in the order of the file.
+    fn in_file_order(level: &Level, from: usize, to: usize) -> Vec<u32> {
+        let mut order: Vec<u32> = (from..to).filter_map(|it| u32::try_from(it).ok()).collect();
+        order.sort_unstable_by_key(|it| level.items[*it as usize].page);
+        order
+    }
+
+    /// The level below some branches.
+    fn expand(&mut self, level: &Level, from: usize, to: usize) -> Result<Level, BoltError> {
+        let mut parts: Vec<Level> = (from..to).map(|_| Level::default()).collect();
+        for index in Self::in_file_order(level, from, to) {
+            let index = index as usize;
+            let id = level.items[index].page;
+            let header = self.load(id)?;
+            if !header.is_branch() {
+                return Err(damaged(id, "neither branch nor leaf, or a leaf beside branches"));
+            }
+            let (low, high) = level.bounds(index);
+            let part = &mut parts[index - from];
+            Page::new(id, header, &self.buffer).branch(|key, child| {
+                within(id, key, low, high)?;
+                part.push(child, key);
+                Ok(())
+            })?;
+        }
+        let mut below = Level {
+            end: level.bounds(to - 1).1.to_vec(),
+            ..Level::default()
+        };
+        for part in parts {
+            for item in &part.items {
+                below.push(item.page, part.key(item.low));
+            }
+        }
+        Ok(below)
+    }
+
+    fn leaves(
+        &mut self,
+        level: &Level,
+        from: usize,
+        to: usize,
+        kind: Kind,
+    ) -> Result<(), BoltError> {
+        let mut runs: Vec<Run> = Vec::new();
+        let mut next = usize::MAX;
+        for index in Self::in_file_order(level, from, to) {
+            let index = index as usize;
+            let id = level.items[index].page;
+            let header = self.load(id)?;
+            if !header.is_leaf() {
+                return Err(damaged(id, "neither leaf nor branch, or a branch beside leaves"));
+            }
+            if header.count == 0 && level.items.len() > 1 {
+                return Err(damaged(id, "it is empty"));
+            }
+            let (low, high) = level.bounds(index);
+            if index != next {
+                runs.push(Run::at(index));
+            }
+            next = index + 1;
+            let Some(run) = runs.last_mut() else { continue };
+            let total = &mut self.total;
+            Page::new(id, header, &self.buffer).leaf(|flags, key, value| {
+                within(id, key, low, high)?;
+                run.entry(id, kind, (flags, key, value), total)
+            })?;
+        }
+        runs.sort_unstable_by_key(|it| it.first);
+        for run in &runs {
+            self.total.add(run);
+        }
+        Ok(())
+    }
+
+    /// Where the file keeps a list of free pages: every page is in use or free, none is both.
+    fn free_list(&mut self) -> Result<(), BoltError> {
+        let id = self.meta.free_list;
+        if id == NO_FREE_LIST {
+            return Ok(()); // as etcd opens it: unreachable pages are free
+        }
+        let header = self.load(id)?;
+        for free in Page::new(id, header, &self.buffer).free_list()? {
+            if free < 2 || free >= self.meta.pages {
+                return Err(damaged(free, "free, but there is no such page"));
+            }
+            if !self.seen.insert(free) {
+                return Err(damaged(free, "free and in use"));
+            }
+        }
+        match (2..self.meta.pages).find(|it| !self.seen.contains(*it)) {
+            Some(lost) => Err(damaged(lost, "neither in use nor free")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn within(page: u64, key: &[u8], low: &[u8], high: &[u8]) -> Result<(), BoltError> {
+    if key < low || !high.is_empty() && key >= high {
+        return Err(damaged(page, "a key is not where its branch says"));
+    }
+    Ok(())
+}
+
+impl Run {
+    fn at(first: usize) -> Self {
+        Run {
+            first,
+            crc: 0,
+            bytes: 0,
+            entries: 0,
+            revision: 0,
+        }
+    }
+
+    fn entry(
+        &mut self,
+        page: u64,
+        kind: Kind,
+        (flags, key, value): (u32, &[u8], &[u8]),
+        total: &mut Total,
+    ) -> Result<(), BoltError> {
+        if flags != 0 {
+            return Err(damaged(page, "a bucket inside of a bucket"));
+        }
+        match kind {
+            Kind::Keys => {
+                let unfit = damaged(page, "an entry of the store does not fit its revision");
+                self.revision = keys::revision(key, value).ok_or(unfit)?;
+            }
+            Kind::Cluster if key == b"clusterVersion" => {
+                total.cluster_version = String::from_utf8(value.to_vec()).ok();
+            }
+            Kind::Cluster | Kind::Other => {}
+        }
+        self.crc = crc32c::crc32c_append(self.crc, key);
+        self.crc = crc32c::crc32c_append(self.crc, value);
+        self.bytes += (key.len() + value.len()) as u64;
+        self.entries += 1;
+        Ok(())
+    }
+}
+
+impl Total {
+    fn add(&mut self, run: &Run) {
+        let bytes = usize::try_from(run.bytes).unwrap_or(usize::MAX);
+        self.crc = crc32c::crc32c_combine(self.crc, run.crc, bytes);
+        self.entries += run.entries;
+        if run.revision != 0 {
+            self.revision = run.revision;
+        }
+    }
+}
+
+/// One bit for each page.
+struct PageSet {
+    bits: Vec<u64>,
+}
+
+impl PageSet {
+    fn new(pages: u64) -> Self {
+        let words = usize::try_from(pages / 64 + 1).unwrap_or(0);
+        PageSet {
+            bits: vec![0; words],
+        }
+    }
+
+    fn place(page: u64) -> (usize, u64) {
+        let word = usize::try_from(page / 64).unwrap_or(usize::MAX);
+        (word, 1 << (page % 64))
+    }
+
+    fn contains(&self, page: u64) -> bool {
+        let (word, bit) = Self::place(page);
+        self.bits.get(word).is_some_and(|it| it & bit != 0)
+    }
+
+    /// Whether it was not there yet.
+    fn insert(&mut self, page: u64) -> bool {
+        let (word, bit) = Self::place(page);
+        let Some(bits) = self.bits.get_mut(word) else {
+            return false;
+        };
+        let new = *bits & bit == 0;
+        *bits |= bit;
+        new
+    }
+}

@@ -1,0 +1,265 @@
+//! One page of a bbolt file: header, meta, branch, leaf and free list.
+
+use super::{BoltError, ReadAt, damaged};
+
+/// Bytes of a page's header.
+pub(super) const HEADER: usize = 16;
+/// The flag of a leaf's element that is a bucket.
+pub(super) const BUCKET: u32 = 1;
+
+const BRANCH_PAGE: u16 = 0x01;
+const LEAF_PAGE: u16 = 0x02;
+const META_PAGE: u16 = 0x04;
+const FREE_LIST_PAGE: u16 = 0x10;
+const ELEMENT: usize = 16;
+const MAGIC: u32 = 0xED0C_DAED;
+const VERSION: u32 = 2;
+/// Bytes of a meta after the header, its checksum last.
+const META: usize = 64;
+/// Sizes that a kernel's pages have.
+const PAGE_SIZES: [u64; 5] = [4096, 8192, 16_384, 32_768, 65_536];
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    bytes
+        .get(at..at + 2)
+        .and_then(|it| it.try_into().ok())
+        .map_or(0, u16::from_le_bytes)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes
+        .get(at..at + 4)
+        .and_then(|it| it.try_into().ok())
+        .map_or(0, u32::from_le_bytes)
+}
+
+/// Eight bytes as a number, if there are as many.
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at + 8)?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+pub(super) fn read(
+    source: &mut dyn ReadAt,
+    offset: u64,
+    buffer: &mut [u8],
+) -> Result<(), BoltError> {
+    let failed = |source| BoltError::Io { offset, source };
+    source.read_at(offset, buffer).map_err(failed)
+}
+
+/// Both meta pages say the same, but for the transaction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Meta {
+    pub(super) page_size: u64,
+    pub(super) root: u64,
+    pub(super) free_list: u64,
+    /// Pages that were ever in use.
+    pub(super) pages: u64,
+    transaction: u64,
+}
+
+/// The newer of the two. A file of which one does not fit is damaged: bbolt would go on with the
+/// other, which can be of a transaction before.
+pub(super) fn read_meta(source: &mut dyn ReadAt) -> Result<Meta, BoltError> {
+    let mut first = [0; HEADER + META];
+    if source.size() < 4 * PAGE_SIZES[0] {
+        return Err(BoltError::Truncated {
+            found: source.size(),
+            needed: 4 * PAGE_SIZES[0],
+        });
+    }
+    read(source, 0, &mut first)?;
+    let first = parse_meta(0, &first)?;
+    let mut second = [0; HEADER + META];
+    read(source, first.page_size, &mut second)?;
+    let second = parse_meta(1, &second)?;
+    if second.page_size != first.page_size || first.transaction.abs_diff(second.transaction) != 1 {
+        return Err(damaged(1, "the two meta pages do not belong together"));
+    }
+    Ok(if second.transaction > first.transaction {
+        second
+    } else {
+        first
+    })
+}
+
+fn parse_meta(id: u64, bytes: &[u8]) -> Result<Meta, BoltError> {
+    let header = Header::parse(bytes);
+    let it = &bytes[HEADER..];
+    if u32_at(it, 0) != MAGIC || u32_at(it, 4) != VERSION {
+        return Err(damaged(id, "this is no database of etcd"));
+    }
+    let number = |at| u64_at(it, at).unwrap_or(0);
+    if header.flags != META_PAGE || header.id != id || header.count != 0 || header.overflow != 0 {
+        return Err(damaged(id, "the header of a meta page is damaged"));
+    }
+    if number(56) != fnv(&it[..56]) {
+        return Err(damaged(id, "the checksum of a meta page differs"));
+    }
+    let page_size = u64::from(u32_at(it, 8));
+    if !PAGE_SIZES.contains(&page_size) {
+        return Err(damaged(id, "pages of a size that no machine has"));
+    }
+    Ok(Meta {
+        page_size,
+        root: number(16),
+        free_list: number(32),
+        pages: number(40),
+        transaction: number(48),
+    })
+}
+
+/// FNV-1a, 64 bits, as bbolt sums a meta.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// The first bytes of a page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header {
+    pub(super) id: u64,
+    flags: u16,
+    pub(super) count: u16,
+    pub(super) overflow: u32,
+}
+
+impl Header {
+    pub(super) fn parse(bytes: &[u8]) -> Self {
+        Header {
+            id: u64_at(bytes, 0).unwrap_or(u64::MAX),
+            flags: u16_at(bytes, 8),
+            count: u16_at(bytes, 10),
+            overflow: u32_at(bytes, 12),
+        }
+    }
+
+    pub(super) fn is_branch(&self) -> bool {
+        self.flags == BRANCH_PAGE
+    }
+
+    pub(super) fn is_leaf(&self) -> bool {
+        self.flags == LEAF_PAGE
+    }
+}
+
+/// A page with all of its bytes.
+pub(super) struct Page<'a> {
+    id: u64,
+    header: Header,
+    bytes: &'a [u8],
+}
+
+impl<'a> Page<'a> {
+    pub(super) fn new(id: u64, header: Header, bytes: &'a [u8]) -> Self {
+        Page { id, header, bytes }
+    }
+
+    /// Key and child of each element, in order.
+    pub(super) fn branch(
+        &self,
+        mut each: impl FnMut(&'a [u8], u64) -> Result<(), BoltError>,
+    ) -> Result<(), BoltError> {
+        if self.header.count == 0 {
+            return Err(damaged(self.id, "a branch without a child"));
+        }
+        let mut cursor = Cursor::new(self)?;
+        for index in 0..usize::from(self.header.count) {
+            let at = HEADER + index * ELEMENT;
+            let (position, length) = (u32_at(self.bytes, at), u32_at(self.bytes, at + 4));
+            let key = cursor.take(at, position, length)?;
+            cursor.ascend(key)?;
+            each(key, u64_at(self.bytes, at + 8).unwrap_or(u64::MAX))?;
+        }
+        Ok(())
+    }
+
+    /// Flags, key and value of each element, in order.
+    pub(super) fn leaf(
+        &self,
+        mut each: impl FnMut(u32, &'a [u8], &'a [u8]) -> Result<(), BoltError>,
+    ) -> Result<(), BoltError> {
+        if !self.header.is_leaf() {
+            return Err(damaged(self.id, "it is neither branch nor leaf"));
+        }
+        let mut cursor = Cursor::new(self)?;
+        for index in 0..usize::from(self.header.count) {
+            let at = HEADER + index * ELEMENT;
+            let word = |offset| u32_at(self.bytes, at + offset);
+            let key = cursor.take(at, word(4), word(8))?;
+            let value = cursor.more(word(12))?;
+            cursor.ascend(key)?;
+            each(word(0), key, value)?;
+        }
+        Ok(())
+    }
+
+    /// Ids of free pages.
+    pub(super) fn free_list(&self) -> Result<impl Iterator<Item = u64> + use<'a>, BoltError> {
+        if self.header.flags != FREE_LIST_PAGE {
+            return Err(damaged(self.id, "it is no list of free pages"));
+        }
+        // A count that does not fit stands before the ids.
+        let (count, from) = if self.header.count == u16::MAX {
+            (u64_at(self.bytes, HEADER).unwrap_or(u64::MAX), HEADER + 8)
+        } else {
+            (u64::from(self.header.count), HEADER)
+        };
+        let end = usize::try_from(count)
+            .ok()
+            .and_then(|it| it.checked_mul(8)?.checked_add(from))
+            .filter(|it| *it <= self.bytes.len());
+        let end = end.ok_or(damaged(self.id, "more free pages than fit"))?;
+        let ids = self.bytes[from..end].chunks_exact(8);
+        Ok(ids.map(|it| u64_at(it, 0).unwrap_or(u64::MAX)))
+    }
+}
+
+/// Keys and values lie one after the other, right behind the elements.
+struct Cursor<'a> {
+    id: u64,
+    bytes: &'a [u8],
+    at: usize,
+    before: Option<&'a [u8]>,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(page: &Page<'a>) -> Result<Self, BoltError> {
+        let at = HEADER + usize::from(page.header.count) * ELEMENT;
+        if at > page.bytes.len() {
+            return Err(damaged(page.id, "more elements than fit"));
+        }
+        Ok(Cursor {
+            id: page.id,
+            bytes: page.bytes,
+            at,
+            before: None,
+        })
+    }
+
+    /// What begins `position` bytes behind its element.
+    fn take(&mut self, element: usize, position: u32, length: u32) -> Result<&'a [u8], BoltError> {
+        if element.checked_add(position as usize) != Some(self.at) {
+            return Err(damaged(self.id, "an element points to the wrong place"));
+        }
+        self.more(length)
+    }
+
+    fn more(&mut self, length: u32) -> Result<&'a [u8], BoltError> {
+        let end = self.at.checked_add(length as usize);
+        let bytes = end.and_then(|end| self.bytes.get(self.at..end));
+        let bytes = bytes.ok_or(damaged(self.id, "an element reaches beyond its page"))?;
+        self.at += bytes.len();
+        Ok(bytes)
+    }
+
+    fn ascend(&mut self, key: &'a [u8]) -> Result<(), BoltError> {
+        if self.before.is_some_and(|before| before >= key) {
+            return Err(damaged(self.id, "keys are not in order"));
+        }
+        self.before = Some(key);
+        Ok(())
+    }
+}

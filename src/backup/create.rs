@@ -1,0 +1,430 @@
+//! Takes a snapshot: from etcd's stream through hash and zstd into a file that becomes visible once
+//! it is proven (rules B1-B3).
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use etcd_client::Client;
+use ring::digest::{Context, SHA256};
+use tokio::time::timeout;
+
+use super::frames::FrameWriter;
+use super::local::{Entry, LocalError, LocalStore};
+use super::manifest::{self, Class, Database, Manifest, Revision, Verified};
+use super::name::{SnapshotName, When};
+use super::verify::{self, VerifyError};
+use super::{Phase, Progress};
+use crate::cluster::Timestamp;
+use crate::etcd::client;
+use crate::state::{self, hex};
+use crate::tls::ClientFiles;
+
+/// No part of the snapshot for so long: etcd hangs, or its disk.
+const STALL: Duration = Duration::from_secs(60);
+/// A question gets so long.
+const ANSWER: Duration = Duration::from_secs(20);
+/// Written between two looks at the room that is left.
+const LOOK_AT_ROOM: u64 = 8 << 20;
+/// The sha256 that etcd sends last.
+const TRAILER: usize = 32;
+
+/// What a snapshot is taken of, and where to.
+pub struct Request<'a> {
+    /// Where etcd serves.
+    pub url: &'a str,
+    /// Who asks.
+    pub files: &'a ClientFiles,
+    /// The document's name.
+    pub cluster: &'a str,
+    /// The member's name.
+    pub member: &'a str,
+    /// Where it is kept.
+    pub store: &'a LocalStore,
+    /// Why.
+    pub class: Class,
+    /// Wall-clock time, if it is trusted.
+    pub now: Option<Timestamp>,
+    /// What is there already, newest first.
+    pub entries: &'a [Entry],
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Created {
+    /// A new snapshot, verified.
+    Saved(Box<Manifest>),
+    /// Nothing was written to etcd since this one (rule B5).
+    Unchanged(Box<Manifest>),
+}
+
+/// Why there is no snapshot.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// etcd did not answer, or not as it should.
+    #[error("failed to {what}: {why}")]
+    Etcd {
+        /// The question.
+        what: &'static str,
+        /// etcd's reason.
+        why: String,
+    },
+    /// A learner has no snapshot to give (rule B13).
+    #[error("this member is a learner: a snapshot is taken from a voter")]
+    Learner,
+    /// The stream ended early, or its checksum differs (rule B2).
+    #[error("etcd's snapshot is not whole: {0}; it was discarded")]
+    NotWhole(String),
+    /// The directory.
+    #[error(transparent)]
+    Local(#[from] LocalError),
+    /// Writing.
+    #[error("failed to write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// What was written is not what was sent.
+    #[error("the new snapshot does not verify, and was discarded")]
+    Verify(#[from] VerifyError),
+    /// A record could not be written.
+    #[error(transparent)]
+    State(#[from] state::StateError),
+}
+
+fn etcd(what: &'static str) -> impl Fn(etcd_client::Error) -> CreateError {
+    move |error| CreateError::Etcd {
+        what,
+        why: client::plain(&error),
+    }
+}
+
+fn late(what: &'static str) -> CreateError {
+    CreateError::Etcd {
+        what,
+        why: "no answer in time".to_owned(),
+    }
+}
+
+/// What etcd says of itself before and after.
+struct Origin {
+    cluster_id: String,
+    member_id: String,
+    version: String,
+    revision: i64,
+    size: u64,
+    in_use: u64,
+}
+
+async fn origin(client: &mut Client) -> Result<Origin, CreateError> {
+    const WHAT: &str = "read etcd's status";
+    let status = timeout(ANSWER, client.status()).await;
+    let status = status.map_err(|_| late(WHAT))?.map_err(etcd(WHAT))?;
+    if status.is_learner() {
+        return Err(CreateError::Learner);
+    }
+    let header = status.header();
+    let id = |it: Option<u64>| format!("{:016x}", it.unwrap_or(0));
+    let bytes = |it: i64| u64::try_from(it).unwrap_or(0);
+    Ok(Origin {
+        cluster_id: id(header.map(etcd_client::ResponseHeader::cluster_id)),
+        member_id: id(header.map(etcd_client::ResponseHeader::member_id)),
+        version: status.version().to_owned(),
+        revision: client::revision(client).await.map_err(etcd(WHAT))?,
+        size: bytes(status.db_size()),
+        in_use: bytes(status.raft_used_db_size()),
+    })
+}
+
+/// Takes a snapshot, unless nothing changed since the newest one. The caller holds the lock on
+/// backups; the store is prepared.
+pub async fn create(
+    request: &Request<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Created, CreateError> {
+    const CONNECT: &str = "connect to etcd";
+    let connected = timeout(ANSWER, client::connect(request.url, request.files)).await;
+    let mut client = connected
+        .map_err(|_| late(CONNECT))?
+        .map_err(|why| CreateError::Etcd { what: CONNECT, why })?;
+    let origin = origin(&mut client).await?;
+    if let Some(same) = unchanged(request, &origin) {
+        return Ok(Created::Unchanged(Box::new(same)));
+    }
+    request
+        .store
+        .room_for(expected_size(request.entries, &origin))?;
+    let part = request.store.part();
+    let result = save(request, &origin, &mut client, &part, progress).await;
+    if result.is_err() {
+        // What is not proven is not kept; the next one would replace it anyway.
+        let _ = std::fs::remove_file(&part);
+    }
+    Ok(Created::Saved(Box::new(result?)))
+}
+
+/// The newest snapshot, where it has all that etcd has and is whole.
+fn unchanged(request: &Request<'_>, origin: &Origin) -> Option<Manifest> {
+    let newest = request.entries.iter().find_map(|it| {
+        let manifest = it.manifest.as_ref().ok()?;
+        (manifest.cluster_id == origin.cluster_id && it.level() >= 3).then_some(manifest)
+    })?;
+    let keeps = request.class == Class::Scheduled || newest.class == Class::OnDemand;
+    (newest.revision.snapshot == origin.revision && keeps).then(|| newest.clone())
+}
+
+/// What the file will take: as packed as the one before with a quarter more, else as large as the
+/// database.
+fn expected_size(entries: &[Entry], origin: &Origin) -> u64 {
+    let before = entries.iter().find_map(|it| it.manifest.as_ref().ok());
+    let packed = before.filter(|it| it.database.size > 0).map(|it| {
+        let ratio = it.file.size as f64 / it.database.size as f64;
+        (origin.size as f64 * ratio * 1.25) as u64 + (1 << 20)
+    });
+    packed.unwrap_or(origin.size).min(origin.size)
+}
+
+async fn save(
+    request: &Request<'_>,
+    origin: &Origin,
+    client: &mut Client,
+    part: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Manifest, CreateError> {
+    let received = receive(request, client, part, progress).await?;
+    let after = timeout(ANSWER, client::revision(client)).await;
+    let after = after.ok().and_then(Result::ok);
+    let mut manifest = Manifest {
+        format: manifest::FORMAT,
+        name: String::new(),
+        cluster: request.cluster.to_owned(),
+        cluster_id: origin.cluster_id.clone(),
+        member: request.member.to_owned(),
+        member_id: origin.member_id.clone(),
+        etcd_version: origin.version.clone(),
+        operator_version: env!("CARGO_PKG_VERSION").to_owned(),
+        created: request.now.map(crate::api::status::rfc3339),
+        boot_id: crate::clock::boot_id(),
+        since_boot: crate::clock::since_boot().as_secs(),
+        class: request.class,
+        revision: Revision {
+            before: origin.revision,
+            snapshot: 0,
+            after: 0,
+        },
+        entries: 0,
+        hash: String::new(),
+        database: Database {
+            size: received.size,
+            in_use: origin.in_use,
+            sha256: received.database,
+        },
+        file: received.file,
+        verified: Verified {
+            level: 3,
+            at: request.now.map(crate::api::status::rfc3339),
+        },
+        checksum: String::new(),
+    };
+    // From the disk, not from the kernel's memory of it.
+    let summary = verify::prove_new(part, &manifest, progress)?;
+    manifest.revision.snapshot = summary.revision;
+    manifest.revision.after = after.unwrap_or(summary.revision);
+    manifest.entries = summary.entries;
+    manifest.hash = format!("{:08x}", summary.hash);
+    let name = SnapshotName {
+        member: request.member.to_owned(),
+        when: request
+            .now
+            .map_or_else(|| When::Boot(boot_number()), When::At),
+        revision: summary.revision,
+        hash: summary.hash,
+    };
+    manifest.name = name.to_string();
+    request.store.commit(part, &name, &manifest)?;
+    Ok(manifest)
+}
+
+/// The first half of the boot's id.
+fn boot_number() -> u64 {
+    let id: String = crate::clock::boot_id()
+        .chars()
+        .filter(char::is_ascii_hexdigit)
+        .take(16)
+        .collect();
+    u64::from_str_radix(&id, 16).unwrap_or(0)
+}
+
+struct Received {
+    size: u64,
+    database: String,
+    file: manifest::File,
+}
+
+/// Streams etcd's snapshot into a new file, which is synced.
+async fn receive(
+    request: &Request<'_>,
+    client: &mut Client,
+    part: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Received, CreateError> {
+    const WHAT: &str = "read etcd's snapshot";
+    let failed = |source| CreateError::Write {
+        path: part.to_owned(),
+        source,
+    };
+    let mut file = new_file(part).map_err(failed)?;
+    let mut packed = Packed {
+        file: &mut file,
+        sum: Context::new(&SHA256),
+        written: 0,
+    };
+    let mut frames = FrameWriter::new().map_err(failed)?;
+    let mut content = Trailed::new();
+    let stream = timeout(STALL, client.snapshot()).await;
+    let mut stream = stream.map_err(|_| late(WHAT))?.map_err(etcd(WHAT))?;
+    let mut looked_at = 0;
+    let mut remaining;
+    loop {
+        let message = timeout(STALL, stream.message()).await;
+        let message = message.map_err(|_| late(WHAT))?.map_err(etcd(WHAT))?;
+        let Some(message) = message else { break };
+        content.push(message.blob());
+        frames
+            .write(message.blob(), &mut |bytes| packed.write(bytes))
+            .map_err(failed)?;
+        if packed.written >= looked_at + LOOK_AT_ROOM {
+            looked_at = packed.written;
+            request.store.room_for(0)?;
+        }
+        remaining = message.remaining_bytes();
+        progress(Progress {
+            phase: Phase::Taking,
+            done: content.total,
+            total: content.total + remaining,
+        });
+    }
+    let (size, database) = content.finish()?;
+    frames
+        .finish(&mut |bytes| packed.write(bytes))
+        .map_err(failed)?;
+    let file_facts = manifest::File {
+        codec: "zstd".to_owned(),
+        size: packed.written,
+        sha256: hex(packed.sum.finish().as_ref()),
+    };
+    file.sync_all().map_err(failed)?;
+    verify::forget_cached(&file);
+    Ok(Received {
+        size,
+        database,
+        file: file_facts,
+    })
+}
+
+fn new_file(path: &Path) -> io::Result<File> {
+    let _ = std::fs::remove_file(path);
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    state::inherit_owner_open(&file, path)?;
+    Ok(file)
+}
+
+/// The file, its hash and its length.
+struct Packed<'a> {
+    file: &'a mut File,
+    sum: Context,
+    written: u64,
+}
+
+impl Packed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.sum.update(bytes);
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Hashes a stream but for its last bytes, which are the hash that it shall have.
+struct Trailed {
+    sum: Context,
+    tail: Vec<u8>,
+    total: u64,
+}
+
+impl Trailed {
+    fn new() -> Self {
+        Trailed {
+            sum: Context::new(&SHA256),
+            tail: Vec::with_capacity(2 * TRAILER),
+            total: 0,
+        }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.total += bytes.len() as u64;
+        // All but the last bytes of what is known so far.
+        let (now, rest) = bytes.split_at(bytes.len().saturating_sub(TRAILER));
+        if now.is_empty() {
+            self.tail.extend_from_slice(rest);
+            let surplus = self.tail.len().saturating_sub(TRAILER);
+            self.sum.update(&self.tail[..surplus]);
+            self.tail.drain(..surplus);
+        } else {
+            self.sum.update(&self.tail);
+            self.sum.update(now);
+            self.tail.clear();
+            self.tail.extend_from_slice(rest);
+        }
+    }
+
+    /// Size and hash of what is before the hash (rule B2).
+    fn finish(self) -> Result<(u64, String), CreateError> {
+        let found = self.sum.finish();
+        if self.total % 512 != TRAILER as u64 {
+            let why = format!("{} bytes arrived, which is no whole number of pages", self.total);
+            return Err(CreateError::NotWhole(why));
+        }
+        if found.as_ref() != self.tail.as_slice() {
+            let why = "its checksum differs".to_owned();
+            return Err(CreateError::NotWhole(why));
+        }
+        Ok((self.total - TRAILER as u64, hex(found.as_ref())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_at_the_end_is_found_however_the_stream_is_cut() {
+        let content: Vec<u8> = (0_u8..=255).cycle().take(1024).collect();
+        let mut stream = content.clone();
+        stream.extend_from_slice(ring::digest::digest(&SHA256, &content).as_ref());
+        for length in [1, 7, 31, 32, 33, 100, 1024, 2000] {
+            let mut trailed = Trailed::new();
+            for part in stream.chunks(length) {
+                trailed.push(part);
+            }
+            assert_eq!(trailed.finish().unwrap().0, 1024, "in pieces of {length}");
+        }
+        for cut in [0, 1, 32, 512, 1055] {
+            let mut trailed = Trailed::new();
+            trailed.push(&stream[..cut]);
+            assert!(trailed.finish().is_err(), "cut at {cut}");
+        }
+        stream[5] ^= 1;
+        let mut trailed = Trailed::new();
+        trailed.push(&stream);
+        assert!(trailed.finish().is_err());
+    }
+}

@@ -1,0 +1,249 @@
+//! Snapshots in a directory of this host: `PATH/CLUSTER/NAME.db.zst` with `NAME.json` beside it.
+//!
+//! A snapshot is there once its manifest is: that is renamed into place last. What this operator did
+//! not write is never touched and never counted.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::manifest::{Manifest, ManifestError};
+use super::name::SnapshotName;
+use crate::disk;
+use crate::state::{self, StateError};
+
+/// What the file of a snapshot ends with.
+pub const SNAPSHOT: &str = ".db.zst";
+/// What the file of a manifest ends with.
+pub const MANIFEST: &str = ".json";
+/// What a file ends with that is being written.
+pub const PART: &str = ".part";
+
+/// The snapshots of one cluster in a directory of this host.
+#[derive(Clone, Debug)]
+pub struct LocalStore {
+    path: PathBuf,
+    dir: PathBuf,
+    cluster: String,
+}
+
+/// Why the directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// It is not there.
+    #[error("{} is not there: mount the disk that holds the snapshots, or create the directory", .0.display())]
+    Missing(PathBuf),
+    /// It held snapshots before, and is empty now.
+    #[error("{} held snapshots of this cluster and no longer does: mount the disk that holds them; to begin anew there, create {}", path.display(), dir.display())]
+    Emptied {
+        /// The directory of the document.
+        path: PathBuf,
+        /// The cluster's own below it.
+        dir: PathBuf,
+    },
+    /// There is not enough room (rule A7).
+    #[error("{} has {} MiB free and the snapshot may need {} MiB beside a reserve of {} MiB: free some, or set maxBytes or keep lower", path.display(), free >> 20, needed >> 20, reserve >> 20)]
+    Space {
+        /// Where.
+        path: PathBuf,
+        /// Bytes.
+        free: u64,
+        /// Bytes.
+        needed: u64,
+        /// Bytes that stay free.
+        reserve: u64,
+    },
+    /// A file could not be read or written.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// A file could not be read or written.
+    #[error("failed to {what} {}", path.display())]
+    Io {
+        /// The step.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// A snapshot that lies in a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub name: SnapshotName,
+    /// What its manifest says, or why it says nothing.
+    pub manifest: Result<Manifest, String>,
+    /// Bytes of the snapshot's file; none where it is not there.
+    pub size: Option<u64>,
+}
+
+/// etcd's log takes its room in pieces of 64 MB; so much is left to it.
+pub const RESERVE: u64 = 128 << 20;
+
+impl LocalStore {
+    /// The snapshots of `cluster` below `path`. Nothing is touched.
+    pub fn at(path: &Path, cluster: &str) -> Self {
+        LocalStore {
+            path: path.to_owned(),
+            dir: path.join(cluster),
+            cluster: cluster.to_owned(),
+        }
+    }
+
+    /// The directory that the document names.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes ready to write. `used_before`: snapshots were written there once, so that an empty
+    /// directory is one whose disk is not mounted.
+    pub fn prepare(&self, used_before: bool) -> Result<(), LocalError> {
+        if !self.path.is_dir() {
+            return Err(LocalError::Missing(self.path.clone()));
+        }
+        if self.dir.is_dir() {
+            return Ok(());
+        }
+        if used_before {
+            return Err(LocalError::Emptied {
+                path: self.path.clone(),
+                dir: self.dir.clone(),
+            });
+        }
+        state::create_private_dir(&self.dir)?;
+        Ok(state::sync_dir(&self.path)?)
+    }
+
+    /// Sees that there is room for so many bytes, and some left.
+    pub fn room_for(&self, needed: u64) -> Result<(), LocalError> {
+        match disk::free_bytes(&self.dir) {
+            Some(free) if free < needed.saturating_add(RESERVE) => Err(LocalError::Space {
+                path: self.dir.clone(),
+                free,
+                needed,
+                reserve: RESERVE,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The file of a snapshot.
+    pub fn snapshot(&self, name: &SnapshotName) -> PathBuf {
+        self.dir.join(format!("{name}{SNAPSHOT}"))
+    }
+
+    fn manifest_path(&self, name: &SnapshotName) -> PathBuf {
+        self.dir.join(format!("{name}{MANIFEST}"))
+    }
+
+    /// Where a new snapshot is written. What an interrupted one left there is replaced.
+    pub fn part(&self) -> PathBuf {
+        self.dir.join(format!(".{}{SNAPSHOT}{PART}", self.cluster))
+    }
+
+    /// Makes a verified, synced snapshot visible: the file first, then its manifest.
+    pub fn commit(&self, part: &Path, name: &SnapshotName, it: &Manifest) -> Result<(), LocalError> {
+        let manifest = self.manifest_path(name);
+        let mut manifest_part = manifest.clone().into_os_string();
+        manifest_part.push(PART);
+        let manifest_part = PathBuf::from(manifest_part);
+        state::write_synced(&manifest_part, &it.encode())?;
+        rename(part, &self.snapshot(name))?;
+        rename(&manifest_part, &manifest)?;
+        Ok(state::sync_dir(&self.dir)?)
+    }
+
+    /// Writes a manifest anew, after a further verification.
+    pub fn update(&self, name: &SnapshotName, it: &Manifest) -> Result<(), LocalError> {
+        Ok(state::write_file(&self.manifest_path(name), &it.encode())?)
+    }
+
+    /// Removes a snapshot: its manifest first, so that what a power cut leaves is no snapshot.
+    pub fn remove(&self, name: &SnapshotName) -> Result<(), LocalError> {
+        for path in [self.manifest_path(name), self.snapshot(name)] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(io_error("remove", &path)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(state::sync_dir(&self.dir)?)
+    }
+
+    /// Every snapshot of this cluster, newest first. None where the directory is not there.
+    pub fn list(&self) -> Result<Vec<Entry>, LocalError> {
+        if !self.path.is_dir() {
+            return Err(LocalError::Missing(self.path.clone()));
+        }
+        let entries = match fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(io_error("read", &self.dir)(error)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(io_error("read", &self.dir))?;
+            let text = entry.file_name().to_string_lossy().into_owned();
+            let stem = text.strip_suffix(SNAPSHOT).or(text.strip_suffix(MANIFEST));
+            let name = stem.and_then(|it| it.parse::<SnapshotName>().ok());
+            names.extend(name.filter(|it| it.is_of(&self.cluster)));
+        }
+        names.sort_by_cached_key(ToString::to_string);
+        names.dedup();
+        let mut found: Vec<Entry> = names.into_iter().map(|it| self.entry(it)).collect();
+        found.sort_by_key(|it| std::cmp::Reverse(it.order()));
+        Ok(found)
+    }
+
+    fn entry(&self, name: SnapshotName) -> Entry {
+        let manifest = match fs::read(self.manifest_path(&name)) {
+            Ok(bytes) => Manifest::decode(&bytes, &name.to_string())
+                .map_err(|error: ManifestError| error.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err("it has no manifest".to_owned())
+            }
+            Err(error) => Err(format!("its manifest cannot be read: {error}")),
+        };
+        let size = fs::metadata(self.snapshot(&name)).ok().map(|it| it.len());
+        Entry {
+            name,
+            manifest,
+            size,
+        }
+    }
+}
+
+fn io_error<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> LocalError + 'a {
+    move |source| LocalError::Io {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), LocalError> {
+    fs::rename(from, to).map_err(io_error("rename", from))
+}
+
+impl Entry {
+    /// Newer ones are larger: by revision, and at the same revision by time. Revisions only grow
+    /// within a cluster, clocks do not (rule G5).
+    pub fn order(&self) -> (i64, Option<i64>) {
+        let created = match self.name.when {
+            super::name::When::At(it) => Some(it.0),
+            super::name::When::Boot(_) => None,
+        };
+        (self.name.revision, created)
+    }
+
+    /// The level that it was found to have, if its file is there with the size that it shall have.
+    pub fn level(&self) -> u8 {
+        match &self.manifest {
+            Ok(it) if self.size == Some(it.file.size) => it.verified.level,
+            _ => 0,
+        }
+    }
+}

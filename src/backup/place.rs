@@ -1,0 +1,96 @@
+//! Where this host keeps snapshots and the records about them.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::local::{Entry, LocalError, LocalStore};
+use crate::paths::Paths;
+use crate::spec::ClusterSpec;
+use crate::spec::backup::{Destination, Place};
+use crate::state;
+
+/// The snapshots of the document's first destination; `None`: there is no `backup`.
+pub fn primary(spec: &ClusterSpec) -> Option<LocalStore> {
+    let first = spec.backup.as_ref()?.destinations.first()?;
+    local(spec, first)
+}
+
+/// The snapshots of a local destination.
+pub fn local(spec: &ClusterSpec, destination: &Destination) -> Option<LocalStore> {
+    match &destination.place {
+        Place::Local(path) => Some(LocalStore::at(Path::new(path.as_str()), &spec.name)),
+        Place::S3(_) => None,
+    }
+}
+
+/// A destination in the words of a command line.
+pub fn describe(destination: &Destination) -> String {
+    match &destination.place {
+        Place::Local(path) => path.to_string(),
+        Place::S3(it) if it.prefix.is_empty() => format!("s3://{}", it.bucket),
+        Place::S3(it) => format!("s3://{}/{}", it.bucket, it.prefix),
+    }
+}
+
+/// Local directories that snapshots were written to, so that an empty one is told from a new one.
+#[derive(Default, Serialize, Deserialize)]
+struct UsedFile {
+    paths: Vec<PathBuf>,
+}
+
+fn used_path(paths: &Paths) -> PathBuf {
+    paths.backup().join("used.json")
+}
+
+/// Makes a local destination ready to be written to.
+pub fn prepare(paths: &Paths, store: &LocalStore) -> Result<(), LocalError> {
+    state::create_private_dir(&paths.backup())?;
+    let mut used: UsedFile = state::load(&used_path(paths))?.unwrap_or_default();
+    // Below our own directory there is nothing to mount.
+    if store.path().starts_with(&paths.lib) {
+        state::create_private_dir(store.path())?;
+    }
+    let known = used.paths.iter().any(|it| it == store.path());
+    store.prepare(known)?;
+    if !known {
+        used.paths.push(store.path().to_owned());
+        state::save(&used_path(paths), &used)?;
+    }
+    Ok(())
+}
+
+/// The newest snapshot that is verified, of one of these clusters; of any where none is named.
+pub fn newest_verified<'a>(entries: &'a [Entry], clusters: &[String]) -> Option<&'a Entry> {
+    let proven = entries.iter().filter(|it| {
+        it.level() >= crate::retention::VERIFIED
+            && it
+                .manifest
+                .as_ref()
+                .is_ok_and(|it| clusters.is_empty() || clusters.contains(&it.cluster_id))
+    });
+    if !clusters.is_empty() {
+        return proven.max_by_key(|it| it.order());
+    }
+    // Of several clusters of the name, the one that lived last.
+    proven.max_by_key(|it| (it.order().1, it.order().0))
+}
+
+/// The lock on backups, for as long as it is held: one at a time takes, removes or restores.
+pub struct BackupLock {
+    _file: std::fs::File,
+}
+
+/// Takes the lock; `None`: another process holds it.
+pub fn lock(paths: &Paths) -> Result<Option<BackupLock>, state::StateError> {
+    use rustix::fs::{FlockOperation, flock};
+    state::create_private_dir(&paths.backup())?;
+    let path = paths.backup().join("lock");
+    let file = state::open_lock(&path).map_err(|source| state::StateError::Io {
+        what: "open",
+        path,
+        source,
+    })?;
+    let taken = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    Ok(taken.then_some(BackupLock { _file: file }))
+}

@@ -1,0 +1,88 @@
+//! Retention of one place: the listing goes through the core's fold.
+
+use super::local::Entry;
+use crate::clock;
+use crate::cluster::Timestamp;
+use crate::observed::Clock;
+use crate::retention::{self, Fate, Frozen, Kept, Retention};
+use crate::spec::backup::Keep;
+
+/// The fate of each snapshot of a listing, newest first. `clusters`: the ids that this cluster has
+/// and had (rule A1); without any nothing is ours.
+pub fn fates(keep: Keep, entries: &[Entry], clusters: &[String]) -> Vec<Fate> {
+    let mut fold = Retention::new(keep);
+    entries
+        .iter()
+        .map(|it| fold.next(&kept(it, clusters)))
+        .collect()
+}
+
+fn kept(entry: &Entry, clusters: &[String]) -> Kept {
+    let manifest = entry.manifest.as_ref().ok();
+    Kept {
+        ours: manifest.is_some_and(|it| clusters.contains(&it.cluster_id)),
+        on_demand: manifest.is_some_and(|it| it.class == super::manifest::Class::OnDemand),
+        level: entry.level(),
+        created: manifest.and_then(super::manifest::Manifest::created),
+        bytes: entry.size.unwrap_or(0),
+    }
+}
+
+/// Whether retention may run at all. `now`: the time, if it is trusted.
+pub fn frozen(
+    entries: &[Entry],
+    clusters: &[String],
+    now: Option<Timestamp>,
+    last_save_failed: bool,
+) -> Option<Frozen> {
+    let clock = if now.is_some() {
+        Clock::Trusted
+    } else {
+        Clock::Unsynchronised
+    };
+    let newest = entries
+        .iter()
+        .filter_map(|it| it.manifest.as_ref().ok())
+        .find(|it| clusters.contains(&it.cluster_id) && it.created.is_some());
+    let boot = clock::boot_id();
+    let since = newest
+        .filter(|it| it.boot_id == boot && !boot.is_empty())
+        .map(|it| clock::since_boot().as_secs().saturating_sub(it.since_boot));
+    let created = newest.and_then(super::manifest::Manifest::created);
+    retention::frozen(
+        clock,
+        now.unwrap_or(Timestamp(0)),
+        created,
+        since,
+        last_save_failed,
+    )
+}
+
+/// For people.
+pub fn words(frozen: Frozen) -> &'static str {
+    match frozen {
+        Frozen::LastSaveFailed => {
+            "the last snapshot could not be saved, so the ones before it are needed"
+        }
+        Frozen::ClockUntrusted => {
+            "the clock is not trusted, so nobody knows how old snapshots are; next: see preflight"
+        }
+        Frozen::ClockJumped => {
+            "the clock jumped by more than a day since the newest snapshot; next: take a new one with backup create, if the time is right"
+        }
+    }
+}
+
+/// Why a snapshot stays or goes, for people.
+pub fn fate_words(fate: Fate) -> &'static str {
+    match fate {
+        Fate::NotOurs => "of another cluster, or without a readable manifest: never touched",
+        Fate::OnDemand => "taken by a person: stays until a person removes it",
+        Fate::NewestVerified => "the newest verified one",
+        Fate::Last => "among the newest",
+        Fate::Period => "the newest of its hour, day or week",
+        Fate::Expired => "goes: older than what is kept",
+        Fate::OverBytes => "goes: newer ones take all of maxBytes",
+        Fate::Damaged => "goes: damaged, and a newer one is verified",
+    }
+}

@@ -1,0 +1,320 @@
+//! How well a snapshot is checked (rule B4): level 1 that its file is there with its size, 2 that
+//! each byte is the one that was written, 3 that the database in it is whole. Level 4, a trial
+//! restore, is [`super::trial`]'s.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use ring::digest::{Context, SHA256};
+use rustix::fs::Advice;
+
+use super::bolt::{self, BoltError, ReadAt, Summary};
+use super::frames::FrameReader;
+use super::manifest::Manifest;
+use super::{Phase, Progress};
+use crate::state::hex;
+
+/// What every level compares.
+const TRAILER: u64 = 32;
+/// Read at once.
+const BUFFER: usize = 256 * 1024;
+/// The first bytes of a zstd frame.
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// What is wrong with a snapshot.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// Level 1.
+    #[error("level 1: {} is not there", .0.display())]
+    Missing(PathBuf),
+    /// Level 1.
+    #[error("level 1: {} has {found} bytes, written were {expected}", path.display())]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that are there.
+        found: u64,
+        /// Bytes that were written.
+        expected: u64,
+    },
+    /// Level 2.
+    #[error("level 2: {} is not what was written: its sha256 differs", .0.display())]
+    Hash(PathBuf),
+    /// Level 3.
+    #[error("level 3: the database is damaged: {0}")]
+    Structure(#[from] BoltError),
+    /// Level 3.
+    #[error("level 3: {what} is {found}, the manifest says {expected}")]
+    Differs {
+        /// Of what.
+        what: &'static str,
+        /// In the database.
+        found: String,
+        /// In the manifest.
+        expected: String,
+    },
+    /// It could not be read.
+    #[error("failed to read {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// No snapshot, or none that can be read as it is.
+    #[error("{} {what}", path.display())]
+    NotASnapshot {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead, and what to do.
+        what: &'static str,
+    },
+}
+
+/// What was read of a file is read from the disk the next time.
+pub fn forget_cached(file: &File) {
+    let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
+}
+
+fn open(path: &Path) -> Result<File, VerifyError> {
+    let file = File::open(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => VerifyError::Missing(path.to_owned()),
+        _ => VerifyError::Io {
+            path: path.to_owned(),
+            source,
+        },
+    })?;
+    forget_cached(&file);
+    Ok(file)
+}
+
+/// Levels 1 to `level`, at most 3, of a snapshot with its manifest.
+pub fn verify(
+    path: &Path,
+    manifest: &Manifest,
+    level: u8,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), VerifyError> {
+    let file = open(path)?;
+    check_size(path, &file, manifest)?;
+    if level >= 2 {
+        check_hash(path, &file, manifest, progress)?;
+    }
+    if level >= 3 {
+        let summary = structure(path, file, manifest, progress)?;
+        let differs = |what, found: String, expected: String| {
+            (found != expected)
+                .then_some(VerifyError::Differs {
+                    what,
+                    found,
+                    expected,
+                })
+                .map_or(Ok(()), Err)
+        };
+        let hash = format!("{:08x}", summary.hash);
+        differs("the hash", hash, manifest.hash.clone())?;
+        let (found, said) = (summary.revision, manifest.revision.snapshot);
+        differs("the revision", found.to_string(), said.to_string())?;
+        let (found, said) = (summary.entries, manifest.entries);
+        differs("the number of entries", found.to_string(), said.to_string())?;
+    }
+    Ok(())
+}
+
+/// Levels 1 to 3 of a snapshot that was just written; what its manifest does not say yet.
+pub fn prove_new(
+    path: &Path,
+    manifest: &Manifest,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Summary, VerifyError> {
+    let file = open(path)?;
+    check_size(path, &file, manifest)?;
+    check_hash(path, &file, manifest, progress)?;
+    structure(path, file, manifest, progress)
+}
+
+fn check_size(path: &Path, file: &File, manifest: &Manifest) -> Result<(), VerifyError> {
+    let found = file.size();
+    if found == manifest.file.size {
+        return Ok(());
+    }
+    Err(VerifyError::Size {
+        path: path.to_owned(),
+        found,
+        expected: manifest.file.size,
+    })
+}
+
+fn check_hash(
+    path: &Path,
+    file: &File,
+    manifest: &Manifest,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), VerifyError> {
+    let failed = |source| VerifyError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let mut reader = file;
+    let mut sum = Context::new(&SHA256);
+    let mut buffer = vec![0; BUFFER];
+    let mut done = 0;
+    loop {
+        let count = reader.read(&mut buffer).map_err(failed)?;
+        if count == 0 {
+            break;
+        }
+        sum.update(&buffer[..count]);
+        done += count as u64;
+        progress(Progress {
+            phase: Phase::Hashing,
+            done,
+            total: manifest.file.size,
+        });
+    }
+    if hex(sum.finish().as_ref()) == manifest.file.sha256 {
+        return Ok(());
+    }
+    Err(VerifyError::Hash(path.to_owned()))
+}
+
+fn structure(
+    path: &Path,
+    file: File,
+    manifest: &Manifest,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Summary, VerifyError> {
+    let mut content = FrameReader::open(file).map_err(|source| VerifyError::Io {
+        path: path.to_owned(),
+        source,
+    })?;
+    let summary = walk(&mut content, progress)?;
+    let (found, said) = (content.size(), manifest.database.size + TRAILER);
+    if found != said || summary.size != manifest.database.size {
+        return Err(VerifyError::Differs {
+            what: "the size",
+            found: found.to_string(),
+            expected: said.to_string(),
+        });
+    }
+    Ok(summary)
+}
+
+fn walk(
+    content: &mut dyn ReadAt,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Summary, BoltError> {
+    let total = content.size();
+    bolt::walk(content, &mut |done| {
+        progress(Progress {
+            phase: Phase::Walking,
+            done,
+            total,
+        });
+    })
+}
+
+/// What a file without a manifest is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Examined {
+    /// What its database says.
+    pub summary: Summary,
+    /// It ends with etcd's checksum, which fits. A copy from a data directory has none (rule D37).
+    pub checksummed: bool,
+    /// It is packed as this operator packs.
+    pub packed: bool,
+}
+
+/// Opens the database in a file, packed or not.
+pub fn open_content(path: &Path) -> Result<(Box<dyn ReadAt>, bool), VerifyError> {
+    let not = |what| VerifyError::NotASnapshot {
+        path: path.to_owned(),
+        what,
+    };
+    let mut file = open(path)?;
+    let mut head = [0; 32];
+    if file.size() < head.len() as u64 || file.read_at(0, &mut head).is_err() {
+        return Err(not("is no snapshot: it is empty, or nearly so"));
+    }
+    if head[..4] == ZSTD {
+        let frames = FrameReader::open(file).map_err(|_| {
+            not("is packed by zstd, and not whole or not by this operator: unpack it with zstd -d first")
+        })?;
+        return Ok((Box::new(frames), true));
+    }
+    if head.starts_with(b"age-encryption.org/v1") {
+        return Err(not("is encrypted: name the identity file with --identity"));
+    }
+    if head.starts_with(b"PK\x03\x04") {
+        return Err(not("is a zip archive, as k3s compresses: unpack it first"));
+    }
+    if head[..2] == [0x1f, 0x8b] {
+        return Err(not("is packed by gzip: unpack it first"));
+    }
+    if head.starts_with(b"<") || head.starts_with(b"{") {
+        return Err(not("is text and no snapshot: was an error page saved?"));
+    }
+    Ok((Box::new(file), false))
+}
+
+/// Everything that can be said of a snapshot without a manifest, such as one of etcdctl or k3s.
+pub fn examine(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Examined, VerifyError> {
+    let (mut content, packed) = open_content(path)?;
+    let summary = walk(content.as_mut(), progress)?;
+    let size = content.size();
+    let checksummed = match size.checked_sub(summary.size) {
+        Some(TRAILER) => {
+            check_trailer(path, content.as_mut(), progress)?;
+            true
+        }
+        // etcd lets its file grow ahead of its pages; only a copy of it has a rest.
+        Some(rest) if rest % 512 == 0 => false,
+        _ => {
+            return Err(VerifyError::NotASnapshot {
+                path: path.to_owned(),
+                what: "has bytes after its database that are no checksum of etcd's",
+            });
+        }
+    };
+    Ok(Examined {
+        summary,
+        checksummed,
+        packed,
+    })
+}
+
+fn check_trailer(
+    path: &Path,
+    content: &mut dyn ReadAt,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), VerifyError> {
+    let failed = |source| VerifyError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let size = content.size() - TRAILER;
+    let mut sum = Context::new(&SHA256);
+    let mut buffer = vec![0; BUFFER];
+    let mut done = 0;
+    while done < size {
+        let count = usize::try_from(size - done).map_or(BUFFER, |it| it.min(BUFFER));
+        content.read_at(done, &mut buffer[..count]).map_err(failed)?;
+        sum.update(&buffer[..count]);
+        done += count as u64;
+        progress(Progress {
+            phase: Phase::Hashing,
+            done,
+            total: size,
+        });
+    }
+    let mut trailer = [0; TRAILER as usize];
+    content.read_at(size, &mut trailer).map_err(failed)?;
+    if sum.finish().as_ref() == trailer {
+        return Ok(());
+    }
+    Err(VerifyError::NotASnapshot {
+        path: path.to_owned(),
+        what: "is not what etcd sent: the checksum at its end differs",
+    })
+}

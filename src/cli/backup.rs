@@ -1,0 +1,443 @@
+//! `backup create|list|show|verify|prune` and `verify-snapshot`.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::print::{self, Output};
+use super::progress::Display;
+use super::{BackupCommand, Context, DONE, FAILED, Failure, HELD, Outcome, USAGE, runtime};
+use crate::agent::socket::{Request as Question, ask};
+use crate::backup::create::{self, Created};
+use crate::backup::local::{Entry, LocalStore};
+use crate::backup::manifest::{Class, Manifest, Verified};
+use crate::backup::name::SnapshotName;
+use crate::backup::place::{self, BackupLock};
+use crate::backup::{prune, verify};
+use crate::member::place as member_place;
+use crate::member::records;
+use crate::spec::ClusterSpec;
+use crate::tls::Certificates;
+
+/// One snapshot in one place.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    name: String,
+    destination: String,
+    #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
+    cluster_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created: Option<String>,
+    revision: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries: Option<u64>,
+    /// Bytes of the stored file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    /// Bytes of the database in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    database_size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<Class>,
+    /// The highest level of verification that it passed.
+    level: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+fn row(entry: &Entry, destination: &str) -> Row {
+    let manifest = entry.manifest.as_ref().ok();
+    let problem = match &entry.manifest {
+        Err(why) => Some(why.clone()),
+        Ok(it) => match entry.size {
+            None => Some("its file is not there".to_owned()),
+            Some(size) if size != it.file.size => Some(format!(
+                "its file has {size} bytes, written were {}",
+                it.file.size
+            )),
+            Some(_) if it.verified.level == 0 => Some("it was found damaged".to_owned()),
+            Some(_) => None,
+        },
+    };
+    Row {
+        name: entry.name.to_string(),
+        destination: destination.to_owned(),
+        cluster_id: manifest.map(|it| it.cluster_id.clone()),
+        created: manifest.and_then(|it| it.created.clone()),
+        revision: entry.name.revision,
+        entries: manifest.map(|it| it.entries),
+        size: entry.size,
+        database_size: manifest.map(|it| it.database.size),
+        class: manifest.map(|it| it.class),
+        level: entry.level(),
+        verified_at: manifest.and_then(|it| it.verified.at.clone()),
+        problem,
+    }
+}
+
+/// A size for people.
+pub(super) fn bytes(count: u64) -> String {
+    match count {
+        0..1024 => format!("{count} B"),
+        1024..1_048_576 => format!("{:.1} KiB", count as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", count as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", count as f64 / 1_073_741_824.0),
+    }
+}
+
+fn print_rows(rows: &[Row]) -> std::io::Result<()> {
+    let dash = || "-".to_owned();
+    let header = [
+        "NAME", "CREATED", "REVISION", "SIZE", "DATABASE", "LEVEL", "CLASS", "PLACE",
+    ];
+    let mut table = vec![header.map(str::to_owned)];
+    for it in rows {
+        let level = match &it.problem {
+            Some(why) => format!("{} ({why})", it.level),
+            None => it.level.to_string(),
+        };
+        table.push([
+            it.name.clone(),
+            it.created.clone().unwrap_or_else(dash),
+            it.revision.to_string(),
+            it.size.map_or_else(dash, bytes),
+            it.database_size.map_or_else(dash, bytes),
+            level,
+            match it.class {
+                Some(Class::Scheduled) => "scheduled".to_owned(),
+                Some(Class::OnDemand) => "on demand".to_owned(),
+                None => dash(),
+            },
+            it.destination.clone(),
+        ]);
+    }
+    print::table(&table)
+}
+
+/// The document and its first destination.
+pub(super) fn primary(context: &Context) -> Result<(ClusterSpec, LocalStore), Failure> {
+    let spec = context.document()?;
+    let store = place::primary(&spec).ok_or_else(|| {
+        let text = format!(
+            "{}: spec.backup is not there: say where snapshots go, such as backup: {{destinations: [{{local: {{path: /mnt/backup}}}}]}}",
+            context.config.display()
+        );
+        Failure::new(USAGE, text)
+    })?;
+    Ok((spec, store))
+}
+
+/// One at a time takes, removes or restores.
+pub(super) fn lock(context: &Context) -> Result<BackupLock, Failure> {
+    place::lock(&context.paths)?.ok_or_else(|| {
+        let text = "another backup or restore is under way: try again when it has ended";
+        Failure::new(HELD, text)
+    })
+}
+
+pub(super) fn backup(context: &Context, command: &BackupCommand) -> Outcome {
+    match command {
+        BackupCommand::Create(it) => create(context, it.output),
+        BackupCommand::List(it) => list(context, it.output),
+        BackupCommand::Show { name, output } => show(context, name, *output),
+        BackupCommand::Verify {
+            name,
+            level,
+            output,
+        } => verify(context, name.as_deref(), *level, *output),
+        BackupCommand::Prune { dry_run, output } => prune(context, *dry_run, *output),
+    }
+}
+
+fn create(context: &Context, output: Output) -> Outcome {
+    #[derive(Serialize)]
+    struct Answer {
+        result: &'static str,
+        snapshot: Row,
+    }
+    let (spec, store) = primary(context)?;
+    let _lock = lock(context)?;
+    place::prepare(&context.paths, &store)?;
+    let member = member_place::resolve(&context.paths, &spec);
+    let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
+    let identity = identity.ok_or_else(|| {
+        let text = "there is no cluster here yet: start etcd-operator agent first";
+        Failure::new(FAILED, text)
+    })?;
+    let entries = store.list()?;
+    let request = create::Request {
+        url: &member.client_url,
+        files: &Certificates::at(context.paths.tls()).operator_files(),
+        cluster: &spec.name,
+        member: &identity.member,
+        store: &store,
+        class: Class::OnDemand,
+        now: trusted_now(context),
+        entries: &entries,
+    };
+    let runtime = runtime()?;
+    let mut display = Display::new();
+    let created = runtime.block_on(create::create(&request, &mut |it| display.show(it)))?;
+    drop(display);
+    // The agent sees it, and copies it.
+    let _ = runtime.block_on(ask(&context.paths.socket(), &Question::Status));
+    let (result, manifest) = match created {
+        Created::Saved(it) => ("saved", it),
+        Created::Unchanged(it) => ("unchanged", it),
+    };
+    let entry = entry(&manifest)?;
+    let row = row(&entry, &store.path().display().to_string());
+    if output == Output::Table {
+        if result == "unchanged" {
+            print::text("nothing was written to etcd since this snapshot:\n")?;
+        }
+        print_rows(&[row])?;
+    } else {
+        let answer = Answer {
+            result,
+            snapshot: row,
+        };
+        print::value(output, &answer)?;
+    }
+    Ok(DONE)
+}
+
+fn entry(manifest: &Manifest) -> Result<Entry, Failure> {
+    Ok(Entry {
+        name: manifest.name.parse::<SnapshotName>()?,
+        manifest: Ok(manifest.clone()),
+        size: Some(manifest.file.size),
+    })
+}
+
+/// The time, if it is trusted.
+pub(super) fn trusted_now(context: &Context) -> Option<crate::cluster::Timestamp> {
+    use crate::clock;
+    let now = clock::now();
+    let newest = clock::newest_known(Path::new("/nonexistent"), None);
+    let kernel = crate::systemd::runs(&context.paths) && clock::kernel_synchronised();
+    let clock = clock::trust(&context.paths, now, newest, kernel);
+    (clock == crate::observed::Clock::Trusted).then_some(now)
+}
+
+fn list(context: &Context, output: Output) -> Outcome {
+    let (_, store) = primary(context)?;
+    let destination = store.path().display().to_string();
+    let entries = store.list()?;
+    let rows: Vec<Row> = entries.iter().map(|it| row(it, &destination)).collect();
+    if output == Output::Table {
+        print_rows(&rows)?;
+    } else {
+        print::value(output, &rows)?;
+    }
+    Ok(DONE)
+}
+
+/// The snapshot that a person means.
+pub(super) fn find(store: &LocalStore, name: &str) -> Result<Entry, Failure> {
+    let entries = store.list()?;
+    let found = match name {
+        "latest" => entries.into_iter().find(|it| it.level() >= 3),
+        name => entries.into_iter().find(|it| it.name.to_string() == name),
+    };
+    found.ok_or_else(|| {
+        let text = format!(
+            "there is no snapshot {name} in {}: see etcd-operator backup list",
+            store.path().display()
+        );
+        Failure::new(FAILED, text)
+    })
+}
+
+fn show(context: &Context, name: &str, output: Output) -> Outcome {
+    let (_, store) = primary(context)?;
+    let entry = find(&store, name)?;
+    let manifest = entry
+        .manifest
+        .map_err(|why| Failure::new(FAILED, format!("{}: {why}", entry.name)))?;
+    let output = if output == Output::Table {
+        Output::Yaml
+    } else {
+        output
+    };
+    print::value(output, &manifest)?;
+    Ok(DONE)
+}
+
+/// What a check of one snapshot brought.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Checked {
+    name: String,
+    destination: String,
+    /// The level that was asked for, if it passed; 0 if not.
+    level: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+fn verify(context: &Context, name: Option<&str>, level: u8, output: Output) -> Outcome {
+    let (_, store) = primary(context)?;
+    let _lock = lock(context)?;
+    let entries = match name {
+        Some(name) => vec![find(&store, name)?],
+        None => store.list()?,
+    };
+    let mut checked = Vec::new();
+    for entry in entries {
+        let mut display = Display::new();
+        let problem = check(&store, &entry, level, context, &mut display);
+        checked.push(Checked {
+            name: entry.name.to_string(),
+            destination: store.path().display().to_string(),
+            level: if problem.is_none() { level } else { 0 },
+            problem,
+        });
+    }
+    let damaged = checked.iter().any(|it| it.problem.is_some());
+    if output == Output::Table {
+        let mut table = vec![["NAME", "LEVEL", "RESULT"].map(str::to_owned)];
+        for it in checked {
+            let result = it.problem.unwrap_or_else(|| "verified".to_owned());
+            table.push([it.name, it.level.to_string(), result]);
+        }
+        print::table(&table)?;
+    } else {
+        print::value(output, &checked)?;
+    }
+    Ok(if damaged { FAILED } else { DONE })
+}
+
+/// Checks one and writes down what was found; what is wrong with it.
+fn check(
+    store: &LocalStore,
+    entry: &Entry,
+    level: u8,
+    context: &Context,
+    display: &mut Display,
+) -> Option<String> {
+    let manifest = match &entry.manifest {
+        Ok(manifest) => manifest,
+        Err(why) => return Some(why.clone()),
+    };
+    let path = store.snapshot(&entry.name);
+    let problem = verify::verify(&path, manifest, level, &mut |it| display.show(it)).err();
+    let found = if problem.is_some() { 0 } else { level };
+    let known = manifest.verified.level;
+    if found == 0 && known != 0 || found >= known {
+        let at = trusted_now(context).map(crate::api::status::rfc3339);
+        let verified = Verified { level: found, at };
+        let updated = Manifest {
+            verified,
+            ..manifest.clone()
+        };
+        if let Err(error) = store.update(&entry.name, &updated) {
+            eprintln!("etcd-operator: warning: what was found is not written down: {error}");
+        }
+    }
+    problem.map(|it| it.to_string())
+}
+
+fn prune(context: &Context, dry_run: bool, output: Output) -> Outcome {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Pruned {
+        name: String,
+        destination: String,
+        fate: &'static str,
+        removed: bool,
+    }
+    let (spec, store) = primary(context)?;
+    let _lock = lock(context)?;
+    let member = member_place::resolve(&context.paths, &spec);
+    let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
+    let clusters = identity.map(|it| it.clusters()).unwrap_or_default();
+    let entries = store.list()?;
+    let Some(keep) = spec.backup.as_ref().and_then(|it| it.destinations.first()) else {
+        return Ok(DONE);
+    };
+    let fates = prune::fates(keep.keep, &entries, &clusters);
+    let now = trusted_now(context);
+    if let (false, Some(why)) = (dry_run, prune::frozen(&entries, &clusters, now, false)) {
+        let text = format!("nothing was removed: {}", prune::words(why));
+        return Err(Failure::new(HELD, text));
+    }
+    let mut rows = Vec::new();
+    for (entry, fate) in entries.iter().zip(fates) {
+        let removed = fate.removes() && !dry_run;
+        if removed {
+            store.remove(&entry.name)?;
+        }
+        rows.push(Pruned {
+            name: entry.name.to_string(),
+            destination: store.path().display().to_string(),
+            fate: prune::fate_words(fate),
+            removed,
+        });
+    }
+    if output == Output::Table {
+        let mut table = vec![["NAME", "", "WHY"].map(str::to_owned)];
+        for it in rows {
+            let goes = it.fate.starts_with("goes");
+            let what = match (it.removed, goes) {
+                (true, _) => "removed",
+                (false, true) => "would be removed",
+                (false, false) => "stays",
+            };
+            table.push([it.name, what.to_owned(), it.fate.to_owned()]);
+        }
+        print::table(&table)?;
+    } else {
+        print::value(output, &rows)?;
+    }
+    Ok(DONE)
+}
+
+/// A file alone: what `etcdutl snapshot status` says, after a check of every page.
+pub(super) fn verify_snapshot(file: &Path, output: Output) -> Outcome {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Answer {
+        hash: String,
+        revision: i64,
+        total_keys: u64,
+        total_size: u64,
+        checksummed: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cluster_version: Option<String>,
+    }
+    let mut display = Display::new();
+    let examined = verify::examine(file, &mut |it| display.show(it))?;
+    drop(display);
+    let it = &examined.summary;
+    let answer = Answer {
+        hash: format!("{:08x}", it.hash),
+        revision: it.revision,
+        total_keys: it.entries,
+        total_size: it.size,
+        checksummed: examined.checksummed,
+        cluster_version: it.cluster_version.clone(),
+    };
+    if output == Output::Table {
+        let header = ["HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "CHECKSUM"];
+        let row = [
+            answer.hash,
+            it.revision.to_string(),
+            it.entries.to_string(),
+            bytes(it.size),
+            if examined.checksummed {
+                "fits"
+            } else {
+                "none: a copy from a data directory"
+            }
+            .to_owned(),
+        ];
+        print::table(&[header.map(str::to_owned), row])?;
+    } else {
+        print::value(output, &answer)?;
+    }
+    Ok(DONE)
+}

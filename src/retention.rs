@@ -1,0 +1,321 @@
+//! Which snapshots stay: a fold over the listing of one place, newest first, of any length.
+//!
+//! It knows no file and no clock, and keeps a few numbers, whatever the length. Rules A1-A3, B6, G5.
+
+use crate::cluster::Timestamp;
+use crate::observed::Clock;
+use crate::spec::backup::Keep;
+
+/// A jump of the clock by more than this many seconds freezes retention until a person confirms
+/// (rule G5).
+pub const JUMP_SECONDS: i64 = 86_400;
+/// The level from which on a snapshot counts as verified.
+pub const VERIFIED: u8 = 3;
+
+/// What retention sees of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// It is of this cluster, by the id in its manifest.
+    pub ours: bool,
+    /// A person asked for it: it stays until a person removes it (rule A2).
+    pub on_demand: bool,
+    /// The level that it is known to have; 0: damaged, incomplete or unknown.
+    pub level: u8,
+    /// When it was taken, by a trusted clock.
+    pub created: Option<Timestamp>,
+    /// Of its file.
+    pub bytes: u64,
+}
+
+/// What happens to a snapshot, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Of another cluster, or nothing is known of it: never touched.
+    NotOurs,
+    /// Asked for by a person.
+    OnDemand,
+    /// The newest one that is verified.
+    NewestVerified,
+    /// Among the newest ones.
+    Last,
+    /// The newest of an hour, a day or a week.
+    Period,
+    /// Neither among the newest nor the newest of a period that is kept.
+    Expired,
+    /// The bytes that may be taken are taken by newer ones.
+    OverBytes,
+    /// It does not verify, and newer ones that do are there.
+    Damaged,
+}
+
+impl Fate {
+    /// Whether it goes.
+    pub fn removes(self) -> bool {
+        matches!(self, Fate::Expired | Fate::OverBytes | Fate::Damaged)
+    }
+}
+
+/// Why nothing is removed at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frozen {
+    /// The newest snapshot could not be saved (rule A3).
+    LastSaveFailed,
+    /// The clock is not trusted.
+    ClockUntrusted,
+    /// The clock says a time more than a day before the newest snapshot's.
+    ClockJumped,
+}
+
+/// Whether retention may run. `newest`: when the newest snapshot of this cluster was taken;
+/// `since`: seconds that passed since then by a clock that does not jump, where that is known.
+pub fn frozen(
+    clock: Clock,
+    now: Timestamp,
+    newest: Option<Timestamp>,
+    since: Option<u64>,
+    last_save_failed: bool,
+) -> Option<Frozen> {
+    if last_save_failed {
+        return Some(Frozen::LastSaveFailed);
+    }
+    if clock != Clock::Trusted {
+        return Some(Frozen::ClockUntrusted);
+    }
+    let newest = newest?;
+    let passed = now.seconds_since(newest);
+    let jumped = match since {
+        Some(since) => {
+            let since = i64::try_from(since).unwrap_or(i64::MAX);
+            passed.saturating_sub(since).saturating_abs() > JUMP_SECONDS
+        }
+        None => passed < -JUMP_SECONDS,
+    };
+    jumped.then_some(Frozen::ClockJumped)
+}
+
+/// The state of the fold.
+#[derive(Clone, Debug)]
+pub struct Retention {
+    keep: Keep,
+    last: u32,
+    periods: [Period; 3],
+    bytes: u64,
+    verified: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Period {
+    seconds: i64,
+    left: u32,
+    newest: Option<i64>,
+}
+
+impl Period {
+    /// Whether this is the newest of a further period.
+    fn begins(&mut self, created: Timestamp) -> bool {
+        let number = created.0.div_euclid(self.seconds);
+        if self.left == 0 || self.newest.is_some_and(|it| number >= it) {
+            return false;
+        }
+        self.left -= 1;
+        self.newest = Some(number);
+        true
+    }
+}
+
+impl Retention {
+    /// Before the newest snapshot.
+    pub fn new(keep: Keep) -> Self {
+        let period = |seconds, left| Period {
+            seconds,
+            left,
+            newest: None,
+        };
+        Retention {
+            keep,
+            last: 0,
+            periods: [
+                period(3600, keep.hourly),
+                period(86_400, keep.daily),
+                period(7 * 86_400, keep.weekly),
+            ],
+            bytes: 0,
+            verified: false,
+        }
+    }
+
+    /// The fate of the next older snapshot.
+    pub fn next(&mut self, it: &Kept) -> Fate {
+        if !it.ours {
+            return Fate::NotOurs;
+        }
+        let verified = it.level >= VERIFIED;
+        let newest_verified = verified && !self.verified;
+        self.verified |= verified;
+        let fate = self.judge(it, verified, newest_verified);
+        if !fate.removes() {
+            self.bytes = self.bytes.saturating_add(it.bytes);
+        }
+        fate
+    }
+
+    fn judge(&mut self, it: &Kept, verified: bool, newest_verified: bool) -> Fate {
+        if it.on_demand {
+            return Fate::OnDemand;
+        }
+        if !verified {
+            // As long as none is proven, nothing is the worse one.
+            return if self.verified {
+                Fate::Damaged
+            } else {
+                Fate::Last
+            };
+        }
+        // Each rule sees each snapshot: a period's newest is used up by it, whatever else keeps it.
+        let period = it.created.is_some_and(|created| {
+            self.periods
+                .iter_mut()
+                .fold(false, |any, period| period.begins(created) || any)
+        });
+        self.last = self.last.saturating_add(1);
+        if newest_verified {
+            return Fate::NewestVerified;
+        }
+        let fate = if self.last <= self.keep.last {
+            Fate::Last
+        } else if period {
+            Fate::Period
+        } else {
+            return Fate::Expired;
+        };
+        match self.keep.max_bytes {
+            Some(most) if self.bytes.saturating_add(it.bytes) > most => Fate::OverBytes,
+            _ => fate,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEEP: Keep = Keep {
+        last: 2,
+        hourly: 0,
+        daily: 3,
+        weekly: 0,
+        max_bytes: None,
+    };
+
+    fn kept(hours_ago: i64) -> Kept {
+        Kept {
+            ours: true,
+            on_demand: false,
+            level: 3,
+            created: Some(Timestamp(2_000_000_000 - hours_ago * 3600)),
+            bytes: 10,
+        }
+    }
+
+    fn fates(keep: Keep, listing: &[Kept]) -> Vec<Fate> {
+        let mut fold = Retention::new(keep);
+        listing.iter().map(|it| fold.next(it)).collect()
+    }
+
+    #[test]
+    fn the_newest_ones_and_the_newest_of_each_day_stay() {
+        // 2_000_000_000 is 03:33 in the morning.
+        let listing: Vec<Kept> = [0, 1, 2, 4, 5, 30, 31, 60, 100].map(kept).to_vec();
+        assert_eq!(
+            fates(KEEP, &listing),
+            [
+                Fate::NewestVerified,
+                Fate::Last,
+                Fate::Expired,
+                Fate::Period,
+                Fate::Expired,
+                Fate::Expired,
+                Fate::Period,
+                Fate::Expired,
+                Fate::Expired,
+            ]
+            .map(|it| it)
+        );
+    }
+
+    /// Listings of up to five snapshots of every kind, against every policy of small numbers.
+    #[test]
+    fn every_small_listing_keeps_what_must_stay() {
+        let kinds: Vec<Kept> = [true, false]
+            .into_iter()
+            .flat_map(|ours| [true, false].map(|on_demand| (ours, on_demand)))
+            .flat_map(|it| [0, 2, 3, 4].map(|level| (it, level)))
+            .flat_map(|(it, level)| [None, Some(Timestamp(0))].map(|at| (it, level, at)))
+            .map(|((ours, on_demand), level, created)| Kept {
+                ours,
+                on_demand,
+                level,
+                created,
+                bytes: 10,
+            })
+            .collect();
+        let mut seen = 0_u64;
+        let mut listings: Vec<Vec<usize>> = vec![vec![]];
+        for _ in 0..3 {
+            listings = listings
+                .iter()
+                .flat_map(|it| {
+                    (0..kinds.len()).map(|kind| it.iter().copied().chain([kind]).collect())
+                })
+                .collect();
+            for listing in &listings {
+                for (last, daily, max_bytes) in [(1, 0, None), (0, 1, None), (2, 1, Some(0)), (9, 9, Some(25))] {
+                    let keep = Keep { last, daily, max_bytes, ..KEEP };
+                    let all: Vec<Kept> = (0_i64..).zip(listing).map(|(age, it)| Kept {
+                        created: kinds[*it].created.map(|_| kept(age * 20).created.unwrap()),
+                        ..kinds[*it]
+                    }).collect();
+                    let fates = fates(keep, &all);
+                    seen += 1;
+                    let newest = all.iter().position(|it| it.ours && it.level >= VERIFIED);
+                    for (index, (it, fate)) in all.iter().zip(&fates).enumerate() {
+                        let stays = !it.ours || it.on_demand || Some(index) == newest;
+                        assert!(!(stays && fate.removes()), "{all:?} {fates:?}");
+                    }
+                    let any = all.iter().any(|it| it.ours && it.level >= VERIFIED);
+                    assert!(any || !fates.iter().any(|it| it.removes()), "none is proven: {all:?}");
+                }
+            }
+        }
+        println!("{seen} listings");
+    }
+
+    #[test]
+    fn no_more_bytes_than_asked_for_stay_but_for_the_newest_verified() {
+        let keep = Keep { last: 9, max_bytes: Some(25), ..KEEP };
+        let listing = [kept(0), kept(1), kept(2)];
+        let expected = [Fate::NewestVerified, Fate::Last, Fate::OverBytes];
+        assert_eq!(fates(keep, &listing), expected);
+        let large = Kept { bytes: 99, ..kept(0) };
+        let expected = [Fate::NewestVerified, Fate::OverBytes, Fate::OverBytes];
+        assert_eq!(fates(keep, &[large, kept(1), kept(2)]), expected);
+    }
+
+    #[test]
+    fn an_untrusted_clock_a_jump_or_a_failed_save_freezes() {
+        let now = Timestamp(2_000_000_000);
+        let day = JUMP_SECONDS;
+        let at = |ago: i64| Some(Timestamp(now.0 - ago));
+        let trusted = |newest, since| frozen(Clock::Trusted, now, newest, since, false);
+        assert_eq!(trusted(at(0), None), None);
+        assert_eq!(trusted(None, None), None);
+        assert_eq!(trusted(at(100 * day), None), None, "the box was off");
+        assert_eq!(trusted(at(-day - 1), None), Some(Frozen::ClockJumped));
+        assert_eq!(trusted(at(day + 61), Some(60)), Some(Frozen::ClockJumped));
+        assert_eq!(trusted(at(day), Some(60)), None);
+        let untrusted = frozen(Clock::Unsynchronised, now, at(0), None, false);
+        assert_eq!(untrusted, Some(Frozen::ClockUntrusted));
+        let failed = frozen(Clock::Trusted, now, at(0), None, true);
+        assert_eq!(failed, Some(Frozen::LastSaveFailed));
+    }
+}

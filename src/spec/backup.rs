@@ -1,0 +1,112 @@
+//! `spec.backup` and `spec.bootstrap`, after the parser.
+
+use super::Address;
+
+/// Places for snapshots.
+pub const DESTINATIONS_MAX: usize = 4;
+/// Public keys of one destination.
+pub const RECIPIENTS_MAX: usize = 8;
+
+/// A path, a URL, a prefix.
+pub type Text = heapless::String<256>;
+
+/// Snapshots: when, where to, how well proven.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backup {
+    /// `None`: only when a person asks.
+    pub trigger: Option<Trigger>,
+    /// The first is local: there they are taken and proven, and from there copied to the others.
+    pub destinations: heapless::Vec<Destination, DESTINATIONS_MAX>,
+    /// 3, or 4 for a trial restore too.
+    pub verify_level: u8,
+    /// Seconds between two further checks of what is kept.
+    pub verify_every: Option<u64>,
+}
+
+/// When snapshots are taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// So many seconds after the last one; needs no clock.
+    Every(u64),
+    /// Five fields of cron, in UTC; waits for a trusted clock.
+    Schedule(heapless::String<64>),
+}
+
+/// A place for snapshots, and which of them stay there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// Where.
+    pub place: Place,
+    /// Which stay.
+    pub keep: Keep,
+}
+
+/// Where snapshots lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A directory of the host.
+    Local(Text),
+    /// A bucket of an S3-compatible store.
+    S3(S3),
+}
+
+/// A bucket of an S3-compatible store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct S3 {
+    /// It is never created.
+    pub bucket: heapless::String<63>,
+    /// The beginning of every key; empty: none.
+    pub prefix: Text,
+    /// `None`: Amazon's.
+    pub endpoint: Option<Text>,
+    /// `None`: `us-east-1`.
+    pub region: Option<heapless::String<64>>,
+    /// The bucket in the path instead of the host name.
+    pub path_style: bool,
+    /// Further CAs.
+    pub ca_file: Option<Text>,
+    /// A file with the access keys.
+    pub credentials: Option<Text>,
+    /// Bytes in a second.
+    pub bandwidth: Option<u64>,
+    /// Public keys of age; empty: not encrypted.
+    pub recipients: heapless::Vec<heapless::String<128>, RECIPIENTS_MAX>,
+}
+
+/// Which snapshots stay: whatever any of these keeps, within the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// The newest so many.
+    pub last: u32,
+    /// The newest of each of so many hours, days and weeks that have one.
+    pub hourly: u32,
+    /// Days.
+    pub daily: u32,
+    /// Weeks.
+    pub weekly: u32,
+    /// No more bytes than these, but for the newest verified one.
+    pub max_bytes: Option<u64>,
+}
+
+impl Keep {
+    /// Where the document says nothing: two weeks and a month in outline, in the room of some
+    /// fifteen snapshots.
+    pub const DEFAULT: Keep = Keep {
+        last: 5,
+        hourly: 0,
+        daily: 7,
+        weekly: 4,
+        max_bytes: None,
+    };
+}
+
+/// Where the data of a new cluster comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The newest verified snapshot of this cluster's name.
+    Latest,
+    /// The snapshot of this name.
+    Named(Address),
+    /// A file of the host.
+    File(Text),
+}
