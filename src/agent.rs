@@ -4,10 +4,12 @@
 //! The loop here only waits: for time, for the process' end, for a signal, for a question.
 
 mod apply;
+mod backup;
 pub mod driver;
 mod notify;
 mod observe;
 mod publish;
+mod restore;
 pub mod socket;
 pub mod unit;
 
@@ -86,6 +88,9 @@ pub enum AgentError {
         /// Its id.
         pid: u32,
     },
+    /// A restore.
+    #[error(transparent)]
+    Restore(#[from] crate::backup::restore::RestoreError),
     /// A step is no longer allowed by what a second look shows.
     #[error("a step is not taken after a second look: {0}")]
     NoPermit(Hold),
@@ -115,6 +120,7 @@ pub struct Agent {
     driver: HostDriver,
     certificates: Certificates,
     memory: Memory,
+    work: backup::Work,
     telemetry: Option<Arc<crate::telemetry::Metrics>>,
 }
 
@@ -212,6 +218,7 @@ impl Agent {
             driver,
             certificates: Certificates::at(paths.tls()),
             memory: Memory::default(),
+            work: backup::Work::default(),
             telemetry,
         }
     }
@@ -228,6 +235,20 @@ impl Agent {
                 self.log_once(&text);
                 self.memory.failed = Some(crate::cluster::detail(format_args!("{text}")));
                 Duration::from_secs(1)
+            }
+        }
+    }
+
+    /// Passes until the restore that was asked for has ended: what a command does where no agent runs.
+    pub async fn end_restore(&mut self, spec: &ClusterSpec) {
+        self.memory.generation = 1;
+        while self.paths.restore().exists() {
+            let wait = self.pass(spec).await;
+            let bell = self.work.bell.clone();
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                _ = self.driver.changed() => {}
+                () = bell.notified() => {}
             }
         }
     }
@@ -308,9 +329,11 @@ pub async fn run(
     loop {
         let wait = agent.pass(&spec).await;
         service_manager.passed(agent.memory.published.as_ref());
+        let bell = agent.work.bell.clone();
         let wake = tokio::select! {
             () = tokio::time::sleep(wait) => Wake::Time,
             changed = agent.driver.changed() => Wake::Process(changed),
+            () = bell.notified() => Wake::Time,
             _ = terminate.recv() => Wake::End,
             _ = interrupt.recv() => Wake::End,
             _ = hangup.recv() => Wake::Reload,
@@ -327,6 +350,7 @@ pub async fn run(
             Wake::Reload => {
                 // A person asks for another try: what was counted against etcd is forgotten.
                 starts::forget(paths);
+                agent.forget_failed_restore();
                 match document::read(config) {
                     Ok(read) => {
                         tracing::info!(changed = read != spec, "document read again");

@@ -9,6 +9,7 @@
 //! the core. Memory does not grow with the database.
 
 pub mod bolt;
+pub mod copy;
 pub mod create;
 pub mod frames;
 pub mod local;
@@ -16,8 +17,27 @@ pub mod manifest;
 pub mod name;
 pub mod place;
 pub mod prune;
+pub mod restore;
 pub mod schedule;
+pub mod source;
 pub mod verify;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+/// A new file for this user alone. Whatever an interrupted attempt left there is replaced.
+fn new_file(path: &Path) -> io::Result<File> {
+    let _ = std::fs::remove_file(path);
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    crate::state::inherit_owner_open(&file, path)?;
+    Ok(file)
+}
 
 /// What long work is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ mod owner;
 mod preflight;
 mod print;
 mod progress;
+mod restore;
 mod show;
 mod unit;
 
@@ -102,6 +103,11 @@ enum Command {
     /// Snapshots: taken, listed, proven, removed
     #[command(subcommand)]
     Backup(BackupCommand),
+    /// Puts a snapshot's data in place of the member's; what is there now is kept aside
+    #[command(
+        after_help = "The snapshot is proven and new data made of it while etcd still runs; then etcd is stopped for\nthe exchange. If it does not serve the new data, the old data comes back. Revisions jump by\n1,000,000,000, so that clients with a cache notice.\n\nExample:\n  etcd-operator restore --dry-run\n  etcd-operator restore --from ./snapshot.db --yes"
+    )]
+    Restore(RestoreArgs),
     /// Checks a snapshot file page by page, whoever made it
     #[command(
         after_help = "Prints what etcdutl snapshot status prints, in constant memory and without mapping the file.\nTakes files of this operator, etcdctl and k3s.\n\nExample:\n  etcd-operator verify-snapshot ./snapshot.db"
@@ -229,6 +235,22 @@ enum CertsCommand {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
+}
+
+#[derive(Debug, Args)]
+struct RestoreArgs {
+    /// latest (the newest verified one), the name of a snapshot, or a file
+    #[arg(long, value_name = "SNAPSHOT", default_value = "latest")]
+    from: String,
+    /// Only says what would be done, and what would be lost
+    #[arg(long)]
+    dry_run: bool,
+    /// Does it without asking
+    #[arg(long)]
+    yes: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
 }
 
 #[derive(Debug, Subcommand)]
@@ -368,6 +390,10 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Backup(it) => {
             protect_process();
             backup::backup(&context, it)
+        }
+        Command::Restore(it) => {
+            protect_process();
+            restore::restore(&context, it)
         }
         Command::VerifySnapshot { file, output } => backup::verify_snapshot(file, *output),
         Command::Crd => {

@@ -16,6 +16,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{FdFlags, fcntl_setfd};
 
+use crate::backup::restore::RestoreRecord;
 use crate::clock;
 use crate::cluster::detail;
 use crate::etcd::store;
@@ -154,7 +155,8 @@ fn start(paths: &Paths, keeper: Keeper) -> Result<std::convert::Infallible, Guar
         .map_err(|_| GuardError::NoLaunchRecord)?;
     let lock = take_lock(paths)?;
     let certificates = ensure_certificates(paths, &launch);
-    let gathered = facts::gather(paths, &launch, version, certificates, false);
+    let mut gathered = facts::gather(paths, &launch, version, certificates, false);
+    gathered.facts.restoring = RestoreRecord::load(paths)?.is_some_and(|it| it.holds_the_data());
     let start = start::verdict(&gathered.facts).map_err(GuardError::Refused)?;
     let data = records::data_dir(&launch.storage_dir);
     if start == Start::SetAsideThenGo {

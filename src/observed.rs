@@ -23,6 +23,10 @@ pub struct Observed {
     pub failed: Option<Detail>,
     /// The box itself, where this process runs on it.
     pub host: Option<HostFacts>,
+    /// Snapshots.
+    pub backups: Backups,
+    /// A restore that was asked for and has not ended.
+    pub restoring: Option<Restoring>,
     /// The members that this process runs: its own host's, or its pods.
     pub instances: heapless::Vec<Instance, MEMBERS_MAX>,
 }
@@ -105,6 +109,89 @@ pub struct Regain {
     pub attempts: u32,
     /// Seconds since then.
     pub seconds: u64,
+}
+
+/// Snapshots, as far as they are known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Backups {
+    /// Seconds until the document asks for the next one; `None`: it does not, or its schedule waits
+    /// for a trusted clock.
+    pub due_in: Option<u64>,
+    /// Snapshots are being worked on.
+    pub busy: bool,
+    /// The newest one of this cluster in the first destination.
+    pub last: Option<SnapshotSeen>,
+    /// The newest one that is verified.
+    pub verified: Option<SnapshotSeen>,
+    /// How many there are, and their bytes.
+    pub kept: (u32, u64),
+    /// The last attempt failed.
+    pub failed: Option<BackupFailure>,
+    /// Seconds until another attempt.
+    pub retry_in: u64,
+    /// How many wait to be copied to another destination, and their bytes.
+    pub queued: (u32, u64),
+    /// The last copy failed.
+    pub copy_failed: Option<BackupFailure>,
+    /// It is time to copy.
+    pub copy_due: bool,
+    /// It is time to check again what is kept.
+    pub check_due: bool,
+    /// The last restore that nobody but the document asked for failed.
+    pub restore_failed: Option<Detail>,
+}
+
+/// A snapshot that was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotSeen {
+    /// The last revision in it.
+    pub revision: i64,
+    /// When it was taken, by a trusted clock.
+    pub created: Option<Timestamp>,
+    /// The level of verification that it reached.
+    pub level: u8,
+    /// Of its file.
+    pub bytes: u64,
+}
+
+/// Why something about snapshots failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupFailure {
+    /// One CamelCase word.
+    pub reason: &'static str,
+    /// For people.
+    pub why: Detail,
+}
+
+/// A restore under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restoring {
+    /// Where it is.
+    pub phase: RestorePhase,
+    /// Its job runs in this process.
+    pub busy: bool,
+}
+
+impl Restoring {
+    /// The data is being exchanged: nobody may start etcd.
+    pub fn holds_the_data(self) -> bool {
+        matches!(self.phase, RestorePhase::Swapping | RestorePhase::Undoing)
+    }
+}
+
+/// Where a restore is; what each phase means stands in the module of restores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestorePhase {
+    /// Nothing was touched yet.
+    Requested,
+    /// The new data lies beside the old.
+    Prepared,
+    /// The new data takes the old one's place.
+    Swapping,
+    /// etcd starts on the new data.
+    Starting,
+    /// The old data comes back.
+    Undoing,
 }
 
 /// A member's process.

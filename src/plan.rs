@@ -4,16 +4,20 @@
 //! [`membership`]. It knows neither Kubernetes nor systemd: the homes differ in
 //! [`Observed::authority`] and in what fills the [`Instance`]s.
 
+pub mod backup;
 pub mod certificate;
 mod membership;
 pub mod permit;
+pub mod restore;
 pub mod space;
 mod words;
 
 use core::time::Duration;
 
-use crate::cluster::{ClusterId, MemberId, MemberName, MemberSet};
-use crate::observed::{Instance, Membership, Observed, Pairs, Process, Reading, Writing};
+use crate::cluster::{ClusterId, Detail, MemberId, MemberName, MemberSet};
+use crate::observed::{
+    Instance, Membership, Observed, Pairs, Process, Reading, RestorePhase, Writing,
+};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Refusal, Start, Writable};
 use crate::version::{Class, Version, classify};
@@ -90,6 +94,34 @@ pub enum Upkeep {
     RecordServed,
     /// Compact, defragment and, once space was regained, disarm the alarm (rule D28).
     RegainSpace(Permit),
+    /// The time for a snapshot has come and nothing was written since the last one: so much is noted
+    /// in memory (rule B5).
+    SkipSnapshot,
+    /// A snapshot is taken and proven, what the document no longer keeps goes, the rest is copied.
+    TakeSnapshot,
+    /// What waits is copied to the other destinations.
+    CopySnapshots,
+    /// What is kept is checked again.
+    CheckSnapshots,
+    /// The document asks for a restore: of a new cluster, or of damaged data.
+    RequestRestore(Asked),
+    /// The snapshot is proven and new data made of it, beside the old.
+    PrepareRestore,
+    /// etcd ends if it runs, and the new data takes the place of the old, which is kept.
+    SwapRestored(Option<Permit>),
+    /// etcd serves the new data: the restore has ended.
+    FinishRestore,
+    /// etcd does not serve the new data: the old data comes back.
+    UndoRestore(Option<Permit>),
+}
+
+/// Why the document asks for a restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// `spec.bootstrap`, where no cluster was ever born.
+    Bootstrap,
+    /// `spec.recovery.singleMember: restoreLatestVerified`.
+    Recovery,
 }
 
 /// Why nothing more is done. Each has a reason, words and a next step.
@@ -139,6 +171,10 @@ pub enum Hold {
     AuthorityDamaged,
     /// Members disagree on the data. Never disarmed without evidence (rule A8).
     Corrupt,
+    /// A restore is under way: nothing else is done.
+    Restoring(RestorePhase),
+    /// The document asks for the data of a snapshot, and it could not be restored.
+    RestoreFailed(Detail),
 }
 
 /// Exactly one for each specification and observation.
@@ -170,6 +206,9 @@ pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
             upkeep,
             requeue_after: REQUEUE_CONVERGED,
         };
+    }
+    if let Some(restoring) = observed.restoring {
+        return restore::plan(spec, observed, restoring);
     }
     let mut hold = None;
     for instance in &observed.instances {
@@ -238,7 +277,17 @@ fn start_steps(
 ) -> Result<(), Hold> {
     let facts = &instance.facts;
     let version = version_to_start(spec, instance)?;
-    let start = start::verdict(facts).map_err(Hold::Start)?;
+    let unborn = facts.identity.is_none() && facts.marker.is_none();
+    let start = match start::verdict(facts) {
+        Ok(start) => start,
+        Err(refusal) if spec.restore_when_damaged && restore::is_damage(&refusal) => {
+            return restore_steps(observed, Asked::Recovery, steps);
+        }
+        Err(refusal) => return Err(Hold::Start(refusal)),
+    };
+    if unborn && spec.bootstrap.is_some() {
+        return restore_steps(observed, Asked::Bootstrap, steps);
+    }
     match (&facts.identity, &facts.marker) {
         (Some(_), _) => {}
         (None, Some(_)) => steps.push(Upkeep::AdoptIdentity),
@@ -260,6 +309,16 @@ fn start_steps(
     steps.push(Upkeep::Start(start));
     client_steps(instance, steps);
     certificates
+}
+
+/// The document asks for a snapshot's data. Where that failed, nothing else is tried in its place: a
+/// store that cannot be reached or is empty is no new cluster (rule B7).
+fn restore_steps(observed: &Observed, asked: Asked, steps: &mut Steps<'_>) -> Result<(), Hold> {
+    if let Some(why) = &observed.backups.restore_failed {
+        return Err(Hold::RestoreFailed(why.clone()));
+    }
+    steps.push(Upkeep::RequestRestore(asked));
+    Ok(())
 }
 
 /// New leaves are picked up at the next handshake: they need no permit (rule D38).
@@ -372,6 +431,9 @@ fn running_steps(
         }
     }
     restart_steps(spec, observed, instance, steps)?;
+    if let Some(step) = backup::step(spec, observed, instance) {
+        steps.push(step);
+    }
     certificates
 }
 
@@ -448,7 +510,10 @@ fn requeue_after(
             && upkeep.iter().any(|it| {
                 matches!(
                     it,
-                    Upkeep::Start(_) | Upkeep::Restart(_) | Upkeep::ProbeWrite
+                    Upkeep::Start(_)
+                        | Upkeep::Restart(_)
+                        | Upkeep::ProbeWrite
+                        | Upkeep::RequestRestore(_)
                 )
             }) =>
         {
@@ -471,7 +536,8 @@ fn requeue_after(
             | Hold::NoVersion
             | Hold::VersionLosesData(..)
             | Hold::VersionUnsupported(_)
-            | Hold::UpgradeNotSupportedYet { .. },
+            | Hold::UpgradeNotSupportedYet { .. }
+            | Hold::RestoreFailed(_),
         ) => REQUEUE_CONVERGED,
         _ => REQUEUE_PROGRESSING,
     }

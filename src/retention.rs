@@ -269,12 +269,25 @@ mod tests {
                 })
                 .collect();
             for listing in &listings {
-                for (last, daily, max_bytes) in [(1, 0, None), (0, 1, None), (2, 1, Some(0)), (9, 9, Some(25))] {
-                    let keep = Keep { last, daily, max_bytes, ..KEEP };
-                    let all: Vec<Kept> = (0_i64..).zip(listing).map(|(age, it)| Kept {
-                        created: kinds[*it].created.map(|_| kept(age * 20).created.unwrap()),
-                        ..kinds[*it]
-                    }).collect();
+                for (last, daily, max_bytes) in [
+                    (1, 0, None),
+                    (0, 1, None),
+                    (2, 1, Some(0)),
+                    (9, 9, Some(25)),
+                ] {
+                    let keep = Keep {
+                        last,
+                        daily,
+                        max_bytes,
+                        ..KEEP
+                    };
+                    let all: Vec<Kept> = (0_i64..)
+                        .zip(listing)
+                        .map(|(age, it)| Kept {
+                            created: kinds[*it].created.map(|_| kept(age * 20).created.unwrap()),
+                            ..kinds[*it]
+                        })
+                        .collect();
                     let fates = fates(keep, &all);
                     seen += 1;
                     let newest = all.iter().position(|it| it.ours && it.level >= VERIFIED);
@@ -283,7 +296,10 @@ mod tests {
                         assert!(!(stays && fate.removes()), "{all:?} {fates:?}");
                     }
                     let any = all.iter().any(|it| it.ours && it.level >= VERIFIED);
-                    assert!(any || !fates.iter().any(|it| it.removes()), "none is proven: {all:?}");
+                    assert!(
+                        any || !fates.iter().any(|it| it.removes()),
+                        "none is proven: {all:?}"
+                    );
                 }
             }
         }
@@ -292,11 +308,18 @@ mod tests {
 
     #[test]
     fn no_more_bytes_than_asked_for_stay_but_for_the_newest_verified() {
-        let keep = Keep { last: 9, max_bytes: Some(25), ..KEEP };
+        let keep = Keep {
+            last: 9,
+            max_bytes: Some(25),
+            ..KEEP
+        };
         let listing = [kept(0), kept(1), kept(2)];
         let expected = [Fate::NewestVerified, Fate::Last, Fate::OverBytes];
         assert_eq!(fates(keep, &listing), expected);
-        let large = Kept { bytes: 99, ..kept(0) };
+        let large = Kept {
+            bytes: 99,
+            ..kept(0)
+        };
         let expected = [Fate::NewestVerified, Fate::OverBytes, Fate::OverBytes];
         assert_eq!(fates(keep, &[large, kept(1), kept(2)]), expected);
     }

@@ -200,6 +200,8 @@ pub struct Facts {
     pub cluster: ClusterName,
     /// The document's size is 0.
     pub hibernates: bool,
+    /// A restore is changing the data right now.
+    pub restoring: bool,
     /// A record that cannot be read: what it says is unknown, which is not the same as nothing.
     pub unreadable: Option<Detail>,
     /// The version to be started.
@@ -243,6 +245,8 @@ pub enum Start {
 pub enum Refusal {
     /// The document's size is 0, and somebody else than the operator asked for a start.
     Hibernates,
+    /// A restore is changing the data.
+    Restoring,
     /// A record of the member cannot be read.
     RecordUnreadable(Detail),
     /// The store has no etcd of this version.
@@ -317,6 +321,7 @@ impl Refusal {
             | Refusal::LogShorterThanSeen { .. } => false,
             // Below a mount point that is not mounted yet lies what the system was booted from.
             Refusal::FilesystemUnsafe(_)
+            | Refusal::Restoring
             | Refusal::FilesystemReadOnly
             | Refusal::FilesystemStalled
             | Refusal::StorageMissing
@@ -334,6 +339,9 @@ impl Refusal {
 pub fn verdict(facts: &Facts) -> Result<Start, Refusal> {
     if facts.hibernates {
         return Err(Refusal::Hibernates);
+    }
+    if facts.restoring {
+        return Err(Refusal::Restoring);
     }
     check_surroundings(facts)?;
     let start = check_data(facts)?;

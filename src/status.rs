@@ -6,10 +6,11 @@
 use crate::cluster::{Detail, Role, Timestamp, detail};
 use crate::host::{self, HostFacts};
 use crate::observed::{
-    Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading, Writing,
+    Backups, Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading, Writing,
 };
-use crate::plan::{Hold, Plan, STARTING_SECONDS, certificate};
+use crate::plan::{Hold, Plan, STARTING_SECONDS, backup as plan_backup, certificate};
 use crate::spec::ClusterSpec;
+use crate::spec::backup::Trigger;
 use crate::start::Writable;
 use crate::version::{Class, classify};
 
@@ -86,6 +87,8 @@ pub struct Status {
     pub hold: Option<Hold>,
     /// The earliest end of a leaf in use, and whether it is provisional.
     pub certificates: Option<(Timestamp, bool)>,
+    /// Snapshots, where the document configures any.
+    pub backups: Option<Backups>,
 }
 
 impl Status {
@@ -127,12 +130,7 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
             available(spec, observed, hold.as_ref()),
             progressing(plan, hold.as_ref(), instance),
             degraded(observed, hold.as_ref()),
-            Condition {
-                kind: Kind::BackupHealthy,
-                verdict: Verdict::Unknown,
-                reason: "NotConfigured",
-                message: detail(format_args!("the document configures no backup")),
-            },
+            backup_healthy(spec, observed),
             certificates_valid(observed),
             clock_trusted(observed.clock),
             host_healthy(observed.host.as_ref()),
@@ -148,6 +146,7 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
             let made = !matches!(it.certificates.pairs, Pairs::Missing | Pairs::Broken);
             made.then_some((it.certificates.not_after, it.certificates.provisional))
         }),
+        backups: spec.backup.is_some().then(|| observed.backups.clone()),
     }
 }
 
@@ -455,6 +454,53 @@ fn clock_trusted(clock: Clock) -> Condition {
                 "the clock is behind a time already seen; renewals by date wait"
             )),
         ),
+    }
+}
+
+/// Snapshots are taken, proven and copied as the document asks.
+fn backup_healthy(spec: &ClusterSpec, observed: &Observed) -> Condition {
+    let told = |verdict, reason, message| condition(Kind::BackupHealthy, verdict, reason, message);
+    let no = |reason, message| told(Verdict::False, reason, message);
+    let Some(backup) = &spec.backup else {
+        let message = detail(format_args!("the document configures no backup"));
+        return told(Verdict::Unknown, "NotConfigured", message);
+    };
+    let backups = &observed.backups;
+    if let Some(failed) = &backups.failed {
+        return no(failed.reason, failed.why.clone());
+    }
+    if let (Some(last), Some(instance)) = (&backups.last, observed.instances.first())
+        && plan_backup::is_behind(observed, instance)
+    {
+        let revision = instance.service.details.map_or(0, |it| it.revision);
+        let message = detail(format_args!(
+            "etcd is at revision {revision} and the newest snapshot at {}: acknowledged writes are gone; no snapshot is taken, so that none is pushed out; next: restore",
+            last.revision
+        ));
+        return no("RevisionBehindBackups", message);
+    }
+    if let Some(failed) = &backups.copy_failed {
+        return no(failed.reason, failed.why.clone());
+    }
+    let waits = matches!(backup.trigger, Some(Trigger::Schedule(_))) && backups.due_in.is_none();
+    if waits && observed.clock != Clock::Trusted {
+        let message = detail(format_args!(
+            "the schedule waits for a trusted clock; next: use interval, which needs none"
+        ));
+        return no("ScheduleWaitsForClock", message);
+    }
+    match &backups.verified {
+        Some(it) => {
+            let message = detail(format_args!(
+                "revision {} is verified up to level {}",
+                it.revision, it.level
+            ));
+            told(Verdict::True, "Verified", message)
+        }
+        None => {
+            let message = detail(format_args!("there is no verified snapshot yet"));
+            told(Verdict::Unknown, "NoSnapshotYet", message)
+        }
     }
 }
 

@@ -9,8 +9,8 @@ use etcd_operator::cluster::{
 };
 use etcd_operator::document;
 use etcd_operator::observed::{
-    Alarms, Authority, Certificates, Clock, Details, Instance, Membership, Observed, Pairs,
-    Process, Proposals, Reading, Service, Writing,
+    Alarms, Authority, Backups, Certificates, Clock, Details, Instance, Membership, Observed,
+    Pairs, Process, Proposals, Reading, Service, Writing,
 };
 use etcd_operator::plan::plan;
 use etcd_operator::spec::ClusterSpec;
@@ -55,6 +55,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
         facts: Facts {
             cluster: identity.cluster.clone(),
             hibernates: false,
+            restoring: false,
             unreadable: None,
             version: VERSION,
             unsafe_filesystem_allowed: false,
@@ -137,6 +138,8 @@ fn observed(spec: &ClusterSpec, members: usize) -> Observed {
         membership: Membership::Known(set),
         failed: None,
         host: None,
+        backups: Backups::default(),
+        restoring: None,
         instances,
     }
 }

@@ -46,7 +46,7 @@ impl Agent {
         place: &HostPlace,
         step: &Upkeep,
     ) -> Result<(), AgentError> {
-        if !matches!(step, Upkeep::ProbeWrite) {
+        if !matches!(step, Upkeep::ProbeWrite | Upkeep::SkipSnapshot) {
             self.log_once(&step.describe());
         }
         match step {
@@ -77,11 +77,32 @@ impl Agent {
                 self.permitted(observed, *permit)?;
                 self.regain_space(observed).await
             }
+            Upkeep::SkipSnapshot => self.skip_snapshot(observed.now),
+            Upkeep::TakeSnapshot => self.take_snapshot(spec, place, trusted(observed)),
+            Upkeep::CopySnapshots => {
+                self.copy_snapshots(spec, place, trusted(observed));
+                Ok(())
+            }
+            Upkeep::CheckSnapshots => {
+                self.check_snapshots(spec, place, trusted(observed));
+                Ok(())
+            }
+            Upkeep::RequestRestore(asked) => self.request_restore(spec, place, *asked),
+            Upkeep::PrepareRestore => self.prepare_restore(spec, place),
+            Upkeep::SwapRestored(permit) => {
+                self.swap_restored(spec, observed, place, *permit).await
+            }
+            Upkeep::FinishRestore => self.finish_restore(place),
+            Upkeep::UndoRestore(permit) => self.undo_restore(spec, observed, place, *permit).await,
         }
     }
 
     /// The second half of the pair: the permit is asked for again right before the act.
-    fn permitted(&mut self, observed: &Observed, permit: Permit) -> Result<(), AgentError> {
+    pub(super) fn permitted(
+        &mut self,
+        observed: &Observed,
+        permit: Permit,
+    ) -> Result<(), AgentError> {
         let instance = observed.instances.first();
         let member = instance
             .and_then(|it| it.service.details)
@@ -118,13 +139,8 @@ impl Agent {
         Ok(())
     }
 
-    fn latch_identity(
-        &self,
-        spec: &ClusterSpec,
-        place: &HostPlace,
-        version: Version,
-        quota: u64,
-    ) -> Result<(), AgentError> {
+    /// A word that no other cluster of this name has: etcd derives the cluster's id from it.
+    pub(super) fn new_token(&self, spec: &ClusterSpec) -> Result<String, AgentError> {
         let mut random = [0_u8; 8];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut random).map_err(
             |_| AgentError::Etcd {
@@ -132,21 +148,40 @@ impl Agent {
                 why: "the kernel gave no random bytes".to_owned(),
             },
         )?;
-        let file = IdentityFile {
+        Ok(format!("{}-{}", spec.name, state::hex(&random)))
+    }
+
+    pub(super) fn identity_at_birth(
+        &self,
+        spec: &ClusterSpec,
+        version: Version,
+        quota: u64,
+    ) -> Result<IdentityFile, AgentError> {
+        Ok(IdentityFile {
             cluster: spec.name.to_string(),
             member: spec
                 .members
                 .first()
                 .map(ToString::to_string)
                 .unwrap_or_default(),
-            token: format!("{}-{}", spec.name, state::hex(&random)),
+            token: self.new_token(spec)?,
             version: version.to_string(),
             quota,
             machine_id: facts::machine_id(&self.paths),
             cluster_id: None,
             member_id: None,
             former_ids: Vec::new(),
-        };
+        })
+    }
+
+    fn latch_identity(
+        &self,
+        spec: &ClusterSpec,
+        place: &HostPlace,
+        version: Version,
+        quota: u64,
+    ) -> Result<(), AgentError> {
+        let file = self.identity_at_birth(spec, version, quota)?;
         if !place.storage_named {
             state::create_private_dir(&place.storage_dir)?;
         }
@@ -157,7 +192,7 @@ impl Agent {
         )?)
     }
 
-    fn mint_certificates(
+    pub(super) fn mint_certificates(
         &self,
         spec: &ClusterSpec,
         observed: &Observed,
@@ -197,7 +232,7 @@ impl Agent {
     }
 
     /// Writes what the guard needs for a start.
-    fn prepare(&self, spec: &ClusterSpec, place: &HostPlace) -> Result<(), AgentError> {
+    pub(super) fn prepare(&self, spec: &ClusterSpec, place: &HostPlace) -> Result<(), AgentError> {
         let (identity, _) = records::load_identities(&self.paths, &place.storage_dir)?;
         let unborn = || AgentError::Etcd {
             what: "start etcd",
@@ -353,12 +388,18 @@ impl Agent {
         let file = SeenFile {
             cluster_id: details.cluster.to_string(),
             raft_index: details.raft_index,
+            revision: Some(details.revision),
             boot_id: clock::boot_id(),
         };
         if state::save_volatile(&self.paths.seen(), &file).is_ok() {
             self.memory.seen = Some(details.raft_index);
         }
     }
+}
+
+/// The time, where it is trusted.
+fn trusted(observed: &Observed) -> Option<crate::cluster::Timestamp> {
+    (observed.clock == Clock::Trusted).then_some(observed.now)
 }
 
 /// Lines that are not repeated.

@@ -14,7 +14,7 @@ use crate::member::records::{self, RefusalFile};
 use crate::member::starts;
 use crate::observed::{
     Authority, Certificates, Clock, Instance, Membership, Observed, Pairs, Process, Proposals,
-    Reading, Regain, Service, Writing,
+    Reading, Regain, Restoring, Service, Writing,
 };
 use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN};
 use crate::start::{CertificatesUsable, Facts, Writable};
@@ -46,9 +46,13 @@ impl Agent {
         let newest_installed = store::newest_supported(&self.paths.store());
         let version = self.version(spec, &place, newest_installed);
         let launch = place.launch(spec, version);
+        let restoring = self.restoring();
         let Gathered {
-            facts, identity, ..
+            mut facts,
+            identity,
+            ..
         } = facts::gather(&self.paths, &launch, version, usable, running);
+        facts.restoring = restoring.is_some_and(Restoring::holds_the_data);
         let machine_changed = identity.as_ref().is_some_and(|it| {
             let own = facts::machine_id(&self.paths);
             !own.is_empty() && !it.machine_id.is_empty() && it.machine_id != own
@@ -86,6 +90,7 @@ impl Agent {
             regain,
         };
         let host = self.host(&place, instance.facts.writable);
+        let backups = self.backups(spec, &place, clock, now);
         let mut instances = heapless::Vec::new();
         let _ = instances.push(instance);
         Observed {
@@ -95,6 +100,8 @@ impl Agent {
             membership,
             failed: self.memory.failed.clone(),
             host: Some(host),
+            backups,
+            restoring,
             instances,
         }
     }
@@ -235,7 +242,7 @@ impl Agent {
 }
 
 /// Rule D27: a quarter of the free disk, at most 2 GiB.
-fn quota_at_birth(place: &HostPlace) -> u64 {
+pub(super) fn quota_at_birth(place: &HostPlace) -> u64 {
     let free = disk::free_bytes(&place.storage_dir).unwrap_or(QUOTA_DEFAULT * 4);
     (free / 4).clamp(QUOTA_MIN, QUOTA_DEFAULT)
 }

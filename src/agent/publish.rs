@@ -198,6 +198,9 @@ fn differs(one: &Report, other: &Report) -> bool {
         it.status.confirmed_until = None;
         it.status.revision = None;
         it.status.database = None;
+        if let Some(backups) = &mut it.status.backups {
+            backups.next_seconds = None;
+        }
         it
     };
     strip(one) != strip(other)

@@ -32,7 +32,8 @@ pub const REGION: &str = r"^[A-Za-z0-9-]+$";
 /// A public key of age.
 pub const RECIPIENT: &str = r"^age1[02-9ac-hj-np-z]{58}$";
 /// `latest`, the name of a snapshot, or a file.
-pub const SNAPSHOT_SOURCE: &str = r"^(latest|[a-z0-9]([A-Za-z0-9-]*[a-z0-9])?|(/[A-Za-z0-9_+@=:,-][A-Za-z0-9._+@=:,-]*)+)$";
+pub const SNAPSHOT_SOURCE: &str =
+    r"^(latest|[a-z0-9]([A-Za-z0-9-]*[a-z0-9])?|(/[A-Za-z0-9_+@=:,-][A-Za-z0-9._+@=:,-]*)+)$";
 
 /// A format: its pattern, its check and how a message names it.
 pub struct Format {
@@ -213,19 +214,25 @@ fn is_endpoint(text: &str) -> bool {
 }
 
 fn is_region(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|it| it.is_ascii_alphanumeric() || it == b'-')
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|it| it.is_ascii_alphanumeric() || it == b'-')
 }
 
 fn is_recipient(text: &str) -> bool {
     // The characters of bech32.
-    let bech32 = |it: u8| (it.is_ascii_lowercase() || it.is_ascii_digit()) && !b"1bio".contains(&it);
+    let bech32 =
+        |it: u8| (it.is_ascii_lowercase() || it.is_ascii_digit()) && !b"1bio".contains(&it);
     text.strip_prefix("age1")
         .is_some_and(|it| it.len() == 58 && it.bytes().all(bech32))
 }
 
 fn is_snapshot_source(text: &str) -> bool {
     let edge = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit();
-    let name = text.bytes().all(|it| it.is_ascii_alphanumeric() || it == b'-')
+    let name = text
+        .bytes()
+        .all(|it| it.is_ascii_alphanumeric() || it == b'-')
         && text.bytes().next().is_some_and(edge)
         && text.bytes().next_back().is_some_and(edge);
     name || is_absolute_path(text)

@@ -47,9 +47,50 @@ pub struct EtcdClusterStatus {
     /// Leaf certificates in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificates: Option<CertificatesStatus>,
+    /// Snapshots, where the document configures any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backups: Option<BackupsStatus>,
     /// The generation of the document that this speaks of.
     #[serde(default)]
     pub observed_generation: i64,
+}
+
+/// Snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupsStatus {
+    /// The newest one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<SnapshotStatus>,
+    /// The newest one that is verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_verified: Option<SnapshotStatus>,
+    /// Seconds until the document asks for the next one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_seconds: Option<u64>,
+    /// How many there are in the first destination.
+    pub count: u32,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How many wait to be copied to another destination.
+    pub queued: u32,
+    /// Their bytes.
+    pub queued_bytes: u64,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotStatus {
+    /// The last revision in it.
+    pub revision: i64,
+    /// When it was taken; left out where the clock was not trusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<String>,
+    /// The level of verification that it reached.
+    pub level: u8,
+    /// Of its file, in bytes.
+    pub size: u64,
 }
 
 /// One member.
@@ -194,8 +235,26 @@ pub fn to_wire(
                 earliest_expiry: rfc3339(end),
                 provisional,
             }),
+        backups: status.backups.as_ref().map(|it| BackupsStatus {
+            last: it.last.map(snapshot_to_wire),
+            last_verified: it.verified.map(snapshot_to_wire),
+            next_seconds: it.due_in,
+            count: it.kept.0,
+            bytes: it.kept.1,
+            queued: it.queued.0,
+            queued_bytes: it.queued.1,
+        }),
         observed_generation: generation,
         confirmed_until: now,
+    }
+}
+
+fn snapshot_to_wire(it: crate::observed::SnapshotSeen) -> SnapshotStatus {
+    SnapshotStatus {
+        revision: it.revision,
+        created: it.created.map(rfc3339),
+        level: it.level,
+        size: it.bytes,
     }
 }
 

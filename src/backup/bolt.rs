@@ -111,10 +111,7 @@ const NO_FREE_LIST: u64 = u64::MAX;
 ///
 /// # Errors
 /// [`BoltError`] at the first thing that is wrong.
-pub fn walk(
-    source: &mut dyn ReadAt,
-    progress: &mut dyn FnMut(u64),
-) -> Result<Summary, BoltError> {
+pub fn walk(source: &mut dyn ReadAt, progress: &mut dyn FnMut(u64)) -> Result<Summary, BoltError> {
     let meta = page::read_meta(source)?;
     let size = meta.pages.saturating_mul(meta.page_size);
     if source.size() < size {
@@ -365,7 +362,10 @@ impl Walk<'_> {
             let id = level.items[index].page;
             let header = self.load(id)?;
             if !header.is_branch() {
-                return Err(damaged(id, "neither branch nor leaf, or a leaf beside branches"));
+                return Err(damaged(
+                    id,
+                    "neither branch nor leaf, or a leaf beside branches",
+                ));
             }
             let (low, high) = level.bounds(index);
             let part = &mut parts[index - from];
@@ -401,7 +401,10 @@ impl Walk<'_> {
             let id = level.items[index].page;
             let header = self.load(id)?;
             if !header.is_leaf() {
-                return Err(damaged(id, "neither leaf nor branch, or a branch beside leaves"));
+                return Err(damaged(
+                    id,
+                    "neither leaf nor branch, or a branch beside leaves",
+                ));
             }
             if header.count == 0 && level.items.len() > 1 {
                 return Err(damaged(id, "it is empty"));

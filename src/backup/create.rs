@@ -1,9 +1,8 @@
 //! Takes a snapshot: from etcd's stream through hash and zstd into a file that becomes visible once
 //! it is proven (rules B1-B3).
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -277,7 +276,7 @@ async fn receive(
         path: part.to_owned(),
         source,
     };
-    let mut file = new_file(part).map_err(failed)?;
+    let mut file = super::new_file(part).map_err(failed)?;
     let mut packed = Packed {
         file: &mut file,
         sum: Context::new(&SHA256),
@@ -324,17 +323,6 @@ async fn receive(
         database,
         file: file_facts,
     })
-}
-
-fn new_file(path: &Path) -> io::Result<File> {
-    let _ = std::fs::remove_file(path);
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
-    state::inherit_owner_open(&file, path)?;
-    Ok(file)
 }
 
 /// The file, its hash and its length.
@@ -390,7 +378,10 @@ impl Trailed {
     fn finish(self) -> Result<(u64, String), CreateError> {
         let found = self.sum.finish();
         if self.total % 512 != TRAILER as u64 {
-            let why = format!("{} bytes arrived, which is no whole number of pages", self.total);
+            let why = format!(
+                "{} bytes arrived, which is no whole number of pages",
+                self.total
+            );
             return Err(CreateError::NotWhole(why));
         }
         if found.as_ref() != self.tail.as_slice() {

@@ -145,11 +145,10 @@ impl<R: ReadAt> FrameReader<R> {
         let table_bytes = count * ENTRY;
         let table_at = footer_at.checked_sub(table_bytes + SKIP_HEADER);
         let table_at = table_at.ok_or(invalid("its table is longer than the file"))?;
-        let mut table = vec![0; usize::try_from(table_bytes + SKIP_HEADER).map_err(io::Error::other)?];
+        let mut table =
+            vec![0; usize::try_from(table_bytes + SKIP_HEADER).map_err(io::Error::other)?];
         source.read_at(table_at, &mut table)?;
-        if u32_at(&table, 0) != SKIPPABLE
-            || u64::from(u32_at(&table, 4)) != table_bytes + FOOTER
-        {
+        if u32_at(&table, 0) != SKIPPABLE || u64::from(u32_at(&table, 4)) != table_bytes + FOOTER {
             return Err(invalid("its table of frames is damaged"));
         }
         let mut frames = Vec::with_capacity(usize::try_from(count).map_err(io::Error::other)?);
@@ -169,7 +168,9 @@ impl<R: ReadAt> FrameReader<R> {
             at += u64::from(unpacked);
         }
         if packed_at != table_at {
-            return Err(invalid("its table of frames does not account for every byte"));
+            return Err(invalid(
+                "its table of frames does not account for every byte",
+            ));
         }
         Ok(FrameReader {
             source,
@@ -240,7 +241,8 @@ impl<R: ReadAt> ReadAt for FrameReader<R> {
         while !buffer.is_empty() {
             let index = self.frames.partition_point(|it| it.at <= offset);
             let index = index.checked_sub(1).ok_or(io::ErrorKind::UnexpectedEof)?;
-            let inside = usize::try_from(offset - self.frames[index].at).map_err(io::Error::other)?;
+            let inside =
+                usize::try_from(offset - self.frames[index].at).map_err(io::Error::other)?;
             let content = self.frame(index)?;
             let rest = content.get(inside..).unwrap_or_default();
             let count = rest.len().min(buffer.len());
@@ -309,7 +311,10 @@ mod tests {
             Ok(buffer)
         };
         assert_eq!(whole(&file).unwrap(), content);
-        for index in (0..file.len()).step_by(211).chain(file.len() - 40..file.len()) {
+        for index in (0..file.len())
+            .step_by(211)
+            .chain(file.len() - 40..file.len())
+        {
             let mut changed = file.clone();
             changed[index] ^= 0x40;
             assert!(whole(&changed).is_err(), "byte {index} changed");

@@ -144,7 +144,12 @@ impl LocalStore {
     }
 
     /// Makes a verified, synced snapshot visible: the file first, then its manifest.
-    pub fn commit(&self, part: &Path, name: &SnapshotName, it: &Manifest) -> Result<(), LocalError> {
+    pub fn commit(
+        &self,
+        part: &Path,
+        name: &SnapshotName,
+        it: &Manifest,
+    ) -> Result<(), LocalError> {
         let manifest = self.manifest_path(name);
         let mut manifest_part = manifest.clone().into_os_string();
         manifest_part.push(PART);

@@ -120,7 +120,9 @@ pub enum ManifestError {
     #[error("the manifest is damaged")]
     Damaged,
     /// A newer version of this operator wrote it.
-    #[error("the manifest was written by a newer version of this operator (format {0}, known is {FORMAT})")]
+    #[error(
+        "the manifest was written by a newer version of this operator (format {0}, known is {FORMAT})"
+    )]
     Newer(u32),
     /// It stands beside another snapshot.
     #[error("the manifest is that of {0}")]
@@ -228,7 +230,13 @@ mod tests {
         let bytes = it.encode();
         let read = Manifest::decode(&bytes, name).unwrap();
         assert_eq!(read.created(), Some(Timestamp(1_795_266_900)));
-        assert_eq!(Manifest { checksum: String::new(), ..read.clone() }, it);
+        assert_eq!(
+            Manifest {
+                checksum: String::new(),
+                ..read.clone()
+            },
+            it
+        );
         // White space between the fields carries nothing.
         for index in 0..bytes.len() {
             for change in [Some(bytes[index] ^ 1), None] {
@@ -244,8 +252,13 @@ mod tests {
                 }
             }
         }
-        let newer = String::from_utf8(bytes.clone()).unwrap().replace("\"format\": 1", "\"format\": 2");
-        assert_eq!(Manifest::decode(newer.as_bytes(), name), Err(ManifestError::Newer(2)));
+        let newer = String::from_utf8(bytes.clone())
+            .unwrap()
+            .replace("\"format\": 1", "\"format\": 2");
+        assert_eq!(
+            Manifest::decode(newer.as_bytes(), name),
+            Err(ManifestError::Newer(2))
+        );
         let other = Manifest::decode(&bytes, "shop-0-20261121T131500Z-r12-0000000b");
         assert_eq!(other, Err(ManifestError::OfAnother(name.to_owned())));
     }

@@ -48,11 +48,15 @@ impl fmt::Display for SnapshotName {
         write!(f, "{}-", self.member)?;
         match self.when {
             When::At(timestamp) => {
-                let it = OffsetDateTime::from_unix_timestamp(timestamp.0).map_err(|_| fmt::Error)?;
+                let it =
+                    OffsetDateTime::from_unix_timestamp(timestamp.0).map_err(|_| fmt::Error)?;
                 let (year, month, day) = it.to_calendar_date();
                 let (hour, minute, second) = it.to_hms();
                 let month = u8::from(month);
-                write!(f, "{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")?;
+                write!(
+                    f,
+                    "{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z"
+                )?;
             }
             When::Boot(boot) => write!(f, "boot{boot:016x}")?,
         }
@@ -99,7 +103,9 @@ fn parse_time(text: &str) -> Option<Timestamp> {
     let month = Month::try_from(two(4)?).ok()?;
     let date = Date::from_calendar_date(text[..4].parse().ok()?, month, two(6)?).ok()?;
     let time = Time::from_hms(two(9)?, two(11)?, two(13)?).ok()?;
-    Some(Timestamp(date.with_time(time).assume_utc().unix_timestamp()))
+    Some(Timestamp(
+        date.with_time(time).assume_utc().unix_timestamp(),
+    ))
 }
 
 #[cfg(test)]

@@ -299,7 +299,9 @@ fn check_trailer(
     let mut done = 0;
     while done < size {
         let count = usize::try_from(size - done).map_or(BUFFER, |it| it.min(BUFFER));
-        content.read_at(done, &mut buffer[..count]).map_err(failed)?;
+        content
+            .read_at(done, &mut buffer[..count])
+            .map_err(failed)?;
         sum.update(&buffer[..count]);
         done += count as u64;
         progress(Progress {

@@ -25,6 +25,7 @@ pub(super) fn act_as_owner(context: &Context, command: &Command) -> Result<(), F
         | Command::Plan(_)
         | Command::Env(_)
         | Command::Backup(_)
+        | Command::Restore(_)
         | Command::Certs(CertsCommand::List(_) | CertsCommand::Issue { .. })
         | Command::Etcd(EtcdCommand::List(_)) => {}
         Command::Guard(_) => return Err(refused(context, uid)),

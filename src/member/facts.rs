@@ -76,6 +76,7 @@ pub fn gather(
     let facts = Facts {
         cluster: ClusterName::try_from(launch.cluster.as_str()).unwrap_or_default(),
         hibernates: launch.hibernates,
+        restoring: false, // the guard and the agent look themselves
         unreadable,
         version,
         unsafe_filesystem_allowed: launch.unsafe_filesystem_allowed,

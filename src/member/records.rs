@@ -114,6 +114,9 @@ pub struct SeenFile {
     pub cluster_id: String,
     /// The last index that Raft had committed.
     pub raft_index: u64,
+    /// The store's revision then.
+    #[serde(default)]
+    pub revision: Option<i64>,
     /// The boot in which that was.
     pub boot_id: String,
 }

@@ -29,6 +29,8 @@ pub enum Declared {
     SizeZero,
     /// The host moved to another driver: etcd leaves the one that kept it.
     DriverChanged,
+    /// A restore: by a person's command, or by what the document says of damaged data.
+    Restore,
     /// `maintenance.onNoSpace: repair`: writes are refused already.
     NoSpaceRepair,
 }

@@ -3,8 +3,9 @@
 use core::fmt;
 
 use super::permit::{Declared, Grounds};
-use super::{Change, Hold, Mint, Upkeep};
+use super::{Asked, Change, Hold, Mint, Upkeep};
 use crate::cluster::{Detail, detail};
+use crate::observed::RestorePhase;
 use crate::start::Start;
 
 impl Hold {
@@ -28,6 +29,8 @@ impl Hold {
             Hold::LiveDataFillsQuota { .. } => "LiveDataFillsQuota",
             Hold::AuthorityDamaged => "AuthorityDamaged",
             Hold::Corrupt => "Corrupt",
+            Hold::Restoring(_) => "Restoring",
+            Hold::RestoreFailed(_) => "RestoreFailed",
         }
     }
 
@@ -69,6 +72,10 @@ impl Hold {
             )),
             Hold::Corrupt => detail(format_args!(
                 "compare the members' hashes; restore the one that differs"
+            )),
+            Hold::Restoring(_) => detail(format_args!("wait for its end")),
+            Hold::RestoreFailed(_) => detail(format_args!(
+                "mend the cause, then systemctl reload etcd-operator (SIGHUP); or restore by hand: etcd-operator restore --from FILE"
             )),
         }
     }
@@ -139,7 +146,21 @@ impl fmt::Display for Hold {
                 f,
                 "etcd raised the CORRUPT alarm: members disagree on the data"
             ),
+            Hold::Restoring(phase) => write!(f, "a restore is under way: {}", words(*phase)),
+            Hold::RestoreFailed(why) => {
+                write!(f, "the document asks for a snapshot's data: {why}")
+            }
         }
+    }
+}
+
+fn words(phase: RestorePhase) -> &'static str {
+    match phase {
+        RestorePhase::Requested => "the snapshot is proven and new data made of it",
+        RestorePhase::Prepared => "the new data is there",
+        RestorePhase::Swapping => "the new data takes the old one's place",
+        RestorePhase::Starting => "etcd starts on the new data",
+        RestorePhase::Undoing => "the data from before comes back",
     }
 }
 
@@ -189,6 +210,28 @@ impl Upkeep {
             Upkeep::RecordServed => detail(format_args!("record the cluster's identity")),
             Upkeep::RegainSpace(_) => {
                 detail(format_args!("compact, defragment and accept writes again"))
+            }
+            Upkeep::SkipSnapshot => {
+                detail(format_args!("skip a snapshot that would hold nothing new"))
+            }
+            Upkeep::TakeSnapshot => detail(format_args!("take a snapshot and prove it")),
+            Upkeep::CopySnapshots => detail(format_args!("copy snapshots")),
+            Upkeep::CheckSnapshots => detail(format_args!("check the snapshots again")),
+            Upkeep::RequestRestore(Asked::Bootstrap) => {
+                detail(format_args!("look for the snapshot that bootstrap names"))
+            }
+            Upkeep::RequestRestore(Asked::Recovery) => detail(format_args!(
+                "restore the newest verified snapshot in place of damaged data"
+            )),
+            Upkeep::PrepareRestore => {
+                detail(format_args!("prove the snapshot and make new data of it"))
+            }
+            Upkeep::SwapRestored(_) => detail(format_args!(
+                "stop etcd, set its data aside and put the snapshot's in its place"
+            )),
+            Upkeep::FinishRestore => detail(format_args!("end the restore")),
+            Upkeep::UndoRestore(_) => {
+                detail(format_args!("put the data from before the restore back"))
             }
         }
     }

@@ -10,6 +10,7 @@ impl Refusal {
     pub fn reason(&self) -> &'static str {
         match self {
             Refusal::Hibernates => "SizeZero",
+            Refusal::Restoring => "Restoring",
             Refusal::RecordUnreadable(_) => "RecordUnreadable",
             Refusal::BinaryMissing(_) => "BinaryMissing",
             Refusal::BinaryWrongArchitecture(_) => "BinaryWrongArchitecture",
@@ -38,6 +39,9 @@ impl Refusal {
     pub fn next_step(&self) -> Detail {
         match self {
             Refusal::Hibernates => detail(format_args!("set size: 1")),
+            Refusal::Restoring => detail(format_args!(
+                "start etcd-operator: it brings the restore to its end"
+            )),
             Refusal::RecordUnreadable(_) => detail(format_args!(
                 "put the file back from a copy; nothing was touched"
             )),
@@ -110,6 +114,7 @@ impl fmt::Display for Refusal {
             Refusal::Hibernates => {
                 write!(f, "size is 0: etcd is stopped, everything is kept")
             }
+            Refusal::Restoring => write!(f, "a restore is changing the data"),
             Refusal::RecordUnreadable(why) => write!(f, "{why}"),
             Refusal::BinaryMissing(version) => write!(f, "etcd {version} is not in the store"),
             Refusal::BinaryWrongArchitecture(version) => {

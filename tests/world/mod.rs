@@ -6,8 +6,8 @@ use etcd_operator::cluster::{
     ClusterId, ClusterName, Health, Member, MemberId, MemberName, MemberSet, Role, Timestamp,
 };
 use etcd_operator::observed::{
-    Alarms, Authority, Certificates, Clock, Details, Instance, Membership, Observed, Pairs,
-    Process, Proposals, Reading, Service, Writing,
+    Alarms, Authority, Backups, Certificates, Clock, Details, Instance, Membership, Observed,
+    Pairs, Process, Proposals, Reading, Service, Writing,
 };
 use etcd_operator::spec::{AutoCompaction, ClusterSpec, Network, Options, Profile, Settings};
 use etcd_operator::start::{
@@ -94,6 +94,7 @@ pub fn facts() -> Facts {
     Facts {
         cluster: ClusterName::try_from("test").unwrap(),
         hibernates: false,
+        restoring: false,
         unreadable: None,
         version: VERSION,
         unsafe_filesystem_allowed: false,
@@ -209,6 +210,8 @@ pub fn observed(instance: Instance, membership: Membership) -> Observed {
         membership,
         failed: None,
         host: None,
+        backups: Backups::default(),
+        restoring: None,
         instances,
     }
 }

@@ -5,11 +5,7 @@ use crate::api::{self, EtcdClusterSpec, formats};
 use crate::spec::backup::{Backup, Destination, Keep, Place, S3, Source, Trigger};
 
 /// Text of a fixed capacity; the schema's limits are no larger.
-fn text<const N: usize>(
-    path: &str,
-    text: &str,
-    problems: &mut Vec<Misfit>,
-) -> heapless::String<N> {
+fn text<const N: usize>(path: &str, text: &str, problems: &mut Vec<Misfit>) -> heapless::String<N> {
     heapless::String::try_from(text).unwrap_or_else(|_| {
         problems.push(misfit(path, text, "a shorter text"));
         heapless::String::new()

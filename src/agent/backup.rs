@@ -1,0 +1,468 @@
+//! Snapshots on this host: what is known of them, and the one job that works on them beside the loop.
+//!
+//! A job runs in a thread of its own with a runtime of its own, so that neither a slow card nor a thin
+//! link keeps the agent from looking after etcd. Its end wakes the loop.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Agent, AgentError, chain};
+use crate::backup::create::{self, Created};
+use crate::backup::local::{Entry, LocalStore};
+use crate::backup::manifest::{Class, Manifest, Verified};
+use crate::backup::{copy, place, prune, schedule, verify};
+use crate::clock;
+use crate::cluster::{Timestamp, detail};
+use crate::member::place::HostPlace;
+use crate::member::records;
+use crate::observed::{BackupFailure, Backups, Clock, SnapshotSeen};
+use crate::paths::Paths;
+use crate::retention::VERIFIED;
+use crate::spec::ClusterSpec;
+use crate::spec::backup::{Backup, Keep, Trigger};
+use crate::state;
+use crate::tls::ClientFiles;
+
+/// Seconds until the next attempt after so many failed ones.
+const RETRY: [u64; 4] = [60, 300, 900, 3600];
+
+/// What the agent remembers of its work on snapshots.
+#[derive(Default)]
+pub(super) struct Work {
+    /// The job under way.
+    job: Option<JoinHandle<Ended>>,
+    /// Rung by a job that ends.
+    pub(super) bell: Arc<tokio::sync::Notify>,
+    snapshot: Attempts,
+    copies: Attempts,
+    checks: Attempts,
+}
+
+/// Failed attempts since the last one that succeeded.
+#[derive(Default)]
+struct Attempts {
+    failed: usize,
+    last: Option<BackupFailure>,
+    /// Seconds since boot.
+    at: u64,
+}
+
+impl Attempts {
+    fn record(&mut self, failure: Option<BackupFailure>) {
+        self.at = clock::since_boot().as_secs();
+        self.failed = if failure.is_some() {
+            self.failed + 1
+        } else {
+            0
+        };
+        self.last = failure;
+    }
+
+    fn retry_in(&self) -> u64 {
+        match self.failed {
+            0 => 0,
+            failed => {
+                let wait = RETRY[(failed - 1).min(RETRY.len() - 1)];
+                (self.at + wait).saturating_sub(clock::since_boot().as_secs())
+            }
+        }
+    }
+}
+
+/// How a job ended.
+pub(super) enum Ended {
+    /// A snapshot was taken, or there was nothing new.
+    Snapshot(Result<(), BackupFailure>),
+    /// Copies were made.
+    Copies(Result<(), BackupFailure>),
+    /// What is kept was checked.
+    Checks(Result<(), BackupFailure>),
+    /// The new data of a restore.
+    Prepared(Box<super::restore::Prepared>),
+}
+
+/// When the document's next snapshot was found to hold nothing new (rule B5). Under /run.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RunsFile {
+    boot_id: String,
+    /// Seconds since boot.
+    skipped: Option<u64>,
+    /// By the wall clock.
+    skipped_at: Option<i64>,
+}
+
+fn runs(paths: &Paths) -> RunsFile {
+    state::load_volatile::<RunsFile>(&paths.backup_runs())
+        .filter(|it| it.boot_id == clock::boot_id())
+        .unwrap_or_default()
+}
+
+/// What a snapshot's job needs, its own copy of all.
+struct SnapshotJob {
+    paths: Paths,
+    store: LocalStore,
+    keep: Keep,
+    url: String,
+    files: ClientFiles,
+    cluster: String,
+    member: String,
+    clusters: Vec<String>,
+    now: Option<Timestamp>,
+}
+
+impl Agent {
+    /// Begins a job; its end wakes the loop.
+    pub(super) fn begin(&mut self, job: impl FnOnce() -> Ended + Send + 'static) {
+        let bell = self.work.bell.clone();
+        self.work.job = Some(std::thread::spawn(move || {
+            let ended = job();
+            bell.notify_one();
+            ended
+        }));
+    }
+
+    /// Whether a job runs. One that has ended is taken note of.
+    pub(super) fn is_busy(&mut self) -> bool {
+        let ended = self.work.job.as_ref().is_some_and(JoinHandle::is_finished);
+        if ended && let Some(job) = self.work.job.take() {
+            match job.join() {
+                Ok(ended) => self.take_note(ended),
+                Err(_) => tracing::error!("a job on snapshots ended unexpectedly"),
+            }
+        }
+        self.work.job.is_some()
+    }
+
+    fn take_note(&mut self, ended: Ended) {
+        let (attempts, result) = match ended {
+            Ended::Snapshot(result) => (&mut self.work.snapshot, result),
+            Ended::Copies(result) => (&mut self.work.copies, result),
+            Ended::Checks(result) => (&mut self.work.checks, result),
+            Ended::Prepared(prepared) => return self.restore_prepared(*prepared),
+        };
+        attempts.record(result.clone().err());
+        if let Err(failure) = result {
+            self.log_once(&format!("{}: {}", failure.reason, failure.why));
+        }
+    }
+
+    /// What is known of the snapshots of this cluster.
+    pub(super) fn backups(
+        &mut self,
+        spec: &ClusterSpec,
+        place: &HostPlace,
+        clock: Clock,
+        now: Timestamp,
+    ) -> Backups {
+        let busy = self.is_busy();
+        let restore_failed = self.restore_failed();
+        let (Some(backup), Some(store)) = (&spec.backup, place::primary(spec)) else {
+            return Backups {
+                busy,
+                restore_failed,
+                ..Backups::default()
+            };
+        };
+        let clusters = self.clusters(place);
+        let mut failed = self.work.snapshot.last.clone();
+        let entries = match store.list() {
+            Ok(entries) => entries,
+            Err(error) => {
+                let why = detail(format_args!("{}", chain(&error)));
+                failed = failed.or(Some(BackupFailure {
+                    reason: "DestinationUnusable",
+                    why,
+                }));
+                Vec::new()
+            }
+        };
+        let ours: Vec<&Entry> = entries.iter().filter(|it| is_of(it, &clusters)).collect();
+        let newest = ours.first().and_then(|it| it.manifest.as_ref().ok());
+        let verified = ours.iter().find(|it| it.level() >= VERIFIED).copied();
+        let queue = copy::queue(&self.paths, spec, &entries, &clusters);
+        let bytes = |entries: &mut dyn Iterator<Item = &&Entry>| {
+            entries.fold((0_u32, 0_u64), |(count, bytes), it| {
+                (count + 1, bytes + it.size.unwrap_or(0))
+            })
+        };
+        Backups {
+            due_in: due_in(&self.paths, backup, newest, clock, now),
+            busy,
+            last: ours.first().map(|it| seen(it)),
+            verified: verified.map(seen),
+            kept: bytes(&mut ours.iter()),
+            failed,
+            retry_in: self.work.snapshot.retry_in(),
+            queued: queue,
+            copy_failed: self.work.copies.last.clone(),
+            copy_due: queue.0 > 0 && self.work.copies.retry_in() == 0,
+            check_due: self.work.checks.retry_in() == 0 && check_due(backup, verified, clock, now),
+            restore_failed,
+        }
+    }
+
+    /// The ids that this cluster has and had.
+    pub(super) fn clusters(&self, place: &HostPlace) -> Vec<String> {
+        let identities = records::load_identities(&self.paths, &place.storage_dir);
+        let identity = identities.ok().and_then(|(identity, _)| identity);
+        identity.map(|it| it.clusters()).unwrap_or_default()
+    }
+
+    /// The document's time for a snapshot has come, and nothing was written since the last one.
+    pub(super) fn skip_snapshot(&self, now: Timestamp) -> Result<(), AgentError> {
+        let file = RunsFile {
+            boot_id: clock::boot_id(),
+            skipped: Some(clock::since_boot().as_secs()),
+            skipped_at: Some(now.0),
+        };
+        Ok(state::save_volatile(&self.paths.backup_runs(), &file)?)
+    }
+
+    /// Takes a snapshot beside the loop, and removes what the document no longer keeps.
+    pub(super) fn take_snapshot(
+        &mut self,
+        spec: &ClusterSpec,
+        place: &HostPlace,
+        now: Option<Timestamp>,
+    ) -> Result<(), AgentError> {
+        let (identity, _) = records::load_identities(&self.paths, &place.storage_dir)?;
+        let first = spec.backup.as_ref().and_then(|it| it.destinations.first());
+        let (Some(identity), Some(store), Some(first)) = (identity, place::primary(spec), first)
+        else {
+            return Ok(());
+        };
+        let job = SnapshotJob {
+            paths: self.paths.clone(),
+            store,
+            keep: first.keep,
+            url: place.client_url.clone(),
+            files: self.certificates.operator_files(),
+            cluster: spec.name.to_string(),
+            clusters: identity.clusters(),
+            member: identity.member,
+            now,
+        };
+        self.begin(move || Ended::Snapshot(job.run()));
+        Ok(())
+    }
+
+    /// Copies what waits to the other destinations, beside the loop.
+    pub(super) fn copy_snapshots(
+        &mut self,
+        spec: &ClusterSpec,
+        place: &HostPlace,
+        now: Option<Timestamp>,
+    ) {
+        let (paths, spec) = (self.paths.clone(), spec.clone());
+        let clusters = self.clusters(place);
+        self.begin(move || {
+            let result = locked(&paths).and_then(|_lock| {
+                let runtime = runtime()?;
+                let copied =
+                    runtime.block_on(copy::run(&paths, &spec, &clusters, now, &mut |_| ()));
+                copied.map_err(|error| failure("CopyFailed", &error))
+            });
+            Ended::Copies(result)
+        });
+    }
+
+    /// Checks again what is kept, beside the loop.
+    pub(super) fn check_snapshots(
+        &mut self,
+        spec: &ClusterSpec,
+        place: &HostPlace,
+        now: Option<Timestamp>,
+    ) {
+        let (paths, clusters) = (self.paths.clone(), self.clusters(place));
+        let Some(store) = place::primary(spec) else {
+            return;
+        };
+        self.begin(move || {
+            let result = locked(&paths).and_then(|_lock| check(&store, &clusters, now));
+            Ended::Checks(result)
+        });
+    }
+}
+
+fn seen(entry: &Entry) -> SnapshotSeen {
+    SnapshotSeen {
+        revision: entry.name.revision,
+        created: entry.manifest.as_ref().ok().and_then(Manifest::created),
+        level: entry.level(),
+        bytes: entry.size.unwrap_or(0),
+    }
+}
+
+fn is_of(entry: &Entry, clusters: &[String]) -> bool {
+    let manifest = entry.manifest.as_ref();
+    manifest.is_ok_and(|it| clusters.contains(&it.cluster_id))
+}
+
+/// Seconds until the document asks for the next snapshot (rule F7: an interval needs no clock).
+fn due_in(
+    paths: &Paths,
+    backup: &Backup,
+    newest: Option<&Manifest>,
+    clock: Clock,
+    now: Timestamp,
+) -> Option<u64> {
+    let runs = runs(paths);
+    let trusted = clock == Clock::Trusted;
+    match backup.trigger.as_ref()? {
+        Trigger::Every(seconds) => {
+            let uptime = clock::since_boot().as_secs();
+            let taken = newest.and_then(|it| {
+                if it.boot_id == clock::boot_id() {
+                    return Some(uptime.saturating_sub(it.since_boot));
+                }
+                let age = now.seconds_since(it.created().filter(|_| trusted)?);
+                u64::try_from(age).ok()
+            });
+            let skipped = runs.skipped.map(|it| uptime.saturating_sub(it));
+            // Nobody knows how old the newest is: it is taken for old, once after a boot.
+            let age = [taken, skipped].into_iter().flatten().min();
+            Some(age.map_or(0, |age| seconds.saturating_sub(age)))
+        }
+        Trigger::Schedule(text) => {
+            if !trusted {
+                return None;
+            }
+            let taken = newest.and_then(Manifest::created);
+            let base = taken.max(runs.skipped_at.map(Timestamp));
+            let Some(base) = base else { return Some(0) };
+            let next = schedule::next(text, base.min(now))?;
+            Some(u64::try_from(next.seconds_since(now)).unwrap_or(0))
+        }
+    }
+}
+
+/// Whether the newest verified snapshot was checked longer ago than the document asks.
+fn check_due(backup: &Backup, verified: Option<&Entry>, clock: Clock, now: Timestamp) -> bool {
+    let (Some(every), Some(entry)) = (backup.verify_every, verified) else {
+        return false;
+    };
+    let Ok(manifest) = &entry.manifest else {
+        return false;
+    };
+    let at = manifest.verified.at.as_deref();
+    let at = at.and_then(crate::backup::manifest::parse_rfc3339);
+    match at.filter(|_| clock == Clock::Trusted) {
+        Some(at) => now.seconds_since(at) >= i64::try_from(every).unwrap_or(i64::MAX),
+        None => false,
+    }
+}
+
+fn failure(reason: &'static str, error: &dyn std::error::Error) -> BackupFailure {
+    BackupFailure {
+        reason,
+        why: detail(format_args!("{}", chain(error))),
+    }
+}
+
+fn locked(paths: &Paths) -> Result<place::BackupLock, BackupFailure> {
+    match place::lock(paths) {
+        Ok(Some(lock)) => Ok(lock),
+        Ok(None) => Err(BackupFailure {
+            reason: "BackupBusy",
+            why: detail(format_args!(
+                "a command works on the snapshots; it is tried again"
+            )),
+        }),
+        Err(error) => Err(failure("SnapshotFailed", &error)),
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, BackupFailure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| failure("SnapshotFailed", &error))
+}
+
+impl SnapshotJob {
+    fn run(&self) -> Result<(), BackupFailure> {
+        let _lock = locked(&self.paths)?;
+        let unusable = |error: &dyn std::error::Error| failure("DestinationUnusable", error);
+        place::prepare(&self.paths, &self.store).map_err(|it| unusable(&it))?;
+        let entries = self.store.list().map_err(|it| unusable(&it))?;
+        let request = create::Request {
+            url: &self.url,
+            files: &self.files,
+            cluster: &self.cluster,
+            member: &self.member,
+            store: &self.store,
+            class: Class::Scheduled,
+            now: self.now,
+            entries: &entries,
+        };
+        let created = runtime()?
+            .block_on(create::create(&request, &mut |_| ()))
+            .map_err(|error| failure("SnapshotFailed", &error))?;
+        match created {
+            Created::Saved(it) => tracing::info!(
+                name = it.name,
+                revision = it.revision.snapshot,
+                bytes = it.file.size,
+                "snapshot taken and verified"
+            ),
+            Created::Unchanged(_) => return Ok(()),
+        }
+        let entries = self.store.list().map_err(|it| unusable(&it))?;
+        if let Some(why) = prune::frozen(&entries, &self.clusters, self.now, false) {
+            tracing::info!("no snapshot is removed: {}", prune::words(why));
+            return Ok(());
+        }
+        let fates = prune::fates(self.keep, &entries, &self.clusters);
+        for (entry, _) in entries.iter().zip(fates).filter(|(_, it)| it.removes()) {
+            self.store.remove(&entry.name).map_err(|it| unusable(&it))?;
+            tracing::info!(name = %entry.name, "snapshot removed by retention");
+        }
+        Ok(())
+    }
+}
+
+/// Levels 1 to 3 of every snapshot of this cluster; what is found is written down.
+fn check(
+    store: &LocalStore,
+    clusters: &[String],
+    now: Option<Timestamp>,
+) -> Result<(), BackupFailure> {
+    let entries = store
+        .list()
+        .map_err(|error| failure("DestinationUnusable", &error))?;
+    let mut damaged: Option<(PathBuf, String)> = None;
+    for entry in entries.iter().filter(|it| is_of(it, clusters)) {
+        let Ok(manifest) = &entry.manifest else {
+            continue;
+        };
+        let path = store.snapshot(&entry.name);
+        let result = verify::verify(&path, manifest, VERIFIED, &mut |_| ());
+        let level = match &result {
+            Ok(()) => manifest.verified.level.max(VERIFIED),
+            Err(_) => 0,
+        };
+        let at = now.map(crate::api::status::rfc3339);
+        let verified = Verified { level, at };
+        let manifest = Manifest {
+            verified,
+            ..manifest.clone()
+        };
+        store
+            .update(&entry.name, &manifest)
+            .map_err(|error| failure("DestinationUnusable", &error))?;
+        if let Err(error) = result {
+            damaged.get_or_insert((path, error.to_string()));
+        }
+    }
+    match damaged {
+        Some((path, why)) => Err(BackupFailure {
+            reason: "SnapshotDamaged",
+            why: detail(format_args!("{}: {why}", path.display())),
+        }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,274 @@
+//! Restores on this host, step by step as the core plans them.
+
+use super::backup::Ended;
+use super::driver::Driver as _;
+use super::observe::quota_at_birth;
+use super::{Agent, AgentError, chain};
+use crate::backup::restore::{
+    self, CrashPoint, Outcome, Preparation, Reason, RestoreRecord, StoredPhase,
+};
+use crate::backup::source;
+use crate::cluster::{Detail, detail};
+use crate::etcd::store;
+use crate::member::place::HostPlace;
+use crate::member::records::{self, IdentityFile};
+use crate::member::starts;
+use crate::observed::{Observed, Restoring};
+use crate::plan::permit::Permit;
+use crate::plan::{Asked, Hold};
+use crate::spec::ClusterSpec;
+
+/// What preparing brought.
+pub(super) struct Prepared {
+    record: RestoreRecord,
+    result: Result<IdentityFile, String>,
+}
+
+impl Agent {
+    /// The restore under way, as the core sees it.
+    pub(super) fn restoring(&mut self) -> Option<Restoring> {
+        let busy = self.is_busy();
+        match RestoreRecord::load(&self.paths) {
+            Ok(record) => record.map(|it| Restoring {
+                phase: it.phase.into(),
+                busy,
+            }),
+            Err(error) => {
+                self.log_once(&chain(&error));
+                None
+            }
+        }
+    }
+
+    /// Why the document's last own restore failed; forgotten when a person asks for another try.
+    pub(super) fn restore_failed(&self) -> Option<Detail> {
+        let report = restore::last_report(&self.paths)?;
+        let own = report.reason != Reason::Command && report.outcome != Outcome::Restored;
+        let why = report.message.unwrap_or_default();
+        own.then(|| detail(format_args!("{why}")))
+    }
+
+    /// A person asks for another try.
+    pub(super) fn forget_failed_restore(&self) {
+        if self.restore_failed().is_some() {
+            let path = self.paths.restored();
+            let _ = std::fs::remove_file(path.with_extension("json.previous"));
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// The document asks for a restore.
+    pub(super) fn request_restore(
+        &mut self,
+        spec: &ClusterSpec,
+        place: &HostPlace,
+        asked: Asked,
+    ) -> Result<(), AgentError> {
+        let (identity, marker) = records::load_identities(&self.paths, &place.storage_dir)?;
+        let former = identity.or(marker);
+        let reason = match asked {
+            Asked::Bootstrap => Reason::Bootstrap,
+            Asked::Recovery => Reason::Recovery,
+        };
+        let record = RestoreRecord {
+            id: restore::new_id(),
+            reason,
+            phase: StoredPhase::Requested,
+            source: source::unresolved(spec, reason),
+            live_revision: self.last_revision(former.as_ref()),
+            next: None,
+            former,
+            asked: None,
+        };
+        Ok(record.save(&self.paths)?)
+    }
+
+    /// The last revision that this cluster was seen to have.
+    fn last_revision(&self, identity: Option<&IdentityFile>) -> Option<i64> {
+        let seen: records::SeenFile = crate::state::load_volatile(&self.paths.seen())?;
+        let same = identity?.cluster_id.as_ref() == Some(&seen.cluster_id);
+        seen.revision.filter(|_| same)
+    }
+
+    /// Proves the snapshot and makes new data of it, beside the loop.
+    pub(super) fn prepare_restore(
+        &mut self,
+        spec: &ClusterSpec,
+        place: &HostPlace,
+    ) -> Result<(), AgentError> {
+        let Some(record) = RestoreRecord::load(&self.paths)? else {
+            return Ok(());
+        };
+        let identity = match &record.former {
+            Some(former) => IdentityFile {
+                token: self.new_token(spec)?,
+                former_ids: former.clusters(),
+                cluster_id: None,
+                member_id: None,
+                ..former.clone()
+            },
+            None => {
+                let version = spec
+                    .version
+                    .or_else(|| store::newest_supported(&self.paths.store()))
+                    .ok_or(AgentError::NoPermit(Hold::NoVersion))?;
+                let quota = spec.quota.unwrap_or_else(|| quota_at_birth(place));
+                self.identity_at_birth(spec, version, quota)?
+            }
+        };
+        let (paths, spec) = (self.paths.clone(), spec.clone());
+        let storage_dir = place.storage_dir.clone();
+        let peer_url = place.peer_url(&spec);
+        self.begin(move || {
+            let mut record = record;
+            let prepared = source::resolve(&spec, &mut record, &identity).and_then(|()| {
+                let mut identity = identity;
+                identity.former_ids.extend(record.source.cluster_id.clone());
+                identity.former_ids.dedup();
+                restore::prepare(
+                    &Preparation {
+                        record: &record,
+                        storage_dir: &storage_dir,
+                        identity: &identity,
+                        store: &paths.store(),
+                        peer_url: &peer_url,
+                    },
+                    &mut |_| (),
+                )
+            });
+            let result = prepared.map_err(|error| chain(&error));
+            Ended::Prepared(Box::new(Prepared { record, result }))
+        });
+        Ok(())
+    }
+
+    /// The job has ended: the restore goes on, or it is over and nothing was touched.
+    pub(super) fn restore_prepared(&mut self, prepared: Prepared) {
+        let Prepared { record, result } = prepared;
+        let noted = match result {
+            Ok(identity) => {
+                tracing::info!(
+                    snapshot = record.source.name,
+                    revision = record.source.revision,
+                    "the snapshot is proven and new data made of it"
+                );
+                let saved = RestoreRecord {
+                    phase: StoredPhase::Prepared,
+                    next: Some(identity),
+                    ..record
+                }
+                .save(&self.paths);
+                CrashPoint::PreparedWritten.pass();
+                saved.map_err(AgentError::from)
+            }
+            Err(why) => {
+                tracing::error!("the restore is not made, and nothing was touched: {why}");
+                let report = record.report(Outcome::Failed, None, Some(why));
+                record.end(&self.paths, &report).map_err(AgentError::from)
+            }
+        };
+        if let Err(error) = noted {
+            self.log_once(&chain(&error));
+        }
+    }
+
+    /// The new data takes the place of the old.
+    pub(super) async fn swap_restored(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        place: &HostPlace,
+        permit: Option<Permit>,
+    ) -> Result<(), AgentError> {
+        let Some(mut record) = RestoreRecord::load(&self.paths)? else {
+            return Ok(());
+        };
+        // The last look before etcd stops is what the loss is counted from.
+        if let Some(details) = observed.instances.first().and_then(|it| it.service.details) {
+            record.live_revision = Some(details.revision);
+        }
+        record.phase = StoredPhase::Swapping;
+        record.save(&self.paths)?;
+        CrashPoint::SwappingWritten.pass();
+        if let Some(permit) = permit {
+            self.permitted(observed, permit)?;
+            self.driver.stop().await?;
+        }
+        CrashPoint::EtcdStopped.pass();
+        restore::swap(&record, &self.paths, &place.storage_dir)?;
+        starts::forget(&self.paths);
+        self.forget_service();
+        if let Err(error) = self.mint_certificates(spec, observed, place) {
+            self.log_once(&chain(&error));
+        }
+        self.prepare(spec, place)?;
+        record.phase = StoredPhase::Starting;
+        record.save(&self.paths)?;
+        CrashPoint::StartingWritten.pass();
+        Ok(())
+    }
+
+    /// etcd serves the new data.
+    pub(super) fn finish_restore(&mut self, place: &HostPlace) -> Result<(), AgentError> {
+        let Some(record) = RestoreRecord::load(&self.paths)? else {
+            return Ok(());
+        };
+        CrashPoint::Served.pass();
+        let kept = Some(record.kept(&place.storage_dir)).filter(|it| it.exists());
+        let report = record.report(Outcome::Restored, kept, None);
+        let lost = report
+            .revisions_lost
+            .map_or_else(|| "an unknown number of".to_owned(), |it| it.to_string());
+        tracing::warn!(
+            snapshot = report.snapshot,
+            revision = report.snapshot_revision,
+            "restored; {lost} revisions that were there before are lost"
+        );
+        Ok(record.end(&self.paths, &report)?)
+    }
+
+    /// etcd did not serve the new data: the old data comes back.
+    pub(super) async fn undo_restore(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        place: &HostPlace,
+        permit: Option<Permit>,
+    ) -> Result<(), AgentError> {
+        let Some(mut record) = RestoreRecord::load(&self.paths)? else {
+            return Ok(());
+        };
+        let instance = observed.instances.first();
+        let why = instance.map_or_else(String::new, |it| {
+            crate::start::verdict(&it.facts)
+                .err()
+                .map_or_else(|| "it never served".to_owned(), |it| it.to_string())
+        });
+        record.phase = StoredPhase::Undoing;
+        record.save(&self.paths)?;
+        CrashPoint::UndoingWritten.pass();
+        if let Some(permit) = permit {
+            self.permitted(observed, permit)?;
+            self.driver.stop().await?;
+        }
+        restore::undo(&record, &self.paths, &place.storage_dir)?;
+        starts::forget(&self.paths);
+        self.forget_service();
+        if record.former.is_some() {
+            self.prepare(spec, place)?;
+        }
+        let message =
+            format!("etcd did not serve the restored data: {why}; the data from before is back");
+        tracing::error!("{message}");
+        let report = record.report(Outcome::Undone, None, Some(message));
+        Ok(record.end(&self.paths, &report)?)
+    }
+
+    /// What was proven of the process before is not proven of the next one.
+    fn forget_service(&mut self) {
+        self.memory.client = None;
+        self.memory.write_proven = None;
+        self.memory.last_write = None;
+        self.memory.seen = None;
+    }
+}

@@ -1,0 +1,563 @@
+//! Brings a snapshot back in place of a member's data (rules B8, D34, D35).
+//!
+//! ```text
+//! Requested   nothing is touched; a job proves the snapshot and makes new data beside the old
+//! Prepared    the new data lies in restore.part, synced
+//! Swapping    the guard starts nothing; etcd stops, old data goes aside, new data takes its place
+//! Starting    the guard starts etcd on the new data; once it serves, the record goes
+//! Undoing     it did not serve: the new data goes aside, the old data comes back
+//! ```
+//!
+//! The record of a restore is written before each phase begins, and each step looks at what is there,
+//! so that a power cut at any instruction is followed by the rest of the phase. Nothing is deleted
+//! but what a restore itself has made.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use super::local::LocalError;
+use super::verify::{self, VerifyError};
+use super::{Phase, Progress};
+use crate::disk;
+use crate::etcd::{data_dir, store};
+use crate::member::records::{self, IdentityFile};
+use crate::observed::{RestorePhase, Restoring};
+use crate::paths::Paths;
+use crate::state::{self, StateError};
+use crate::version::Version;
+
+/// By how much revisions jump, so that no client that watched the lost ones takes new writes for old
+/// ones: a week at 1,500 writes a second (rule D35).
+pub const BUMP: u64 = 1_000_000_000;
+/// etcd's log takes its room in pieces of 64 MB.
+const LOG_BYTES: u64 = 64 << 20;
+
+/// A restore that was asked for and has not ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestoreRecord {
+    /// Tells it from others; part of the names of what it sets aside.
+    pub id: String,
+    /// Who asked.
+    pub reason: Reason,
+    /// Where it is.
+    pub phase: StoredPhase,
+    /// The snapshot.
+    pub source: SourceFile,
+    /// The last revision that the data to be replaced was seen to have.
+    pub live_revision: Option<i64>,
+    /// Who lived here before; none where nobody did.
+    pub former: Option<IdentityFile>,
+    /// Who will live here, once prepared.
+    pub next: Option<IdentityFile>,
+    /// The time when it was asked for, if it was trusted.
+    pub asked: Option<String>,
+}
+
+/// Who asked for a restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Reason {
+    /// A person.
+    Command,
+    /// `spec.bootstrap`.
+    Bootstrap,
+    /// `spec.recovery`.
+    Recovery,
+}
+
+/// [`RestorePhase`] as it is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the words of RestorePhase")]
+pub enum StoredPhase {
+    Requested,
+    Prepared,
+    Swapping,
+    Starting,
+    Undoing,
+}
+
+impl From<StoredPhase> for RestorePhase {
+    fn from(it: StoredPhase) -> Self {
+        match it {
+            StoredPhase::Requested => RestorePhase::Requested,
+            StoredPhase::Prepared => RestorePhase::Prepared,
+            StoredPhase::Swapping => RestorePhase::Swapping,
+            StoredPhase::Starting => RestorePhase::Starting,
+            StoredPhase::Undoing => RestorePhase::Undoing,
+        }
+    }
+}
+
+/// The snapshot of a restore.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceFile {
+    /// Its file. Opened for reading only.
+    pub path: PathBuf,
+    /// Its name, for people.
+    pub name: String,
+    /// The last revision in it.
+    pub revision: i64,
+    /// The id of the cluster that it was taken from, where a manifest says it.
+    #[serde(rename = "clusterID")]
+    pub cluster_id: Option<String>,
+    /// Bytes of the database.
+    pub database: u64,
+    /// It carries etcd's checksum.
+    pub checksummed: bool,
+}
+
+/// How a restore ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestoreReport {
+    /// Of which restore.
+    pub id: String,
+    /// Who asked.
+    pub reason: Reason,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The snapshot's name.
+    pub snapshot: String,
+    /// The last revision in the snapshot.
+    pub snapshot_revision: i64,
+    /// The last revision seen before.
+    pub live_revision: Option<i64>,
+    /// Revisions that were there before and are not any more.
+    pub revisions_lost: Option<i64>,
+    /// Where the data from before lies.
+    pub kept: Option<PathBuf>,
+    /// Why, where it did not succeed.
+    pub message: Option<String>,
+}
+
+/// How a restore ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Outcome {
+    /// etcd serves the snapshot's data.
+    Restored,
+    /// etcd did not serve it; the data from before is back.
+    Undone,
+    /// It could not be prepared; nothing was touched.
+    Failed,
+}
+
+/// Why a restore does not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The snapshot.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
+    /// The place of the snapshots.
+    #[error(transparent)]
+    Local(#[from] LocalError),
+    /// A record.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// There is none.
+    #[error("{0}")]
+    NoSnapshot(String),
+    /// Of a newer line of etcd.
+    #[error(
+        "the snapshot is of etcd {snapshot} and this cluster runs {target}: an older etcd cannot read it"
+    )]
+    NewerMinor {
+        /// The snapshot's.
+        snapshot: String,
+        /// The cluster's.
+        target: String,
+    },
+    /// Not enough room.
+    #[error("{} has {} MiB free and the restore needs {} MiB beside the data that is kept", path.display(), free >> 20, needed >> 20)]
+    Space {
+        /// Where.
+        path: PathBuf,
+        /// Bytes.
+        free: u64,
+        /// Bytes.
+        needed: u64,
+    },
+    /// etcdutl is not in the store, or refused.
+    #[error("etcdutl {version}: {why}")]
+    Etcdutl {
+        /// Which.
+        version: String,
+        /// Its words.
+        why: String,
+    },
+    /// A step that the system refused.
+    #[error("failed to {what} {}", path.display())]
+    Io {
+        /// The step.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+fn io_error<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> RestoreError + 'a {
+    move |source| RestoreError::Io {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Where the power may go: between any two of these. A debug build ends itself at the one that
+/// `ETCD_OPERATOR_CRASH_AT` names; the tests go through the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum CrashPoint {
+    RequestWritten,
+    Unpacked,
+    DataMade,
+    PreparedWritten,
+    SwappingWritten,
+    EtcdStopped,
+    OldDataAside,
+    NewDataInPlace,
+    IdentityWritten,
+    StartingWritten,
+    Served,
+    ReportWritten,
+    UndoingWritten,
+    NewDataAside,
+    OldDataBack,
+}
+
+impl CrashPoint {
+    /// All of a restore that succeeds.
+    pub const FORTH: [CrashPoint; 12] = [
+        CrashPoint::RequestWritten,
+        CrashPoint::Unpacked,
+        CrashPoint::DataMade,
+        CrashPoint::PreparedWritten,
+        CrashPoint::SwappingWritten,
+        CrashPoint::EtcdStopped,
+        CrashPoint::OldDataAside,
+        CrashPoint::NewDataInPlace,
+        CrashPoint::IdentityWritten,
+        CrashPoint::StartingWritten,
+        CrashPoint::Served,
+        CrashPoint::ReportWritten,
+    ];
+    /// Those of one that is undone.
+    pub const BACK: [CrashPoint; 3] = [
+        CrashPoint::UndoingWritten,
+        CrashPoint::NewDataAside,
+        CrashPoint::OldDataBack,
+    ];
+
+    /// Goes on, or ends this process as a power cut would.
+    pub fn pass(self) {
+        #[cfg(debug_assertions)]
+        if std::env::var("ETCD_OPERATOR_CRASH_AT").is_ok_and(|it| it == format!("{self:?}")) {
+            std::process::abort();
+        }
+        let _ = self;
+    }
+}
+
+impl RestoreRecord {
+    /// The one under way.
+    pub fn load(paths: &Paths) -> Result<Option<Self>, StateError> {
+        state::load(&paths.restore())
+    }
+
+    /// The data is being exchanged: nobody may start etcd.
+    pub fn holds_the_data(&self) -> bool {
+        let phase = self.phase.into();
+        Restoring { phase, busy: false }.holds_the_data()
+    }
+
+    /// Writes it down.
+    pub fn save(&self, paths: &Paths) -> Result<(), StateError> {
+        state::save(&paths.restore(), self)
+    }
+
+    /// It has ended.
+    pub fn end(&self, paths: &Paths, report: &RestoreReport) -> Result<(), RestoreError> {
+        state::save(&paths.restored(), report)?;
+        CrashPoint::ReportWritten.pass();
+        let previous = paths.restore().with_extension("json.previous");
+        for path in [previous, paths.restore()] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(io_error("remove", &path)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(state::sync_dir(&paths.lib)?)
+    }
+
+    /// The report of its end.
+    pub fn report(
+        &self,
+        outcome: Outcome,
+        kept: Option<PathBuf>,
+        message: Option<String>,
+    ) -> RestoreReport {
+        let lost = self
+            .live_revision
+            .map(|it| (it - self.source.revision).max(0));
+        RestoreReport {
+            id: self.id.clone(),
+            reason: self.reason,
+            outcome,
+            snapshot: self.source.name.clone(),
+            snapshot_revision: self.source.revision,
+            live_revision: self.live_revision,
+            revisions_lost: lost.filter(|_| outcome == Outcome::Restored),
+            kept,
+            message,
+        }
+    }
+
+    /// Where new data is made.
+    pub fn scratch(storage_dir: &Path) -> PathBuf {
+        storage_dir.join("restore.part")
+    }
+
+    /// Where the old data is kept.
+    pub fn kept(&self, storage_dir: &Path) -> PathBuf {
+        storage_dir.join(format!("data.before-restore-{}", self.id))
+    }
+
+    fn failed(&self, storage_dir: &Path) -> PathBuf {
+        storage_dir.join(format!("data.failed-restore-{}", self.id))
+    }
+}
+
+/// A word that no other restore has.
+pub fn new_id() -> String {
+    let mut random = [0_u8; 4];
+    let _ = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut random);
+    state::hex(&random)
+}
+
+/// How the last restore ended.
+pub fn last_report(paths: &Paths) -> Option<RestoreReport> {
+    state::load(&paths.restored()).ok().flatten()
+}
+
+/// Bytes that preparing takes, beside the data that is kept: the snapshot unpacked, the new database
+/// and its log.
+pub fn needed(database: u64) -> u64 {
+    2 * database + LOG_BYTES
+}
+
+/// Sees that there is room.
+pub fn check_room(storage_dir: &Path, database: u64) -> Result<(), RestoreError> {
+    let needed = needed(database);
+    match disk::free_bytes(storage_dir) {
+        Some(free) if free < needed => Err(RestoreError::Space {
+            path: storage_dir.to_owned(),
+            free,
+            needed,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// What preparing needs to know.
+pub struct Preparation<'a> {
+    /// The restore.
+    pub record: &'a RestoreRecord,
+    /// Where the data lies.
+    pub storage_dir: &'a Path,
+    /// Who will live there.
+    pub identity: &'a IdentityFile,
+    /// The store of versions.
+    pub store: &'a Path,
+    /// Where the member's peers find it.
+    pub peer_url: &'a str,
+}
+
+/// Makes the new data beside the old. Whatever an interrupted attempt left is made anew. Who will live
+/// there, with the ids that the new data has.
+pub fn prepare(
+    it: &Preparation<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<IdentityFile, RestoreError> {
+    let scratch = RestoreRecord::scratch(it.storage_dir);
+    match fs::remove_dir_all(&scratch) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(io_error("remove", &scratch)(error));
+        }
+        _ => {}
+    }
+    state::create_private_dir(it.storage_dir)?;
+    check_room(it.storage_dir, it.record.source.database)?;
+    state::create_private_dir(&scratch)?;
+    let unpacked = scratch.join("snapshot.db");
+    unpack(&it.record.source.path, &unpacked, progress)?;
+    CrashPoint::Unpacked.pass();
+    let data = scratch.join("data");
+    run_etcdutl(it, &unpacked, &data)?;
+    fs::remove_file(&unpacked).map_err(io_error("remove", &unpacked))?;
+    sync_tree(&data)?;
+    state::sync_dir(&scratch)?;
+    state::sync_dir(it.storage_dir)?;
+    CrashPoint::DataMade.pass();
+    let owner = data_dir::look(&data, true).owner;
+    let (cluster, member) = owner.ok_or_else(|| RestoreError::Etcdutl {
+        version: it.identity.version.clone(),
+        why: "made a data directory without a readable log".to_owned(),
+    })?;
+    Ok(IdentityFile {
+        cluster_id: Some(cluster.to_string()),
+        member_id: Some(member.to_string()),
+        ..it.identity.clone()
+    })
+}
+
+/// Writes the snapshot as etcd sent it. The source is opened for reading only.
+fn unpack(from: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(), RestoreError> {
+    let (mut content, _) = verify::open_content(from)?;
+    let total = content.size();
+    let mut file = File::create_new(to).map_err(io_error("create", to))?;
+    let mut buffer = vec![0; super::frames::FRAME];
+    let mut done = 0;
+    while done < total {
+        let rest = usize::try_from(total - done).unwrap_or(usize::MAX);
+        let count = rest.min(buffer.len());
+        content
+            .read_at(done, &mut buffer[..count])
+            .map_err(io_error("read", from))?;
+        file.write_all(&buffer[..count])
+            .map_err(io_error("write", to))?;
+        done += count as u64;
+        progress(Progress {
+            phase: Phase::Unpacking,
+            done,
+            total,
+        });
+    }
+    Ok(())
+}
+
+fn run_etcdutl(it: &Preparation<'_>, snapshot: &Path, data: &Path) -> Result<(), RestoreError> {
+    let text = &it.identity.version;
+    let failed = |why: String| RestoreError::Etcdutl {
+        version: text.clone(),
+        why,
+    };
+    let version: Version = text
+        .parse()
+        .map_err(|_| failed("is no version".to_owned()))?;
+    let program = store::folder(it.store, version).join("etcdutl");
+    if !program.exists() {
+        return Err(failed(format!(
+            "is not in the store: run etcd-operator etcd install --from DIR {version} with a directory that holds it"
+        )));
+    }
+    let member = &it.identity.member;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one tool that makes a data directory of a snapshot"
+    )]
+    let mut command = Command::new(program);
+    command
+        .args(["snapshot", "restore"])
+        .arg(snapshot)
+        .arg("--data-dir")
+        .arg(data)
+        .args(["--name", member])
+        .args(["--initial-cluster", &format!("{member}={}", it.peer_url)])
+        .args(["--initial-cluster-token", &it.identity.token])
+        .args(["--initial-advertise-peer-urls", it.peer_url])
+        .args(["--bump-revision", &BUMP.to_string(), "--mark-compacted"])
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::null());
+    if !it.record.source.checksummed {
+        command.arg("--skip-hash-check"); // every page of it was walked (rule D37)
+    }
+    let output = command
+        .output()
+        .map_err(|error| failed(error.to_string()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    let last = words.lines().rev().find(|it| !it.trim().is_empty());
+    Err(failed(last.unwrap_or("ended without a word").to_owned()))
+}
+
+/// Everything below a directory is on the disk.
+fn sync_tree(dir: &Path) -> Result<(), RestoreError> {
+    for entry in fs::read_dir(dir).map_err(io_error("read", dir))? {
+        let path = entry.map_err(io_error("read", dir))?.path();
+        if path.is_dir() {
+            sync_tree(&path)?;
+        } else {
+            let file = File::open(&path).map_err(io_error("open", &path))?;
+            file.sync_all().map_err(io_error("sync", &path))?;
+        }
+        state::inherit_owner(&path).map_err(io_error("set the owner of", &path))?;
+    }
+    Ok(state::sync_dir(dir)?)
+}
+
+/// Puts the new data in the place of the old, whatever an interrupted attempt has done of it. etcd
+/// does not run, and the guard starts none.
+pub fn swap(record: &RestoreRecord, paths: &Paths, storage_dir: &Path) -> Result<(), RestoreError> {
+    let data = records::data_dir(storage_dir);
+    let made = RestoreRecord::scratch(storage_dir).join("data");
+    let kept = record.kept(storage_dir);
+    if made.exists() {
+        if data.exists() {
+            fs::rename(&data, &kept).map_err(io_error("set aside", &data))?;
+            state::sync_dir(storage_dir)?;
+        }
+        CrashPoint::OldDataAside.pass();
+        fs::rename(&made, &data).map_err(io_error("rename", &made))?;
+        state::sync_dir(storage_dir)?;
+    }
+    CrashPoint::NewDataInPlace.pass();
+    if let Some(next) = &record.next {
+        records::save_identity(paths, storage_dir, next)?;
+    }
+    CrashPoint::IdentityWritten.pass();
+    let _ = fs::remove_dir_all(RestoreRecord::scratch(storage_dir));
+    Ok(())
+}
+
+/// Puts the old data back; the new data goes aside. etcd does not run, and the guard starts none.
+pub fn undo(record: &RestoreRecord, paths: &Paths, storage_dir: &Path) -> Result<(), RestoreError> {
+    let data = records::data_dir(storage_dir);
+    let kept = record.kept(storage_dir);
+    let failed = record.failed(storage_dir);
+    if data.exists() && !failed.exists() {
+        fs::rename(&data, &failed).map_err(io_error("set aside", &data))?;
+        state::sync_dir(storage_dir)?;
+    }
+    CrashPoint::NewDataAside.pass();
+    if kept.exists() && !data.exists() {
+        fs::rename(&kept, &data).map_err(io_error("rename", &kept))?;
+        state::sync_dir(storage_dir)?;
+    }
+    CrashPoint::OldDataBack.pass();
+    match &record.former {
+        Some(former) => records::save_identity(paths, storage_dir, former)?,
+        // Nobody lived here: an identity without data would be taken for data that is lost.
+        None => {
+            for path in [records::marker_path(storage_dir), paths.identity()] {
+                for path in [path.with_extension("json.previous"), path] {
+                    let _ = fs::remove_file(path);
+                }
+            }
+        }
+    }
+    Ok(())
+}

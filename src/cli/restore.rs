@@ -1,0 +1,280 @@
+//! `restore`: says what will be lost, asks, and sees it through to its end.
+
+use std::io::{BufRead as _, IsTerminal as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::backup::{bytes, trusted_now};
+use super::print::{self, Output};
+use super::{Context, DONE, FAILED, Failure, HELD, Outcome, RestoreArgs, runtime};
+use crate::agent::driver::HostDriver;
+use crate::agent::socket::{Request, ask};
+use crate::agent::{self, Agent, AgentError, Locking, Report};
+use crate::api::status::rfc3339;
+use crate::backup::manifest::parse_rfc3339;
+use crate::backup::restore::{
+    self, CrashPoint, Outcome as Ended, Reason, RestoreRecord, RestoreReport, StoredPhase,
+};
+use crate::backup::source::{self, Found};
+use crate::disk;
+use crate::etcd::client;
+use crate::member::place;
+use crate::member::records::{self, IdentityFile};
+use crate::spec::ClusterSpec;
+use crate::tls::Certificates;
+use crate::version::Version;
+
+/// What a restore would do.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Proposal {
+    snapshot: String,
+    file: PathBuf,
+    snapshot_revision: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    age_seconds: Option<i64>,
+    /// None where etcd does not answer.
+    live_revision: Option<i64>,
+    /// What is there now and would not be any more.
+    revisions_lost: Option<i64>,
+    needed_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    free_bytes: Option<u64>,
+    steps: Vec<String>,
+}
+
+pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
+    let spec = context.document()?;
+    let place = place::resolve(&context.paths, &spec);
+    if RestoreRecord::load(&context.paths)?.is_some() {
+        let text = "a restore is under way already: see etcd-operator status";
+        return Err(Failure::new(HELD, text));
+    }
+    let (identity, marker) = records::load_identities(&context.paths, &place.storage_dir)?;
+    let former = identity.or(marker);
+    let found = find(&spec, &arguments.from, former.as_ref())?;
+    check(&spec, &found, former.as_ref())?;
+    let live = runtime()?.block_on(live_revision(context, &place.client_url));
+    let proposal = propose(context, &place.storage_dir, &found, live, former.is_some());
+    if arguments.dry_run {
+        show(arguments.output, &proposal)?;
+        return Ok(DONE);
+    }
+    restore::check_room(&place.storage_dir, found.file.database)?;
+    if !arguments.yes && !confirmed(&proposal)? {
+        let text = "nothing was done: say --yes to restore; --dry-run shows what would be done";
+        return Err(Failure::new(HELD, text));
+    }
+    let record = RestoreRecord {
+        id: restore::new_id(),
+        reason: Reason::Command,
+        phase: StoredPhase::Requested,
+        source: found.file,
+        live_revision: live,
+        former,
+        next: None,
+        asked: trusted_now(context).map(rfc3339),
+    };
+    let report = carry_out(context, &spec, &record)?;
+    tell(arguments.output, &report)
+}
+
+fn find(spec: &ClusterSpec, from: &str, former: Option<&IdentityFile>) -> Result<Found, Failure> {
+    let is_file = from.contains('/') || Path::new(from).exists();
+    if is_file {
+        return Ok(source::file(&std::path::absolute(from)?)?);
+    }
+    let mut wanted = source::unresolved(spec, Reason::Command);
+    from.clone_into(&mut wanted.name);
+    // Of this cluster, where one lives here; else of its name.
+    let clusters = former.map(IdentityFile::clusters).unwrap_or_default();
+    Ok(source::find(spec, &wanted, &clusters)?)
+}
+
+/// Another cluster's snapshot, or one of a newer etcd, is refused before anything is written down.
+fn check(spec: &ClusterSpec, found: &Found, former: Option<&IdentityFile>) -> Result<(), Failure> {
+    if let Some(other) = found
+        .cluster
+        .as_deref()
+        .filter(|it| *it != spec.name.as_str())
+    {
+        let text = format!(
+            "{} is of the cluster {other} and this document's is {} (rule B11): to use it all the same, name a copy of the file without its manifest",
+            found.file.name, spec.name
+        );
+        return Err(Failure::new(FAILED, text));
+    }
+    let parse = |text: &str| text.parse::<Version>().ok();
+    let target = former.and_then(|it| parse(&it.version)).or(spec.version);
+    let snapshot = found.version.as_deref().and_then(parse);
+    match (snapshot, target) {
+        (Some(snapshot), Some(target))
+            if (snapshot.major, snapshot.minor) > (target.major, target.minor) =>
+        {
+            let newer = restore::RestoreError::NewerMinor {
+                snapshot: snapshot.to_string(),
+                target: target.to_string(),
+            };
+            Err(newer.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What etcd says, if it answers.
+async fn live_revision(context: &Context, url: &str) -> Option<i64> {
+    let files = Certificates::at(context.paths.tls()).operator_files();
+    let look = client::look(url, &files).await;
+    look.details.map(|it| it.revision)
+}
+
+fn propose(
+    context: &Context,
+    storage_dir: &Path,
+    found: &Found,
+    live: Option<i64>,
+    lived: bool,
+) -> Proposal {
+    let created = found.created.as_deref().and_then(parse_rfc3339);
+    let age = created.and_then(|it| Some(trusted_now(context)?.seconds_since(it)));
+    let aside = if lived {
+        format!(
+            "stop etcd, rename {} aside (it is kept)",
+            records::data_dir(storage_dir).display()
+        )
+    } else {
+        "create the cluster with this data".to_owned()
+    };
+    Proposal {
+        snapshot: found.file.name.clone(),
+        file: found.file.path.clone(),
+        snapshot_revision: found.file.revision,
+        created: found.created.clone(),
+        age_seconds: age,
+        live_revision: live,
+        revisions_lost: live.map(|it| (it - found.file.revision).max(0)),
+        needed_bytes: restore::needed(found.file.database),
+        free_bytes: disk::free_bytes(storage_dir),
+        steps: vec![
+            "prove the snapshot again and make new data of it beside the old, with a new cluster id"
+                .to_owned(),
+            aside,
+            "put the new data in its place; revisions go on 1,000,000,000 higher".to_owned(),
+            "start etcd, read and write; if it does not serve, put the old data back".to_owned(),
+        ],
+    }
+}
+
+fn lines(it: &Proposal) -> String {
+    let unknown = || "unknown (etcd does not answer)".to_owned();
+    let age = it.age_seconds.map_or_else(String::new, |age| {
+        format!(", {} h {} min old", age / 3600, age % 3600 / 60)
+    });
+    let mut text = format!(
+        "snapshot   {}\n           revision {}, taken {}{age}\nlive data  revision {}\nlost       {}\nspace      {} needed, {} free\n",
+        it.snapshot,
+        it.snapshot_revision,
+        it.created.as_deref().unwrap_or("at an unknown time"),
+        it.live_revision.map_or_else(unknown, |it| it.to_string()),
+        it.revisions_lost
+            .map_or_else(unknown, |it| format!("{it} revisions")),
+        bytes(it.needed_bytes),
+        it.free_bytes.map_or_else(|| "?".to_owned(), bytes),
+    );
+    for (number, step) in (1..).zip(&it.steps) {
+        text.push_str(&format!("step {number}     {step}\n"));
+    }
+    text
+}
+
+fn show(output: Output, proposal: &Proposal) -> std::io::Result<()> {
+    match output {
+        Output::Table => print::text(&lines(proposal)),
+        other => print::value(other, proposal),
+    }
+}
+
+/// Asks a person, where there is one.
+fn confirmed(proposal: &Proposal) -> std::io::Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    eprint!("{}restore? [y/N] ", lines(proposal));
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+}
+
+/// Writes the restore down and waits for its end: by the agent, or without one by this process.
+fn carry_out(
+    context: &Context,
+    spec: &ClusterSpec,
+    record: &RestoreRecord,
+) -> Result<RestoreReport, Failure> {
+    let runtime = runtime()?;
+    let socket = context.paths.socket();
+    let lock = match agent::lock(&context.paths, Locking::Act) {
+        Ok(lock) => Some(lock),
+        Err(AgentError::Locked { .. }) if socket.exists() => None,
+        Err(error) => return Err(error.into()),
+    };
+    record.save(&context.paths)?;
+    CrashPoint::RequestWritten.pass();
+    if lock.is_some() {
+        let driver = HostDriver::choose(&context.paths, &spec.name);
+        let mut agent = Agent::new(&context.paths, driver, None);
+        runtime.block_on(agent.end_restore(spec));
+    } else {
+        runtime.block_on(follow(context))?;
+    }
+    restore::last_report(&context.paths)
+        .filter(|it| it.id == record.id)
+        .ok_or_else(|| Failure::new(FAILED, "the restore left no report; see the operator's log"))
+}
+
+/// Tells what the agent does until the restore has ended.
+async fn follow(context: &Context) -> Result<(), Failure> {
+    let mut told = String::new();
+    while context.paths.restore().exists() {
+        let answer = ask(&context.paths.socket(), &Request::Status).await;
+        let Some(Ok(text)) = answer else {
+            let text = "the agent ended meanwhile: the restore goes on when it is started again";
+            return Err(Failure::new(FAILED, text));
+        };
+        let report: Report = serde_json::from_str(&text)?;
+        let message = report.status.plan.message.unwrap_or_default();
+        if message != told && report.status.plan.hold.as_deref() == Some("Restoring") {
+            eprintln!("etcd-operator: {message}");
+            told = message;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}
+
+fn tell(output: Output, report: &RestoreReport) -> Outcome {
+    let done = report.outcome == Ended::Restored;
+    if output != Output::Table {
+        print::value(output, report)?;
+    } else if done {
+        let lost = report
+            .revisions_lost
+            .map_or_else(|| "an unknown number of".to_owned(), |it| it.to_string());
+        let kept = report.kept.as_ref().map_or_else(String::new, |it| {
+            format!("\nthe data from before is kept in {}", it.display())
+        });
+        print::text(&format!(
+            "restored {} at revision {}; {lost} revisions that were there before are lost{kept}\n",
+            report.snapshot, report.snapshot_revision
+        ))?;
+    }
+    if done {
+        return Ok(DONE);
+    }
+    let why = report.message.clone().unwrap_or_default();
+    Err(Failure::new(FAILED, format!("not restored: {why}")))
+}

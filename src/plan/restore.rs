@@ -1,0 +1,137 @@
+//! What is done while a restore is under way: nothing else.
+
+use core::time::Duration;
+
+use super::permit::{self, Declared};
+use super::{Hold, Plan, REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING, Upkeep};
+use crate::observed::{Instance, Observed, Process, Reading, RestorePhase, Restoring, Writing};
+use crate::spec::ClusterSpec;
+use crate::start::{self, Refusal, Start};
+
+/// A restored etcd gets so many seconds to serve before the data from before is put back.
+pub const SERVES_WITHIN_SECONDS: u64 = 300;
+
+/// The next step of a restore.
+pub(super) fn plan(spec: &ClusterSpec, observed: &Observed, restoring: Restoring) -> Plan {
+    let mut upkeep = heapless::Vec::new();
+    let hold = match observed.instances.first() {
+        Some(instance) => match step(spec, observed, instance, restoring) {
+            Ok(Some(step)) => {
+                let _ = upkeep.push(step);
+                Hold::Restoring(restoring.phase)
+            }
+            Ok(None) => Hold::Restoring(restoring.phase),
+            Err(hold) => hold,
+        },
+        None => Hold::Unreachable,
+    };
+    let requeue_after = match &hold {
+        Hold::Restoring(_) if upkeep.is_empty() => REQUEUE_PROGRESSING.min(requeue(observed)),
+        Hold::Restoring(_) => REQUEUE_STARTING,
+        _ => REQUEUE_CONVERGED,
+    };
+    Plan {
+        change: Err(hold),
+        upkeep,
+        requeue_after,
+    }
+}
+
+/// A starting etcd is looked at often.
+fn requeue(observed: &Observed) -> Duration {
+    let young = observed
+        .instances
+        .iter()
+        .any(|it| matches!(it.process, Process::Running { seconds, .. } if seconds < 20));
+    if young {
+        REQUEUE_STARTING
+    } else {
+        REQUEUE_PROGRESSING
+    }
+}
+
+fn step(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    instance: &Instance,
+    restoring: Restoring,
+) -> Result<Option<Upkeep>, Hold> {
+    if let Process::Foreign { pid } = instance.process {
+        return Err(Hold::ForeignProcess(pid));
+    }
+    match restoring.phase {
+        RestorePhase::Requested if restoring.busy => Ok(None),
+        RestorePhase::Requested => Ok(Some(Upkeep::PrepareRestore)),
+        RestorePhase::Prepared | RestorePhase::Swapping => {
+            interrupting(observed, instance).map(|it| Some(Upkeep::SwapRestored(it)))
+        }
+        RestorePhase::Undoing => {
+            interrupting(observed, instance).map(|it| Some(Upkeep::UndoRestore(it)))
+        }
+        RestorePhase::Starting => starting(spec, observed, instance),
+    }
+}
+
+/// Leave to stop etcd where it runs; where it does not, nothing is interrupted.
+fn interrupting(observed: &Observed, instance: &Instance) -> Result<Option<permit::Permit>, Hold> {
+    match instance.process {
+        Process::Running { .. } => {
+            let member = instance.service.details.map(|it| it.member);
+            let declared = Some(Declared::Restore);
+            permit::to_interrupt(&observed.membership, member, instance.alone, declared).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// etcd comes up on the new data, or the old data comes back.
+fn starting(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    instance: &Instance,
+) -> Result<Option<Upkeep>, Hold> {
+    let service = &instance.service;
+    match instance.process {
+        Process::Running { seconds, .. } => {
+            if service.read == Reading::Answered {
+                return Ok(Some(match service.write {
+                    Writing::Acknowledged => Upkeep::FinishRestore,
+                    _ => Upkeep::ProbeWrite,
+                }));
+            }
+            if seconds > SERVES_WITHIN_SECONDS {
+                return interrupting(observed, instance).map(|it| Some(Upkeep::UndoRestore(it)));
+            }
+            Ok(None)
+        }
+        _ if spec.size == 0 => Err(Hold::Start(Refusal::Hibernates)),
+        _ => match start::verdict(&instance.facts) {
+            Ok(_) if instance.restart_in > 0 => Ok(None),
+            Ok(_) => Ok(Some(Upkeep::Start(Start::Go))),
+            Err(refusal) if is_of_the_data(&refusal) => Ok(Some(Upkeep::UndoRestore(None))),
+            Err(refusal) => Err(Hold::Start(refusal)),
+        },
+    }
+}
+
+/// The new data is what keeps etcd from starting; anything else would keep the old data, too.
+fn is_of_the_data(refusal: &Refusal) -> bool {
+    matches!(
+        refusal,
+        Refusal::DataDamaged(_)
+            | Refusal::CrashLoop { .. }
+            | Refusal::DataMissing
+            | Refusal::LogMissing
+            | Refusal::DatabaseMissing
+            | Refusal::DataOfAnotherCluster(_)
+    )
+}
+
+/// Data that etcd cannot start from, so that a policy may replace it. What only a person can tell
+/// (a disk that is not mounted, a wrong document) is none.
+pub fn is_damage(refusal: &Refusal) -> bool {
+    matches!(
+        refusal,
+        Refusal::DataDamaged(_) | Refusal::LogMissing | Refusal::DatabaseMissing
+    )
+}
