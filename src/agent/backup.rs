@@ -129,9 +129,9 @@ impl Agent {
     pub(super) fn is_busy(&mut self) -> bool {
         let ended = self.work.job.as_ref().is_some_and(JoinHandle::is_finished);
         if ended && let Some(job) = self.work.job.take() {
-            match job.join() {
-                Ok(ended) => self.take_note(ended),
-                Err(_) => tracing::error!("a job on snapshots ended unexpectedly"),
+            // A panic ends the whole process (panic = "abort"), so that a join always succeeds.
+            if let Ok(ended) = job.join() {
+                self.take_note(ended);
             }
         }
         self.work.job.is_some()
@@ -455,7 +455,7 @@ fn check(
             .update(&entry.name, &manifest)
             .map_err(|error| failure("DestinationUnusable", &error))?;
         if let Err(error) = result {
-            damaged.get_or_insert((path, error.to_string()));
+            damaged.get_or_insert_with(|| (path, error.to_string()));
         }
     }
     match damaged {

@@ -37,12 +37,7 @@ impl Agent {
         let running = matches!(process, Process::Running { .. });
         let now = clock::now();
         let (certificates, clock) = self.certificates(spec, &place, now);
-        let usable = match certificates.pairs {
-            Pairs::Usable | Pairs::AddressesDiffer => CertificatesUsable::Yes,
-            // They are made before the start, unless there is nothing to sign them with.
-            _ if certificates.authorities_usable => CertificatesUsable::Yes,
-            _ => CertificatesUsable::No,
-        };
+        let usable = usable(&certificates);
         let newest_installed = store::newest_supported(&self.paths.store());
         let version = self.version(spec, &place, newest_installed);
         let launch = place.launch(spec, version);
@@ -53,10 +48,9 @@ impl Agent {
             ..
         } = facts::gather(&self.paths, &launch, version, usable, running);
         facts.restoring = restoring.is_some_and(Restoring::holds_the_data);
-        let machine_changed = identity.as_ref().is_some_and(|it| {
-            let own = facts::machine_id(&self.paths);
-            !own.is_empty() && !it.machine_id.is_empty() && it.machine_id != own
-        });
+        let machine_changed = identity
+            .as_ref()
+            .is_some_and(|it| it.is_of_another_machine(&facts::machine_id(&self.paths)));
         let (service, membership) = self.service(spec, &place, process, &facts).await;
         let regain = self.regain(&service);
         let refused = if running {
@@ -238,6 +232,15 @@ impl Agent {
             (Some(_), Some(_)) => Proposals::Moving,
             (_, None) | (None, Some(_)) => Proposals::Unknown,
         }
+    }
+}
+
+fn usable(certificates: &Certificates) -> CertificatesUsable {
+    match certificates.pairs {
+        Pairs::Usable | Pairs::AddressesDiffer => CertificatesUsable::Yes,
+        // They are made before the start, unless there is nothing to sign them with.
+        _ if certificates.authorities_usable => CertificatesUsable::Yes,
+        _ => CertificatesUsable::No,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Restores on this host, step by step as the core plans them.
 
+use super::apply::new_token;
 use super::backup::Ended;
 use super::driver::Driver as _;
 use super::observe::quota_at_birth;
@@ -99,22 +100,21 @@ impl Agent {
         let Some(record) = RestoreRecord::load(&self.paths)? else {
             return Ok(());
         };
-        let identity = match &record.former {
-            Some(former) => IdentityFile {
-                token: self.new_token(spec)?,
+        let identity = if let Some(former) = &record.former {
+            IdentityFile {
+                token: new_token(spec)?,
                 former_ids: former.clusters(),
                 cluster_id: None,
                 member_id: None,
                 ..former.clone()
-            },
-            None => {
-                let version = spec
-                    .version
-                    .or_else(|| store::newest_supported(&self.paths.store()))
-                    .ok_or(AgentError::NoPermit(Hold::NoVersion))?;
-                let quota = spec.quota.unwrap_or_else(|| quota_at_birth(place));
-                self.identity_at_birth(spec, version, quota)?
             }
+        } else {
+            let version = spec
+                .version
+                .or_else(|| store::newest_supported(&self.paths.store()))
+                .ok_or(AgentError::NoPermit(Hold::NoVersion))?;
+            let quota = spec.quota.unwrap_or_else(|| quota_at_birth(place));
+            self.identity_at_birth(spec, version, quota)?
         };
         let (paths, spec) = (self.paths.clone(), spec.clone());
         let storage_dir = place.storage_dir.clone();

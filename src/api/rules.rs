@@ -201,7 +201,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         path: "bootstrap",
-        cel: "!has(self.bootstrap) || has(self.backup) || self.bootstrap.from.startsWith('/')",
+        cel: "!has(self.bootstrap) || has(self.backup) || self.bootstrap.from.matches('^/')",
         message: "from names a snapshot, and there is no backup to find it in: name a file, or describe backup",
         holds: |spec| {
             spec.bootstrap

@@ -236,8 +236,12 @@ pub fn to_wire(
                 provisional,
             }),
         backups: status.backups.as_ref().map(|it| BackupsStatus {
-            last: it.last.map(snapshot_to_wire),
-            last_verified: it.verified.map(snapshot_to_wire),
+            last: it
+                .last
+                .map(|it| snapshot(it.revision, it.created, it.level, it.bytes)),
+            last_verified: it
+                .verified
+                .map(|it| snapshot(it.revision, it.created, it.level, it.bytes)),
             next_seconds: it.due_in,
             count: it.kept.0,
             bytes: it.kept.1,
@@ -249,12 +253,12 @@ pub fn to_wire(
     }
 }
 
-fn snapshot_to_wire(it: crate::observed::SnapshotSeen) -> SnapshotStatus {
+fn snapshot(revision: i64, created: Option<Timestamp>, level: u8, size: u64) -> SnapshotStatus {
     SnapshotStatus {
-        revision: it.revision,
-        created: it.created.map(rfc3339),
-        level: it.level,
-        size: it.bytes,
+        revision,
+        created: created.map(rfc3339),
+        level,
+        size,
     }
 }
 

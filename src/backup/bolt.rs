@@ -292,7 +292,8 @@ impl Walk<'_> {
             if flags != page::BUCKET {
                 return Err(damaged(id, "an entry beside the buckets"));
             }
-            let root = page::u64_at(value, 0).ok_or(damaged(id, "a bucket without a root"))?;
+            let root =
+                page::u64_at(value, 0).ok_or_else(|| damaged(id, "a bucket without a root"))?;
             let inline = match value.get(16..) {
                 Some(inline) if root == 0 => inline.to_vec(),
                 Some([]) => Vec::new(),

@@ -180,9 +180,13 @@ fn unchanged(request: &Request<'_>, origin: &Origin) -> Option<Manifest> {
 /// database.
 fn expected_size(entries: &[Entry], origin: &Origin) -> u64 {
     let before = entries.iter().find_map(|it| it.manifest.as_ref().ok());
-    let packed = before.filter(|it| it.database.size > 0).map(|it| {
-        let ratio = it.file.size as f64 / it.database.size as f64;
-        (origin.size as f64 * ratio * 1.25) as u64 + (1 << 20)
+    let packed = before.map(|it| {
+        let (file, database) = (
+            u128::from(it.file.size),
+            u128::from(it.database.size.max(1)),
+        );
+        let bytes = u128::from(origin.size) * file * 5 / (database * 4) + (1 << 20);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
     });
     packed.unwrap_or(origin.size).min(origin.size)
 }

@@ -19,11 +19,11 @@ const SKIPPABLE: u32 = 0x184D_2A5E;
 /// The magic number at the end of the file.
 const SEEKABLE: u32 = 0x8F92_EAB1;
 /// Bytes at the end: number of frames, descriptor, magic number.
-const FOOTER: u64 = 9;
+const FOOTER: usize = 9;
 /// Bytes of the skippable frame's header.
-const SKIP_HEADER: u64 = 8;
+const SKIP_HEADER: usize = 8;
 /// Bytes of an entry of the table: compressed and unpacked size.
-const ENTRY: u64 = 8;
+const ENTRY: usize = 8;
 /// Frames that are kept unpacked.
 const CACHED: usize = 6;
 
@@ -81,11 +81,10 @@ impl FrameWriter {
         if !self.pending.is_empty() {
             self.flush(sink)?;
         }
-        let entries = self.table.len() as u64;
+        let entries = self.table.len();
         let mut bytes = Vec::new();
         bytes.extend_from_slice(&SKIPPABLE.to_le_bytes());
-        let length = u32::try_from(entries * ENTRY + FOOTER).map_err(io::Error::other)?;
-        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(&size(entries * ENTRY + FOOTER)?.to_le_bytes());
         for (packed, unpacked) in &self.table {
             bytes.extend_from_slice(&packed.to_le_bytes());
             bytes.extend_from_slice(&unpacked.to_le_bytes());
@@ -135,25 +134,26 @@ impl<R: ReadAt> FrameReader<R> {
     pub fn open(mut source: R) -> io::Result<Self> {
         let length = source.size();
         let no_table = "it does not end with a table of zstd frames";
-        let mut footer = [0; FOOTER as usize];
-        let footer_at = length.checked_sub(FOOTER).ok_or(invalid(no_table))?;
+        let mut footer = [0; FOOTER];
+        let footer_at = length
+            .checked_sub(FOOTER as u64)
+            .ok_or_else(|| invalid(no_table))?;
         source.read_at(footer_at, &mut footer)?;
-        let count = u64::from(u32_at(&footer, 0));
+        let count = u32_at(&footer, 0) as usize;
         if u32_at(&footer, 5) != SEEKABLE || footer[4] != 0 {
             return Err(invalid(no_table));
         }
         let table_bytes = count * ENTRY;
-        let table_at = footer_at.checked_sub(table_bytes + SKIP_HEADER);
-        let table_at = table_at.ok_or(invalid("its table is longer than the file"))?;
-        let mut table =
-            vec![0; usize::try_from(table_bytes + SKIP_HEADER).map_err(io::Error::other)?];
+        let table_at = footer_at.checked_sub((table_bytes + SKIP_HEADER) as u64);
+        let table_at = table_at.ok_or_else(|| invalid("its table is longer than the file"))?;
+        let mut table = vec![0; table_bytes + SKIP_HEADER];
         source.read_at(table_at, &mut table)?;
-        if u32_at(&table, 0) != SKIPPABLE || u64::from(u32_at(&table, 4)) != table_bytes + FOOTER {
+        if u32_at(&table, 0) != SKIPPABLE || u32_at(&table, 4) as usize != table_bytes + FOOTER {
             return Err(invalid("its table of frames is damaged"));
         }
-        let mut frames = Vec::with_capacity(usize::try_from(count).map_err(io::Error::other)?);
+        let mut frames = Vec::with_capacity(count);
         let (mut packed_at, mut at) = (0, 0);
-        for entry in table[SKIP_HEADER as usize..].chunks_exact(ENTRY as usize) {
+        for entry in table[SKIP_HEADER..].chunks_exact(ENTRY) {
             let (packed, unpacked) = (u32_at(entry, 0), u32_at(entry, 4));
             if unpacked == 0 || unpacked as usize > FRAME || packed as usize > 2 * FRAME {
                 return Err(invalid("its table names a frame of a wrong size"));

@@ -192,7 +192,9 @@ impl LocalStore {
         for entry in entries {
             let entry = entry.map_err(io_error("read", &self.dir))?;
             let text = entry.file_name().to_string_lossy().into_owned();
-            let stem = text.strip_suffix(SNAPSHOT).or(text.strip_suffix(MANIFEST));
+            let stem = text
+                .strip_suffix(SNAPSHOT)
+                .or_else(|| text.strip_suffix(MANIFEST));
             let name = stem.and_then(|it| it.parse::<SnapshotName>().ok());
             names.extend(name.filter(|it| it.is_of(&self.cluster)));
         }

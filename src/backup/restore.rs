@@ -12,12 +12,13 @@
 //! so that a power cut at any instruction is followed by the rest of the phase. Nothing is deleted
 //! but what a restore itself has made.
 
+mod crash;
+mod record;
+
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-
-use serde::{Deserialize, Serialize};
 
 use super::local::LocalError;
 use super::verify::{self, VerifyError};
@@ -25,129 +26,20 @@ use super::{Phase, Progress};
 use crate::disk;
 use crate::etcd::{data_dir, store};
 use crate::member::records::{self, IdentityFile};
-use crate::observed::{RestorePhase, Restoring};
 use crate::paths::Paths;
 use crate::state::{self, StateError};
 use crate::version::Version;
+
+pub use crash::CrashPoint;
+pub use record::{
+    Outcome, Reason, RestoreRecord, RestoreReport, SourceFile, StoredPhase, last_report, new_id,
+};
 
 /// By how much revisions jump, so that no client that watched the lost ones takes new writes for old
 /// ones: a week at 1,500 writes a second (rule D35).
 pub const BUMP: u64 = 1_000_000_000;
 /// etcd's log takes its room in pieces of 64 MB.
 const LOG_BYTES: u64 = 64 << 20;
-
-/// A restore that was asked for and has not ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RestoreRecord {
-    /// Tells it from others; part of the names of what it sets aside.
-    pub id: String,
-    /// Who asked.
-    pub reason: Reason,
-    /// Where it is.
-    pub phase: StoredPhase,
-    /// The snapshot.
-    pub source: SourceFile,
-    /// The last revision that the data to be replaced was seen to have.
-    pub live_revision: Option<i64>,
-    /// Who lived here before; none where nobody did.
-    pub former: Option<IdentityFile>,
-    /// Who will live here, once prepared.
-    pub next: Option<IdentityFile>,
-    /// The time when it was asked for, if it was trusted.
-    pub asked: Option<String>,
-}
-
-/// Who asked for a restore.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Reason {
-    /// A person.
-    Command,
-    /// `spec.bootstrap`.
-    Bootstrap,
-    /// `spec.recovery`.
-    Recovery,
-}
-
-/// [`RestorePhase`] as it is written down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[allow(missing_docs, reason = "the words of RestorePhase")]
-pub enum StoredPhase {
-    Requested,
-    Prepared,
-    Swapping,
-    Starting,
-    Undoing,
-}
-
-impl From<StoredPhase> for RestorePhase {
-    fn from(it: StoredPhase) -> Self {
-        match it {
-            StoredPhase::Requested => RestorePhase::Requested,
-            StoredPhase::Prepared => RestorePhase::Prepared,
-            StoredPhase::Swapping => RestorePhase::Swapping,
-            StoredPhase::Starting => RestorePhase::Starting,
-            StoredPhase::Undoing => RestorePhase::Undoing,
-        }
-    }
-}
-
-/// The snapshot of a restore.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SourceFile {
-    /// Its file. Opened for reading only.
-    pub path: PathBuf,
-    /// Its name, for people.
-    pub name: String,
-    /// The last revision in it.
-    pub revision: i64,
-    /// The id of the cluster that it was taken from, where a manifest says it.
-    #[serde(rename = "clusterID")]
-    pub cluster_id: Option<String>,
-    /// Bytes of the database.
-    pub database: u64,
-    /// It carries etcd's checksum.
-    pub checksummed: bool,
-}
-
-/// How a restore ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RestoreReport {
-    /// Of which restore.
-    pub id: String,
-    /// Who asked.
-    pub reason: Reason,
-    /// How it ended.
-    pub outcome: Outcome,
-    /// The snapshot's name.
-    pub snapshot: String,
-    /// The last revision in the snapshot.
-    pub snapshot_revision: i64,
-    /// The last revision seen before.
-    pub live_revision: Option<i64>,
-    /// Revisions that were there before and are not any more.
-    pub revisions_lost: Option<i64>,
-    /// Where the data from before lies.
-    pub kept: Option<PathBuf>,
-    /// Why, where it did not succeed.
-    pub message: Option<String>,
-}
-
-/// How a restore ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Outcome {
-    /// etcd serves the snapshot's data.
-    Restored,
-    /// etcd did not serve it; the data from before is back.
-    Undone,
-    /// It could not be prepared; nothing was touched.
-    Failed,
-}
 
 /// Why a restore does not go on.
 #[derive(Debug, thiserror::Error)]
@@ -210,144 +102,6 @@ fn io_error<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Res
         path: path.to_owned(),
         source,
     }
-}
-
-/// Where the power may go: between any two of these. A debug build ends itself at the one that
-/// `ETCD_OPERATOR_CRASH_AT` names; the tests go through the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum CrashPoint {
-    RequestWritten,
-    Unpacked,
-    DataMade,
-    PreparedWritten,
-    SwappingWritten,
-    EtcdStopped,
-    OldDataAside,
-    NewDataInPlace,
-    IdentityWritten,
-    StartingWritten,
-    Served,
-    ReportWritten,
-    UndoingWritten,
-    NewDataAside,
-    OldDataBack,
-}
-
-impl CrashPoint {
-    /// All of a restore that succeeds.
-    pub const FORTH: [CrashPoint; 12] = [
-        CrashPoint::RequestWritten,
-        CrashPoint::Unpacked,
-        CrashPoint::DataMade,
-        CrashPoint::PreparedWritten,
-        CrashPoint::SwappingWritten,
-        CrashPoint::EtcdStopped,
-        CrashPoint::OldDataAside,
-        CrashPoint::NewDataInPlace,
-        CrashPoint::IdentityWritten,
-        CrashPoint::StartingWritten,
-        CrashPoint::Served,
-        CrashPoint::ReportWritten,
-    ];
-    /// Those of one that is undone.
-    pub const BACK: [CrashPoint; 3] = [
-        CrashPoint::UndoingWritten,
-        CrashPoint::NewDataAside,
-        CrashPoint::OldDataBack,
-    ];
-
-    /// Goes on, or ends this process as a power cut would.
-    pub fn pass(self) {
-        #[cfg(debug_assertions)]
-        if std::env::var("ETCD_OPERATOR_CRASH_AT").is_ok_and(|it| it == format!("{self:?}")) {
-            std::process::abort();
-        }
-        let _ = self;
-    }
-}
-
-impl RestoreRecord {
-    /// The one under way.
-    pub fn load(paths: &Paths) -> Result<Option<Self>, StateError> {
-        state::load(&paths.restore())
-    }
-
-    /// The data is being exchanged: nobody may start etcd.
-    pub fn holds_the_data(&self) -> bool {
-        let phase = self.phase.into();
-        Restoring { phase, busy: false }.holds_the_data()
-    }
-
-    /// Writes it down.
-    pub fn save(&self, paths: &Paths) -> Result<(), StateError> {
-        state::save(&paths.restore(), self)
-    }
-
-    /// It has ended.
-    pub fn end(&self, paths: &Paths, report: &RestoreReport) -> Result<(), RestoreError> {
-        state::save(&paths.restored(), report)?;
-        CrashPoint::ReportWritten.pass();
-        let previous = paths.restore().with_extension("json.previous");
-        for path in [previous, paths.restore()] {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(io_error("remove", &path)(error));
-                }
-                _ => {}
-            }
-        }
-        Ok(state::sync_dir(&paths.lib)?)
-    }
-
-    /// The report of its end.
-    pub fn report(
-        &self,
-        outcome: Outcome,
-        kept: Option<PathBuf>,
-        message: Option<String>,
-    ) -> RestoreReport {
-        let lost = self
-            .live_revision
-            .map(|it| (it - self.source.revision).max(0));
-        RestoreReport {
-            id: self.id.clone(),
-            reason: self.reason,
-            outcome,
-            snapshot: self.source.name.clone(),
-            snapshot_revision: self.source.revision,
-            live_revision: self.live_revision,
-            revisions_lost: lost.filter(|_| outcome == Outcome::Restored),
-            kept,
-            message,
-        }
-    }
-
-    /// Where new data is made.
-    pub fn scratch(storage_dir: &Path) -> PathBuf {
-        storage_dir.join("restore.part")
-    }
-
-    /// Where the old data is kept.
-    pub fn kept(&self, storage_dir: &Path) -> PathBuf {
-        storage_dir.join(format!("data.before-restore-{}", self.id))
-    }
-
-    fn failed(&self, storage_dir: &Path) -> PathBuf {
-        storage_dir.join(format!("data.failed-restore-{}", self.id))
-    }
-}
-
-/// A word that no other restore has.
-pub fn new_id() -> String {
-    let mut random = [0_u8; 4];
-    let _ = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut random);
-    state::hex(&random)
-}
-
-/// How the last restore ended.
-pub fn last_report(paths: &Paths) -> Option<RestoreReport> {
-    state::load(&paths.restored()).ok().flatten()
 }
 
 /// Bytes that preparing takes, beside the data that is kept: the snapshot unpacked, the new database

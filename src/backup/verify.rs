@@ -15,7 +15,7 @@ use super::manifest::Manifest;
 use super::{Phase, Progress};
 use crate::state::hex;
 
-/// What every level compares.
+/// Bytes of the sha256 that etcd sends last.
 const TRAILER: u64 = 32;
 /// Read at once.
 const BUFFER: usize = 256 * 1024;
@@ -310,7 +310,7 @@ fn check_trailer(
             total: size,
         });
     }
-    let mut trailer = [0; TRAILER as usize];
+    let mut trailer = [0; 32];
     content.read_at(size, &mut trailer).map_err(failed)?;
     if sum.finish().as_ref() == trailer {
         return Ok(());

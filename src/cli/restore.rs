@@ -1,5 +1,6 @@
 //! `restore`: says what will be lost, asks, and sees it through to its end.
 
+use std::fmt::Write as _;
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -186,7 +187,7 @@ fn lines(it: &Proposal) -> String {
         it.free_bytes.map_or_else(|| "?".to_owned(), bytes),
     );
     for (number, step) in (1..).zip(&it.steps) {
-        text.push_str(&format!("step {number}     {step}\n"));
+        let _ = writeln!(text, "step {number}     {step}");
     }
     text
 }

@@ -48,6 +48,11 @@ impl IdentityFile {
             .collect()
     }
 
+    /// The disk was moved to another machine since; unknown ids tell nothing.
+    pub fn is_of_another_machine(&self, own: &str) -> bool {
+        !own.is_empty() && !self.machine_id.is_empty() && self.machine_id != own
+    }
+
     /// As the core has it; `None` when a field does not fit, which no version of ours writes.
     pub fn to_identity(&self) -> Option<Identity> {
         let hex = |text: &Option<String>| u64::from_str_radix(text.as_deref()?, 16).ok();

@@ -53,9 +53,25 @@ spec:
     logLevel: warn
   maintenance: {onNoSpace: hold, windows: []}
   recovery:
-    singleMember: hold
+    singleMember: restoreLatestVerified
   deletionPolicy: Retain
-  backup: ~
+  backup:
+    schedule: 15 3 * * 1-5
+    destinations:
+    - local: {path: /mnt/backup, keep: 3, keepDaily: 7, maxBytes: 2Gi}
+    - s3:
+        bucket: backup
+        prefix: shops/berlin
+        endpoint: https://s3.example.com:9000
+        region: garage
+        pathStyle: true
+        caFile: /etc/ca.pem
+        credentials: /etc/s3
+        keep: 30
+        bandwidth: 1Mi
+        encryption: {recipients: [age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p]}
+    verify: {level: 4, every: 7d}
+  bootstrap: {from: latest}
   hosts: []
 ";
 
@@ -182,6 +198,9 @@ fn an_empty_spec_takes_every_default() {
                 log_level: "info",
             },
             repair_no_space: true,
+            backup: None,
+            bootstrap: None,
+            restore_when_damaged: false,
             settings: Settings(
                 14695981039346656037,
             ),
@@ -201,6 +220,8 @@ fn every_field_with_an_effect_arrives() {
         format!("{:?}", it.network),
         format!("{:?}", it.clients),
         format!("{:?}", it.options),
+        format!("{:?}", it.backup),
+        format!("{:?}", (&it.bootstrap, it.restore_when_damaged)),
         // A contract with the file that the previous operator wrote.
         format!("{:?}", it.settings),
     ];
@@ -212,6 +233,8 @@ fn every_field_with_an_effect_arrives() {
         Network { client_port: 12379, peer_port: 12380, metrics_port: 12381, listen: [127.0.0.1, ::1, 10.0.0.1], advertised: ["edge.local", "10.0.0.1"] }
         ["k3s", "backup"]
         Options { auto_compaction: Off, heartbeat: Some(100), election: Some(1000), snapshot_count: Some(5000), max_request_bytes: Some(1572864), max_txn_ops: Some(256), memory_limit: Some(134217728), log_level: "warn" }
+        Some(Backup { trigger: Some(Schedule("15 3 * * 1-5")), destinations: [Destination { place: Local("/mnt/backup"), keep: Keep { last: 3, hourly: 0, daily: 7, weekly: 0, max_bytes: Some(2147483648) } }, Destination { place: S3(S3 { bucket: "backup", prefix: "shops/berlin", endpoint: Some("https://s3.example.com:9000"), region: Some("garage"), path_style: true, ca_file: Some("/etc/ca.pem"), credentials: Some("/etc/s3"), bandwidth: Some(1048576), recipients: ["age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p"] }), keep: Keep { last: 30, hourly: 0, daily: 0, weekly: 0, max_bytes: None } }], verify_level: 4, verify_every: Some(604800) })
+        (Some(Latest), true)
         Settings(12092605635667139697)"#]].assert_eq(&parts.join("\n"));
     assert_eq!(it, accepted(&typed(LARGEST)));
 }
@@ -265,6 +288,11 @@ fn mended(wire: &EtcdClusterSpec) -> EtcdClusterSpec {
     for rule in RULES.iter().filter(|it| !(it.holds)(wire)) {
         let pointer = format!("/{}", rule.path.replace('.', "/"));
         let (parent, key) = pointer.rsplit_once('/').unwrap();
+        // What a backup cannot do without goes with it.
+        let (parent, key) = match parent {
+            "/backup" => ("", "backup"),
+            _ => (parent, key),
+        };
         if let Some(Json::Object(fields)) = json.pointer_mut(parent) {
             fields.remove(key);
         }

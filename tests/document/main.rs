@@ -9,6 +9,7 @@
     reason = "a test; expect-test writes raw strings with hashes"
 )]
 
+mod backup;
 mod bad;
 mod crd;
 mod formats;

@@ -1,10 +1,10 @@
 //! Seeded random numbers and random specs.
 
 use etcd_operator::api::{
-    AutoCompaction, AutoCompactionMode, Backup, BackupDestination, Bootstrap, Client, Defragment,
-    DeletionPolicy, EtcdClusterSpec, Host, LocalDestination, LogLevel, MemoryStorage, Network,
-    OnNoSpace, Options, Pod, Profile, SecretRefs, SingleMemberRecovery, Storage, Tls, TlsMode,
-    UnsafeFilesystem, VolumeClaim, Window,
+    AutoCompaction, AutoCompactionMode, Backup, BackupDestination, BackupVerify, Bootstrap, Client,
+    Defragment, DeletionPolicy, Encryption, EtcdClusterSpec, Host, LocalDestination, LogLevel,
+    MemoryStorage, Network, OnNoSpace, Options, Pod, Profile, S3Destination, SecretRefs,
+    SingleMemberRecovery, Storage, Tls, TlsMode, UnsafeFilesystem, VolumeClaim, Window,
 };
 
 /// SplitMix64: the same numbers for the same seed on every machine.
@@ -89,21 +89,11 @@ pub(crate) fn spec(random: &mut Random) -> EtcdClusterSpec {
         tls: tls(random, rare),
         clients: clients(random, rare),
         options: options(random),
-        backup: random.rarely(rare, |_| Backup {
-            schedule: None,
-            interval: Some("6h".to_owned()),
-            destinations: vec![BackupDestination {
-                local: Some(LocalDestination {
-                    path: "/mnt".to_owned(),
-                    keep: None,
-                    max_bytes: None,
-                }),
-                s3: None,
-            }],
-            verify: None,
-        }),
-        bootstrap: random.rarely(rare, |_| Bootstrap {
-            from: "latest".to_owned(),
+        backup: random.rarely(3, backup),
+        bootstrap: random.rarely(6, |it| Bootstrap {
+            from: it
+                .pick(&["latest", "/mnt/s.db", "edge-0-boot1-r1-00000000"])
+                .to_owned(),
         }),
         maintenance: etcd_operator::api::Maintenance {
             on_no_space: random.pick(&[OnNoSpace::Repair, OnNoSpace::Hold]),
@@ -121,7 +111,7 @@ pub(crate) fn spec(random: &mut Random) -> EtcdClusterSpec {
         },
         recovery: etcd_operator::api::Recovery {
             single_member: random
-                .rarely(rare, |_| SingleMemberRecovery::RestoreLatestVerified)
+                .rarely(4, |_| SingleMemberRecovery::RestoreLatestVerified)
                 .unwrap_or_default(),
         },
         deletion_policy: random
@@ -136,6 +126,62 @@ pub(crate) fn spec(random: &mut Random) -> EtcdClusterSpec {
             })
             .into_iter()
             .collect(),
+    }
+}
+
+fn backup(random: &mut Random) -> Backup {
+    let local = |random: &mut Random| {
+        let rare = random.pick(&[2, 1000]);
+        LocalDestination {
+            path: random.pick(&["/mnt", "/mnt/b"]).to_owned(),
+            keep: random.rarely(rare, |_| 3),
+            keep_hourly: random.rarely(rare, |_| 24),
+            keep_daily: random.rarely(rare, |_| 7),
+            keep_weekly: random.rarely(rare, |_| 4),
+            max_bytes: random.rarely(rare, |it| it.pick(QUANTITIES).into()),
+        }
+    };
+    let s3 = |random: &mut Random| S3Destination {
+        bucket: random.pick(&["backup", "backup.1"]).to_owned(),
+        prefix: random.rarely(2, |_| "shops/berlin".to_owned()),
+        endpoint: random.rarely(2, |_| "https://s3.local:9000".to_owned()),
+        region: random.rarely(2, |_| "auto".to_owned()),
+        path_style: random.one_in(2),
+        ca_file: random.rarely(2, |_| "/etc/ca.pem".to_owned()),
+        credentials: random.rarely(2, |_| "/etc/s3".to_owned()),
+        keep: random.rarely(2, |_| 3),
+        keep_hourly: random.rarely(2, |_| 24),
+        keep_daily: random.rarely(2, |_| 7),
+        keep_weekly: random.rarely(2, |_| 4),
+        max_bytes: random.rarely(2, |it| it.pick(QUANTITIES).into()),
+        bandwidth: random.rarely(2, |it| it.pick(QUANTITIES).into()),
+        encryption: random.rarely(2, |_| Encryption {
+            recipients: vec![
+                "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p".to_owned(),
+            ],
+        }),
+    };
+    let count = random.pick(&[1, 1, 2, 3, 4]);
+    let destinations = (0..count).map(|index| {
+        let which = if index == 0 {
+            random.pick(&[1, 1, 1, 1, 1, 1, 2])
+        } else {
+            random.pick(&[1, 1, 2, 2, 2, 0, 3])
+        };
+        BackupDestination {
+            local: (which & 1 == 1).then(|| local(random)),
+            s3: (which & 2 == 2).then(|| s3(random)),
+        }
+    });
+    let destinations = destinations.collect();
+    Backup {
+        schedule: random.rarely(3, |_| "*/15 3 * * 1-5".to_owned()),
+        interval: random.rarely(2, |_| "6h".to_owned()),
+        destinations,
+        verify: random.rarely(2, |it| BackupVerify {
+            level: it.pick(&[3, 4]),
+            every: it.rarely(2, |_| "7d".to_owned()),
+        }),
     }
 }
 

@@ -31,26 +31,12 @@ fn each_field_without_effect() {
         &expect!["line 6: spec.clients: namespace is not supported yet"],
     );
     check_spec(
-        "spec:\n  backup: {interval: 6h, destinations: [{local: {path: /mnt}}]}",
-        &expect!["line 6: spec.backup: not supported yet"],
-    );
-    check_spec(
-        "spec:\n  bootstrap: {from: latest}",
-        &expect!["line 6: spec.bootstrap: not supported yet"],
-    );
-    check_spec(
         "spec:\n  maintenance:\n    defragment: {fragmentationPercent: 50, minimumSize: 100Mi}",
         &expect!["line 7: spec.maintenance.defragment: not supported yet"],
     );
     check_spec(
         "spec:\n  maintenance:\n    windows: [{schedule: 0 3 * * *, minutes: 60}]",
         &expect!["line 7: spec.maintenance.windows: not supported yet"],
-    );
-    check_spec(
-        "spec:\n  recovery: {singleMember: restoreLatestVerified}",
-        &expect![
-            "line 6: spec.recovery.singleMember: found 'restoreLatestVerified': only hold is supported yet"
-        ],
     );
     check_spec(
         "spec:\n  deletionPolicy: Delete",
@@ -84,7 +70,6 @@ fn several_at_once_even_where_they_are_wrong_in_themselves() {
             line 9: spec.storage.volumeClaim.size: is missing
             line 9: spec.storage.volumeClaim: not supported yet
             line 10: spec.bootstrap: found 'latest', allowed: a map
-            line 10: spec.bootstrap: found 'latest': not supported yet
             line 11: spec.hosts[0].name: found 'One', allowed: lower-case letters, digits and '-', beginning and ending with a letter or digit
             line 11: spec.hosts[0].address: is missing
             line 11: spec.hosts: not supported yet

@@ -59,6 +59,9 @@ pub fn spec(members: &[&str]) -> ClusterSpec {
             log_level: "info",
         },
         repair_no_space: true,
+        backup: None,
+        bootstrap: None,
+        restore_when_damaged: false,
         settings: SETTINGS,
     }
 }

@@ -211,7 +211,7 @@ impl<'a> Page<'a> {
             .ok()
             .and_then(|it| it.checked_mul(8)?.checked_add(from))
             .filter(|it| *it <= self.bytes.len());
-        let end = end.ok_or(damaged(self.id, "more free pages than fit"))?;
+        let end = end.ok_or_else(|| damaged(self.id, "more free pages than fit"))?;
         let ids = self.bytes[from..end].chunks_exact(8);
         Ok(ids.map(|it| u64_at(it, 0).unwrap_or(u64::MAX)))
     }
@@ -250,7 +250,7 @@ impl<'a> Cursor<'a> {
     fn more(&mut self, length: u32) -> Result<&'a [u8], BoltError> {
         let end = self.at.checked_add(length as usize);
         let bytes = end.and_then(|end| self.bytes.get(self.at..end));
-        let bytes = bytes.ok_or(damaged(self.id, "an element reaches beyond its page"))?;
+        let bytes = bytes.ok_or_else(|| damaged(self.id, "an element reaches beyond its page"))?;
         self.at += bytes.len();
         Ok(bytes)
     }

@@ -1,0 +1,209 @@
+//! What is written down of a restore: while it is under way, and how it ended.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{CrashPoint, RestoreError, io_error};
+use crate::member::records::IdentityFile;
+use crate::observed::{RestorePhase, Restoring};
+use crate::paths::Paths;
+use crate::state::{self, StateError};
+
+/// A restore that was asked for and has not ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestoreRecord {
+    /// Tells it from others; part of the names of what it sets aside.
+    pub id: String,
+    /// Who asked.
+    pub reason: Reason,
+    /// Where it is.
+    pub phase: StoredPhase,
+    /// The snapshot.
+    pub source: SourceFile,
+    /// The last revision that the data to be replaced was seen to have.
+    pub live_revision: Option<i64>,
+    /// Who lived here before; none where nobody did.
+    pub former: Option<IdentityFile>,
+    /// Who will live here, once prepared.
+    pub next: Option<IdentityFile>,
+    /// The time when it was asked for, if it was trusted.
+    pub asked: Option<String>,
+}
+
+/// Who asked for a restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Reason {
+    /// A person.
+    Command,
+    /// `spec.bootstrap`.
+    Bootstrap,
+    /// `spec.recovery`.
+    Recovery,
+}
+
+/// [`RestorePhase`] as it is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the words of RestorePhase")]
+pub enum StoredPhase {
+    Requested,
+    Prepared,
+    Swapping,
+    Starting,
+    Undoing,
+}
+
+impl From<StoredPhase> for RestorePhase {
+    fn from(it: StoredPhase) -> Self {
+        match it {
+            StoredPhase::Requested => RestorePhase::Requested,
+            StoredPhase::Prepared => RestorePhase::Prepared,
+            StoredPhase::Swapping => RestorePhase::Swapping,
+            StoredPhase::Starting => RestorePhase::Starting,
+            StoredPhase::Undoing => RestorePhase::Undoing,
+        }
+    }
+}
+
+/// The snapshot of a restore.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceFile {
+    /// Its file. Opened for reading only.
+    pub path: PathBuf,
+    /// Its name, for people.
+    pub name: String,
+    /// The last revision in it.
+    pub revision: i64,
+    /// The id of the cluster that it was taken from, where a manifest says it.
+    #[serde(rename = "clusterID")]
+    pub cluster_id: Option<String>,
+    /// Bytes of the database.
+    pub database: u64,
+    /// It carries etcd's checksum.
+    pub checksummed: bool,
+}
+
+/// How a restore ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestoreReport {
+    /// Of which restore.
+    pub id: String,
+    /// Who asked.
+    pub reason: Reason,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The snapshot's name.
+    pub snapshot: String,
+    /// The last revision in the snapshot.
+    pub snapshot_revision: i64,
+    /// The last revision seen before.
+    pub live_revision: Option<i64>,
+    /// Revisions that were there before and are not any more.
+    pub revisions_lost: Option<i64>,
+    /// Where the data from before lies.
+    pub kept: Option<PathBuf>,
+    /// Why, where it did not succeed.
+    pub message: Option<String>,
+}
+
+/// How a restore ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Outcome {
+    /// etcd serves the snapshot's data.
+    Restored,
+    /// etcd did not serve it; the data from before is back.
+    Undone,
+    /// It could not be prepared; nothing was touched.
+    Failed,
+}
+
+impl RestoreRecord {
+    /// The one under way.
+    pub fn load(paths: &Paths) -> Result<Option<Self>, StateError> {
+        state::load(&paths.restore())
+    }
+
+    /// The data is being exchanged: nobody may start etcd.
+    pub fn holds_the_data(&self) -> bool {
+        let phase = self.phase.into();
+        Restoring { phase, busy: false }.holds_the_data()
+    }
+
+    /// Writes it down.
+    pub fn save(&self, paths: &Paths) -> Result<(), StateError> {
+        state::save(&paths.restore(), self)
+    }
+
+    /// It has ended.
+    pub fn end(&self, paths: &Paths, report: &RestoreReport) -> Result<(), RestoreError> {
+        state::save(&paths.restored(), report)?;
+        CrashPoint::ReportWritten.pass();
+        let previous = paths.restore().with_extension("json.previous");
+        for path in [previous, paths.restore()] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(io_error("remove", &path)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(state::sync_dir(&paths.lib)?)
+    }
+
+    /// The report of its end.
+    pub fn report(
+        &self,
+        outcome: Outcome,
+        kept: Option<PathBuf>,
+        message: Option<String>,
+    ) -> RestoreReport {
+        let lost = self
+            .live_revision
+            .map(|it| (it - self.source.revision).max(0));
+        RestoreReport {
+            id: self.id.clone(),
+            reason: self.reason,
+            outcome,
+            snapshot: self.source.name.clone(),
+            snapshot_revision: self.source.revision,
+            live_revision: self.live_revision,
+            revisions_lost: lost.filter(|_| outcome == Outcome::Restored),
+            kept,
+            message,
+        }
+    }
+
+    /// Where new data is made.
+    pub fn scratch(storage_dir: &Path) -> PathBuf {
+        storage_dir.join("restore.part")
+    }
+
+    /// Where the old data is kept.
+    pub fn kept(&self, storage_dir: &Path) -> PathBuf {
+        storage_dir.join(format!("data.before-restore-{}", self.id))
+    }
+
+    pub(super) fn failed(&self, storage_dir: &Path) -> PathBuf {
+        storage_dir.join(format!("data.failed-restore-{}", self.id))
+    }
+}
+
+/// A word that no other restore has.
+pub fn new_id() -> String {
+    let mut random = [0_u8; 4];
+    let _ = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut random);
+    state::hex(&random)
+}
+
+/// How the last restore ended.
+pub fn last_report(paths: &Paths) -> Option<RestoreReport> {
+    state::load(&paths.restored()).ok().flatten()
+}

@@ -1,0 +1,75 @@
+//! When to look again.
+
+use core::time::Duration;
+
+use super::{Change, Hold, Upkeep};
+use crate::observed::{Membership, Observed, Pairs, Process, Reading, Writing};
+
+/// Time until the next look when all is well. Each look is one TLS handshake and one read.
+pub const REQUEUE_CONVERGED: Duration = Duration::from_secs(10);
+/// While etcd comes up. A start takes about a second on a fast machine.
+pub const REQUEUE_STARTING: Duration = Duration::from_millis(50);
+/// While something else is under way or wrong.
+pub const REQUEUE_PROGRESSING: Duration = Duration::from_secs(2);
+/// A start may take so long until looks become rarer and failures are called so.
+pub const STARTING_SECONDS: u64 = 20;
+
+/// When to look again if nothing happens before.
+pub(super) fn after(
+    observed: &Observed,
+    change: &Result<Option<Change>, Hold>,
+    upkeep: &[Upkeep],
+    settling: bool,
+) -> Duration {
+    let waiting = observed
+        .instances
+        .iter()
+        .map(|it| it.restart_in)
+        .max()
+        .unwrap_or(0);
+    let healthy = observed
+        .instances
+        .iter()
+        .all(|it| it.service.read == Reading::Answered && it.certificates.pairs == Pairs::Usable);
+    let known = matches!(observed.membership, Membership::Known(_));
+    let retrying = observed
+        .instances
+        .iter()
+        .any(|it| matches!(it.service.write, Writing::Failed(_)));
+    match change {
+        _ if !retrying
+            && upkeep.iter().any(|it| {
+                matches!(
+                    it,
+                    Upkeep::Start(_)
+                        | Upkeep::Restart(_)
+                        | Upkeep::ProbeWrite
+                        | Upkeep::RequestRestore(_)
+                )
+            }) =>
+        {
+            REQUEUE_STARTING
+        }
+        Ok(None) if settling && waiting > 0 => Duration::from_secs(waiting),
+        Ok(None) if settling => REQUEUE_STARTING,
+        Ok(None)
+            if upkeep.is_empty()
+                && (healthy && known
+                    || observed
+                        .instances
+                        .iter()
+                        .all(|it| it.process == Process::Stopped)) =>
+        {
+            REQUEUE_CONVERGED
+        }
+        Err(
+            Hold::Start(_)
+            | Hold::NoVersion
+            | Hold::VersionLosesData(..)
+            | Hold::VersionUnsupported(_)
+            | Hold::UpgradeNotSupportedYet { .. }
+            | Hold::RestoreFailed(_),
+        ) => REQUEUE_CONVERGED,
+        _ => REQUEUE_PROGRESSING,
+    }
+}

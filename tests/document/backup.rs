@@ -1,0 +1,114 @@
+//! `backup`, `bootstrap` and `recovery`: what each mistake is told.
+
+use expect_test::expect;
+
+use super::check_spec;
+
+#[test]
+fn a_backup_without_a_local_place_or_with_half_of_one() {
+    check_spec(
+        "spec:\n  backup: {interval: 6h, destinations: []}",
+        &expect![
+            "line 6: spec.backup.destinations: found a list, allowed: at least 1 items, here are 0"
+        ],
+    );
+    check_spec(
+        "spec:\n  backup: {interval: 6h, destinations: [{s3: {bucket: backup}}]}",
+        &expect![
+            "line 6: spec.backup.destinations: the first must be local: snapshots are taken and proven there, then copied"
+        ],
+    );
+    check_spec(
+        "spec:\n  backup: {destinations: [{local: {path: /a}, s3: {bucket: backup}}]}",
+        &expect!["line 6: spec.backup.destinations: each is either local or s3"],
+    );
+    check_spec(
+        "spec:\n  backup: {destinations: [{local: {path: /a}}, {}]}",
+        &expect!["line 6: spec.backup.destinations: each is either local or s3"],
+    );
+    check_spec(
+        "spec:\n  backup: {destinations: [{local: {path: /a}}, {local: {path: /a}}]}",
+        &expect!["line 6: spec.backup.destinations: each place may appear once"],
+    );
+}
+
+#[test]
+fn a_schedule_that_is_none() {
+    check_spec(
+        "spec:\n  backup: {schedule: 0 3 * * *, interval: 6h, destinations: [{local: {path: /a}}]}",
+        &expect!["line 6: spec.backup: schedule and interval exclude each other"],
+    );
+    check_spec(
+        "spec:\n  backup: {schedule: '@daily', destinations: [{local: {path: /a}}]}",
+        &expect![
+            "line 6: spec.backup.schedule: found '@daily', allowed: five fields of cron in UTC, of numbers, such as 0 3 * * *"
+        ],
+    );
+    check_spec(
+        "spec:\n  backup: {schedule: 0 24 * * *, destinations: [{local: {path: /a}}]}",
+        &expect![
+            "line 6: spec.backup.schedule: found '0 24 * * *', allowed: five fields of cron in UTC whose numbers exist, such as 0 3 * * *"
+        ],
+    );
+    check_spec(
+        "spec:\n  backup: {interval: daily, destinations: [{local: {path: /a}}]}",
+        &expect![
+            "line 6: spec.backup.interval: found 'daily', allowed: a time span such as 30m or 6h"
+        ],
+    );
+}
+
+#[test]
+fn a_place_that_is_none() {
+    check_spec(
+        "spec:\n  backup: {destinations: [{local: {path: backup, keep: 0, maxBytes: much}}]}",
+        &expect![[r#"
+            line 6: spec.backup.destinations[0].local.path: found 'backup', allowed: an absolute path such as /mnt/etcd
+            line 6: spec.backup.destinations[0].local.keep: found the number 0, allowed: 1 to 10000
+            line 6: spec.backup.destinations[0].local.maxBytes: found 'much', allowed: a size such as 512Mi or 2Gi"#]],
+    );
+    check_spec(
+        "spec:\n  backup: {destinations: [{local: {path: /a}}, {s3: {bucket: B, prefix: /x, endpoint: s3.local, region: '', credentials: key}}]}",
+        &expect![[r#"
+            line 6: spec.backup.destinations[1].s3.bucket: found 'B', allowed: at least 3 characters, here are 1
+            line 6: spec.backup.destinations[1].s3.bucket: found 'B', allowed: a bucket's name: lower-case letters, digits, '.' and '-'
+            line 6: spec.backup.destinations[1].s3.prefix: found '/x', allowed: the beginning of keys, such as shops/berlin, without a slash at either end
+            line 6: spec.backup.destinations[1].s3.endpoint: found 's3.local', allowed: a URL without a path, such as https://s3.example.com:9000
+            line 6: spec.backup.destinations[1].s3.region: found '', allowed: a region such as eu-central-1, auto or garage
+            line 6: spec.backup.destinations[1].s3.credentials: found 'key', allowed: an absolute path such as /mnt/etcd"#]],
+    );
+    check_spec(
+        "spec:\n  backup: {destinations: [{local: {path: /a}}, {s3: {bucket: backup, encryption: {recipients: [age1me]}}}]}",
+        &expect![
+            "line 6: spec.backup.destinations[1].s3.encryption.recipients[0]: found 'age1me', allowed: a public key of age, which begins with age1 and has 62 characters"
+        ],
+    );
+    check_spec(
+        "spec:\n  backup: {destinations: [{local: {path: /a}}, {s3: {bucket: backup, encryption: {recipients: [age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8q]}}}]}",
+        &expect![
+            "line 6: spec.backup.destinations[1].s3.encryption.recipients[0]: found 'age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac...', allowed: a public key as age-keygen prints it; this one has a typing error"
+        ],
+    );
+}
+
+#[test]
+fn a_restore_that_cannot_work() {
+    check_spec(
+        "spec:\n  bootstrap: {from: latest}",
+        &expect![
+            "line 6: spec.bootstrap: from names a snapshot, and there is no backup to find it in: name a file, or describe backup"
+        ],
+    );
+    check_spec(
+        "spec:\n  bootstrap: {from: 's3://backup/x'}",
+        &expect![
+            "line 6: spec.bootstrap.from: found 's3://backup/x', allowed: latest, the name of a snapshot, or an absolute path"
+        ],
+    );
+    check_spec(
+        "spec:\n  recovery: {singleMember: restoreLatestVerified}",
+        &expect![
+            "line 6: spec.recovery.singleMember: found 'restoreLatestVerified': restoreLatestVerified needs a backup with a local destination"
+        ],
+    );
+}
