@@ -205,8 +205,9 @@ impl Bucket {
         self
     }
 
-    /// The server's time less ours, where it was so far off that requests were refused for it
-    /// (rule E5): this machine's clock cannot be trusted.
+    /// The server's time less ours, where they are more than five minutes apart (rule E5): one of
+    /// them is wrong. Requests that were refused for it are signed with the server's time; this
+    /// machine's clock is never set.
     pub fn clock_skew(&self) -> Option<i64> {
         self.skew_seconds
     }

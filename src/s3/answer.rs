@@ -94,7 +94,10 @@ impl Answer {
             let found = in_error.then(|| element(&text, name)).flatten();
             found.map_or_else(String::new, |it| plain(&it))
         };
-        let (code, message) = (word("Code"), word("Message"));
+        let (code, mut message) = (word("Code"), word("Message"));
+        if message.is_empty() {
+            NO_WORDS.clone_into(&mut message);
+        }
         let region = Some(word("Region"))
             .filter(|it| !it.is_empty())
             .or_else(|| self.header("x-amz-bucket-region").map(plain))

@@ -2,6 +2,7 @@
 //! behind TLS where the endpoint says so, and watched for bytes (rules E3, E10).
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsConnector;
 use url::Url;
@@ -26,6 +27,10 @@ use super::S3Error;
 use super::body::Outgoing;
 use super::pace::CHUNK;
 
+/// What the kernel takes and the link has not: bytes there move unseen, and by default these are
+/// megabytes, which take minutes on a slow link and look like a stall. So little keeps a link of
+/// 4 KB/s alive, and still fills one of 1 MB/s that takes 100 ms for the way and back.
+const SEND_BUFFER_BYTES: u32 = 128 * 1024;
 const PROXY_ANSWER_MAX: usize = 8 * 1024;
 
 /// Where to connect, and how.
@@ -166,7 +171,7 @@ impl Target {
         let why = match inner {
             None => return self.unreachable(format!("it ended the TLS handshake ({error})")),
             Some(rustls::Error::InvalidCertificate(reason)) => match reason {
-                CertificateError::UnknownIssuer => {
+                CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                     "no CA that this machine trusts signed its certificate: name the server's CA in caFile".to_owned()
                 }
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
@@ -198,12 +203,21 @@ async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
         .await
         .map_err(|it| io::Error::other(format!("its name is not known here ({it})")))?;
     for address in addresses {
-        match TcpStream::connect(address).await {
+        match open_socket(address)?.connect(address).await {
             Ok(stream) => return Ok(stream),
             Err(error) => last = io::Error::other(format!("{address}: {error}")),
         }
     }
     Err(last)
+}
+
+fn open_socket(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    Ok(socket)
 }
 
 /// The system's CAs, and those of the file besides.

@@ -243,8 +243,8 @@ impl S3Error {
     /// A refusal in an answer that has no room for words.
     pub(super) fn is_wordless(&self) -> bool {
         match self {
-            S3Error::Refused { code, .. } => code.is_empty(),
-            S3Error::Denied { message, .. } => message == NO_WORDS,
+            S3Error::Refused { status, code, .. } => code.is_empty() && *status != 416,
+            S3Error::Denied { code, .. } => code == "403",
             _ => false,
         }
     }

@@ -1,12 +1,14 @@
 //! One request and its answer: signed, sent, tried again where that can help, and judged.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use hyper::{Method, Request, Response};
-use tokio::time::sleep;
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
 
 use super::answer::{Answer, Asked};
 use super::body::{Hashes, Outgoing, Payload};
@@ -17,6 +19,11 @@ use crate::clock;
 
 /// An answer of S3's own is shorter than this.
 pub(super) const ANSWER_MAX: usize = 2 * 1024 * 1024;
+/// From here on the server is asked whether it wants the payload before it is sent: whoever refuses
+/// the key of a long one closes, and the refusal is lost in what is still on its way.
+const EXPECT_MIN: u64 = 64 * 1024;
+/// A server that does not know the question gets the payload all the same.
+const EXPECT_PATIENCE: Duration = Duration::from_secs(1);
 /// Clocks that differ by more are told of, and signed around (rule E5).
 const SKEW_MAX_SECONDS: i64 = 300;
 
@@ -111,16 +118,19 @@ impl Bucket {
         progress: Progress<'_>,
         take: &mut Take<'_>,
     ) -> Result<Answer, S3Error> {
-        let kept = self.connection.is_some();
+        // What was passed on cannot be taken back: whoever passes on goes on by himself.
+        let kept = self.connection.is_some() && matches!(take, Take::Keep(_));
         let mut answer = self.exchange(ask, payload, hashes, progress, take).await;
         if kept && matches!(answer, Err(S3Error::Broken { .. })) {
             answer = self.exchange(ask, payload, hashes, progress, take).await;
         }
         let mut answer = answer?;
         let mut skew = self.skew_of(&answer);
-        if let Some(seconds) = skew {
+        if skew.is_some() {
+            self.skew_seconds = skew.map(|it| it + self.offset_seconds);
+        }
+        if let Some(seconds) = skew.take_if(|_| answer.may_be_skew()) {
             self.offset_seconds += seconds;
-            self.skew_seconds = Some(self.offset_seconds);
             tracing::warn!(
                 seconds = self.offset_seconds,
                 "the S3 server's clock and this machine's differ: signing with the server's time"
@@ -142,11 +152,11 @@ impl Bucket {
         }
     }
 
-    /// The server's time less the one that was signed, where a refusal may come from it.
+    /// The server's time less the one that was signed, where that is much.
     fn skew_of(&self, answer: &Answer) -> Option<i64> {
         let signed = clock::now().0.saturating_add(self.offset_seconds);
         let seconds = answer.date()?.saturating_sub(signed);
-        (answer.may_be_skew() && seconds.abs() > SKEW_MAX_SECONDS).then_some(seconds)
+        (seconds.abs() > SKEW_MAX_SECONDS).then_some(seconds)
     }
 
     fn broken(&self, error: &hyper::Error) -> S3Error {
@@ -194,6 +204,10 @@ impl Bucket {
         if matches!(ask.method, Method::PUT | Method::POST) {
             request = request.header("content-length", length);
         }
+        if length > EXPECT_MIN {
+            // Not signed: proxies may answer it themselves.
+            request = request.header("expect", "100-continue");
+        }
         let unfit = |_| S3Error::Key(ask.key.unwrap_or_default().to_owned());
         request.body(body).map_err(unfit)
     }
@@ -208,7 +222,14 @@ impl Bucket {
     ) -> Result<Answer, S3Error> {
         let length = payload.len();
         let (chunks, body) = Outgoing::new(length);
-        let request = self.request(ask, hashes, body, length)?;
+        let mut request = self.request(ask, hashes, body, length)?;
+        let wanted = Arc::new(Notify::new());
+        let told = Arc::clone(&wanted);
+        hyper::ext::on_informational(&mut request, move |answer| {
+            if answer.status() == StatusCode::CONTINUE {
+                told.notify_one();
+            }
+        });
         let mut connection = match self.connection.take() {
             Some(kept) if !kept.sender.is_closed() => kept,
             _ => self.target.connect(self.patience.connect).await?,
@@ -218,7 +239,7 @@ impl Bucket {
             connection = self.target.connect(self.patience.connect).await?;
         }
         let limit = self.patience.stall;
-        let activity = std::sync::Arc::clone(&connection.activity);
+        let activity = Arc::clone(&connection.activity);
         let stalled = S3Error::Stalled {
             server: self.target.server(),
             seconds: limit.as_secs(),
@@ -226,6 +247,9 @@ impl Bucket {
         let pace = &mut self.pace;
         let feed = async {
             let mut at = 0;
+            if length > EXPECT_MIN {
+                let _ = timeout(EXPECT_PATIENCE, wanted.notified()).await;
+            }
             while at < length {
                 let chunk = payload.read(at, pace.chunk())?;
                 pace.wait(chunk.len()).await;

@@ -6,9 +6,10 @@ use std::io;
 
 use hyper::Method;
 use hyper::body::Bytes;
-use rusty_s3::actions::{CompleteMultipartUpload, CreateMultipartUpload, ListParts};
+use rusty_s3::actions::{CompleteMultipartUpload, CreateMultipartUpload};
 use serde::{Deserialize, Serialize};
 
+use super::answer::{element, elements};
 use super::body::Payload;
 use super::request::Ask;
 use super::{Bucket, META_SHA256, OCTETS, S3Error, Source};
@@ -88,7 +89,10 @@ impl Bucket {
         let resumed = match resume {
             Some(upload) if fits(&upload) && length >= SINGLE_MAX => self.confirm(upload).await?,
             Some(stale) => {
-                self.abort(&stale).await?;
+                // What cannot be given up now is swept later.
+                if let Err(error) = self.abort(&stale).await {
+                    tracing::debug!("S3: {error}");
+                }
                 None
             }
             None => None,
@@ -107,8 +111,10 @@ impl Bucket {
             None => self.create(key, length, sha256).await?,
         };
         match self.parts(upload, source, save, progress).await {
-            // The server has forgotten it: from the beginning, once.
-            Err(error) if !fresh && is_gone(&error) => {
+            // From the beginning, once.
+            Err(error)
+                if !fresh && (is_gone(&error) || matches!(error, S3Error::Denied { .. })) =>
+            {
                 let upload = self.create(key, length, sha256).await?;
                 self.parts(upload, source, save, progress).await
             }
@@ -139,38 +145,48 @@ impl Bucket {
     /// end if it lost one.
     async fn confirm(&mut self, mut upload: Upload) -> Result<Option<Upload>, S3Error> {
         let full = self.full(&upload.key)?;
-        let mut theirs: BTreeMap<u64, (String, u64)> = BTreeMap::new();
-        let mut marker: Option<u16> = None;
+        let mut theirs: BTreeMap<u64, (Option<String>, u64)> = BTreeMap::new();
+        let mut marker: Option<u64> = None;
         loop {
             let mut ask = Ask::new(Method::GET, &full).with("uploadId", upload.upload_id.clone());
             if let Some(marker) = marker {
                 ask = ask.with("part-number-marker", marker.to_string());
             }
             let answer = match self.ask(&ask).await {
+                // To list parts is a right of its own.
+                Err(S3Error::Denied { .. }) => return Ok(Some(upload)),
                 Err(error) if error.is_unsupported() => return Ok(Some(upload)),
                 Err(error) if error.is_missing() || is_gone(&error) => return Ok(None),
                 other => other?,
             };
-            let page = ListParts::parse_response(&answer.text())
-                .map_err(|_| self.not_s3("no listing of parts"))?;
-            for part in page.parts {
-                theirs.insert(part.number.into(), (part.etag, part.size));
+            let text = answer.text();
+            if !text.contains("ListPartsResult") {
+                return Err(self.not_s3("no listing of parts"));
             }
-            let next = page.next_part_number_marker;
-            if next.is_none() || next <= marker {
+            // Not by rusty-s3, which takes no listing that leaves out what it need not say.
+            let number = |xml: &str, name: &str| element(xml, name)?.parse::<u64>().ok();
+            for part in elements(&text, "Part") {
+                if let Some((at, size)) = number(part, "PartNumber").zip(number(part, "Size")) {
+                    theirs.insert(at, (element(part, "ETag"), size));
+                }
+            }
+            let more = element(&text, "IsTruncated").as_deref() == Some("true");
+            let next = number(&text, "NextPartNumberMarker");
+            if !more || next.is_none() || next <= marker {
                 break;
             }
             marker = next;
         }
-        let quoted = |it: &str| it.trim_matches('"').to_owned();
+        let bare = |it: &str| it.trim_matches('"').to_owned();
         let good = (1_u64..)
             .zip(&upload.parts)
-            .take_while(|(number, ours)| {
-                let from = (number - 1) * upload.part_size;
+            .take_while(|(at, ours)| {
+                let from = (at - 1) * upload.part_size;
                 let size = upload.part_size.min(upload.len.saturating_sub(from));
-                theirs
-                    .get(number)
-                    .is_some_and(|(etag, len)| quoted(etag) == quoted(ours) && *len == size)
+                theirs.get(at).is_some_and(|(etag, len)| {
+                    let same = etag.as_ref().is_none_or(|it| bare(it) == bare(ours));
+                    same && *len == size
+                })
             })
             .count();
         upload.parts.truncate(good);
@@ -223,7 +239,7 @@ impl Bucket {
         match self.send(&ask, &mut payload, &mut |_| {}).await {
             Ok(_) => Ok(()),
             // The answer to an earlier try may have been lost: then it is all there.
-            Err(error) if is_gone(&error) || error.is_missing() => {
+            Err(error) if may_be_gone(&error) => {
                 let whole = self.verify(&upload.key, upload.len, &upload.sha256).await;
                 whole.map_err(|_| error)
             }
@@ -231,7 +247,8 @@ impl Bucket {
         }
     }
 
-    /// Gives up an upload, so that the server frees its parts; one that it does not know is given up.
+    /// Gives up an upload, so that the server frees its parts. One that it does not know is given up,
+    /// unless it calls that a lack of rights.
     pub async fn abort(&mut self, upload: &Upload) -> Result<(), S3Error> {
         let full = self.full(&upload.key)?;
         let ask = Ask::new(Method::DELETE, &full).with("uploadId", upload.upload_id.clone());
@@ -249,6 +266,11 @@ fn is_gone(error: &S3Error) -> bool {
         error.code(),
         Some("NoSuchUpload" | "InvalidPart" | "InvalidPartOrder")
     )
+}
+
+/// The same, for servers that call it a lack of rights.
+fn may_be_gone(error: &S3Error) -> bool {
+    is_gone(error) || error.is_missing() || matches!(error, S3Error::Denied { .. })
 }
 
 #[cfg(test)]

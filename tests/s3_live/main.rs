@@ -15,5 +15,11 @@
 )]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
+mod answers;
+mod editor;
 mod lab;
+mod link;
 mod objects;
+mod parts;
+mod refusals;
+mod wire;
