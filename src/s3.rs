@@ -348,10 +348,21 @@ impl Bucket {
         }
     }
 
-    /// Deletes an object; one that is not there is deleted.
+    /// Deletes an object; one that is not there is deleted. Where the bucket keeps versions, ours is
+    /// deleted, and not only hidden behind a marker.
     pub async fn delete(&mut self, key: &str) -> Result<Deletion, S3Error> {
         let full = self.full(key)?;
-        match self.ask(&Ask::new(Method::DELETE, &full)).await {
+        let version = match self.ask(&Ask::new(Method::HEAD, &full)).await {
+            Ok(answer) => answer.header("x-amz-version-id").map(str::to_owned),
+            // DELETE has words for what HEAD cannot say.
+            Err(error) if error.is_wordless() || error.is_missing() => None,
+            Err(error) => return Err(error),
+        };
+        let mut ask = Ask::new(Method::DELETE, &full);
+        if let Some(version) = version.filter(|it| it != "null") {
+            ask = ask.with("versionId", version);
+        }
+        match self.ask(&ask).await {
             Ok(_) => Ok(Deletion::Deleted),
             Err(error) if error.is_missing() => Ok(Deletion::Deleted),
             Err(S3Error::Denied { code, message }) => {

@@ -271,3 +271,20 @@ fn what_the_store_does_not_let_go_is_kept() {
         assert!(bucket.head("a").await.unwrap().is_some());
     });
 }
+
+#[test]
+fn where_versions_are_kept_ours_is_deleted_and_not_hidden() {
+    on(Server::start(Make::S3sFs), |server| async move {
+        let editor = Editor::before(server.port(), |asked| match asked {
+            head if head.starts_with("HEAD") => Verdict::Add("x-amz-version-id", "3/L4 kqtJ"),
+            _ => Verdict::Pass,
+        })
+        .await;
+        let mut bucket = server.bucket_by(editor.port);
+        bucket.put("a", Sample::bytes(1).into(), "x").await.unwrap();
+        assert_eq!(bucket.delete("a").await.unwrap(), Deletion::Deleted);
+        let seen = editor.seen.lock().unwrap();
+        let last = seen.last().unwrap();
+        assert_eq!(last, "DELETE /backup/edge/one/a?versionId=3%2FL4%20kqtJ");
+    });
+}

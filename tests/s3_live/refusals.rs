@@ -75,13 +75,12 @@ fn a_bucket_that_is_not_there_is_not_created() {
             bucket: "other".to_owned(),
             ..server.location()
         });
-        let mut errors = vec![
-            other.head("a").await.unwrap_err(),
-            other.get("a", 10).await.unwrap_err(),
-            other.list("", &mut |_| {}).await.unwrap_err(),
-        ];
-        // s3s-fs takes objects for any bucket, and then has one.
+        let mut errors = vec![other.list("", &mut |_| {}).await.unwrap_err()];
+        // s3s-fs looks at no bucket but when it lists one.
         if server.make() == Make::Garage {
+            errors.push(other.head("a").await.unwrap_err());
+            errors.push(other.get("a", 10).await.unwrap_err());
+            errors.push(other.delete("a").await.unwrap_err());
             errors.push(upload(&mut other, 10).await.unwrap_err());
             errors.push(upload(&mut other, 12 * MIB).await.unwrap_err());
             errors.push(upload(&mut other, 17 * MIB).await.unwrap_err());
