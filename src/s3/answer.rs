@@ -92,16 +92,27 @@ impl Answer {
         let in_error = is_error(&text);
         let word = |name: &str| {
             let found = in_error.then(|| element(&text, name)).flatten();
-            found.map_or_else(String::new, |it| plain(&it))
+            found.map(|it| plain(&it)).filter(|it| !it.is_empty())
         };
-        let (code, mut message) = (word("Code"), word("Message"));
-        if message.is_empty() {
-            NO_WORDS.clone_into(&mut message);
-        }
-        let region = Some(word("Region"))
-            .filter(|it| !it.is_empty())
+        let code = word("Code");
+        let message = word("Message").unwrap_or_else(|| NO_WORDS.to_owned());
+        let theirs = word("Region")
             .or_else(|| self.header("x-amz-bucket-region").map(plain))
             .or_else(|| region_in(&message));
+        match code {
+            Some(code) => self.error_of(code, message, theirs, asked),
+            None => self.wordless(theirs, asked),
+        }
+    }
+
+    /// By the server's word for it.
+    fn error_of(
+        &self,
+        code: String,
+        message: String,
+        theirs: Option<String>,
+        asked: &Asked<'_>,
+    ) -> S3Error {
         let status = self.status;
         match code.as_str() {
             "InvalidAccessKeyId"
@@ -115,58 +126,24 @@ impl Answer {
             "AccessDenied" if message.contains("No such key") || message.contains("signature") => {
                 S3Error::WrongKey { code }
             }
-            "AuthorizationHeaderMalformed"
-            | "PermanentRedirect"
-            | "IllegalLocationConstraintException"
-                if code != "AuthorizationHeaderMalformed"
-                    || region.is_some()
-                    || message.contains("region")
-                    || message.contains("scope") =>
-            {
-                S3Error::WrongRegion {
-                    ours: asked.region.to_owned(),
-                    theirs: region.filter(|it| it != asked.region),
-                }
-            }
-            "NoSuchBucket" => S3Error::NoBucket(asked.bucket.to_owned()),
-            "RequestTimeTooSkewed" | "RequestExpired" => S3Error::ClockSkew { seconds: 0 },
             "AccessDenied" | "AllAccessDisabled" | "AccountProblem" => {
                 S3Error::Denied { code, message }
             }
-            "InsufficientStorage"
-            | "QuotaExceeded"
-            | "XMinioStorageFull"
-            | "EntityTooLargeForDisk" => S3Error::Full { code },
-            _ if status == 507 => S3Error::Full {
-                code: "507".to_owned(),
+            "PermanentRedirect" | "IllegalLocationConstraintException" => {
+                wrong_region(theirs, asked)
+            }
+            "AuthorizationHeaderMalformed" if theirs.is_some() => wrong_region(theirs, asked),
+            "NoSuchBucket" => S3Error::NoBucket(asked.bucket.to_owned()),
+            "RequestTimeTooSkewed" | "RequestExpired" => S3Error::ClockSkew { seconds: 0 },
+            "InsufficientStorage" | "QuotaExceeded" | "XMinioStorageFull" => S3Error::Full { code },
+            "SlowDown" | "RequestTimeout" | "InternalError" => S3Error::Server {
+                status,
+                code,
+                message,
             },
-            "" if !matches!(status, 500..=599 | 408 | 429) => match status {
-                301 if region.is_some() => S3Error::WrongRegion {
-                    ours: asked.region.to_owned(),
-                    theirs: region,
-                },
-                403 => S3Error::Denied {
-                    code: status.to_string(),
-                    message: NO_WORDS.to_owned(),
-                },
-                // HEAD, which has no body; and what is not there is not there.
-                400 | 404 | 405 | 416 if self.body.is_empty() => S3Error::Refused {
-                    status,
-                    code,
-                    message: NO_WORDS.to_owned(),
-                },
-                _ => S3Error::NotS3 {
-                    server: asked.server.to_owned(),
-                    what: format!("status {status} without an error of S3"),
-                },
-            },
+            _ if status == 507 => S3Error::Full { code },
             // An error in an answer of success is a failure of the server's.
-            _ if matches!(status, 200..=299 | 500 | 502..=599 | 408 | 429)
-                || matches!(
-                    code.as_str(),
-                    "SlowDown" | "RequestTimeout" | "InternalError"
-                ) =>
-            {
+            _ if status != 501 && matches!(status, 200..=299 | 408 | 429 | 500..) => {
                 S3Error::Server {
                     status,
                     code,
@@ -179,6 +156,42 @@ impl Answer {
                 message,
             },
         }
+    }
+
+    /// By the status alone: of HEAD, which has no body, or of something between here and there.
+    fn wordless(&self, theirs: Option<String>, asked: &Asked<'_>) -> S3Error {
+        let (status, code, message) = (self.status, String::new(), NO_WORDS.to_owned());
+        match status {
+            301 if theirs.is_some() => wrong_region(theirs, asked),
+            403 => S3Error::Denied {
+                code: status.to_string(),
+                message,
+            },
+            507 => S3Error::Full {
+                code: status.to_string(),
+            },
+            400 | 404 | 405 | 416 | 501 if self.body.is_empty() => S3Error::Refused {
+                status,
+                code,
+                message,
+            },
+            408 | 429 | 500 | 502.. => S3Error::Server {
+                status,
+                code,
+                message,
+            },
+            _ => S3Error::NotS3 {
+                server: asked.server.to_owned(),
+                what: format!("status {status} without an error of S3"),
+            },
+        }
+    }
+}
+
+fn wrong_region(theirs: Option<String>, asked: &Asked<'_>) -> S3Error {
+    S3Error::WrongRegion {
+        ours: asked.region.to_owned(),
+        theirs: theirs.filter(|it| it != asked.region),
     }
 }
 

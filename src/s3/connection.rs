@@ -68,7 +68,7 @@ impl Target {
         format!("{}:{}", self.host, self.port)
     }
 
-    fn unreachable(&self, why: impl ToString) -> S3Error {
+    fn unreachable(&self, why: &impl ToString) -> S3Error {
         S3Error::Unreachable {
             server: self.server(),
             why: why.to_string(),
@@ -78,7 +78,7 @@ impl Target {
     /// Connects within the deadline.
     pub(super) async fn connect(&self, deadline: Duration) -> Result<Connection, S3Error> {
         timeout(deadline, self.open()).await.unwrap_or_else(|_| {
-            Err(self.unreachable(format!("no connection within {} s", deadline.as_secs())))
+            Err(self.unreachable(&format!("no connection within {} s", deadline.as_secs())))
         })
     }
 
@@ -86,11 +86,11 @@ impl Target {
         let stream = match &self.proxy {
             None => dial(&self.host, self.port)
                 .await
-                .map_err(|it| self.unreachable(it))?,
+                .map_err(|it| self.unreachable(&it))?,
             Some(proxy) => self
                 .through(proxy)
                 .await
-                .map_err(|it| self.unreachable(format!("by the proxy of HTTPS_PROXY, {it}")))?,
+                .map_err(|it| self.unreachable(&format!("by the proxy of HTTPS_PROXY, {it}")))?,
         };
         let _ = stream.set_nodelay(true);
         let activity = Arc::new(Activity::new());
@@ -98,7 +98,7 @@ impl Target {
             None => Box::new(stream),
             Some(connector) => {
                 let name =
-                    ServerName::try_from(self.host.clone()).map_err(|it| self.unreachable(it))?;
+                    ServerName::try_from(self.host.clone()).map_err(|it| self.unreachable(&it))?;
                 let stream = connector
                     .connect(name, stream)
                     .await
@@ -114,7 +114,7 @@ impl Target {
             .max_buf_size(CHUNK)
             .handshake(TokioIo::new(watched))
             .await
-            .map_err(|it| self.unreachable(it))?;
+            .map_err(|it| self.unreachable(&it))?;
         let driver = tokio::spawn(async move {
             let _ = connection.await;
         });
@@ -169,7 +169,7 @@ impl Target {
             .get_ref()
             .and_then(|it| it.downcast_ref::<rustls::Error>());
         let why = match inner {
-            None => return self.unreachable(format!("it ended the TLS handshake ({error})")),
+            None => return self.unreachable(&format!("it ended the TLS handshake ({error})")),
             Some(rustls::Error::InvalidCertificate(reason)) => match reason {
                 CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                     "no CA that this machine trusts signed its certificate: name the server's CA in caFile".to_owned()

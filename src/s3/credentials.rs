@@ -37,11 +37,17 @@ impl Credentials {
     /// Reads them anew (rule B15): from this file, else from systemd's credential, else from the
     /// environment. Metadata services of clouds are not asked.
     pub fn read(file: Option<&Path>) -> Result<Credentials, S3Error> {
-        let environment = |name: &str| std::env::var(name).ok();
+        Credentials::find(file, |name| std::env::var(name).ok())
+    }
+
+    fn find(
+        file: Option<&Path>,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Credentials, S3Error> {
         if let Some(file) = file {
             return read_file(file, true);
         }
-        if let Some(dir) = std::env::var_os("CREDENTIALS_DIRECTORY") {
+        if let Some(dir) = environment("CREDENTIALS_DIRECTORY") {
             let file = PathBuf::from(dir).join(SYSTEMD_CREDENTIAL);
             if file.exists() {
                 // systemd keeps these in a directory that only the unit can enter.
@@ -152,6 +158,36 @@ mod tests {
         assert!(
             Credentials::parse("[other]\naws_access_key_id=a\naws_secret_access_key=b").is_none()
         );
+    }
+
+    #[test]
+    fn a_file_comes_before_systemd_and_systemd_before_the_environment() {
+        let dir = std::env::temp_dir().join(format!("s3-credentials-order-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let named = dir.join("named");
+        let write = |path: &Path, key: &str| {
+            let text = format!("AWS_ACCESS_KEY_ID={key}\nAWS_SECRET_ACCESS_KEY=b\n");
+            crate::state::write_synced(path, text.as_bytes()).unwrap();
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        };
+        let environment = |name: &str| match name {
+            "CREDENTIALS_DIRECTORY" => Some(dir.display().to_string()),
+            "AWS_ACCESS_KEY_ID" => Some("environment".to_owned()),
+            "AWS_SECRET_ACCESS_KEY" => Some("c".to_owned()),
+            _ => None,
+        };
+        let key = |file| Credentials::find(file, environment).unwrap().key;
+        assert_eq!(key(None), "environment");
+        write(&dir.join(SYSTEMD_CREDENTIAL), "systemd");
+        assert_eq!(key(None), "systemd");
+        write(&named, "named");
+        assert_eq!(key(Some(&named)), "named");
+        // They are read anew each time.
+        write(&named, "renamed");
+        assert_eq!(key(Some(&named)), "renamed");
+        std::fs::remove_dir_all(&dir).unwrap();
+        let nothing = Credentials::find(None, |_| None);
+        assert!(matches!(nothing, Err(S3Error::NoCredentials)));
     }
 
     #[test]

@@ -118,7 +118,7 @@ pub enum S3Error {
         message: String,
     },
     /// Signed for another region.
-    #[error("the bucket is not in region '{ours}': set region to {}", theirs.as_deref().map_or("the server's own".to_owned(), |it| format!("'{it}'")))]
+    #[error("the bucket is not in region '{ours}': set region to {}", theirs.as_deref().unwrap_or("the one where it was made"))]
     WrongRegion {
         /// The region in the document.
         ours: String,

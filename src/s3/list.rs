@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use hyper::Method;
 use rusty_s3::actions::ListObjectsV2;
 
 use super::answer::{element, elements};
@@ -21,8 +20,7 @@ impl Bucket {
         let below = format!("{}{under}", self.prefix);
         let mut token: Option<String> = None;
         loop {
-            let mut ask = self
-                .ask_bucket()
+            let mut ask = Ask::bucket()
                 .with("list-type", "2")
                 .with("max-keys", self.patience.page.to_string())
                 .with("prefix", below.clone());
@@ -66,8 +64,7 @@ impl Bucket {
         let mut marker: Option<(String, String)> = None;
         let mut ended = 0;
         loop {
-            let mut ask = self
-                .ask_bucket()
+            let mut ask = Ask::bucket()
                 .with("uploads", "")
                 .with("max-uploads", self.patience.page.to_string())
                 .with("prefix", self.prefix.clone());
@@ -104,15 +101,6 @@ impl Bucket {
                 return Ok(ended);
             }
             marker = next;
-        }
-    }
-
-    fn ask_bucket(&self) -> Ask<'static> {
-        Ask {
-            method: Method::GET,
-            key: None,
-            query: Vec::new(),
-            headers: Vec::new(),
         }
     }
 

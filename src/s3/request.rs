@@ -47,6 +47,16 @@ impl<'a> Ask<'a> {
         }
     }
 
+    /// Of the bucket itself.
+    pub(super) fn bucket() -> Ask<'a> {
+        Ask {
+            method: Method::GET,
+            key: None,
+            query: Vec::new(),
+            headers: Vec::new(),
+        }
+    }
+
     pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Ask<'a> {
         self.query.push((name, value.into()));
         self
@@ -266,13 +276,13 @@ impl Bucket {
         let response = {
             let sending = connection.sender.send_request(request);
             tokio::pin!(sending, feed);
-            let mut fed = length == 0;
+            let mut done = length == 0;
             loop {
                 tokio::select! {
                     biased;
                     response = &mut sending => break response,
-                    outcome = &mut feed, if !fed => {
-                        fed = true;
+                    outcome = &mut feed, if !done => {
+                        done = true;
                         whole = outcome?;
                     }
                     () = activity.stalled(limit) => return Err(stalled),

@@ -290,7 +290,7 @@ mod tests {
         ] {
             let size = part_size(len);
             assert!(
-                len.div_ceil(size) <= PARTS_MAX && size >= PART && size % MIB == 0,
+                len.div_ceil(size) <= PARTS_MAX && size >= PART && size.is_multiple_of(MIB),
                 "{len}"
             );
         }

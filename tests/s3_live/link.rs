@@ -55,7 +55,7 @@ fn the_bandwidth_is_kept_within_both_ways_and_used() {
 #[test]
 fn a_slow_link_is_not_a_stalled_one() {
     on_each(|server| async move {
-        let wire = Wire::to(server.port()).await;
+        let wire = Wire::to(server.port());
         wire.slow_down(MIB as u64);
         let mut bucket = server.bucket_by(wire.port).with_patience(Patience {
             stall: Duration::from_secs(2),
@@ -90,7 +90,7 @@ fn a_slow_link_is_not_a_stalled_one() {
 #[test]
 fn a_stalled_link_is_given_up_in_time_and_the_upload_goes_on_later() {
     on_each(|server| async move {
-        let wire = Wire::to(server.port()).await;
+        let wire = Wire::to(server.port());
         let mut bucket = server.bucket_by(wire.port).with_patience(Patience {
             stall: Duration::from_secs(1),
             tries: 1,
@@ -193,7 +193,7 @@ fn a_private_ca_is_trusted_when_it_is_named_and_refused_when_not() {
         let (other, _) = private_ca("b", &["localhost"]);
         // A bundle: the CAs of several servers.
         std::fs::write(&ca_file, format!("{other}{ca}")).unwrap();
-        let wire = Wire::with_tls(server.port(), acceptor).await;
+        let wire = Wire::with_tls(server.port(), acceptor);
         for host in ["localhost", "127.0.0.1"] {
             let trusting = Location {
                 endpoint: Some(format!("https://{host}:{}", wire.port)),
@@ -219,7 +219,7 @@ fn a_private_ca_is_trusted_when_it_is_named_and_refused_when_not() {
 
         let (ca, acceptor) = private_ca("c", &["s3.elsewhere"]);
         std::fs::write(&ca_file, ca).unwrap();
-        let misnamed = Wire::with_tls(server.port(), acceptor).await;
+        let misnamed = Wire::with_tls(server.port(), acceptor);
         let error = send(
             &mut bucket(&Location {
                 endpoint: Some(format!("https://localhost:{}", misnamed.port)),
@@ -259,7 +259,7 @@ fn a_proxy_of_the_environment_leads_to_the_server_by_connect() {
         let ca_file = scratch.0.join("ca.pem");
         let (ca, acceptor) = private_ca("c", &["s3.behind.invalid"]);
         std::fs::write(&ca_file, ca).unwrap();
-        let wire = Wire::with_tls(server.port(), acceptor).await;
+        let wire = Wire::with_tls(server.port(), acceptor);
         let proxy = Proxy::to(wire.port).await;
         let run = |exempt: &str| {
             let mut command = Command::new(std::env::current_exe().unwrap());

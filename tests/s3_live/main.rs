@@ -13,6 +13,10 @@
     clippy::panic,
     reason = "a failed step fails the test"
 )]
+#![allow(
+    clippy::print_stdout,
+    reason = "what was measured, and what was left out"
+)]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
 mod answers;

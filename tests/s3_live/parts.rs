@@ -60,7 +60,7 @@ async fn assert_whole(bucket: &mut Bucket) {
 #[test]
 fn forty_mebibytes_go_in_five_parts_and_come_back() {
     on_each(|server| async move {
-        let wire = Wire::to(server.port()).await;
+        let wire = Wire::to(server.port());
         let mut bucket = server.bucket_by(wire.port);
         let kept = Arc::default();
         upload(&mut bucket, None, &kept).await.unwrap();
@@ -79,7 +79,7 @@ fn forty_mebibytes_go_in_five_parts_and_come_back() {
 
 /// The server is killed in the middle of the fourth part.
 async fn killed_in_a_part(server: Server) -> (Server, Wire, Upload) {
-    let wire = Wire::to(server.port()).await;
+    let wire = Wire::to(server.port());
     let mut bucket = server.bucket_by(wire.port).with_patience(Patience {
         tries: 2,
         ..patience()
@@ -192,7 +192,7 @@ fn an_upload_that_the_server_forgot_or_that_was_another_begins_anew() {
 #[test]
 fn a_link_that_breaks_in_a_part_costs_that_part_only() {
     on_each(|server| async move {
-        let wire = Arc::new(Wire::to(server.port()).await);
+        let wire = Arc::new(Wire::to(server.port()));
         let mut bucket = server.bucket_by(wire.port);
         let inner = Arc::downgrade(&wire);
         wire.when_sent(20 * MIB as u64, move || inner.upgrade().unwrap().cut());

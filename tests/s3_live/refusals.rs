@@ -106,7 +106,7 @@ fn a_wrong_region_is_told_with_the_right_one() {
         told(
             &errors,
             |it| matches!(it, S3Error::WrongRegion { theirs: Some(it), .. } if it == "garage"),
-            "set region to 'garage'",
+            "set region to garage",
         );
     });
 }

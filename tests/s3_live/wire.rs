@@ -17,6 +17,8 @@ pub struct Wire {
     task: JoinHandle<()>,
 }
 
+type Trap = (u64, Box<dyn FnOnce() + Send>);
+
 #[derive(Default)]
 struct State {
     /// From the adapter to the server.
@@ -29,21 +31,21 @@ struct State {
     /// Passes nothing on once this many bytes were sent; everything else stays as it is.
     stall_at: AtomicU64,
     /// Called once when this many bytes were sent.
-    trap: Mutex<Option<(u64, Box<dyn FnOnce() + Send>)>>,
+    trap: Mutex<Option<Trap>>,
     open: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Wire {
-    pub async fn to(port: u16) -> Wire {
-        Wire::with(port, None).await
+    pub fn to(port: u16) -> Wire {
+        Wire::with(port, None)
     }
 
     /// Speaks TLS with the adapter, and none with the server.
-    pub async fn with_tls(port: u16, acceptor: TlsAcceptor) -> Wire {
-        Wire::with(port, Some(acceptor)).await
+    pub fn with_tls(port: u16, acceptor: TlsAcceptor) -> Wire {
+        Wire::with(port, Some(acceptor))
     }
 
-    async fn with(port: u16, acceptor: Option<TlsAcceptor>) -> Wire {
+    fn with(port: u16, acceptor: Option<TlsAcceptor>) -> Wire {
         // Little waits unseen in the kernel.
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(32 * 1024).unwrap();
