@@ -79,6 +79,7 @@ pub mod etcd;
 pub mod member;
 pub mod paths;
 pub mod process;
+pub mod s3;
 pub mod state;
 pub mod sysfs;
 pub mod systemd;

@@ -33,6 +33,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("sysfs", &["start", "host", "paths", "clock", "disk"]),
     ("process", &["spec", "clock"]),
     ("tls", &["cluster", "state"]),
+    ("s3", &["cluster", "clock", "state"]),
     (
         "etcd",
         &[

@@ -1,0 +1,29 @@
+//! Promises on real S3 servers of two makes, s3s-fs and garage, on loopback. What stands between
+//! the adapter and a server in some tests injects faults; the server behind it is real.
+//!
+//! `tests/tools/s3s-fs.sh target/tools/s3s-fs` and `tests/tools/garage.sh target/tools/garage` bring
+//! the servers.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests start programs and write files"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failed step fails the test"
+)]
+#![allow(
+    clippy::print_stdout,
+    reason = "what was measured, and what was left out"
+)]
+#![allow(unreachable_pub, reason = "one binary, several files")]
+
+mod answers;
+mod editor;
+mod lab;
+mod link;
+mod objects;
+mod parts;
+mod refusals;
+mod wire;
