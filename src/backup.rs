@@ -11,12 +11,14 @@
 pub mod bolt;
 pub mod copy;
 pub mod create;
+pub mod encrypt;
 pub mod frames;
 pub mod local;
 pub mod manifest;
 pub mod name;
 pub mod place;
 pub mod prune;
+pub mod remote;
 pub mod restore;
 pub mod schedule;
 pub mod source;

@@ -90,6 +90,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "tls",
             "etcd",
             "member",
+            "s3",
         ],
     ),
     ("systemd", &["paths"]),

@@ -11,15 +11,18 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::encrypt::DecryptError;
 use super::local::{Entry, LocalError, LocalStore};
 use super::manifest::Manifest;
+use super::remote::{self, RemoteStore};
 use super::verify::{self, VerifyError};
 use super::{Phase, Progress, place, prune};
 use crate::cluster::Timestamp;
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
+use crate::s3::S3Error;
 use crate::spec::ClusterSpec;
-use crate::spec::backup::{Destination, Place};
+use crate::spec::backup::{Destination, Place, S3};
 use crate::state::{self, StateError};
 
 /// Why a copy was not made.
@@ -42,9 +45,25 @@ pub enum CopyError {
         /// The system's reason.
         source: io::Error,
     },
-    /// Copies to this kind of place are not made yet.
-    #[error("copies to {0} are not supported yet")]
-    NotSupported(String),
+    /// The bucket.
+    #[error(transparent)]
+    S3(#[from] S3Error),
+    /// An encrypted snapshot that cannot be read.
+    #[error(transparent)]
+    Decrypt(#[from] DecryptError),
+    /// A snapshot in a bucket without its manifest.
+    #[error(
+        "the manifest of {0} in the bucket is damaged: take another snapshot; or fetch the file yourself and name it with --from"
+    )]
+    ManifestDamaged(String),
+    /// A damaged copy is never made.
+    #[error("{name} is not copied: {source}")]
+    SourceDamaged {
+        /// Which snapshot.
+        name: String,
+        /// What is wrong with it.
+        source: VerifyError,
+    },
 }
 
 /// What was seen to have arrived in a destination.
@@ -92,9 +111,10 @@ pub fn queue(
 ) -> (u32, u64) {
     let mut waiting = (0, 0);
     for destination in further(spec) {
-        let arrived = arrived(paths, destination);
+        let local = arrived(paths, destination);
+        let remote = remote::arrived(paths, destination);
         for (_, manifest) in worth_copying(entries, clusters) {
-            if !arrived.contains(&manifest.name) {
+            if !local.contains(&manifest.name) && !remote(&manifest.name) {
                 waiting = (waiting.0 + 1, waiting.1 + manifest.file.size);
             }
         }
@@ -110,7 +130,7 @@ pub async fn run(
     spec: &ClusterSpec,
     clusters: &[String],
     now: Option<Timestamp>,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<(), CopyError> {
     let Some(primary) = place::primary(spec) else {
         return Ok(());
@@ -129,7 +149,13 @@ pub async fn run(
                 now,
                 progress,
             ),
-            Place::S3(_) => Err(CopyError::NotSupported(place::describe(destination))),
+            Place::S3(it) => {
+                let what = (destination, it);
+                to_bucket(
+                    paths, spec, what, &primary, &entries, clusters, now, progress,
+                )
+                .await
+            }
         };
         if let Err(error) = copied {
             first_failure.get_or_insert(error);
@@ -147,7 +173,7 @@ fn to_local(
     entries: &[Entry],
     clusters: &[String],
     now: Option<Timestamp>,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<(), CopyError> {
     let Some(store) = place::local(spec, destination) else {
         return Ok(());
@@ -173,6 +199,47 @@ fn to_local(
         for (entry, _) in there.iter().zip(fates).filter(|(_, it)| it.removes()) {
             store.remove(&entry.name)?;
         }
+    }
+    Ok(())
+}
+
+#[expect(clippy::too_many_arguments, reason = "one call, each of its own kind")]
+async fn to_bucket(
+    paths: &Paths,
+    spec: &ClusterSpec,
+    (destination, s3): (&Destination, &S3),
+    primary: &LocalStore,
+    entries: &[Entry],
+    clusters: &[String],
+    now: Option<Timestamp>,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<(), CopyError> {
+    let arrived = remote::arrived(paths, destination);
+    let waiting = worth_copying(entries, clusters).filter(|(_, it)| !arrived(&it.name));
+    let waiting: Vec<_> = waiting.collect();
+    if waiting.is_empty() {
+        return Ok(());
+    }
+    let mut store = RemoteStore::open(paths, destination, s3, &spec.name)?;
+    for (entry, manifest) in waiting {
+        let path = primary.snapshot(&entry.name);
+        // What a worn card has changed meanwhile is not sent.
+        verify::verify(&path, manifest, 2, progress).map_err(|source| {
+            CopyError::SourceDamaged {
+                name: manifest.name.clone(),
+                source,
+            }
+        })?;
+        store.store(&path, manifest, progress).await?;
+        tracing::info!(
+            name = manifest.name,
+            to = place::describe(destination),
+            "snapshot copied and verified"
+        );
+    }
+    // Nothing is removed by a clock that the server contradicts.
+    if prune::frozen(entries, clusters, now, false).is_none() && store.clock_skew().is_none() {
+        store.prune(destination, clusters).await?;
     }
     Ok(())
 }

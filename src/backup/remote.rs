@@ -1,0 +1,495 @@
+//! Snapshots in an S3 bucket: `PREFIX/CLUSTER/NAME.db.zst` (`.age` where it is encrypted), with
+//! `NAME.json` beside it, written last.
+//!
+//! What is known of a bucket is kept in a small file: what arrived there, and what its manifests say,
+//! so that neither the queue nor retention asks for more than a listing. It is a memory, not a truth:
+//! whatever it lacks is read again.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::copy::CopyError;
+use super::encrypt;
+use super::local::{LocalStore, MANIFEST, SNAPSHOT};
+use super::manifest::{Class, Manifest};
+use super::name::SnapshotName;
+use super::{Phase, Progress, place, prune};
+use crate::cluster::Timestamp;
+use crate::paths::Paths;
+use crate::retention::{Kept, Retention, VERIFIED};
+use crate::s3::{Bucket, Credentials, Deletion, Location, Source, Upload};
+use crate::spec::backup::{Destination, S3};
+use crate::state;
+
+/// What an encrypted snapshot's key ends with, behind [`SNAPSHOT`].
+const ENCRYPTED: &str = ".age";
+/// No manifest is longer.
+const MANIFEST_MAX: u64 = 64 * 1024;
+/// Ciphertext up to this size is held in memory, as no part of an upload is larger; beyond it takes
+/// its room on the disk, so that an upload can go on after a power cut.
+const IN_MEMORY: u64 = 8 << 20;
+
+/// What is known of a snapshot in a bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Known {
+    #[serde(rename = "clusterID")]
+    cluster_id: String,
+    class: Class,
+    level: u8,
+    created: Option<i64>,
+}
+
+/// What is known of a bucket.
+#[derive(Default, Serialize, Deserialize)]
+struct KnownFile {
+    snapshots: BTreeMap<String, Known>,
+}
+
+/// A snapshot in a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteEntry {
+    /// Its name.
+    pub name: SnapshotName,
+    /// What its manifest says, if one is there.
+    pub known: Option<Known>,
+    /// Bytes of the object.
+    pub size: Option<u64>,
+    /// It is encrypted.
+    pub encrypted: bool,
+}
+
+impl RemoteEntry {
+    /// The id of the cluster that it was taken from.
+    pub fn cluster_id(&self) -> Option<&str> {
+        self.known.as_ref().map(|it| it.cluster_id.as_str())
+    }
+
+    /// Why it was taken.
+    pub fn class(&self) -> Option<Class> {
+        self.known.as_ref().map(|it| it.class)
+    }
+
+    /// When it was taken, by a trusted clock.
+    pub fn created(&self) -> Option<Timestamp> {
+        self.known.as_ref()?.created.map(Timestamp)
+    }
+
+    /// The level that it had when it was copied; 0 where a part of it is missing.
+    pub fn level(&self) -> u8 {
+        match (&self.known, self.size) {
+            (Some(known), Some(_)) => known.level,
+            _ => 0,
+        }
+    }
+}
+
+/// One cluster's snapshots in a bucket.
+pub struct RemoteStore {
+    bucket: Bucket,
+    cluster: String,
+    known_path: PathBuf,
+    upload_path: PathBuf,
+    spool: PathBuf,
+    recipients: Vec<String>,
+}
+
+fn known(manifest: &Manifest) -> Known {
+    Known {
+        cluster_id: manifest.cluster_id.clone(),
+        class: manifest.class,
+        level: manifest.verified.level,
+        created: manifest.created().map(|it| it.0),
+    }
+}
+
+fn record_path(paths: &Paths, what: &str, destination: &Destination) -> PathBuf {
+    let sum = state::sha256(place::describe(destination).as_bytes());
+    paths.backup().join(format!("{what}-{}.json", &sum[..16]))
+}
+
+fn known_of(path: &Path) -> BTreeMap<String, Known> {
+    let file = state::load::<KnownFile>(path).ok().flatten();
+    file.unwrap_or_default().snapshots
+}
+
+/// Whether a snapshot was seen to have arrived.
+pub fn arrived(paths: &Paths, destination: &Destination) -> impl Fn(&str) -> bool + use<> {
+    let known = known_of(&record_path(paths, "bucket", destination));
+    move |name| known.contains_key(name)
+}
+
+impl RemoteStore {
+    /// The snapshots of a cluster in the bucket of a destination. Connects to nothing yet; the
+    /// credentials are read now, and with each run (rule B15).
+    pub fn open(
+        paths: &Paths,
+        destination: &Destination,
+        it: &S3,
+        cluster: &str,
+    ) -> Result<Self, CopyError> {
+        let text = |it: &heapless::String<256>| it.to_string();
+        let location = Location {
+            bucket: it.bucket.to_string(),
+            prefix: it.prefix.to_string(),
+            endpoint: it.endpoint.as_ref().map(text),
+            region: it.region.as_ref().map(ToString::to_string),
+            path_style: it.path_style,
+            ca_file: it.ca_file.as_ref().map(|it| PathBuf::from(it.as_str())),
+            bandwidth: it.bandwidth,
+        };
+        let file = it.credentials.as_ref().map(|it| Path::new(it.as_str()));
+        let spool = record_path(paths, "upload", destination).with_extension("age");
+        Ok(RemoteStore {
+            bucket: Bucket::new(&location, Credentials::read(file)?)?,
+            cluster: cluster.to_owned(),
+            known_path: record_path(paths, "bucket", destination),
+            upload_path: record_path(paths, "upload", destination),
+            spool,
+            recipients: it.recipients.iter().map(ToString::to_string).collect(),
+        })
+    }
+
+    /// The server's time less ours, where they are far apart.
+    pub fn clock_skew(&self) -> Option<i64> {
+        self.bucket.clock_skew()
+    }
+
+    fn key(&self, name: &str, encrypted: bool) -> String {
+        let suffix = if encrypted { ENCRYPTED } else { "" };
+        format!("{}/{name}{SNAPSHOT}{suffix}", self.cluster)
+    }
+
+    /// Every snapshot of this cluster there, newest first. What is not known of them yet is read.
+    pub async fn list(&mut self) -> Result<Vec<RemoteEntry>, CopyError> {
+        #[derive(Default)]
+        struct Seen {
+            manifest: bool,
+            size: Option<u64>,
+            encrypted: bool,
+        }
+        let under = format!("{}/", self.cluster);
+        let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
+        self.bucket
+            .list(&under, &mut |object| {
+                let Some(file) = object.key.strip_prefix(&under) else {
+                    return;
+                };
+                let plain = file.strip_suffix(ENCRYPTED);
+                let (stem, manifest) = match file.strip_suffix(MANIFEST) {
+                    Some(stem) => (Some(stem), true),
+                    None => (plain.unwrap_or(file).strip_suffix(SNAPSHOT), false),
+                };
+                let Some(stem) = stem else { return };
+                let it = seen.entry(stem.to_owned()).or_default();
+                it.manifest |= manifest;
+                if !manifest {
+                    it.size = Some(object.len);
+                    it.encrypted = plain.is_some();
+                }
+            })
+            .await?;
+        let mut known_before = known_of(&self.known_path);
+        let mut entries = Vec::new();
+        for (text, it) in seen {
+            let Ok(name) = text.parse::<SnapshotName>() else {
+                continue; // not ours
+            };
+            if !name.is_of(&self.cluster) {
+                continue;
+            }
+            let known = match known_before.remove(&text) {
+                _ if !it.manifest => None,
+                Some(known) => Some(known),
+                None => self.manifest(&text).await?.as_ref().map(known),
+            };
+            entries.push(RemoteEntry {
+                name,
+                known,
+                size: it.size,
+                encrypted: it.encrypted,
+            });
+        }
+        entries.sort_by_key(|it| std::cmp::Reverse((it.name.revision, it.created())));
+        self.remember(&entries)?;
+        Ok(entries)
+    }
+
+    /// Writes down what is known, where that changed.
+    fn remember(&self, entries: &[RemoteEntry]) -> Result<(), CopyError> {
+        let snapshots: BTreeMap<String, Known> = entries
+            .iter()
+            .filter(|it| it.size.is_some())
+            .filter_map(|it| Some((it.name.to_string(), it.known.clone()?)))
+            .collect();
+        if snapshots == known_of(&self.known_path) {
+            return Ok(());
+        }
+        Ok(state::save(&self.known_path, &KnownFile { snapshots })?)
+    }
+
+    async fn manifest(&mut self, name: &str) -> Result<Option<Manifest>, CopyError> {
+        let key = format!("{}/{name}{MANIFEST}", self.cluster);
+        let bytes = self.bucket.get(&key, MANIFEST_MAX).await?;
+        Ok(Manifest::decode(&bytes, name).ok())
+    }
+
+    /// Stores a proven snapshot, sees that it arrived, then stores its manifest. An upload that was cut
+    /// goes on where it was.
+    pub async fn store(
+        &mut self,
+        file: &Path,
+        manifest: &Manifest,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<(), CopyError> {
+        let mut content = self.content(file, manifest)?;
+        let key = self.key(&manifest.name, !self.recipients.is_empty());
+        let upload_path = self.upload_path.clone();
+        let resume = state::load::<Upload>(&upload_path).ok().flatten();
+        let total = content.source.len();
+        self.bucket
+            .upload(
+                &key,
+                content.source.as_mut(),
+                &content.sha256,
+                resume,
+                &mut |it| state::save(&upload_path, it).map_err(io::Error::other),
+                &mut |done| {
+                    progress(Progress {
+                        phase: Phase::Copying,
+                        done,
+                        total,
+                    });
+                },
+            )
+            .await?;
+        self.bucket.verify(&key, total, &content.sha256).await?;
+        let bytes = manifest.encode();
+        let sum = state::sha256(&bytes);
+        let manifest_key = format!("{}/{}{MANIFEST}", self.cluster, manifest.name);
+        self.bucket.put(&manifest_key, bytes.into(), &sum).await?;
+        for path in [
+            upload_path.with_extension("json.previous"),
+            upload_path,
+            self.spool.clone(),
+        ] {
+            let _ = fs::remove_file(path);
+        }
+        let mut snapshots = known_of(&self.known_path);
+        snapshots.insert(manifest.name.clone(), known(manifest));
+        Ok(state::save(&self.known_path, &KnownFile { snapshots })?)
+    }
+
+    /// What is sent: the file itself, or what only the recipients can read of it.
+    fn content(&self, file: &Path, manifest: &Manifest) -> Result<Content, CopyError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| CopyError::Io { path, source }
+        };
+        if self.recipients.is_empty() {
+            return Ok(Content {
+                source: Box::new(FileSource::open(file).map_err(failed(file))?),
+                sha256: manifest.file.sha256.clone(),
+            });
+        }
+        if manifest.file.size <= IN_MEMORY {
+            let mut bytes = Vec::new();
+            encrypt::encrypt(file, &self.recipients, &mut bytes).map_err(failed(file))?;
+            return Ok(Content {
+                sha256: state::sha256(&bytes),
+                source: Box::new(BytesSource(bytes)),
+            });
+        }
+        // The same plaintext encrypted again is other bytes: an upload under way needs these.
+        let resumed = state::load::<Upload>(&self.upload_path).ok().flatten();
+        let key = self.key(&manifest.name, true);
+        if let Some(upload) = resumed.filter(|it| it.key == key && self.spool.exists()) {
+            return Ok(Content {
+                source: Box::new(FileSource::open(&self.spool).map_err(failed(&self.spool))?),
+                sha256: upload.sha256,
+            });
+        }
+        let spool = super::new_file(&self.spool).map_err(failed(&self.spool))?;
+        let mut spool = Hashing::new(spool);
+        encrypt::encrypt(file, &self.recipients, &mut spool).map_err(failed(&self.spool))?;
+        let (spool, sha256) = spool.finish();
+        spool.sync_all().map_err(failed(&self.spool))?;
+        Ok(Content {
+            source: Box::new(FileSource::open(&self.spool).map_err(failed(&self.spool))?),
+            sha256,
+        })
+    }
+
+    /// Removes what the document no longer keeps there; exact keys, never the newest verified one.
+    pub async fn prune(
+        &mut self,
+        destination: &Destination,
+        clusters: &[String],
+    ) -> Result<(), CopyError> {
+        let entries = self.list().await?;
+        let mut fold = Retention::new(destination.keep);
+        let mut left = Vec::new();
+        for entry in entries {
+            let fate = fold.next(&Kept {
+                ours: entry
+                    .cluster_id()
+                    .is_some_and(|id| clusters.iter().any(|it| it == id)),
+                on_demand: entry.class() == Some(Class::OnDemand),
+                level: entry.level(),
+                created: entry.created(),
+                bytes: entry.size.unwrap_or(0),
+            });
+            if !fate.removes() {
+                left.push(entry);
+                continue;
+            }
+            let name = entry.name.to_string();
+            let manifest = format!("{}/{name}{MANIFEST}", self.cluster);
+            for key in [manifest, self.key(&name, entry.encrypted)] {
+                match self.bucket.delete(&key).await? {
+                    Deletion::Deleted => {}
+                    Deletion::Kept(why) => {
+                        tracing::info!(
+                            key,
+                            "the store keeps a snapshot that retention gives up: {why}"
+                        );
+                        break;
+                    }
+                }
+            }
+            tracing::info!(
+                name,
+                why = prune::fate_words(fate),
+                "snapshot removed from the bucket"
+            );
+        }
+        self.remember(&left)
+    }
+
+    /// Brings a snapshot here: into `into`, proven by its manifest. `identity`: the file of secret keys
+    /// for one that is encrypted.
+    pub async fn fetch(
+        &mut self,
+        name: &SnapshotName,
+        encrypted: bool,
+        identity: Option<&Path>,
+        into: &LocalStore,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<(), CopyError> {
+        let text = name.to_string();
+        let manifest = self.manifest(&text).await?;
+        let manifest = manifest.ok_or_else(|| CopyError::ManifestDamaged(text.clone()))?;
+        into.room_for(2 * manifest.file.size)?;
+        let part = into.part();
+        let failed = |source| CopyError::Io {
+            path: part.clone(),
+            source,
+        };
+        let mut file = super::new_file(&part).map_err(failed)?;
+        let (mut done, total) = (0, manifest.file.size);
+        self.bucket
+            .download(&self.key(&text, encrypted), 0, &mut |bytes| {
+                file.write_all(bytes)?;
+                done += bytes.len() as u64;
+                progress(Progress {
+                    phase: Phase::Copying,
+                    done,
+                    total,
+                });
+                Ok(())
+            })
+            .await?;
+        file.sync_all().map_err(failed)?;
+        if encrypted {
+            let sealed = part.with_extension("age");
+            fs::rename(&part, &sealed).map_err(failed)?;
+            let mut file = super::new_file(&part).map_err(failed)?;
+            let opened = encrypt::decrypt(&sealed, identity, &mut file);
+            let _ = fs::remove_file(&sealed);
+            opened?;
+            file.sync_all().map_err(failed)?;
+        }
+        super::verify::verify(&part, &manifest, VERIFIED, &mut |it| progress(it))?;
+        into.commit(&part, name, &manifest)?;
+        Ok(())
+    }
+}
+
+/// Bytes that are sent, and their hash.
+struct Content {
+    source: Box<dyn Source>,
+    sha256: String,
+}
+
+struct FileSource {
+    file: fs::File,
+    len: u64,
+}
+
+impl FileSource {
+    fn open(path: &Path) -> io::Result<Self> {
+        let file = fs::File::open(path)?;
+        let len = file.metadata()?.len();
+        Ok(FileSource { file, len })
+    }
+}
+
+impl Source for FileSource {
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(&self.file, buffer, offset)
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+struct BytesSource(Vec<u8>);
+
+impl Source for BytesSource {
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let from = usize::try_from(offset).map_or(self.0.len(), |it| it.min(self.0.len()));
+        let count = (self.0.len() - from).min(buffer.len());
+        buffer[..count].copy_from_slice(&self.0[from..from + count]);
+        Ok(count)
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+}
+
+/// A file, and the hash of what is written to it.
+struct Hashing {
+    file: fs::File,
+    sum: ring::digest::Context,
+}
+
+impl Hashing {
+    fn new(file: fs::File) -> Self {
+        Hashing {
+            file,
+            sum: ring::digest::Context::new(&ring::digest::SHA256),
+        }
+    }
+
+    fn finish(self) -> (fs::File, String) {
+        (self.file, state::hex(self.sum.finish().as_ref()))
+    }
+}
+
+impl io::Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.sum.update(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
