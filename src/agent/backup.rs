@@ -29,6 +29,10 @@ use crate::tls::ClientFiles;
 /// Seconds until the next attempt after so many failed ones.
 const RETRY: [u64; 4] = [60, 300, 900, 3600];
 
+/// A command holds the lock on backups.
+const BUSY: &str = "BackupBusy";
+const BUSY_SECONDS: u64 = 5;
+
 /// What the agent remembers of its work on snapshots.
 #[derive(Default)]
 pub(super) struct Work {
@@ -48,6 +52,8 @@ struct Attempts {
     last: Option<BackupFailure>,
     /// Seconds since boot.
     at: u64,
+    /// Not before, in seconds since boot.
+    wait: Option<u64>,
 }
 
 impl Attempts {
@@ -62,6 +68,12 @@ impl Attempts {
     }
 
     fn retry_in(&self) -> u64 {
+        let now = clock::since_boot().as_secs();
+        let wait = self.wait.map_or(0, |it| it.saturating_sub(now));
+        wait.max(self.back_off())
+    }
+
+    fn back_off(&self) -> u64 {
         match self.failed {
             0 => 0,
             failed => {
@@ -144,6 +156,11 @@ impl Agent {
             Ended::Checks(result) => (&mut self.work.checks, result),
             Ended::Prepared(prepared) => return self.restore_prepared(*prepared),
         };
+        if result.as_ref().is_err_and(|it| it.reason == BUSY) {
+            // A command works on the snapshots: that is no failure, and soon over.
+            attempts.wait = Some(clock::since_boot().as_secs() + BUSY_SECONDS);
+            return;
+        }
         attempts.record(result.clone().err());
         if let Err(failure) = result {
             self.log_once(&format!("{}: {}", failure.reason, failure.why));
@@ -367,7 +384,7 @@ fn locked(paths: &Paths) -> Result<place::BackupLock, BackupFailure> {
     match place::lock(paths) {
         Ok(Some(lock)) => Ok(lock),
         Ok(None) => Err(BackupFailure {
-            reason: "BackupBusy",
+            reason: BUSY,
             why: detail(format_args!(
                 "a command works on the snapshots; it is tried again"
             )),
@@ -376,7 +393,7 @@ fn locked(paths: &Paths) -> Result<place::BackupLock, BackupFailure> {
     }
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, BackupFailure> {
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, BackupFailure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -6,7 +6,7 @@ use super::driver::Driver as _;
 use super::observe::quota_at_birth;
 use super::{Agent, AgentError, chain};
 use crate::backup::restore::{
-    self, CrashPoint, Outcome, Preparation, Reason, RestoreRecord, StoredPhase,
+    self, CrashPoint, Outcome, Preparation, Reason, RestoreError, RestoreRecord, StoredPhase,
 };
 use crate::backup::source;
 use crate::cluster::{Detail, detail};
@@ -121,7 +121,13 @@ impl Agent {
         let peer_url = place.peer_url(&spec);
         self.begin(move || {
             let mut record = record;
-            let prepared = source::resolve(&spec, &mut record, &identity).and_then(|()| {
+            let resolved = match super::backup::runtime() {
+                Ok(runtime) => {
+                    runtime.block_on(source::resolve(&paths, &spec, &mut record, &identity))
+                }
+                Err(failure) => Err(RestoreError::NoSnapshot(failure.why.to_string())),
+            };
+            let prepared = resolved.and_then(|()| {
                 let mut identity = identity;
                 identity.former_ids.extend(record.source.cluster_id.clone());
                 identity.former_ids.dedup();
@@ -224,7 +230,10 @@ impl Agent {
             revision = report.snapshot_revision,
             "restored; {lost} revisions that were there before are lost"
         );
-        Ok(record.end(&self.paths, &report)?)
+        record.end(&self.paths, &report)?;
+        let fetched = self.paths.backup().join("fetched");
+        let _ = std::fs::remove_dir_all(fetched);
+        Ok(())
     }
 
     /// etcd did not serve the new data: the old data comes back.

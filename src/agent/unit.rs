@@ -21,6 +21,7 @@ use crate::plan::permit::{Declared, to_interrupt};
 use crate::process::{self, ProcessRecord};
 use crate::render::unit::{UnitPlace, etcd_unit, operator_drop_in};
 use crate::spec::ClusterSpec;
+use crate::spec::backup::Destination;
 use crate::state;
 use crate::systemd::{self, Systemd};
 
@@ -56,6 +57,11 @@ pub enum UnitError {
         "storage.path {} is hidden or read-only for a unit: choose a directory such as /mnt/etcd or /srv/etcd", .0.display()
     )]
     StorageHidden(PathBuf),
+    /// The same of a place for snapshots.
+    #[error(
+        "the backup destination {} is hidden or read-only for a unit: choose a directory such as /mnt/backup or /srv/backup", .0.display()
+    )]
+    SnapshotsHidden(PathBuf),
     /// Any other step.
     #[error(transparent)]
     Agent(#[from] AgentError),
@@ -69,7 +75,15 @@ struct Units {
 
 fn units(paths: &Paths, spec: &ClusterSpec, document: &Path, storage_dir: &Path) -> Units {
     let (guard, hibernates) = (paths.store().join("etcd-operator"), paths.hibernates());
+    let backup = spec.backup.as_ref();
+    let destinations = backup.map(|it| it.destinations.as_slice());
+    let snapshots: Vec<&str> = destinations
+        .unwrap_or_default()
+        .iter()
+        .filter_map(Destination::local_path)
+        .collect();
     let place = UnitPlace {
+        snapshots: &snapshots,
         document: &document.to_string_lossy(),
         state_dir: &paths.lib.to_string_lossy(),
         guard: &guard.to_string_lossy(),
@@ -112,6 +126,15 @@ pub async fn install(
     let storage_dir = place::resolve(paths, spec).storage_dir;
     if is_hidden(&storage_dir) {
         return Err(UnitError::StorageHidden(storage_dir));
+    }
+    let backup = spec.backup.as_ref();
+    for it in backup
+        .map(|it| it.destinations.as_slice())
+        .unwrap_or_default()
+    {
+        if let Some(path) = it.local_path().map(Path::new).filter(|it| is_hidden(it)) {
+            return Err(UnitError::SnapshotsHidden(path.to_owned()));
+        }
     }
     // Everything that can fail comes before an etcd is stopped, and an attempt that failed is repeated.
     let systemd = Systemd::connect().await.map_err(AgentError::from)?;

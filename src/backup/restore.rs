@@ -20,6 +20,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::copy::CopyError;
 use super::local::LocalError;
 use super::verify::{self, VerifyError};
 use super::{Phase, Progress};
@@ -50,6 +51,9 @@ pub enum RestoreError {
     /// The place of the snapshots.
     #[error(transparent)]
     Local(#[from] LocalError),
+    /// A bucket.
+    #[error(transparent)]
+    Copy(#[from] CopyError),
     /// A record.
     #[error(transparent)]
     State(#[from] StateError),

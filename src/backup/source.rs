@@ -3,12 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use super::local::{Entry, LocalStore};
-use super::place;
+use super::remote::RemoteStore;
 use super::restore::{Reason, RestoreError, RestoreRecord, SourceFile};
 use super::verify;
+use super::{Progress, place};
 use crate::member::records::IdentityFile;
+use crate::paths::Paths;
+use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
-use crate::spec::backup::Source;
+use crate::spec::backup::{Destination, Place, S3, Source};
+use crate::state;
 use crate::version::Version;
 
 /// The newest verified one, in the words of `bootstrap` and the command line.
@@ -34,7 +38,8 @@ pub fn unresolved(spec: &ClusterSpec, reason: Reason) -> SourceFile {
 }
 
 /// Finds the snapshot and proves it, up to level 3, right before it is used.
-pub fn resolve(
+pub async fn resolve(
+    paths: &Paths,
     spec: &ClusterSpec,
     record: &mut RestoreRecord,
     identity: &IdentityFile,
@@ -48,7 +53,14 @@ pub fn resolve(
             .map(IdentityFile::clusters)
             .unwrap_or_default(),
     };
-    let found = find(spec, &record.source, &clusters)?;
+    // Damaged data is replaced from here alone: a link may be thin, and a bucket somebody else's.
+    let found = match record.reason {
+        Reason::Bootstrap => {
+            let wanted = (&record.source, None);
+            find_anywhere(paths, spec, wanted, &clusters, &mut |_| ()).await?
+        }
+        _ => find(spec, &record.source, &clusters)?,
+    };
     let newest = found.version.and_then(|it| it.parse::<Version>().ok());
     let target: Option<Version> = identity.version.parse().ok();
     if let (Some(newest), Some(target)) = (newest, target)
@@ -107,6 +119,124 @@ pub fn find(
         return prove_entry(&store, entry);
     }
     file(&wanted.path)
+}
+
+/// Finds a snapshot here, and where it is not here in the document's buckets, from where it is brought
+/// and proven. `wanted`: which, and the file of secret keys for one that is encrypted.
+pub async fn find_anywhere(
+    paths: &Paths,
+    spec: &ClusterSpec,
+    (wanted, identity): (&SourceFile, Option<&Path>),
+    clusters: &[String],
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Found, RestoreError> {
+    let here = match find(spec, wanted, clusters) {
+        Err(error @ (RestoreError::NoSnapshot(_) | RestoreError::Local(_))) => error,
+        other => return other,
+    };
+    let backup = spec.backup.as_ref();
+    for destination in backup
+        .map(|it| it.destinations.as_slice())
+        .unwrap_or_default()
+    {
+        let Place::S3(it) = &destination.place else {
+            continue;
+        };
+        let fetched = fetch(
+            paths,
+            spec,
+            (destination, it),
+            wanted,
+            identity,
+            clusters,
+            progress,
+        );
+        if let Some(path) = fetched.await? {
+            return file(&path);
+        }
+    }
+    Err(here)
+}
+
+/// Brings the snapshot `BUCKET/KEY`, whose bucket the document describes.
+pub async fn find_in_bucket(
+    paths: &Paths,
+    spec: &ClusterSpec,
+    key: &str,
+    identity: Option<&Path>,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Found, RestoreError> {
+    let none = |why: &str| RestoreError::NoSnapshot(format!("s3://{key}: {why}"));
+    let backup = spec.backup.as_ref();
+    let all = backup
+        .map(|it| it.destinations.as_slice())
+        .unwrap_or_default();
+    let described = all.iter().find_map(|it| match &it.place {
+        Place::S3(s3) if key.starts_with(&format!("{}/", s3.bucket)) => Some((it, s3)),
+        _ => None,
+    });
+    let described = described.ok_or_else(|| {
+        none("the document's backup describes no such bucket: add it to spec.backup.destinations")
+    })?;
+    let last = key.rsplit('/').next().unwrap_or_default();
+    let stem = last.strip_suffix(".age").unwrap_or(last);
+    let name = stem.strip_suffix(super::local::SNAPSHOT).unwrap_or(stem);
+    let wanted = SourceFile {
+        name: name.to_owned(),
+        ..unresolved(spec, Reason::Command)
+    };
+    let path = fetch(paths, spec, described, &wanted, identity, &[], progress).await?;
+    self::file(&path.ok_or_else(|| none("there is no such snapshot of this cluster"))?)
+}
+
+/// Brings a snapshot from a bucket; none where the bucket does not have it.
+async fn fetch(
+    paths: &Paths,
+    spec: &ClusterSpec,
+    (destination, s3): (&Destination, &S3),
+    wanted: &SourceFile,
+    identity: Option<&Path>,
+    clusters: &[String],
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Option<PathBuf>, RestoreError> {
+    let mut store = RemoteStore::open(paths, destination, s3, &spec.name)?;
+    let entries = store.list().await?;
+    let entry = match wanted.name.as_str() {
+        LATEST => entries
+            .iter()
+            .filter(|it| it.level() >= VERIFIED)
+            .filter(|it| {
+                clusters.is_empty()
+                    || it
+                        .cluster_id()
+                        .is_some_and(|id| clusters.iter().any(|it| it == id))
+            })
+            .max_by_key(|it| {
+                let order = (it.name.revision, it.created());
+                // Of several clusters of the name, the one that lived last.
+                if clusters.is_empty() {
+                    (it.created(), order)
+                } else {
+                    (None, order)
+                }
+            }),
+        name => entries.iter().find(|it| it.name.to_string() == name),
+    };
+    let Some(entry) = entry else {
+        return Ok(None);
+    };
+    let into = fetched(paths, spec);
+    state::create_private_dir(into.path())?;
+    into.prepare(false)?;
+    store
+        .fetch(&entry.name, entry.encrypted, identity, &into, progress)
+        .await?;
+    Ok(Some(into.snapshot(&entry.name)))
+}
+
+/// Where snapshots lie that were brought from a bucket, until the restore has ended.
+pub fn fetched(paths: &Paths, spec: &ClusterSpec) -> LocalStore {
+    LocalStore::at(&paths.backup().join("fetched"), &spec.name)
 }
 
 /// A file: with the manifest beside it where there is one, else by itself.

@@ -206,9 +206,12 @@ pub(super) enum CertsCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct RestoreArgs {
-    /// latest (the newest verified one), the name of a snapshot, or a file
+    /// latest (the newest verified one), a snapshot's name, a file, or s3://BUCKET/KEY
     #[arg(long, value_name = "SNAPSHOT", default_value = "latest")]
     pub(super) from: String,
+    /// The file with the secret key of age, for a snapshot that is encrypted
+    #[arg(long, value_name = "FILE")]
+    pub(super) identity: Option<PathBuf>,
     /// Only says what would be done, and what would be lost
     #[arg(long)]
     pub(super) dry_run: bool,
@@ -249,6 +252,9 @@ pub(super) enum BackupCommand {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
+    /// Copies now what waits for the document's other destinations
+    #[command(after_help = "Example:\n  etcd-operator backup copy")]
+    Copy(OutputArgs),
     /// Removes what the document no longer keeps, never the newest verified one
     #[command(after_help = "Example:\n  etcd-operator backup prune --dry-run")]
     Prune {

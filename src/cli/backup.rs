@@ -13,7 +13,7 @@ use crate::backup::local::{Entry, LocalStore};
 use crate::backup::manifest::{Class, Manifest, Verified};
 use crate::backup::name::SnapshotName;
 use crate::backup::place::{self, BackupLock};
-use crate::backup::{prune, verify};
+use crate::backup::{copy, prune, verify};
 use crate::member::place as member_place;
 use crate::member::records;
 use crate::spec::ClusterSpec;
@@ -148,6 +148,7 @@ pub(super) fn backup(context: &Context, command: &BackupCommand) -> Outcome {
             level,
             output,
         } => verify(context, name.as_deref(), *level, *output),
+        BackupCommand::Copy(it) => copy(context, it.output),
         BackupCommand::Prune { dry_run, output } => prune(context, *dry_run, *output),
     }
 }
@@ -159,7 +160,7 @@ fn create(context: &Context, output: Output) -> Outcome {
         snapshot: Row,
     }
     let (spec, store) = primary(context)?;
-    let _lock = lock(context)?;
+    let lock = lock(context)?;
     place::prepare(&context.paths, &store)?;
     let member = member_place::resolve(&context.paths, &spec);
     let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
@@ -182,6 +183,7 @@ fn create(context: &Context, output: Output) -> Outcome {
     let mut display = Display::new();
     let created = runtime.block_on(create::create(&request, &mut |it| display.show(it)))?;
     drop(display);
+    drop(lock);
     // The agent sees it, and copies it.
     let _ = runtime.block_on(ask(&context.paths.socket(), &Question::Status));
     let (result, manifest) = match created {
@@ -234,6 +236,52 @@ fn list(context: &Context, output: Output) -> Outcome {
         print::value(output, &rows)?;
     }
     Ok(DONE)
+}
+
+/// Copies what waits, and says what is left.
+fn copy(context: &Context, output: Output) -> Outcome {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Answer {
+        copied: u32,
+        queued: u32,
+        queued_bytes: u64,
+    }
+    let (spec, store) = primary(context)?;
+    let _lock = lock(context)?;
+    let clusters = clusters(context, &spec)?;
+    let queue = |entries: &[Entry]| copy::queue(&context.paths, &spec, entries, &clusters);
+    let before = queue(&store.list()?);
+    let mut display = Display::new();
+    let copied = runtime()?.block_on(copy::run(
+        &context.paths,
+        &spec,
+        &clusters,
+        trusted_now(context),
+        &mut |it| display.show(it),
+    ));
+    drop(display);
+    let after = queue(&store.list()?);
+    let answer = Answer {
+        copied: before.0.saturating_sub(after.0),
+        queued: after.0,
+        queued_bytes: after.1,
+    };
+    if output == Output::Table {
+        let (copied, queued) = (answer.copied, answer.queued);
+        print::text(&format!("{copied} copied, {queued} wait\n"))?;
+    } else {
+        print::value(output, &answer)?;
+    }
+    copied?;
+    Ok(DONE)
+}
+
+/// The ids that the cluster of this host has and had.
+fn clusters(context: &Context, spec: &ClusterSpec) -> Result<Vec<String>, Failure> {
+    let member = member_place::resolve(&context.paths, spec);
+    let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
+    Ok(identity.map(|it| it.clusters()).unwrap_or_default())
 }
 
 /// The snapshot that a person means.
@@ -352,9 +400,7 @@ fn prune(context: &Context, dry_run: bool, output: Output) -> Outcome {
     }
     let (spec, store) = primary(context)?;
     let _lock = lock(context)?;
-    let member = member_place::resolve(&context.paths, &spec);
-    let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
-    let clusters = identity.map(|it| it.clusters()).unwrap_or_default();
+    let clusters = clusters(context, &spec)?;
     let entries = store.list()?;
     let Some(keep) = spec.backup.as_ref().and_then(|it| it.destinations.first()) else {
         return Ok(DONE);

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::backup::{bytes, trusted_now};
 use super::print::{self, Output};
+use super::progress::Display;
 use super::{Context, DONE, FAILED, Failure, HELD, Outcome, RestoreArgs, runtime};
 use crate::agent::driver::HostDriver;
 use crate::agent::socket::{Request, ask};
@@ -57,7 +58,7 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     }
     let (identity, marker) = records::load_identities(&context.paths, &place.storage_dir)?;
     let former = identity.or(marker);
-    let found = find(&spec, &arguments.from, former.as_ref())?;
+    let found = find(context, &spec, arguments, former.as_ref())?;
     check(&spec, &found, former.as_ref())?;
     let live = runtime()?.block_on(live_revision(context, &place.client_url));
     let proposal = propose(context, &place.storage_dir, &found, live, former.is_some());
@@ -84,16 +85,30 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     tell(arguments.output, &report)
 }
 
-fn find(spec: &ClusterSpec, from: &str, former: Option<&IdentityFile>) -> Result<Found, Failure> {
-    let is_file = from.contains('/') || Path::new(from).exists();
-    if is_file {
-        return Ok(source::file(&std::path::absolute(from)?)?);
-    }
+fn find(
+    context: &Context,
+    spec: &ClusterSpec,
+    arguments: &RestoreArgs,
+    former: Option<&IdentityFile>,
+) -> Result<Found, Failure> {
+    let from = arguments.from.as_str();
     let mut wanted = source::unresolved(spec, Reason::Command);
-    from.clone_into(&mut wanted.name);
     // Of this cluster, where one lives here; else of its name.
     let clusters = former.map(IdentityFile::clusters).unwrap_or_default();
-    Ok(source::find(spec, &wanted, &clusters)?)
+    let (paths, identity) = (&context.paths, arguments.identity.as_deref());
+    let mut display = Display::new();
+    let mut show = |it| display.show(it);
+    let found = if let Some(key) = from.strip_prefix("s3://") {
+        let found = source::find_in_bucket(paths, spec, key, identity, &mut show);
+        runtime()?.block_on(found)?
+    } else if from.contains('/') || Path::new(from).exists() {
+        source::file(&std::path::absolute(from)?)?
+    } else {
+        from.clone_into(&mut wanted.name);
+        let found = source::find_anywhere(paths, spec, (&wanted, identity), &clusters, &mut show);
+        runtime()?.block_on(found)?
+    };
+    Ok(found)
 }
 
 /// Another cluster's snapshot, or one of a newer etcd, is refused before anything is written down.

@@ -18,20 +18,21 @@ pub struct UnitPlace<'a> {
     pub hibernates: &'a str,
     /// Holds the data directory.
     pub storage_dir: &'a str,
+    /// Local destinations of snapshots: the operator writes there, etcd does not.
+    pub snapshots: &'a [&'a str],
 }
 
 impl UnitPlace<'_> {
-    fn storage_is_elsewhere(&self) -> bool {
+    fn is_elsewhere(&self, path: &str) -> bool {
         // By whole names: /var/lib/etcd-operator-data is elsewhere.
-        self.storage_dir
-            .strip_prefix(self.state_dir)
+        path.strip_prefix(self.state_dir)
             .is_none_or(|rest| !rest.is_empty() && !rest.starts_with('/'))
     }
 
     /// What of the system is read-only. Where the data lies elsewhere, its directory cannot be opened
     /// for writing by name: a disk that is mounted there later would stay hidden below that opening.
     fn protect_system(&self) -> &'static str {
-        if self.storage_is_elsewhere() {
+        if self.is_elsewhere(self.storage_dir) {
             "full"
         } else {
             "strict"
@@ -39,20 +40,19 @@ impl UnitPlace<'_> {
     }
 }
 
-/// A drop-in for the operator's own unit, where the data lies elsewhere: `None` where it needs none.
+/// A drop-in for the operator's own unit, where data or snapshots lie elsewhere: `None` where it needs
+/// none.
 pub fn operator_drop_in(place: &UnitPlace<'_>) -> Option<String> {
-    place.storage_is_elsewhere().then(|| {
-        format!(
-            "\
-# Written by etcd-operator: {} has its data in {}.
+    let mut written = core::iter::once(place.storage_dir).chain(place.snapshots.iter().copied());
+    let elsewhere = written.find(|it| place.is_elsewhere(it))?;
+    Some(format!(
+        "\
+# Written by etcd-operator: {} names {elsewhere}.
 [Service]
-ProtectSystem={}
+ProtectSystem=full
 ",
-            place.document,
-            place.storage_dir,
-            place.protect_system()
-        )
-    })
+        place.document
+    ))
 }
 
 /// The text of `etcd-member@NAME.service`.

@@ -41,6 +41,16 @@ pub struct Destination {
     pub keep: Keep,
 }
 
+impl Destination {
+    /// The directory, where it is one of this host.
+    pub fn local_path(&self) -> Option<&str> {
+        match &self.place {
+            Place::Local(path) => Some(path),
+            Place::S3(_) => None,
+        }
+    }
+}
+
 /// Where snapshots lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
