@@ -197,7 +197,7 @@ impl Agent {
         Ok(())
     }
 
-    fn mint_clients(
+    pub(super) fn mint_clients(
         &self,
         spec: &ClusterSpec,
         observed: &Observed,

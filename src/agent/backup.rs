@@ -422,7 +422,7 @@ impl SnapshotJob {
         match created {
             Created::Saved(it) => tracing::info!(
                 name = it.name,
-                revision = it.revision.snapshot,
+                revision = it.revision.held(),
                 bytes = it.file.size,
                 "snapshot taken and verified"
             ),

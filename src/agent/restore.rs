@@ -204,7 +204,10 @@ impl Agent {
         restore::swap(&record, &self.paths, &place.storage_dir)?;
         starts::forget(&self.paths);
         self.forget_service();
-        if let Err(error) = self.mint_certificates(spec, observed, place) {
+        let minted = self
+            .mint_certificates(spec, observed, place)
+            .and_then(|()| self.mint_clients(spec, observed, place));
+        if let Err(error) = minted {
             self.log_once(&chain(&error));
         }
         self.prepare(spec, place)?;

@@ -173,7 +173,7 @@ fn unchanged(request: &Request<'_>, origin: &Origin) -> Option<Manifest> {
         (manifest.cluster_id == origin.cluster_id && it.level() >= 3).then_some(manifest)
     })?;
     let keeps = request.class == Class::Scheduled || newest.class == Class::OnDemand;
-    (newest.revision.snapshot == origin.revision && keeps).then(|| newest.clone())
+    (newest.revision.held() == origin.revision && keeps).then(|| newest.clone())
 }
 
 /// What the file will take: as packed as the one before with a quarter more, else as large as the
@@ -244,7 +244,7 @@ async fn save(
         when: request
             .now
             .map_or_else(|| When::Boot(boot_number()), When::At),
-        revision: summary.revision,
+        revision: manifest.revision.held(),
         hash: summary.hash,
     };
     manifest.name = name.to_string();

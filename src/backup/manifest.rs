@@ -72,10 +72,18 @@ pub enum Class {
 pub struct Revision {
     /// Before it was asked for.
     pub before: i64,
-    /// In it.
+    /// The last one that the database has an entry of: etcdutl's `REVISION`.
     pub snapshot: i64,
     /// After it had arrived.
     pub after: i64,
+}
+
+impl Revision {
+    /// What etcd would call the revision of this data. The database alone tells less where it is empty
+    /// or where the last change was a deletion that was compacted away.
+    pub fn held(self) -> i64 {
+        self.snapshot.max(self.before)
+    }
 }
 
 /// The database as etcd sent it.

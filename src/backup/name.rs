@@ -27,7 +27,7 @@ pub struct SnapshotName {
     pub member: String,
     /// When.
     pub when: When,
-    /// The last revision in it.
+    /// etcd's revision of the data in it.
     pub revision: i64,
     /// etcdutl's hash of it.
     pub hash: u32,

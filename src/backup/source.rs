@@ -286,7 +286,7 @@ fn prove_entry(store: &LocalStore, entry: &Entry) -> Result<Found, RestoreError>
         file: SourceFile {
             path,
             name: manifest.name.clone(),
-            revision: manifest.revision.snapshot,
+            revision: manifest.revision.held(),
             cluster_id: Some(manifest.cluster_id.clone()),
             database: manifest.database.size,
             checksummed: true,

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::records::{RefusalFile, diagnosis_of};
+use super::records::{RefusalFile, SeenFile, diagnosis_of};
 use crate::clock;
 use crate::diagnosis;
 use crate::etcd::data_dir;
@@ -111,6 +111,16 @@ pub fn clear(paths: &Paths) {
 /// Called when a person asks for another try, whatever was lost.
 pub fn forget(paths: &Paths) {
     clear(paths);
+    // How far the store was seen to be stays: a restore counts its loss from there.
+    if let Some(seen) = state::load_volatile::<SeenFile>(&paths.seen()) {
+        let seen = SeenFile {
+            raft_index: 0,
+            ..seen
+        };
+        if state::save_volatile(&paths.seen(), &seen).is_ok() {
+            return;
+        }
+    }
     let _ = fs::remove_file(paths.seen());
 }
 

@@ -270,13 +270,14 @@ impl Lab {
         child.wait().unwrap();
     }
 
-    /// Waits for an agent that ends by itself.
+    /// Waits for an agent that ends by itself; 128 and more: by a signal.
     pub fn agent_exit(&mut self) -> i32 {
         let mut child = self.agent.take().unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
         while Instant::now() < deadline {
             if let Some(status) = child.try_wait().unwrap() {
-                return status.code().unwrap();
+                let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+                return status.code().or(signal.map(|it| 128 + it)).unwrap();
             }
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -14,6 +14,7 @@
 #![allow(dead_code, reason = "the lab has tools for tests to come")]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
+mod backup;
 mod certificates;
 mod damage;
 mod datastore;
@@ -23,6 +24,7 @@ mod health;
 mod input;
 mod lab;
 mod life;
+mod restore;
 mod telemetry;
 mod tools;
 mod tuning;

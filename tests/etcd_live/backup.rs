@@ -1,0 +1,170 @@
+//! Snapshots by the document: taken in time, kept as asked, skipped when idle, copied elsewhere.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::lab::{Lab, condition, text};
+use crate::restore::{backups, json, lab};
+
+fn names(lab: &Lab) -> Vec<String> {
+    json(lab, &["backup", "list"])
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn every(lab: &mut Lab, seconds: u32, more: &str) {
+    let path = backups(lab);
+    fs::create_dir_all(&path).unwrap();
+    let document = format!(
+        "  backup: {{interval: {seconds}s, destinations: [{{local: {{path: {}, keep: 2}}}}{more}]}}\n",
+        path.display()
+    );
+    lab.spec.push_str(&document);
+    lab.write_document();
+}
+
+#[test]
+fn snapshots_are_taken_in_time_and_as_many_kept_as_asked_for() {
+    let mut lab = Lab::new("3.6");
+    every(&mut lab, 1, "");
+    lab.start_agent();
+    lab.wait_available();
+    let mut seen = std::collections::BTreeSet::new();
+    let begin = Instant::now();
+    while seen.len() < 4 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", lab.log());
+        assert!(lab.put("a", &begin.elapsed().as_nanos().to_string()));
+        seen.extend(names(&lab));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    lab.wait("retention", |_| names(&lab).len() <= 2);
+    let status = lab.status();
+    assert_eq!(condition(&status, "BackupHealthy"), ("True", "Verified"));
+    assert_eq!(status["backups"]["lastVerified"]["level"], 3);
+    assert!(status["backups"]["count"].as_u64().unwrap() <= 2);
+    assert_eq!(status["backups"]["queued"], 0);
+}
+
+#[test]
+fn nothing_is_taken_or_written_while_nobody_writes_to_etcd() {
+    let mut lab = Lab::new("3.6");
+    every(&mut lab, 1, "");
+    lab.start_agent();
+    lab.wait_available();
+    lab.wait("the first one", |_| names(&lab).len() == 1);
+    std::thread::sleep(Duration::from_secs(2));
+    let written = |dir: &std::path::Path| {
+        let files = fs::read_dir(dir).unwrap().flatten();
+        let files = files.map(|it| (it.file_name(), it.metadata().unwrap().modified().unwrap()));
+        files.collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let look = || {
+        (
+            written(&backups(&lab).join("lab")),
+            written(&lab.lib("backup")),
+        )
+    };
+    let before = look();
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(names(&lab).len(), 1);
+    assert_eq!(look(), before);
+}
+
+#[test]
+fn a_missing_or_unmounted_place_is_told_and_etcd_goes_on() {
+    let mut lab = Lab::new("3.6");
+    every(&mut lab, 1, "");
+    fs::remove_dir(backups(&lab)).unwrap();
+    lab.start_agent();
+    lab.wait_available();
+    let status = lab.wait("the reason", |it| {
+        condition(it, "BackupHealthy").1 == "DestinationUnusable"
+    });
+    let conditions = status["conditions"].to_string();
+    assert!(conditions.contains("mount the disk"), "{conditions}");
+    assert_eq!(condition(&status, "Available").0, "True");
+    fs::create_dir(backups(&lab)).unwrap();
+    let created = json(&lab, &["backup", "create"]);
+    assert_eq!(created["result"], "saved");
+    // The disk is away: its mount point is an empty directory.
+    fs::rename(backups(&lab), lab.root.join("disk")).unwrap();
+    fs::create_dir(backups(&lab)).unwrap();
+    assert!(lab.put("a", "1"));
+    let refused = lab.operator(&["backup", "create"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let words = text(&refused.stderr);
+    assert!(words.contains("no longer does"), "{words}");
+    assert_eq!(fs::read_dir(backups(&lab)).unwrap().count(), 0);
+}
+
+#[test]
+fn a_revision_behind_the_newest_snapshot_stops_snapshots() {
+    let mut lab = lab("3.6");
+    lab.start_agent();
+    lab.wait_available();
+    for number in 0..5 {
+        assert!(lab.put("a", &number.to_string()));
+    }
+    json(&lab, &["backup", "create"]);
+    // A manifest of a later revision: what acknowledged writes lost by a card would look like.
+    let row = json(&lab, &["backup", "list"])[0].clone();
+    let name = row["name"].as_str().unwrap();
+    let later = name.replace(&format!("-r{}-", row["revision"]), "-r900-");
+    let dir = backups(&lab).join("lab");
+    fs::rename(
+        dir.join(format!("{name}.db.zst")),
+        dir.join(format!("{later}.db.zst")),
+    )
+    .unwrap();
+    let bytes = fs::read(dir.join(format!("{name}.json"))).unwrap();
+    let manifest = etcd_operator::backup::manifest::Manifest::decode(&bytes, name).unwrap();
+    let manifest = etcd_operator::backup::manifest::Manifest {
+        name: later.clone(),
+        checksum: String::new(),
+        ..manifest
+    };
+    fs::write(dir.join(format!("{later}.json")), manifest.encode()).unwrap();
+    fs::remove_file(dir.join(format!("{name}.json"))).unwrap();
+    let status = lab.wait("the alarm", |it| {
+        condition(it, "BackupHealthy").1 == "RevisionBehindBackups"
+    });
+    assert_eq!(condition(&status, "BackupHealthy").0, "False");
+    assert_eq!(names(&lab), [later]);
+}
+
+#[test]
+fn proven_snapshots_are_copied_to_a_second_disk() {
+    let mut lab = Lab::new("3.6");
+    let second = lab.root.join("second");
+    fs::create_dir(&second).unwrap();
+    every(
+        &mut lab,
+        1,
+        &format!(", {{local: {{path: {}, keep: 5}}}}", second.display()),
+    );
+    lab.start_agent();
+    lab.wait_available();
+    assert!(lab.put("a", "1"));
+    let copies = || {
+        fs::read_dir(second.join("lab")).map_or(0, |it| {
+            it.flatten()
+                .filter(|it| it.path().extension().is_some_and(|it| it == "json"))
+                .count()
+        })
+    };
+    lab.wait("copies", |it| copies() >= 2 && it["backups"]["queued"] == 0);
+    // One of them alone is enough for a restore.
+    let copy = fs::read_dir(second.join("lab"))
+        .unwrap()
+        .map(|it| it.unwrap().path())
+        .find(|it| it.to_string_lossy().ends_with(".db.zst"))
+        .unwrap();
+    let report = json(
+        &lab,
+        &["restore", "--yes", "--from", copy.to_str().unwrap()],
+    );
+    assert_eq!(report["outcome"], "restored");
+}

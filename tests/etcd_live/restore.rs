@@ -1,0 +1,419 @@
+//! A snapshot's data takes the place of the member's, whatever happens in between.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use etcd_operator::backup::restore::CrashPoint;
+use serde_json::Value;
+
+use crate::lab::{Lab, condition, program, text};
+
+/// A host whose document keeps snapshots in a directory of the host.
+pub fn lab(line: &str) -> Lab {
+    let mut lab = Lab::new(line);
+    let path = backups(&lab);
+    fs::create_dir_all(&path).unwrap();
+    let more = format!(
+        "  backup: {{destinations: [{{local: {{path: {}, keep: 3}}}}]}}\n",
+        path.display()
+    );
+    lab.spec.push_str(&more);
+    lab.write_document();
+    lab
+}
+
+pub fn backups(lab: &Lab) -> PathBuf {
+    lab.root.join("snapshots")
+}
+
+/// A command that must succeed, as JSON.
+pub fn json(lab: &Lab, arguments: &[&str]) -> Value {
+    let output = lab.operator(&[arguments, &["-o", "json"]].concat());
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}\n{}",
+        text(&output.stderr),
+        lab.log()
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// `a` is in the snapshot, three writes of `b` came after it.
+fn with_a_snapshot(line: &str) -> Lab {
+    let mut lab = lab(line);
+    lab.start_agent();
+    lab.wait_available();
+    assert!(lab.put("a", "1"));
+    assert_eq!(json(&lab, &["backup", "create"])["result"], "saved");
+    for number in 0..3 {
+        assert!(lab.put("b", &number.to_string()));
+    }
+    lab
+}
+
+fn is_restored(lab: &Lab) {
+    assert_eq!(lab.get("a").as_deref(), Some("1"));
+    assert_eq!(lab.get("b"), None, "written after the snapshot");
+    assert!(lab.put("c", "3"), "and it takes writes");
+}
+
+fn report(lab: &Lab) -> Value {
+    let envelope: Value =
+        serde_json::from_slice(&fs::read(lab.lib("restored.json")).unwrap()).unwrap();
+    serde_json::from_str(envelope["payload"].as_str().unwrap()).unwrap()
+}
+
+/// Waits until no restore is under way and etcd serves.
+fn wait_for_the_end(lab: &Lab) -> Value {
+    let begin = Instant::now();
+    while lab.lib("restore.json").exists() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "{}\n{:#}",
+            lab.log(),
+            lab.status()
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    lab.wait_available()
+}
+
+fn restored(line: &str) {
+    let lab = with_a_snapshot(line);
+    let before = lab.status()["clusterID"].clone();
+    let untouched = json(&lab, &["restore", "--dry-run"]);
+    assert_eq!(untouched["revisionsLost"], 3);
+    assert_eq!(lab.get("b").as_deref(), Some("2"));
+    let asked = lab.operator(&["restore"]);
+    assert_eq!(asked.status.code(), Some(3), "{}", text(&asked.stderr));
+    let report = json(&lab, &["restore", "--yes"]);
+    assert_eq!(report["outcome"], "restored");
+    assert_eq!(report["revisionsLost"], 3);
+    let kept = PathBuf::from(report["kept"].as_str().unwrap());
+    assert!(kept.join("member/snap/db").exists(), "old data is kept");
+    is_restored(&lab);
+    let status = lab.wait_available();
+    assert_ne!(status["clusterID"], before, "a new identity");
+    assert!(status["revision"].as_i64().unwrap() > 1_000_000_000);
+    assert_eq!(condition(&status, "Degraded").0, "False");
+    // The snapshots of before are still this cluster's, and so is the next one.
+    assert_eq!(json(&lab, &["backup", "create"])["result"], "saved");
+    let names = json(&lab, &["backup", "list"]);
+    let first = names[1]["name"].as_str().unwrap();
+    assert!(lab.put("d", "4"));
+    let report = json(&lab, &["restore", "--from", first, "--yes"]);
+    assert_eq!(report["outcome"], "restored");
+    is_restored(&lab);
+    assert_eq!(lab.get("d"), None);
+}
+
+#[test]
+fn a_restore_on_3_5_tells_what_is_lost_and_keeps_the_old_data() {
+    restored("3.5");
+}
+
+#[test]
+fn a_restore_on_3_6_tells_what_is_lost_and_keeps_the_old_data() {
+    restored("3.6");
+}
+
+#[test]
+fn a_restore_on_3_7_tells_what_is_lost_and_keeps_the_old_data() {
+    restored("3.7");
+}
+
+#[test]
+fn a_restore_needs_neither_agent_nor_a_running_etcd() {
+    let mut lab = with_a_snapshot("3.6");
+    lab.stop_agent();
+    lab.kill_etcd();
+    let report = json(&lab, &["restore", "--yes"]);
+    assert_eq!(report["outcome"], "restored");
+    is_restored(&lab);
+    lab.start_agent();
+    lab.wait_available();
+    is_restored(&lab);
+}
+
+/// Ends the operator at each place where the power may go, and starts it again.
+#[test]
+fn a_restore_that_was_cut_anywhere_is_brought_to_its_end() {
+    std::thread::scope(|scope| {
+        for points in CrashPoint::FORTH.chunks(4) {
+            scope.spawn(move || points.iter().for_each(|it| cut_at(*it)));
+        }
+    });
+}
+
+fn cut_at(point: CrashPoint) {
+    let mut lab = with_a_snapshot("3.6");
+    lab.stop_agent();
+    let word = format!("{point:?}");
+    if point != CrashPoint::RequestWritten {
+        lab.environment = vec![("ETCD_OPERATOR_CRASH_AT".to_owned(), word.clone())];
+    }
+    lab.start_agent();
+    lab.wait_available();
+    let output = Command::new(program())
+        .arg("--root")
+        .arg(&lab.root)
+        .args(["restore", "--yes"])
+        .env("ETCD_OPERATOR_CRASH_AT", &word)
+        .output()
+        .unwrap();
+    assert!(!output.status.success(), "{word}: it was cut");
+    if point == CrashPoint::RequestWritten {
+        wait_for_the_end(&lab);
+    } else {
+        assert_ne!(lab.agent_exit(), 0, "{word}: the agent ended itself");
+        // In the middle of the exchange nobody may start etcd.
+        if fs::read_to_string(lab.lib("restore.json")).is_ok_and(|it| it.contains("swapping"))
+            && lab.etcd_pid().is_none()
+        {
+            let (code, words) = lab.guard();
+            assert_eq!(code, 3, "{word}: {words}");
+            assert!(words.contains("Restoring"), "{word}: {words}");
+        }
+        lab.environment.clear();
+        lab.start_agent();
+        wait_for_the_end(&lab);
+    }
+    assert_eq!(report(&lab)["outcome"], "restored", "{word}");
+    is_restored(&lab);
+    let storage = fs::read_dir(lab.lib("member")).unwrap();
+    let names: Vec<String> = storage
+        .map(|it| it.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let kept = names.iter().filter(|it| it.starts_with("data.")).count();
+    assert_eq!(kept, 1, "{word}: {names:?}");
+    assert!(!names.contains(&"restore.part".to_owned()), "{word}");
+}
+
+/// The restored data cannot be started from, and the undoing is cut at each of its places.
+#[test]
+fn where_etcd_does_not_serve_the_restored_data_the_old_data_comes_back() {
+    let points = CrashPoint::BACK.into_iter().map(Some).chain([None]);
+    std::thread::scope(|scope| {
+        for point in points {
+            scope.spawn(move || undone(point));
+        }
+    });
+}
+
+fn undone(point: Option<CrashPoint>) {
+    let mut lab = with_a_snapshot("3.6");
+    lab.stop_agent();
+    let crash_at = |it: CrashPoint| vec![("ETCD_OPERATOR_CRASH_AT".to_owned(), format!("{it:?}"))];
+    lab.environment = crash_at(CrashPoint::StartingWritten);
+    lab.start_agent();
+    lab.wait_available();
+    let output = lab.operator(&["restore", "--yes"]);
+    assert!(!output.status.success());
+    assert_ne!(lab.agent_exit(), 0);
+    // A worn card: the new log is damaged before etcd ever reads it.
+    let wal = fs::read_dir(lab.data("member/wal")).unwrap();
+    let wal = wal
+        .map(|it| it.unwrap().path())
+        .find(|it| it.extension().is_some_and(|it| it == "wal"))
+        .unwrap();
+    let mut bytes = fs::read(&wal).unwrap();
+    for byte in &mut bytes[40..200] {
+        *byte ^= 0x55;
+    }
+    fs::write(&wal, bytes).unwrap();
+    if let Some(point) = point {
+        lab.environment = crash_at(point);
+        lab.start_agent();
+        assert_ne!(lab.agent_exit(), 0, "{point:?}");
+    }
+    lab.environment.clear();
+    lab.start_agent();
+    wait_for_the_end(&lab);
+    assert_eq!(report(&lab)["outcome"], "undone", "{point:?}");
+    assert_eq!(lab.get("b").as_deref(), Some("2"), "nothing was lost");
+    assert!(lab.put("c", "3"));
+}
+
+#[test]
+fn sigkills_at_any_instant_of_a_restore_lose_nothing_twice() {
+    let mut lab = with_a_snapshot("3.6");
+    for round in 0..12_u64 {
+        assert!(lab.put("b", &round.to_string()) || lab.get("b").is_some());
+        let root = lab.root.clone();
+        let command = std::thread::spawn(move || {
+            Command::new(program())
+                .arg("--root")
+                .arg(root)
+                .args(["restore", "--from", "latest", "--yes"])
+                .output()
+                .unwrap()
+        });
+        std::thread::sleep(Duration::from_millis(60 + round * 45));
+        lab.kill_agent();
+        let _ = command.join();
+        lab.start_agent();
+        wait_for_the_end(&lab);
+        assert_eq!(lab.get("a").as_deref(), Some("1"), "round {round}");
+        assert!(lab.put("alive", "yes"), "round {round}");
+    }
+}
+
+#[test]
+fn a_file_of_etcdctl_is_taken_after_a_check_and_a_yes() {
+    let lab = with_a_snapshot("3.6");
+    let dir = lab.root.join("theirs");
+    fs::create_dir(&dir).unwrap();
+    let file = dir.join("snapshot.db");
+    let name = file.to_str().unwrap();
+    let saved = lab.etcdctl(&["snapshot", "save", name]);
+    assert!(saved.status.success(), "{}", text(&saved.stderr));
+    let before = fs::read(&file).unwrap();
+    assert!(lab.put("late", "1"));
+    let held = lab.operator(&["restore", "--from", name]);
+    assert_eq!(held.status.code(), Some(3), "{}", text(&held.stderr));
+    assert_eq!(lab.get("late").as_deref(), Some("1"));
+    let report = json(&lab, &["restore", "--from", name, "--yes"]);
+    assert_eq!(report["revisionsLost"], 1);
+    assert_eq!(lab.get("b").as_deref(), Some("2"));
+    assert_eq!(lab.get("late"), None);
+    assert_eq!(fs::read(&file).unwrap(), before, "the source is only read");
+    // A damaged one is refused before anything else happens.
+    let mut damaged = before;
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 0xff;
+    fs::write(&file, damaged).unwrap();
+    let pid = lab.etcd_pid();
+    let refused = lab.operator(&["restore", "--from", name, "--yes"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
+    assert_eq!(lab.etcd_pid(), pid, "etcd was not stopped");
+}
+
+#[test]
+fn a_snapshot_of_another_cluster_or_of_a_newer_etcd_is_refused() {
+    let lab = with_a_snapshot("3.6");
+    let pid = lab.etcd_pid();
+    let mut other = self::lab("3.7");
+    other.name = "other".to_owned();
+    other.write_document();
+    other.start_agent();
+    other.wait_available();
+    let row = json(&other, &["backup", "create"]);
+    let name = row["snapshot"]["name"].as_str().unwrap();
+    let file = backups(&other).join(format!("other/{name}.db.zst"));
+    let refuse = |file: &Path, words: &str| {
+        let refused = lab.operator(&["restore", "--from", file.to_str().unwrap(), "--yes"]);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains(words), "{said}");
+    };
+    refuse(&file, "is of the cluster other");
+    // Without its manifest only the version is left to tell.
+    let alone = lab.root.join("alone.db.zst");
+    fs::copy(&file, &alone).unwrap();
+    refuse(&alone, "an older etcd cannot read it");
+    refuse(&lab.root.join("absent.db"), "is not there");
+    assert_eq!(lab.etcd_pid(), pid);
+    assert!(!lab.lib("restore.json").exists());
+}
+
+#[test]
+fn a_replaced_box_comes_up_with_the_newest_snapshot_of_its_name() {
+    let mut old = with_a_snapshot("3.6");
+    old.stop_agent();
+    old.kill_etcd();
+    let mut new = Lab::new("3.6");
+    let path = backups(&old);
+    let document = format!(
+        "  backup: {{interval: 6h, destinations: [{{local: {{path: {}}}}}]}}\n  bootstrap: {{from: latest}}\n",
+        path.display()
+    );
+    new.spec.push_str(&document);
+    new.write_document();
+    new.start_agent();
+    new.wait("the restore", |_| new.lib("restored.json").exists());
+    wait_for_the_end(&new);
+    is_restored(&new);
+    assert_eq!(report(&new)["reason"], "bootstrap");
+    // A boot later it is a cluster like any other.
+    new.stop_agent();
+    new.kill_etcd();
+    new.start_agent();
+    new.wait_available();
+    assert_eq!(new.get("c").as_deref(), Some("3"));
+}
+
+#[test]
+fn a_bootstrap_without_a_snapshot_never_becomes_an_empty_cluster() {
+    let mut lab = Lab::new("3.6");
+    let path = backups(&lab);
+    let document = format!(
+        "  backup: {{destinations: [{{local: {{path: {}}}}}]}}\n  bootstrap: {{from: latest}}\n",
+        path.display()
+    );
+    lab.spec.push_str(&document);
+    lab.write_document();
+    lab.start_agent();
+    let status = lab.wait_hold("RestoreFailed");
+    assert!(
+        status["plan"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("is not there"),
+        "{status:#}"
+    );
+    fs::create_dir_all(&path).unwrap();
+    lab.signal_agent("HUP");
+    lab.wait("an empty store", |it| {
+        it["plan"]["message"]
+            .as_str()
+            .is_some_and(|it| it.contains("there is no verified snapshot"))
+    });
+    assert_eq!(lab.etcd_pid(), None);
+    assert!(!lab.data("member").exists(), "nothing was born");
+}
+
+/// Garbage in the middle of the log, which etcd cannot start from.
+fn damage(lab: &Lab) {
+    let wal = fs::read_dir(lab.data("member/wal")).unwrap();
+    let wal = wal
+        .map(|it| it.unwrap().path())
+        .find(|it| it.extension().is_some_and(|it| it == "wal"))
+        .unwrap();
+    let mut bytes = fs::read(&wal).unwrap();
+    for byte in &mut bytes[600..700] {
+        *byte ^= 0x55;
+    }
+    fs::write(&wal, bytes).unwrap();
+}
+
+#[test]
+fn damaged_data_is_held_unless_the_document_says_otherwise() {
+    let mut lab = with_a_snapshot("3.6");
+    lab.status(); // the agent looks once more
+    lab.stop_agent();
+    lab.kill_etcd();
+    damage(&lab);
+    lab.start_agent();
+    lab.wait("a hold", |it| it["plan"]["hold"].is_string());
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!lab.lib("restored.json").exists(), "a person decides");
+    lab.spec
+        .push_str("  recovery: {singleMember: restoreLatestVerified}\n");
+    lab.write_document();
+    lab.signal_agent("HUP");
+    lab.wait("the restore", |_| lab.lib("restored.json").exists());
+    wait_for_the_end(&lab);
+    let report = report(&lab);
+    assert_eq!(
+        (&report["reason"], &report["outcome"]),
+        (&"recovery".into(), &"restored".into())
+    );
+    assert_eq!(report["revisionsLost"], 3, "announced as a number");
+    assert!(
+        PathBuf::from(report["kept"].as_str().unwrap()).exists(),
+        "the damaged data is kept"
+    );
+    is_restored(&lab);
+}
