@@ -61,6 +61,8 @@ test: check dist check-dist etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carrie
 	@tests/tools/apt.sh libfaketime openssl e2fsprogs
 	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root
 	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root-trixie trixie
+	@tests/tools/s3s-fs.sh $(TOOLS)/s3s-fs
+	@tests/tools/garage.sh $(TOOLS)/garage
 	@tests/tools/promtool.sh "$(CURDIR)/$(TOOLS)/promtool"
 	@tests/tools/kube-apiserver.sh $(TOOLS)/kubernetes kube-apiserver kubectl
 	@tests/tools/etcd.sh --arch arm64 $(TOOLS)/etcd-arm64 3.6
@@ -72,7 +74,7 @@ test: check dist check-dist etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carrie
 			[ -z "$$CI" ]; exit; \
 		fi; \
 	done; \
-	PATH="$(CURDIR)/$(TOOLS)/promtool/bin:$$PATH" cargo test --test etcd_live --test aarch64
+	PATH="$(CURDIR)/$(TOOLS)/promtool/bin:$$PATH" cargo test --test etcd_live --test s3_live --test backup_live --test aarch64
 	cargo test --test systemd_live
 
 test-vm: dist ## The arm64 package in a whole machine whose power is cut: 3 min once built

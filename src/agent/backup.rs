@@ -38,6 +38,8 @@ const BUSY_SECONDS: u64 = 5;
 pub(super) struct Work {
     /// The job under way.
     job: Option<JoinHandle<Ended>>,
+    /// Copies under way, which may take long.
+    copying: Option<JoinHandle<Ended>>,
     /// Rung by a job that ends.
     pub(super) bell: Arc<tokio::sync::Notify>,
     snapshot: Attempts,
@@ -129,18 +131,30 @@ struct SnapshotJob {
 impl Agent {
     /// Begins a job; its end wakes the loop.
     pub(super) fn begin(&mut self, job: impl FnOnce() -> Ended + Send + 'static) {
+        self.work.job = Some(self.spawn(job));
+    }
+
+    fn spawn(&self, job: impl FnOnce() -> Ended + Send + 'static) -> JoinHandle<Ended> {
         let bell = self.work.bell.clone();
-        self.work.job = Some(std::thread::spawn(move || {
+        std::thread::spawn(move || {
             let ended = job();
             bell.notify_one();
             ended
-        }));
+        })
     }
 
     /// Whether a job runs. One that has ended is taken note of.
     pub(super) fn is_busy(&mut self) -> bool {
-        let ended = self.work.job.as_ref().is_some_and(JoinHandle::is_finished);
-        if ended && let Some(job) = self.work.job.take() {
+        let ended =
+            |it: &Option<JoinHandle<Ended>>| it.as_ref().is_some_and(JoinHandle::is_finished);
+        let mut jobs = Vec::new();
+        if ended(&self.work.job) {
+            jobs.extend(self.work.job.take());
+        }
+        if ended(&self.work.copying) {
+            jobs.extend(self.work.copying.take());
+        }
+        for job in jobs {
             // A panic ends the whole process (panic = "abort"), so that a join always succeeds.
             if let Ok(ended) = job.join() {
                 self.take_note(ended);
@@ -216,7 +230,9 @@ impl Agent {
             retry_in: self.work.snapshot.retry_in(),
             queued: queue,
             copy_failed: self.work.copies.last.clone(),
-            copy_due: queue.0 > 0 && self.work.copies.retry_in() == 0,
+            copy_due: queue.0 > 0
+                && self.work.copying.is_none()
+                && self.work.copies.retry_in() == 0,
             check_due: self.work.checks.retry_in() == 0 && check_due(backup, verified, clock, now),
             restore_failed,
         }
@@ -276,8 +292,8 @@ impl Agent {
     ) {
         let (paths, spec) = (self.paths.clone(), spec.clone());
         let clusters = self.clusters(place);
-        self.begin(move || {
-            let result = locked(&paths).and_then(|_lock| {
+        let job = self.spawn(move || {
+            let result = locked(&paths, place::Work::Copies).and_then(|_lock| {
                 let runtime = runtime()?;
                 let copied =
                     runtime.block_on(copy::run(&paths, &spec, &clusters, now, &mut |_| ()));
@@ -285,6 +301,7 @@ impl Agent {
             });
             Ended::Copies(result)
         });
+        self.work.copying = Some(job);
     }
 
     /// Checks again what is kept, beside the loop.
@@ -299,7 +316,8 @@ impl Agent {
             return;
         };
         self.begin(move || {
-            let result = locked(&paths).and_then(|_lock| check(&store, &clusters, now));
+            let result =
+                locked(&paths, place::Work::Local).and_then(|_lock| check(&store, &clusters, now));
             Ended::Checks(result)
         });
     }
@@ -380,8 +398,8 @@ fn failure(reason: &'static str, error: &dyn std::error::Error) -> BackupFailure
     }
 }
 
-fn locked(paths: &Paths) -> Result<place::BackupLock, BackupFailure> {
-    match place::lock(paths) {
+fn locked(paths: &Paths, work: place::Work) -> Result<place::BackupLock, BackupFailure> {
+    match place::lock(paths, work) {
         Ok(Some(lock)) => Ok(lock),
         Ok(None) => Err(BackupFailure {
             reason: BUSY,
@@ -402,7 +420,7 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, BackupFailure> {
 
 impl SnapshotJob {
     fn run(&self) -> Result<(), BackupFailure> {
-        let _lock = locked(&self.paths)?;
+        let _lock = locked(&self.paths, place::Work::Local)?;
         let unusable = |error: &dyn std::error::Error| failure("DestinationUnusable", error);
         place::prepare(&self.paths, &self.store).map_err(|it| unusable(&it))?;
         let entries = self.store.list().map_err(|it| unusable(&it))?;
@@ -472,7 +490,7 @@ fn check(
             .update(&entry.name, &manifest)
             .map_err(|error| failure("DestinationUnusable", &error))?;
         if let Err(error) = result {
-            damaged.get_or_insert_with(|| (path, error.to_string()));
+            damaged.get_or_insert_with(|| (path, chain(&error)));
         }
     }
     match damaged {

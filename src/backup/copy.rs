@@ -57,7 +57,7 @@ pub enum CopyError {
     )]
     ManifestDamaged(String),
     /// A damaged copy is never made.
-    #[error("{name} is not copied: {source}")]
+    #[error("{name} is not copied")]
     SourceDamaged {
         /// Which snapshot.
         name: String,

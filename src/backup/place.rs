@@ -76,16 +76,29 @@ pub fn newest_verified<'a>(entries: &'a [Entry], clusters: &[String]) -> Option<
     proven.max_by_key(|it| (it.order().1, it.order().0))
 }
 
-/// The lock on backups, for as long as it is held: one at a time takes, removes or restores.
+/// What is done to snapshots by one process at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// They are taken, checked or removed here.
+    Local,
+    /// They are copied elsewhere, which may take days over a thin link and keeps nobody from taking
+    /// the next one.
+    Copies,
+}
+
+/// The lock on one kind of work, for as long as it is held.
 pub struct BackupLock {
     _file: std::fs::File,
 }
 
 /// Takes the lock; `None`: another process holds it.
-pub fn lock(paths: &Paths) -> Result<Option<BackupLock>, state::StateError> {
+pub fn lock(paths: &Paths, work: Work) -> Result<Option<BackupLock>, state::StateError> {
     use rustix::fs::{FlockOperation, flock};
     state::create_private_dir(&paths.backup())?;
-    let path = paths.backup().join("lock");
+    let path = paths.backup().join(match work {
+        Work::Local => "lock",
+        Work::Copies => "copies.lock",
+    });
     let file = state::open_lock(&path).map_err(|source| state::StateError::Io {
         what: "open",
         path,

@@ -42,7 +42,7 @@ pub enum VerifyError {
     #[error("level 2: {} is not what was written: its sha256 differs", .0.display())]
     Hash(PathBuf),
     /// Level 3.
-    #[error("level 3: the database is damaged: {0}")]
+    #[error("level 3: the database is damaged")]
     Structure(#[from] BoltError),
     /// Level 3.
     #[error("level 3: {what} is {found}, the manifest says {expected}")]

@@ -12,7 +12,7 @@ use crate::backup::create::{self, Created};
 use crate::backup::local::{Entry, LocalStore};
 use crate::backup::manifest::{Class, Manifest, Verified};
 use crate::backup::name::SnapshotName;
-use crate::backup::place::{self, BackupLock};
+use crate::backup::place::{self, BackupLock, Work};
 use crate::backup::{copy, prune, verify};
 use crate::member::place as member_place;
 use crate::member::records;
@@ -130,10 +130,15 @@ pub(super) fn primary(context: &Context) -> Result<(ClusterSpec, LocalStore), Fa
     Ok((spec, store))
 }
 
-/// One at a time takes, removes or restores.
-pub(super) fn lock(context: &Context) -> Result<BackupLock, Failure> {
-    place::lock(&context.paths)?.ok_or_else(|| {
-        let text = "another backup or restore is under way: try again when it has ended";
+/// One process at a time.
+fn lock(context: &Context, work: Work) -> Result<BackupLock, Failure> {
+    place::lock(&context.paths, work)?.ok_or_else(|| {
+        let text = match work {
+            Work::Local => "another process takes or checks snapshots: try again when it has ended",
+            Work::Copies => {
+                "the agent is copying already: see queued in etcd-operator status -o json"
+            }
+        };
         Failure::new(HELD, text)
     })
 }
@@ -160,7 +165,7 @@ fn create(context: &Context, output: Output) -> Outcome {
         snapshot: Row,
     }
     let (spec, store) = primary(context)?;
-    let lock = lock(context)?;
+    let lock = lock(context, Work::Local)?;
     place::prepare(&context.paths, &store)?;
     let member = member_place::resolve(&context.paths, &spec);
     let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
@@ -248,7 +253,7 @@ fn copy(context: &Context, output: Output) -> Outcome {
         queued_bytes: u64,
     }
     let (spec, store) = primary(context)?;
-    let _lock = lock(context)?;
+    let _lock = lock(context, Work::Copies)?;
     let clusters = clusters(context, &spec)?;
     let queue = |entries: &[Entry]| copy::queue(&context.paths, &spec, entries, &clusters);
     let before = queue(&store.list()?);
@@ -329,7 +334,7 @@ struct Checked {
 
 fn verify(context: &Context, name: Option<&str>, level: u8, output: Output) -> Outcome {
     let (_, store) = primary(context)?;
-    let _lock = lock(context)?;
+    let _lock = lock(context, Work::Local)?;
     let entries = match name {
         Some(name) => vec![find(&store, name)?],
         None => store.list()?,
@@ -386,7 +391,7 @@ fn check(
             eprintln!("etcd-operator: warning: what was found is not written down: {error}");
         }
     }
-    problem.map(|it| it.to_string())
+    problem.map(|it| format!("{:#}", anyhow::Error::from(it)))
 }
 
 fn prune(context: &Context, dry_run: bool, output: Output) -> Outcome {
@@ -399,7 +404,7 @@ fn prune(context: &Context, dry_run: bool, output: Output) -> Outcome {
         removed: bool,
     }
     let (spec, store) = primary(context)?;
-    let _lock = lock(context)?;
+    let _lock = lock(context, Work::Local)?;
     let clusters = clusters(context, &spec)?;
     let entries = store.list()?;
     let Some(keep) = spec.backup.as_ref().and_then(|it| it.destinations.first()) else {

@@ -277,7 +277,7 @@ impl Lab {
         while Instant::now() < deadline {
             if let Some(status) = child.try_wait().unwrap() {
                 let signal = std::os::unix::process::ExitStatusExt::signal(&status);
-                return status.code().or(signal.map(|it| 128 + it)).unwrap();
+                return status.code().or_else(|| signal.map(|it| 128 + it)).unwrap();
             }
             std::thread::sleep(Duration::from_millis(20));
         }

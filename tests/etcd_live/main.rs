@@ -25,6 +25,7 @@ mod input;
 mod lab;
 mod life;
 mod restore;
+mod s3;
 mod telemetry;
 mod tools;
 mod tuning;

@@ -1,0 +1,272 @@
+//! Copies in a bucket of a real S3 server, and restores from there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::lab::{Lab, condition, free_ports, text};
+use crate::restore::{backups, json};
+
+/// s3s-fs on loopback, over a directory of its own.
+struct Server {
+    root: PathBuf,
+    port: u16,
+    _claims: Vec<fs::File>,
+    child: Option<Child>,
+}
+
+const SECRET: &str = "an-example-of-a-secret-key";
+
+impl Server {
+    fn new(lab: &Lab) -> Server {
+        let root = lab.root.join("s3");
+        fs::create_dir_all(root.join("backup")).unwrap();
+        let (ports, claims) = free_ports();
+        let mut server = Server {
+            root,
+            port: ports[0],
+            _claims: claims,
+            child: None,
+        };
+        server.start();
+        server
+    }
+
+    fn start(&mut self) {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/s3s-fs");
+        assert!(
+            program.exists(),
+            "no s3s-fs: run make test, or tests/tools/s3s-fs.sh"
+        );
+        let child = Command::new(program)
+            .args(["--host", "127.0.0.1", "--port", &self.port.to_string()])
+            .args(["--access-key", "edge", "--secret-key", SECRET])
+            .arg(&self.root)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+        let begin = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(begin.elapsed() < Duration::from_secs(10));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    fn objects(&self) -> Vec<String> {
+        let dir = self.root.join("backup/shops/lab");
+        let mut names: Vec<String> = fs::read_dir(dir)
+            .map(|it| {
+                it.map(|it| it.unwrap().file_name().into_string().unwrap())
+                    .collect()
+            })
+            .unwrap_or_default();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A host that copies to the bucket; `more` goes into the destination.
+fn lab(server: &dyn Fn(&Lab) -> Server, more: &str) -> (Lab, Server) {
+    let mut lab = Lab::new("3.6");
+    let server = server(&lab);
+    fs::create_dir_all(backups(&lab)).unwrap();
+    let credentials = lab.root.join("credentials");
+    fs::write(
+        &credentials,
+        format!("[default]\naws_access_key_id = edge\naws_secret_access_key = {SECRET}\n"),
+    )
+    .unwrap();
+    private(&credentials);
+    let document = format!(
+        "  backup:\n    destinations:\n    - local: {{path: {}}}\n    - s3: {{bucket: backup, prefix: shops, endpoint: 'http://127.0.0.1:{}', pathStyle: true, credentials: {}{more}}}\n",
+        backups(&lab).display(),
+        server.port,
+        credentials.display(),
+    );
+    lab.spec.push_str(&document);
+    lab.write_document();
+    (lab, server)
+}
+
+fn private(path: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+fn queued(lab: &Lab, count: u32) {
+    lab.wait("the queue", |it| it["backups"]["queued"] == count);
+}
+
+#[test]
+fn the_queue_waits_for_the_link_and_survives_the_operator() {
+    let (mut lab, mut server) = lab(&Server::new, "");
+    server.stop();
+    lab.start_agent();
+    lab.wait_available();
+    for number in 0..3 {
+        assert!(lab.put("a", &number.to_string()));
+        json(&lab, &["backup", "create"]);
+    }
+    let status = lab.wait("the reason", |it| {
+        condition(it, "BackupHealthy").1 == "CopyFailed" && it["backups"]["queued"] == 3
+    });
+    assert_eq!(condition(&status, "Available").0, "True");
+    let log = lab.log();
+    assert!(!log.contains(SECRET) && !status.to_string().contains(SECRET));
+    lab.kill_agent();
+    server.start();
+    lab.start_agent();
+    queued(&lab, 0);
+    assert_eq!(server.objects().len(), 6, "{:?}", server.objects());
+    let status = lab.wait("health", |it| condition(it, "BackupHealthy").0 == "True");
+    assert_eq!(status["backups"]["count"], 3);
+    // A copy alone brings the data back on another box.
+    assert!(lab.put("b", "late"));
+    fs::rename(backups(&lab), lab.root.join("stolen")).unwrap();
+    let report = json(&lab, &["restore", "--yes"]);
+    assert_eq!(report["outcome"], "restored", "{report}");
+    assert_eq!(lab.get("a").as_deref(), Some("2"));
+    assert_eq!(lab.get("b"), None);
+    assert!(!lab.lib("backup/fetched").exists());
+}
+
+#[test]
+fn what_is_encrypted_comes_back_with_the_right_key_only() {
+    let identity = age::x25519::Identity::generate();
+    let more = format!(", encryption: {{recipients: [{}]}}", identity.to_public());
+    let (mut lab, server) = lab(&Server::new, &more);
+    lab.start_agent();
+    lab.wait_available();
+    // Once held in memory on its way, once too large for that.
+    assert!(lab.put("a", "small"));
+    json(&lab, &["backup", "create"]);
+    queued(&lab, 0);
+    let value = |number| random_text(number, 100_000);
+    for number in 0..110 {
+        assert!(lab.put(&format!("large-{number}"), &value(number)));
+    }
+    let created = json(&lab, &["backup", "create"]);
+    assert!(created["snapshot"]["size"].as_u64().unwrap() > 8 << 20);
+    queued(&lab, 0);
+    let objects = server.objects();
+    let sealed = objects.iter().map(Path::new);
+    let sealed: Vec<&Path> = sealed
+        .filter(|it| it.extension().is_some_and(|it| it == "age"))
+        .collect();
+    assert_eq!(sealed.len(), 2, "{objects:?}");
+    for object in sealed {
+        let bytes = fs::read(server.root.join("backup/shops/lab").join(object)).unwrap();
+        assert!(bytes.starts_with(b"age-encryption.org/v1"));
+    }
+    fs::rename(backups(&lab), lab.root.join("stolen")).unwrap();
+    fs::create_dir_all(backups(&lab).join("lab")).unwrap();
+    let refused = |arguments: &[&str], words: &str| {
+        let output = lab.operator(&[&["restore", "--yes"], arguments].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(words), "{said}");
+    };
+    refused(&[], "--identity");
+    let write = |name: &str, key: &age::x25519::Identity| {
+        use age::secrecy::ExposeSecret as _;
+        let path = lab.root.join(name);
+        fs::write(&path, key.to_string().expose_secret()).unwrap();
+        private(&path);
+        path.to_str().unwrap().to_owned()
+    };
+    let wrong = write("wrong", &age::x25519::Identity::generate());
+    refused(&["--identity", &wrong], "cannot be decrypted");
+    let right = write("right", &identity);
+    let report = json(&lab, &["restore", "--yes", "--identity", &right]);
+    assert_eq!(report["outcome"], "restored");
+    assert_eq!(lab.get("large-7"), Some(value(7)));
+}
+
+/// Text that does not pack.
+fn random_text(seed: u64, length: usize) -> String {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_add(seed);
+    (0..length)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            char::from(b'!' + u8::try_from((state >> 33) % 90).unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn a_wrong_secret_is_told_and_the_local_snapshots_go_on() {
+    let (mut lab, server) = lab(&Server::new, "");
+    let credentials = lab.root.join("credentials");
+    fs::write(
+        &credentials,
+        "AWS_ACCESS_KEY_ID=edge\nAWS_SECRET_ACCESS_KEY=not-this-one\n",
+    )
+    .unwrap();
+    lab.start_agent();
+    lab.wait_available();
+    assert!(lab.put("a", "1"));
+    json(&lab, &["backup", "create"]);
+    let status = lab.wait("the reason", |it| {
+        condition(it, "BackupHealthy").1 == "CopyFailed"
+    });
+    let words = status["conditions"].to_string();
+    assert!(words.contains("secret"), "{words}");
+    assert!(!words.contains("not-this-one"));
+    assert!(server.objects().is_empty());
+    // The right one is read with the next run, without a restart (rule B15).
+    fs::write(
+        &credentials,
+        format!("AWS_ACCESS_KEY_ID=edge\nAWS_SECRET_ACCESS_KEY={SECRET}\n"),
+    )
+    .unwrap();
+    let copied = json(&lab, &["backup", "copy"]);
+    assert_eq!(
+        (&copied["copied"], &copied["queued"]),
+        (&1.into(), &0.into())
+    );
+    assert_eq!(server.objects().len(), 2);
+}
+
+#[test]
+fn retention_of_the_bucket_is_its_own() {
+    let (mut lab, server) = lab(&Server::new, ", keep: 2");
+    let spec = lab
+        .spec
+        .replace("  backup:\n", "  backup:\n    interval: 1s\n");
+    lab.spec = spec;
+    lab.write_document();
+    lab.start_agent();
+    lab.wait_available();
+    fs::write(server.root.join("backup/somebody-elses"), "x").unwrap();
+    let begin = Instant::now();
+    let mut taken = std::collections::BTreeSet::new();
+    while taken.len() < 5 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", lab.log());
+        assert!(lab.put("a", &begin.elapsed().as_nanos().to_string()));
+        for row in json(&lab, &["backup", "list"]).as_array().unwrap() {
+            taken.insert(row["name"].as_str().unwrap().to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    queued(&lab, 0);
+    lab.wait("retention", |_| server.objects().len() == 4);
+    assert!(server.root.join("backup/somebody-elses").exists());
+}
