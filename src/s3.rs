@@ -398,6 +398,16 @@ fn object(key: &str, answer: &Answer) -> Object {
 mod tests {
     use super::*;
 
+    struct Nothing;
+    impl Source for Nothing {
+        fn read_at(&mut self, _: u64, _: &mut [u8]) -> io::Result<usize> {
+            Ok(0)
+        }
+        fn len(&self) -> u64 {
+            0
+        }
+    }
+
     /// Whoever calls may do so in a task of its own.
     #[test]
     fn everything_can_be_spawned() {
@@ -408,15 +418,6 @@ mod tests {
             path_style: true,
             ..Location::default()
         };
-        struct Nothing;
-        impl Source for Nothing {
-            fn read_at(&mut self, _: u64, _: &mut [u8]) -> io::Result<usize> {
-                Ok(0)
-            }
-            fn len(&self) -> u64 {
-                0
-            }
-        }
         let mut bucket = Bucket::new(&location, Credentials::new("a", "b", None)).unwrap();
         let (mut source, mut save, mut progress) = (Nothing, |_: &Upload| Ok(()), |_| {});
         spawnable(&bucket.upload("a", &mut source, "", None, &mut save, &mut progress));
