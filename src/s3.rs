@@ -78,7 +78,7 @@ pub struct Location {
     pub path_style: bool,
     /// CAs in PEM, besides the system's.
     pub ca_file: Option<PathBuf>,
-    /// Bytes a second, each way.
+    /// Bytes a second, each way; at least 1024.
     pub bandwidth: Option<u64>,
 }
 
@@ -391,5 +391,40 @@ fn object(key: &str, answer: &Answer) -> Object {
         len: number("content-length").unwrap_or(0),
         sha256: answer.header(META_SHA256).map(str::to_owned),
         modified: date.and_then(answer::http_date).map(Timestamp),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+    impl Source for Nothing {
+        fn read_at(&mut self, _: u64, _: &mut [u8]) -> io::Result<usize> {
+            Ok(0)
+        }
+        fn len(&self) -> u64 {
+            0
+        }
+    }
+
+    /// Whoever calls may do so in a task of its own.
+    #[test]
+    fn everything_can_be_spawned() {
+        fn spawnable<T: Send>(_: &T) {}
+        let location = Location {
+            endpoint: Some("http://127.0.0.1:9".to_owned()),
+            bucket: "b".to_owned(),
+            path_style: true,
+            ..Location::default()
+        };
+        let mut bucket = Bucket::new(&location, Credentials::new("a", "b", None)).unwrap();
+        let (mut source, mut save, mut progress) = (Nothing, |_: &Upload| Ok(()), |_| {});
+        spawnable(&bucket.upload("a", &mut source, "", None, &mut save, &mut progress));
+        spawnable(&bucket.download("a", 0, &mut |_| Ok(())));
+        spawnable(&bucket.verify("a", 0, ""));
+        spawnable(&bucket.list("", &mut |_| {}));
+        spawnable(&bucket.sweep(Duration::ZERO, &[]));
+        spawnable(&bucket.delete("a"));
     }
 }

@@ -6,6 +6,7 @@ use tokio::time::{Instant, sleep};
 
 /// Bytes moved at once.
 pub(super) const CHUNK: usize = 64 * 1024;
+/// And at least: a rate below it would look like a stall.
 const CHUNK_MIN: u64 = 1024;
 const PARTS_OF_A_SECOND: u64 = 4;
 
@@ -19,7 +20,7 @@ pub(super) struct Pace {
 impl Pace {
     pub(super) fn new(bytes_per_second: Option<u64>) -> Pace {
         Pace {
-            bytes_per_second: bytes_per_second.map(|it| it.max(1)),
+            bytes_per_second: bytes_per_second.map(|it| it.max(CHUNK_MIN)),
             paid: Instant::now(),
         }
     }

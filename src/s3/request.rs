@@ -119,7 +119,7 @@ impl Bucket {
         sleep(wait.mul_f64(factor)).await;
     }
 
-    /// Asks once; a kept connection that has ended, and a clock that is wrong, cost one more.
+    /// Asks once; a clock that is wrong costs one more.
     pub(super) async fn once(
         &mut self,
         ask: &Ask<'_>,
@@ -128,13 +128,7 @@ impl Bucket {
         progress: Progress<'_>,
         take: &mut Take<'_>,
     ) -> Result<Answer, S3Error> {
-        // What was passed on cannot be taken back: whoever passes on goes on by himself.
-        let kept = self.connection.is_some() && matches!(take, Take::Keep(_));
-        let mut answer = self.exchange(ask, payload, hashes, progress, take).await;
-        if kept && matches!(answer, Err(S3Error::Broken { .. })) {
-            answer = self.exchange(ask, payload, hashes, progress, take).await;
-        }
-        let mut answer = answer?;
+        let mut answer = self.exchange(ask, payload, hashes, progress, take).await?;
         let mut skew = self.skew_of(&answer);
         if skew.is_some() {
             self.skew_seconds = skew.map(|it| it + self.offset_seconds);

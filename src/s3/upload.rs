@@ -112,9 +112,7 @@ impl Bucket {
         };
         match self.parts(upload, source, save, progress).await {
             // From the beginning, once.
-            Err(error)
-                if !fresh && (is_gone(&error) || matches!(error, S3Error::Denied { .. })) =>
-            {
+            Err(error) if !fresh && may_be_gone(&error) => {
                 let upload = self.create(key, length, sha256).await?;
                 self.parts(upload, source, save, progress).await
             }

@@ -197,7 +197,7 @@ fn a_store_that_fails_for_a_while_is_tried_again() {
 #[test]
 fn words_of_other_makers_are_understood() {
     type Judge = fn(&S3Error) -> bool;
-    let cases: [(u16, &str, Judge); 9] = [
+    let cases: [(u16, &str, Judge); 11] = [
         (403, "<Code>InvalidAccessKeyId</Code>", |it| {
             matches!(it, S3Error::WrongKey { .. })
         }),
@@ -210,6 +210,16 @@ fn words_of_other_makers_are_understood() {
             400,
             "<Code>AuthorizationHeaderMalformed</Code><Message>the region 'us-east-1' is wrong; expecting 'eu-west-1'</Message><Region>eu-west-1</Region>",
             |it| matches!(it, S3Error::WrongRegion { theirs: Some(it), .. } if it == "eu-west-1"),
+        ),
+        (
+            400,
+            "<Code>AuthorizationHeaderMalformed</Code><Message>the region is wrong; expecting 'fsn1'</Message>",
+            |it| matches!(it, S3Error::WrongRegion { theirs: Some(it), .. } if it == "fsn1"),
+        ),
+        (
+            400,
+            "<Code>AuthorizationHeaderMalformed</Code><Message>unexpected scope: a, expected: 20261121/lan/s3/aws4_request</Message>",
+            |it| matches!(it, S3Error::WrongRegion { theirs: Some(it), .. } if it == "lan"),
         ),
         (
             301,
@@ -287,4 +297,118 @@ fn where_versions_are_kept_ours_is_deleted_and_not_hidden() {
         let last = seen.last().unwrap();
         assert_eq!(last, "DELETE /backup/edge/one/a?versionId=3%2FL4%20kqtJ");
     });
+}
+
+/// It lists what it likes, or lists for ever.
+#[test]
+fn a_listing_that_heeds_no_prefix_or_has_no_end_is_not_believed() {
+    let page = |keys: &[&str], token: &str| {
+        let objects = keys.iter().map(|key| {
+            format!(
+                "<Contents><Key>{key}</Key><LastModified>2026-11-21T12:00:00.000Z</LastModified>\
+                 <Size>1</Size></Contents>"
+            )
+        });
+        format!(
+            "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
+             <Name>backup</Name>{}{token}</ListBucketResult>",
+            objects.collect::<String>()
+        )
+    };
+    let keys = [
+        "edge/one",
+        "edge/one-b/x",
+        "edge/one/in",
+        "edge/two/x",
+        "x",
+        "/edge/one/x",
+    ];
+    let whole = page(&keys, "");
+    let endless = page(
+        &["edge/one/in"],
+        "<NextContinuationToken>a</NextContinuationToken>",
+    );
+    on(Server::start(Make::S3sFs), |server| {
+        let (whole, endless) = (whole.clone(), endless.clone());
+        async move {
+            let editor = Editor::before(server.port(), move |_| {
+                instead(200, "application/xml", &whole)
+            })
+            .await;
+            let mut found = Vec::new();
+            let mut bucket = server.bucket_by(editor.port);
+            bucket.list("", &mut |it| found.push(it.key)).await.unwrap();
+            assert_eq!(found, ["in"]);
+            found.clear();
+            bucket
+                .list("o", &mut |it| found.push(it.key))
+                .await
+                .unwrap();
+            assert!(found.is_empty(), "{found:?}");
+            let editor = Editor::before(server.port(), move |_| {
+                instead(200, "application/xml", &endless)
+            })
+            .await;
+            let outcome = server.bucket_by(editor.port).list("", &mut |_| {}).await;
+            assert!(matches!(outcome, Err(S3Error::NotS3 { .. })), "{outcome:?}");
+        }
+    });
+}
+
+#[test]
+fn where_parts_cannot_be_listed_ours_count_until_the_server_says_otherwise() {
+    on_each(|server| async move {
+        for (status, code) in [(501, "NotImplemented"), (403, "AccessDenied")] {
+            let mut failures = 3;
+            let editor = Editor::before(server.port(), move |asked| {
+                if asked.starts_with("GET") && asked.contains("uploadId=") {
+                    let body = format!("<Error><Code>{code}</Code></Error>");
+                    return instead(status, "application/xml", &body);
+                }
+                if is_complete(asked) && failures > 0 {
+                    failures -= 1;
+                    return instead(500, "application/xml", ERROR);
+                }
+                Verdict::Pass
+            })
+            .await;
+            let mut bucket = server.bucket_by(editor.port);
+            let (outcome, kept) = upload(&mut bucket).await;
+            assert!(outcome.is_err());
+            let sent = editor.count("PUT");
+            resume(&mut bucket, kept.clone().unwrap()).await.unwrap();
+            assert_eq!(
+                editor.count("PUT"),
+                sent,
+                "{code}: confirmed parts were sent again"
+            );
+            bucket
+                .verify("x", LEN as u64, &Sample::sha256(LEN))
+                .await
+                .unwrap();
+            bucket.delete("x").await.unwrap();
+            // Of an upload that is long done: from the beginning.
+            resume(&mut bucket, kept.unwrap()).await.unwrap();
+            bucket
+                .verify("x", LEN as u64, &Sample::sha256(LEN))
+                .await
+                .unwrap();
+            bucket.delete("x").await.unwrap();
+        }
+    });
+}
+
+async fn resume(bucket: &mut etcd_operator::s3::Bucket, kept: Upload) -> Result<(), S3Error> {
+    let mut source = Sample::new(LEN);
+    let sha256 = Sample::sha256(LEN);
+    bucket
+        .upload(
+            "x",
+            &mut source,
+            &sha256,
+            Some(kept),
+            &mut |_| Ok(()),
+            &mut |_| {},
+        )
+        .await
 }
