@@ -22,6 +22,7 @@ pub mod remote;
 pub mod restore;
 pub mod schedule;
 pub mod source;
+pub mod trial;
 pub mod verify;
 
 use std::fs::{File, OpenOptions};

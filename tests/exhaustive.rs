@@ -429,6 +429,15 @@ fn apply(spec: &ClusterSpec, instance: &mut Instance, plan: &Plan) {
             Upkeep::ProbeWrite => instance.service.write = Writing::Acknowledged,
             Upkeep::RecordServed => instance.facts.identity = Some(identity(true)),
             Upkeep::RegainSpace(_) => instance.service.alarms = Alarms::default(),
+            Upkeep::SkipSnapshot
+            | Upkeep::TakeSnapshot
+            | Upkeep::CopySnapshots
+            | Upkeep::CheckSnapshots
+            | Upkeep::RequestRestore(_)
+            | Upkeep::PrepareRestore
+            | Upkeep::SwapRestored(_)
+            | Upkeep::FinishRestore
+            | Upkeep::UndoRestore(_) => panic!("this document asks for no snapshot"),
         }
     }
 }

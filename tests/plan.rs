@@ -18,10 +18,11 @@ use std::path::Path;
 use etcd_operator::cluster::{ClusterId, Health, MemberSet, Role, Timestamp};
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading, Regain, Service,
-    Writing,
+    BackupFailure, Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading,
+    Regain, RestorePhase, Restoring, Service, Writing,
 };
 use etcd_operator::plan::plan;
+use etcd_operator::spec::backup::Source;
 use etcd_operator::spec::{ClusterSpec, Settings};
 use etcd_operator::start::{
     AddressConflict, Binary, CertificatesUsable, DataDir, Filesystem, StartHistory, Writable,
@@ -62,6 +63,8 @@ impl Scene {
                 "etcd" => self.etcd_word(key, value),
                 "certificates" => self.certificates_word(key, value),
                 "members" => self.members_word(key, value),
+                "backups" => self.backups_word(key, value),
+                "restore" => self.restore_word(key, value),
                 _ => panic!("unknown verb in: {line}"),
             }
         }
@@ -77,6 +80,9 @@ impl Scene {
             "edited" => self.spec.settings = Settings(99),
             "no-space" => self.spec.repair_no_space = value == "repair",
             "name" => self.spec.name = value.try_into().unwrap(),
+            "backup" => self.spec.backup = Some(world::backup(value)),
+            "bootstrap" => self.spec.bootstrap = Some(Source::Latest),
+            "recovery" => self.spec.restore_when_damaged = true,
             _ => panic!("spec {key}"),
         }
     }
@@ -265,6 +271,52 @@ impl Scene {
         }
     }
 
+    fn backups_word(&mut self, key: &str, value: &str) {
+        let backups = &mut self.seen.backups;
+        let number = || value.parse().unwrap();
+        let failure = |reason| {
+            Some(BackupFailure {
+                reason,
+                why: value.replace('-', " ").as_str().try_into().unwrap(),
+            })
+        };
+        match key {
+            "due-in" => backups.due_in = Some(number()),
+            "busy" => backups.busy = true,
+            "last" => backups.last = Some(world::snapshot(value.parse().unwrap(), 3)),
+            "verified" => {
+                backups.last = Some(world::snapshot(value.parse().unwrap(), 3));
+                backups.verified = backups.last;
+            }
+            "failed" => backups.failed = failure("SnapshotFailed"),
+            "copy-failed" => backups.copy_failed = failure("CopyFailed"),
+            "retry-in" => backups.retry_in = number(),
+            "copy-due" => backups.copy_due = true,
+            "check-due" => backups.check_due = true,
+            "restore-failed" => {
+                backups.restore_failed = Some(value.replace('-', " ").as_str().try_into().unwrap());
+            }
+            _ => panic!("backups {key}"),
+        }
+    }
+
+    fn restore_word(&mut self, key: &str, value: &str) {
+        let phase = match key {
+            "requested" => RestorePhase::Requested,
+            "prepared" => RestorePhase::Prepared,
+            "swapping" => RestorePhase::Swapping,
+            "starting" => RestorePhase::Starting,
+            "undoing" => RestorePhase::Undoing,
+            _ => panic!("restore {key}"),
+        };
+        let restoring = Restoring {
+            phase,
+            busy: value == "busy",
+        };
+        self.host().facts.restoring = restoring.holds_the_data();
+        self.seen.restoring = Some(restoring);
+    }
+
     /// `m1=voter m2=voter,failed m3=learner`
     fn members_word(&mut self, key: &str, value: &str) {
         let mut members = match &self.seen.membership {
@@ -306,10 +358,16 @@ impl Scene {
         for step in &plan.upkeep {
             writeln!(text, "do: {}", step.describe()).unwrap();
         }
-        for kind in [Kind::Available, Kind::Degraded, Kind::CertificatesValid] {
+        for kind in [
+            Kind::Available,
+            Kind::Degraded,
+            Kind::BackupHealthy,
+            Kind::CertificatesValid,
+        ] {
             let it = status.condition(kind);
             let usual = match kind {
                 Kind::Available => false,
+                Kind::BackupHealthy => it.reason == "NotConfigured",
                 Kind::Degraded => it.verdict == Verdict::False,
                 _ => it.reason == "Valid" || self.seen.instances.is_empty(),
             };

@@ -289,6 +289,15 @@ impl Host {
                 self.instance.facts.marker = Some(identity(true));
             }
             Upkeep::RegainSpace(_) => self.instance.service.alarms = Alarms::default(),
+            Upkeep::SkipSnapshot
+            | Upkeep::TakeSnapshot
+            | Upkeep::CopySnapshots
+            | Upkeep::CheckSnapshots
+            | Upkeep::RequestRestore(_)
+            | Upkeep::PrepareRestore
+            | Upkeep::SwapRestored(_)
+            | Upkeep::FinishRestore
+            | Upkeep::UndoRestore(_) => panic!("this document asks for no snapshot"),
         }
     }
 }

@@ -3,17 +3,17 @@
 //! A job runs in a thread of its own with a runtime of its own, so that neither a slow card nor a thin
 //! link keeps the agent from looking after etcd. Its end wakes the loop.
 
-use std::path::PathBuf;
+mod jobs;
+
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Agent, AgentError, chain};
-use crate::backup::create::{self, Created};
-use crate::backup::local::{Entry, LocalStore};
-use crate::backup::manifest::{Class, Manifest, Verified};
-use crate::backup::{copy, place, prune, schedule, verify};
+use crate::backup::local::Entry;
+use crate::backup::manifest::Manifest;
+use crate::backup::{copy, place, schedule};
 use crate::clock;
 use crate::cluster::{Timestamp, detail};
 use crate::member::place::HostPlace;
@@ -22,9 +22,12 @@ use crate::observed::{BackupFailure, Backups, Clock, SnapshotSeen};
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
-use crate::spec::backup::{Backup, Keep, Trigger};
+use crate::spec::backup::{Backup, Trigger};
 use crate::state;
-use crate::tls::ClientFiles;
+
+pub(super) use jobs::runtime;
+
+use jobs::{SnapshotJob, check, failure, locked, trial};
 
 /// Seconds until the next attempt after so many failed ones.
 const RETRY: [u64; 4] = [60, 300, 900, 3600];
@@ -113,19 +116,6 @@ fn runs(paths: &Paths) -> RunsFile {
     state::load_volatile::<RunsFile>(&paths.backup_runs())
         .filter(|it| it.boot_id == clock::boot_id())
         .unwrap_or_default()
-}
-
-/// What a snapshot's job needs, its own copy of all.
-struct SnapshotJob {
-    paths: Paths,
-    store: LocalStore,
-    keep: Keep,
-    url: String,
-    files: ClientFiles,
-    cluster: String,
-    member: String,
-    clusters: Vec<String>,
-    now: Option<Timestamp>,
 }
 
 impl Agent {
@@ -226,7 +216,7 @@ impl Agent {
             last: ours.first().map(|it| seen(it)),
             verified: verified.map(seen),
             kept: bytes(&mut ours.iter()),
-            failed,
+            failed: failed.or_else(|| self.work.checks.last.clone()),
             retry_in: self.work.snapshot.retry_in(),
             queued: queue,
             copy_failed: self.work.copies.last.clone(),
@@ -312,12 +302,17 @@ impl Agent {
         now: Option<Timestamp>,
     ) {
         let (paths, clusters) = (self.paths.clone(), self.clusters(place));
-        let Some(store) = place::primary(spec) else {
+        let identities = records::load_identities(&paths, &place.storage_dir);
+        let identity = identities.ok().and_then(|(identity, _)| identity);
+        let (Some(store), Some(identity)) = (place::primary(spec), identity) else {
             return;
         };
+        let spec = spec.clone();
         self.begin(move || {
-            let result =
-                locked(&paths, place::Work::Local).and_then(|_lock| check(&store, &clusters, now));
+            let result = locked(&paths, place::Work::Local).and_then(|_lock| {
+                check(&store, &clusters, now)?;
+                trial(&paths, &spec, &identity, &store, &clusters, now)
+            });
             Ended::Checks(result)
         });
     }
@@ -377,8 +372,10 @@ fn due_in(
 
 /// Whether the newest verified snapshot was checked longer ago than the document asks.
 fn check_due(backup: &Backup, verified: Option<&Entry>, clock: Clock, now: Timestamp) -> bool {
+    let tried = verified.is_some_and(|it| it.level() >= 4);
+    let first_trial = backup.verify_level >= 4 && !tried && backup.verify_every.is_none();
     let (Some(every), Some(entry)) = (backup.verify_every, verified) else {
-        return false;
+        return first_trial && verified.is_some();
     };
     let Ok(manifest) = &entry.manifest else {
         return false;
@@ -388,116 +385,5 @@ fn check_due(backup: &Backup, verified: Option<&Entry>, clock: Clock, now: Times
     match at.filter(|_| clock == Clock::Trusted) {
         Some(at) => now.seconds_since(at) >= i64::try_from(every).unwrap_or(i64::MAX),
         None => false,
-    }
-}
-
-fn failure(reason: &'static str, error: &dyn std::error::Error) -> BackupFailure {
-    BackupFailure {
-        reason,
-        why: detail(format_args!("{}", chain(error))),
-    }
-}
-
-fn locked(paths: &Paths, work: place::Work) -> Result<place::BackupLock, BackupFailure> {
-    match place::lock(paths, work) {
-        Ok(Some(lock)) => Ok(lock),
-        Ok(None) => Err(BackupFailure {
-            reason: BUSY,
-            why: detail(format_args!(
-                "a command works on the snapshots; it is tried again"
-            )),
-        }),
-        Err(error) => Err(failure("SnapshotFailed", &error)),
-    }
-}
-
-pub(super) fn runtime() -> Result<tokio::runtime::Runtime, BackupFailure> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| failure("SnapshotFailed", &error))
-}
-
-impl SnapshotJob {
-    fn run(&self) -> Result<(), BackupFailure> {
-        let _lock = locked(&self.paths, place::Work::Local)?;
-        let unusable = |error: &dyn std::error::Error| failure("DestinationUnusable", error);
-        place::prepare(&self.paths, &self.store).map_err(|it| unusable(&it))?;
-        let entries = self.store.list().map_err(|it| unusable(&it))?;
-        let request = create::Request {
-            url: &self.url,
-            files: &self.files,
-            cluster: &self.cluster,
-            member: &self.member,
-            store: &self.store,
-            class: Class::Scheduled,
-            now: self.now,
-            entries: &entries,
-        };
-        let created = runtime()?
-            .block_on(create::create(&request, &mut |_| ()))
-            .map_err(|error| failure("SnapshotFailed", &error))?;
-        match created {
-            Created::Saved(it) => tracing::info!(
-                name = it.name,
-                revision = it.revision.held(),
-                bytes = it.file.size,
-                "snapshot taken and verified"
-            ),
-            Created::Unchanged(_) => return Ok(()),
-        }
-        let entries = self.store.list().map_err(|it| unusable(&it))?;
-        if let Some(why) = prune::frozen(&entries, &self.clusters, self.now, false) {
-            tracing::info!("no snapshot is removed: {}", prune::words(why));
-            return Ok(());
-        }
-        let fates = prune::fates(self.keep, &entries, &self.clusters);
-        for (entry, _) in entries.iter().zip(fates).filter(|(_, it)| it.removes()) {
-            self.store.remove(&entry.name).map_err(|it| unusable(&it))?;
-            tracing::info!(name = %entry.name, "snapshot removed by retention");
-        }
-        Ok(())
-    }
-}
-
-/// Levels 1 to 3 of every snapshot of this cluster; what is found is written down.
-fn check(
-    store: &LocalStore,
-    clusters: &[String],
-    now: Option<Timestamp>,
-) -> Result<(), BackupFailure> {
-    let entries = store
-        .list()
-        .map_err(|error| failure("DestinationUnusable", &error))?;
-    let mut damaged: Option<(PathBuf, String)> = None;
-    for entry in entries.iter().filter(|it| is_of(it, clusters)) {
-        let Ok(manifest) = &entry.manifest else {
-            continue;
-        };
-        let path = store.snapshot(&entry.name);
-        let result = verify::verify(&path, manifest, VERIFIED, &mut |_| ());
-        let level = match &result {
-            Ok(()) => manifest.verified.level.max(VERIFIED),
-            Err(_) => 0,
-        };
-        let at = now.map(crate::api::status::rfc3339);
-        let verified = Verified { level, at };
-        let manifest = Manifest {
-            verified,
-            ..manifest.clone()
-        };
-        store
-            .update(&entry.name, &manifest)
-            .map_err(|error| failure("DestinationUnusable", &error))?;
-        if let Err(error) = result {
-            damaged.get_or_insert_with(|| (path, chain(&error)));
-        }
-    }
-    match damaged {
-        Some((path, why)) => Err(BackupFailure {
-            reason: "SnapshotDamaged",
-            why: detail(format_args!("{}: {why}", path.display())),
-        }),
-        None => Ok(()),
     }
 }

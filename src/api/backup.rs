@@ -147,7 +147,8 @@ pub struct BackupVerify {
     /// 4 also restores the newest one into a scratch directory, starts an etcd on it and reads it.
     #[schemars(range(min = 3, max = 4))]
     pub level: u8,
-    /// How often what is kept is checked again, up to `level`, such as 7d. Left out: never.
+    /// How often what is kept is checked again, up to `level`, such as 7d. Left out: never; a trial
+    /// restore is then made of each new snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), extend("pattern" = formats::DURATION))]
     pub every: Option<String>,

@@ -245,8 +245,8 @@ pub(super) enum BackupCommand {
     Verify {
         /// Its name, or latest; left out: all
         name: Option<String>,
-        /// 1 size, 2 hash, 3 structure
-        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=3))]
+        /// 1 size, 2 hash, 3 structure, 4 a trial restore
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=4))]
         level: u8,
         /// How to print
         #[arg(short, long, value_enum, default_value_t = Output::Table)]

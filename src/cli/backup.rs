@@ -13,7 +13,7 @@ use crate::backup::local::{Entry, LocalStore};
 use crate::backup::manifest::{Class, Manifest, Verified};
 use crate::backup::name::SnapshotName;
 use crate::backup::place::{self, BackupLock, Work};
-use crate::backup::{copy, prune, verify};
+use crate::backup::{copy, prune, trial, verify};
 use crate::member::place as member_place;
 use crate::member::records;
 use crate::spec::ClusterSpec;
@@ -377,7 +377,14 @@ fn check(
         Err(why) => return Some(why.clone()),
     };
     let path = store.snapshot(&entry.name);
-    let problem = verify::verify(&path, manifest, level, &mut |it| display.show(it)).err();
+    let problem = verify::verify(&path, manifest, level, &mut |it| display.show(it));
+    let problem = problem.map_err(anyhow::Error::from).and_then(|()| {
+        if level >= 4 {
+            return try_restore(context, entry, manifest, &path, display);
+        }
+        Ok(())
+    });
+    let problem = problem.err();
     let found = if problem.is_some() { 0 } else { level };
     let known = manifest.verified.level;
     if found == 0 && known != 0 || found >= known {
@@ -391,7 +398,38 @@ fn check(
             eprintln!("etcd-operator: warning: what was found is not written down: {error}");
         }
     }
-    problem.map(|it| format!("{:#}", anyhow::Error::from(it)))
+    problem.map(|it| format!("{it:#}"))
+}
+
+/// Level 4.
+fn try_restore(
+    context: &Context,
+    entry: &Entry,
+    manifest: &Manifest,
+    path: &Path,
+    display: &mut Display,
+) -> anyhow::Result<()> {
+    let spec = context
+        .document()
+        .map_err(|it| anyhow::anyhow!("{}", it.text))?;
+    let member = member_place::resolve(&context.paths, &spec);
+    let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
+    let identity = identity.ok_or_else(|| {
+        anyhow::anyhow!(
+            "{}: there is no cluster here whose etcd could be tried",
+            entry.name
+        )
+    })?;
+    let trial = trial::Trial {
+        paths: &context.paths,
+        spec: &spec,
+        identity: &identity,
+        file: path,
+        revision: manifest.revision.held(),
+        database: manifest.database.size,
+    };
+    runtime()?.block_on(trial::run(&trial, &mut |it| display.show(it)))?;
+    Ok(())
 }
 
 fn prune(context: &Context, dry_run: bool, output: Output) -> Outcome {

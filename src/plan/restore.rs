@@ -56,8 +56,11 @@ fn step(
     instance: &Instance,
     restoring: Restoring,
 ) -> Result<Option<Upkeep>, Hold> {
-    if let Process::Foreign { pid } = instance.process {
-        return Err(Hold::ForeignProcess(pid));
+    match instance.process {
+        // What cannot be told is not taken for stopped.
+        Process::Unknown => return Ok(None),
+        Process::Foreign { pid } => return Err(Hold::ForeignProcess(pid)),
+        Process::Stopped | Process::Running { .. } => {}
     }
     match restoring.phase {
         RestorePhase::Requested if restoring.busy => Ok(None),

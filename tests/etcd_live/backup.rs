@@ -168,3 +168,42 @@ fn proven_snapshots_are_copied_to_a_second_disk() {
     );
     assert_eq!(report["outcome"], "restored");
 }
+
+#[test]
+fn a_trial_restore_is_served_by_a_real_etcd_and_leaves_nothing() {
+    for line in ["3.5", "3.6", "3.7"] {
+        let mut lab = lab(line);
+        lab.start_agent();
+        lab.wait_available();
+        lab.fill(50);
+        json(&lab, &["backup", "create"]);
+        let pid = lab.etcd_pid();
+        let checked = json(&lab, &["backup", "verify", "--level", "4"]);
+        assert_eq!(checked[0]["level"], 4, "{line}: {checked}");
+        assert_eq!(json(&lab, &["backup", "list"])[0]["level"], 4);
+        assert!(!lab.lib("backup/trial").exists());
+        assert_eq!(lab.etcd_pid(), pid);
+        // Without etcdutl it cannot be tried, and says so.
+        let store = lab.lib(&format!("store/etcd-{}/etcdutl", lab.version));
+        fs::remove_file(store).unwrap();
+        let failed = lab.operator(&["backup", "verify", "--level", "4"]);
+        assert_eq!(failed.status.code(), Some(1));
+        let words = text(&failed.stdout);
+        assert!(words.contains("etcdutl"), "{words}");
+    }
+}
+
+#[test]
+fn the_document_asks_for_trial_restores() {
+    let mut lab = Lab::new("3.6");
+    every(&mut lab, 1, "");
+    let spec = lab
+        .spec
+        .replace("backup: {", "backup: {verify: {level: 4}, ");
+    lab.spec = spec;
+    lab.write_document();
+    lab.start_agent();
+    lab.wait_available();
+    assert!(lab.put("a", "1"));
+    lab.wait("a trial", |it| it["backups"]["lastVerified"]["level"] == 4);
+}

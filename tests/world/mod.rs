@@ -7,8 +7,9 @@ use etcd_operator::cluster::{
 };
 use etcd_operator::observed::{
     Alarms, Authority, Backups, Certificates, Clock, Details, Instance, Membership, Observed,
-    Pairs, Process, Proposals, Reading, Service, Writing,
+    Pairs, Process, Proposals, Reading, Service, SnapshotSeen, Writing,
 };
+use etcd_operator::spec::backup::{Backup, Destination, Keep, Place, Trigger};
 use etcd_operator::spec::{AutoCompaction, ClusterSpec, Network, Options, Profile, Settings};
 use etcd_operator::start::{
     Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Log, StartHistory,
@@ -216,5 +217,33 @@ pub fn observed(instance: Instance, membership: Membership) -> Observed {
         backups: Backups::default(),
         restoring: None,
         instances,
+    }
+}
+
+/// A backup: `schedule`, or anything else for one by interval.
+pub fn backup(trigger: &str) -> Backup {
+    let mut destinations = heapless::Vec::new();
+    let place = Destination {
+        place: Place::Local("/mnt/backup".try_into().unwrap()),
+        keep: Keep::DEFAULT,
+    };
+    assert!(destinations.push(place).is_ok());
+    Backup {
+        trigger: Some(match trigger {
+            "schedule" => Trigger::Schedule("0 3 * * *".try_into().unwrap()),
+            _ => Trigger::Every(3600),
+        }),
+        destinations,
+        verify_level: 3,
+        verify_every: None,
+    }
+}
+
+pub fn snapshot(revision: i64, level: u8) -> SnapshotSeen {
+    SnapshotSeen {
+        revision,
+        created: None,
+        level,
+        bytes: 1 << 20,
     }
 }

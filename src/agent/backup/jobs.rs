@@ -1,0 +1,186 @@
+//! What jobs on snapshots do, in threads of their own.
+
+use std::path::PathBuf;
+
+use super::super::chain;
+use super::BUSY;
+use super::is_of;
+use crate::backup::create::{self, Created};
+use crate::backup::local::LocalStore;
+use crate::backup::manifest::{Class, Manifest, Verified};
+use crate::backup::{place, prune, trial, verify};
+use crate::cluster::{Timestamp, detail};
+use crate::member::records::IdentityFile;
+use crate::observed::BackupFailure;
+use crate::paths::Paths;
+use crate::retention::VERIFIED;
+use crate::spec::ClusterSpec;
+use crate::spec::backup::Keep;
+use crate::tls::ClientFiles;
+
+/// What a snapshot's job needs, its own copy of all.
+pub(super) struct SnapshotJob {
+    pub(super) paths: Paths,
+    pub(super) store: LocalStore,
+    pub(super) keep: Keep,
+    pub(super) url: String,
+    pub(super) files: ClientFiles,
+    pub(super) cluster: String,
+    pub(super) member: String,
+    pub(super) clusters: Vec<String>,
+    pub(super) now: Option<Timestamp>,
+}
+
+pub(super) fn failure(reason: &'static str, error: &dyn std::error::Error) -> BackupFailure {
+    BackupFailure {
+        reason,
+        why: detail(format_args!("{}", chain(error))),
+    }
+}
+
+pub(super) fn locked(paths: &Paths, work: place::Work) -> Result<place::BackupLock, BackupFailure> {
+    match place::lock(paths, work) {
+        Ok(Some(lock)) => Ok(lock),
+        Ok(None) => Err(BackupFailure {
+            reason: BUSY,
+            why: detail(format_args!(
+                "a command works on the snapshots; it is tried again"
+            )),
+        }),
+        Err(error) => Err(failure("SnapshotFailed", &error)),
+    }
+}
+
+pub(in crate::agent) fn runtime() -> Result<tokio::runtime::Runtime, BackupFailure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| failure("SnapshotFailed", &error))
+}
+
+impl SnapshotJob {
+    pub(super) fn run(&self) -> Result<(), BackupFailure> {
+        let _lock = locked(&self.paths, place::Work::Local)?;
+        let unusable = |error: &dyn std::error::Error| failure("DestinationUnusable", error);
+        place::prepare(&self.paths, &self.store).map_err(|it| unusable(&it))?;
+        let entries = self.store.list().map_err(|it| unusable(&it))?;
+        let request = create::Request {
+            url: &self.url,
+            files: &self.files,
+            cluster: &self.cluster,
+            member: &self.member,
+            store: &self.store,
+            class: Class::Scheduled,
+            now: self.now,
+            entries: &entries,
+        };
+        let created = runtime()?
+            .block_on(create::create(&request, &mut |_| ()))
+            .map_err(|error| failure("SnapshotFailed", &error))?;
+        match created {
+            Created::Saved(it) => tracing::info!(
+                name = it.name,
+                revision = it.revision.held(),
+                bytes = it.file.size,
+                "snapshot taken and verified"
+            ),
+            Created::Unchanged(_) => return Ok(()),
+        }
+        let entries = self.store.list().map_err(|it| unusable(&it))?;
+        if let Some(why) = prune::frozen(&entries, &self.clusters, self.now, false) {
+            tracing::info!("no snapshot is removed: {}", prune::words(why));
+            return Ok(());
+        }
+        let fates = prune::fates(self.keep, &entries, &self.clusters);
+        for (entry, _) in entries.iter().zip(fates).filter(|(_, it)| it.removes()) {
+            self.store.remove(&entry.name).map_err(|it| unusable(&it))?;
+            tracing::info!(name = %entry.name, "snapshot removed by retention");
+        }
+        Ok(())
+    }
+}
+
+/// Level 4 of the newest verified snapshot, where the document asks for it.
+pub(super) fn trial(
+    paths: &Paths,
+    spec: &ClusterSpec,
+    identity: &IdentityFile,
+    store: &LocalStore,
+    clusters: &[String],
+    now: Option<Timestamp>,
+) -> Result<(), BackupFailure> {
+    if spec.backup.as_ref().is_none_or(|it| it.verify_level < 4) {
+        return Ok(());
+    }
+    let unusable = |error: &dyn std::error::Error| failure("DestinationUnusable", error);
+    let entries = store.list().map_err(|it| unusable(&it))?;
+    let Some(entry) = place::newest_verified(&entries, clusters) else {
+        return Ok(());
+    };
+    let Ok(manifest) = &entry.manifest else {
+        return Ok(());
+    };
+    let tried = runtime()?.block_on(trial::run(
+        &trial::Trial {
+            paths,
+            spec,
+            identity,
+            file: &store.snapshot(&entry.name),
+            revision: manifest.revision.held(),
+            database: manifest.database.size,
+        },
+        &mut |_| (),
+    ));
+    tried.map_err(|error| failure("TrialRestoreFailed", &error))?;
+    tracing::info!(name = %entry.name, "a trial restore of the snapshot was served");
+    let at = now.map(crate::api::status::rfc3339);
+    let manifest = Manifest {
+        verified: Verified { level: 4, at },
+        ..manifest.clone()
+    };
+    store
+        .update(&entry.name, &manifest)
+        .map_err(|it| unusable(&it))
+}
+
+/// Levels 1 to 3 of every snapshot of this cluster; what is found is written down.
+pub(super) fn check(
+    store: &LocalStore,
+    clusters: &[String],
+    now: Option<Timestamp>,
+) -> Result<(), BackupFailure> {
+    let entries = store
+        .list()
+        .map_err(|error| failure("DestinationUnusable", &error))?;
+    let mut damaged: Option<(PathBuf, String)> = None;
+    for entry in entries.iter().filter(|it| is_of(it, clusters)) {
+        let Ok(manifest) = &entry.manifest else {
+            continue;
+        };
+        let path = store.snapshot(&entry.name);
+        let result = verify::verify(&path, manifest, VERIFIED, &mut |_| ());
+        let level = match &result {
+            Ok(()) => manifest.verified.level.max(VERIFIED),
+            Err(_) => 0,
+        };
+        let at = now.map(crate::api::status::rfc3339);
+        let verified = Verified { level, at };
+        let manifest = Manifest {
+            verified,
+            ..manifest.clone()
+        };
+        store
+            .update(&entry.name, &manifest)
+            .map_err(|error| failure("DestinationUnusable", &error))?;
+        if let Err(error) = result {
+            damaged.get_or_insert_with(|| (path, chain(&error)));
+        }
+    }
+    match damaged {
+        Some((path, why)) => Err(BackupFailure {
+            reason: "SnapshotDamaged",
+            why: detail(format_args!("{}: {why}", path.display())),
+        }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,179 @@
+//! Every state of a host in which a restore is under way: what may be done, and what never is.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test"
+)]
+
+mod world;
+
+use etcd_operator::diagnosis;
+use etcd_operator::observed::{
+    Alarms, Instance, Membership, Observed, Process, Reading, RestorePhase, Restoring, Service,
+    Writing,
+};
+use etcd_operator::plan::permit::{Declared, Grounds};
+use etcd_operator::plan::{Hold, Upkeep, plan};
+use etcd_operator::start::{DataDir, StartHistory, Writable};
+use world::{observed, running, serving, single, spec, stopped};
+
+const PHASES: [RestorePhase; 5] = [
+    RestorePhase::Requested,
+    RestorePhase::Prepared,
+    RestorePhase::Swapping,
+    RestorePhase::Starting,
+    RestorePhase::Undoing,
+];
+
+fn processes() -> Vec<Process> {
+    vec![
+        Process::Unknown,
+        Process::Stopped,
+        running(world::SETTINGS, 1),
+        running(world::SETTINGS, 1000),
+        Process::Foreign { pid: None },
+    ]
+}
+
+fn services() -> Vec<Service> {
+    let mut all = Vec::new();
+    for read in [Reading::Answered, Reading::TimedOut, Reading::NotTried] {
+        for write in [Writing::Acknowledged, Writing::NotTried] {
+            for no_space in [false, true] {
+                let details = serving().details.filter(|_| read == Reading::Answered);
+                all.push(Service {
+                    read: read.clone(),
+                    write: write.clone(),
+                    alarms: Alarms {
+                        no_space,
+                        corrupt: false,
+                    },
+                    details,
+                    ..serving()
+                });
+            }
+        }
+    }
+    all
+}
+
+fn histories() -> [StartHistory; 3] {
+    let damaged = StartHistory {
+        failed: 1,
+        window_left: 300,
+        diagnosis: diagnosis::by_text("crc mismatch"),
+        data_unchanged: true,
+    };
+    let failed = StartHistory {
+        failed: 3,
+        diagnosis: None,
+        ..damaged
+    };
+    [StartHistory::NONE, damaged, failed]
+}
+
+fn states(mut visit: impl FnMut(&Observed, Restoring)) {
+    for (phase, busy) in PHASES.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+        for process in processes() {
+            for service in services() {
+                for history in histories() {
+                    for data in [DataDir::EMPTY, stopped().facts.data] {
+                        for writable in [Writable::Yes, Writable::ReadOnly] {
+                            for membership in [single(), Membership::Unreachable] {
+                                let restoring = Restoring { phase, busy };
+                                let mut instance: Instance = stopped();
+                                instance.process = process;
+                                instance.service = service.clone();
+                                instance.facts.history = history;
+                                instance.facts.data = data.clone();
+                                instance.facts.writable = writable;
+                                instance.facts.restoring = restoring.holds_the_data();
+                                let mut seen = observed(instance, membership);
+                                seen.restoring = Some(restoring);
+                                seen.backups.due_in = Some(0);
+                                visit(&seen, restoring);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_restore_is_the_only_thing_that_is_done_and_etcd_is_stopped_only_for_it() {
+    let mut spec = spec(&["test-0"]);
+    spec.backup = Some(world::backup("interval"));
+    spec.bootstrap = Some(etcd_operator::spec::backup::Source::Latest);
+    spec.restore_when_damaged = true;
+    let (mut count, mut finished, mut undone) = (0_u32, 0_u32, 0_u32);
+    states(|seen, restoring| {
+        count += 1;
+        let plan = plan(&spec, seen);
+        let instance = &seen.instances[0];
+        assert!(plan.change.is_err(), "nothing about the members");
+        assert!(plan.upkeep.len() <= 1, "one step at a time");
+        let Some(step) = plan.upkeep.first() else {
+            return;
+        };
+        assert!(
+            matches!(plan.change, Err(Hold::Restoring(it)) if it == restoring.phase),
+            "{plan:?}"
+        );
+        let runs = matches!(instance.process, Process::Running { .. });
+        match step {
+            Upkeep::PrepareRestore => {
+                assert!(restoring.phase == RestorePhase::Requested && !restoring.busy);
+            }
+            Upkeep::SwapRestored(permit) | Upkeep::UndoRestore(permit) => {
+                assert_eq!(permit.is_some(), runs, "leave to stop what runs");
+                if let Some(permit) = permit {
+                    let declared = Grounds::DeclaredOutage(Declared::Restore);
+                    assert_eq!(permit.grounds(), declared);
+                }
+                undone += u32::from(matches!(step, Upkeep::UndoRestore(_)));
+                if matches!(step, Upkeep::SwapRestored(_)) {
+                    let phase = restoring.phase;
+                    assert!(matches!(
+                        phase,
+                        RestorePhase::Prepared | RestorePhase::Swapping
+                    ));
+                }
+            }
+            Upkeep::Start(_) => {
+                assert_eq!(restoring.phase, RestorePhase::Starting);
+                assert_eq!(instance.process, Process::Stopped);
+            }
+            Upkeep::ProbeWrite => assert!(runs && restoring.phase == RestorePhase::Starting),
+            Upkeep::FinishRestore => {
+                finished += 1;
+                let service = &instance.service;
+                assert!(runs && restoring.phase == RestorePhase::Starting);
+                assert_eq!(service.read, Reading::Answered);
+                assert_eq!(service.write, Writing::Acknowledged);
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+    println!(
+        "restores: {count} states (phase 5 x busy 2 x process 5 x service 12 x history 3 x data 2 x writable 2 x membership 2), {finished} finished, {undone} undone"
+    );
+    assert!(count == 14_400 && finished > 0 && undone > 0);
+}
+
+#[test]
+fn a_process_that_cannot_be_told_is_no_stopped_one() {
+    let spec = spec(&["test-0"]);
+    states(|seen, restoring| {
+        if seen.instances[0].process == Process::Unknown {
+            let plan = plan(&spec, seen);
+            let touches = plan
+                .upkeep
+                .iter()
+                .any(|it| !matches!(it, Upkeep::PrepareRestore));
+            assert!(!touches, "{restoring:?} {plan:?}");
+        }
+    });
+}
