@@ -67,12 +67,12 @@ pub struct Summary {
 #[derive(Debug, thiserror::Error)]
 pub enum BoltError {
     /// It could not be read.
-    #[error("failed to read at byte {offset}")]
+    #[error("failed to read at byte {offset}: {why}")]
     Io {
         /// Where.
         offset: u64,
         /// The system's reason.
-        source: io::Error,
+        why: io::Error,
     },
     /// It is none, or no longer whole.
     #[error("page {page}: {what}")]
@@ -263,7 +263,11 @@ impl Walk<'_> {
     fn buckets(&mut self) -> Result<Vec<Bucket>, BoltError> {
         let mut found = Vec::new();
         self.root_buckets(self.meta.root, &mut found, 0)?;
-        Ok(found)
+        let mut pairs = found.iter().zip(found.iter().skip(1));
+        match pairs.find(|(one, next)| one.name >= next.name) {
+            Some((_, next)) => Err(damaged(next.page, "buckets are not in order")),
+            None => Ok(found),
+        }
     }
 
     fn root_buckets(
@@ -276,7 +280,7 @@ impl Walk<'_> {
         if depth > DEPTH_MAX || found.len() > BUCKETS_MAX {
             return Err(damaged(id, "more buckets than etcd has"));
         }
-        let page = Page::new(id, header, &self.buffer);
+        let page = Page::new(id, header, &self.buffer, self.meta.page_size);
         if header.is_branch() {
             let mut children = Vec::new();
             page.branch(|_, child| {
@@ -314,7 +318,7 @@ impl Walk<'_> {
         self.total.crc = crc32c::crc32c_append(self.total.crc, &bucket.name);
         if bucket.root == 0 {
             let mut run = Run::at(0);
-            let page = Page::new(bucket.page, Header::parse(&bucket.inline), &bucket.inline);
+            let page = Page::inline(bucket.page, &bucket.inline)?;
             page.leaf(|flags, key, value| {
                 run.entry(bucket.page, kind, (flags, key, value), &mut self.total)
             })?;
@@ -340,7 +344,7 @@ impl Walk<'_> {
                 from = to;
             } else {
                 let to = level.items.len().min(from + BRANCHES_AT_ONCE);
-                let below = self.expand(level, from, to)?;
+                let below = self.expand(level, from, to, kind)?;
                 self.level(&below, kind, depth + 1)?;
                 from = to;
             }
@@ -356,7 +360,13 @@ impl Walk<'_> {
     }
 
     /// The level below some branches.
-    fn expand(&mut self, level: &Level, from: usize, to: usize) -> Result<Level, BoltError> {
+    fn expand(
+        &mut self,
+        level: &Level,
+        from: usize,
+        to: usize,
+        kind: Kind,
+    ) -> Result<Level, BoltError> {
         let mut parts: Vec<Level> = (from..to).map(|_| Level::default()).collect();
         for index in Self::in_file_order(level, from, to) {
             let index = index as usize;
@@ -370,8 +380,11 @@ impl Walk<'_> {
             }
             let (low, high) = level.bounds(index);
             let part = &mut parts[index - from];
-            Page::new(id, header, &self.buffer).branch(|key, child| {
+            Page::new(id, header, &self.buffer, self.meta.page_size).branch(|key, child| {
                 within(id, key, low, high)?;
+                if kind == Kind::Keys && keys::main_of(key).is_none() {
+                    return Err(damaged(id, "a key that is no revision"));
+                }
                 part.push(child, key);
                 Ok(())
             })?;
@@ -417,10 +430,12 @@ impl Walk<'_> {
             next = index + 1;
             let Some(run) = runs.last_mut() else { continue };
             let total = &mut self.total;
-            Page::new(id, header, &self.buffer).leaf(|flags, key, value| {
-                within(id, key, low, high)?;
-                run.entry(id, kind, (flags, key, value), total)
-            })?;
+            Page::new(id, header, &self.buffer, self.meta.page_size).leaf(
+                |flags, key, value| {
+                    within(id, key, low, high)?;
+                    run.entry(id, kind, (flags, key, value), total)
+                },
+            )?;
         }
         runs.sort_unstable_by_key(|it| it.first);
         for run in &runs {
@@ -436,7 +451,7 @@ impl Walk<'_> {
             return Ok(()); // as etcd opens it: unreachable pages are free
         }
         let header = self.load(id)?;
-        for free in Page::new(id, header, &self.buffer).free_list()? {
+        for free in Page::new(id, header, &self.buffer, self.meta.page_size).free_list()? {
             if free < 2 || free >= self.meta.pages {
                 return Err(damaged(free, "free, but there is no such page"));
             }
