@@ -67,12 +67,12 @@ pub struct Summary {
 #[derive(Debug, thiserror::Error)]
 pub enum BoltError {
     /// It could not be read.
-    #[error("failed to read at byte {offset}: {why}")]
+    #[error("failed to read at byte {offset}")]
     Io {
         /// Where.
         offset: u64,
         /// The system's reason.
-        why: io::Error,
+        source: io::Error,
     },
     /// It is none, or no longer whole.
     #[error("page {page}: {what}")]

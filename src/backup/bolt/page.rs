@@ -44,7 +44,7 @@ pub(super) fn read(
     offset: u64,
     buffer: &mut [u8],
 ) -> Result<(), BoltError> {
-    let failed = |why| BoltError::Io { offset, why };
+    let failed = |source| BoltError::Io { offset, source };
     source.read_at(offset, buffer).map_err(failed)
 }
 
