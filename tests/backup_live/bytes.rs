@@ -81,18 +81,12 @@ fn any_byte(stage: &Stage, file: &Path, places: &[usize]) {
 fn any_changed_missing_or_added_byte_of_a_snapshot_is_found() {
     let stage = Stage::new("3.6");
     stage.fill("key", 4000, 100);
-    let (file, _) = stage.saved();
+    let (file, manifest) = stage.saved();
     assert_eq!(problem(&stage), None);
     let length = usize::try_from(fs::metadata(&file).unwrap().len()).unwrap();
     assert!(length > 200_000, "several frames: {length}");
     any_byte(&stage, &file, &places(length));
-    let manifest = stage.dir().join(
-        stage
-            .files()
-            .into_iter()
-            .find(|it| it.ends_with(".json"))
-            .unwrap(),
-    );
+    let manifest = stage.dir().join(format!("{}.json", manifest.name));
     let length = usize::try_from(fs::metadata(&manifest).unwrap().len()).unwrap();
     any_byte(&stage, &manifest, &(0..length).collect::<Vec<_>>());
 }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use etcd_operator::backup::bolt;
 
@@ -45,9 +46,11 @@ fn ours(bytes: &[u8]) -> Option<String> {
 }
 
 /// Whether etcd's own check refuses it. What damage does to etcd's program is a refusal too.
-fn refused_by(line: &str, raw: &Raw, name: &str) -> bool {
+fn refused_by(line: &str, raw: &Raw) -> bool {
+    static FILES: AtomicU32 = AtomicU32::new(0);
+    let number = FILES.fetch_add(1, Ordering::Relaxed);
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("damaged-{}-{line}-{name}.db", std::process::id()));
+        .join(format!("damaged-{}-{number}.db", std::process::id()));
     fs::write(&path, &raw.bytes).unwrap();
     let status = Command::new("timeout")
         .arg("20")
@@ -129,7 +132,7 @@ impl Cases {
             ("a free list beyond the end", "free list", pages + 7),
         ] {
             self.add(format!("metas that agree: {what}"), |it| {
-                it.set_meta(field, value)
+                it.set_meta(field, value);
             });
         }
     }
@@ -228,7 +231,7 @@ impl Cases {
         let link = |page, index| raw.element(page, index) + 8;
         let (first, second) = (link(branch, 2), link(branch, 3));
         self.add("link: two places, one page", |it| {
-            it.set(first, 8, it.get(second, 8))
+            it.set(first, 8, it.get(second, 8));
         });
         self.add("link: siblings exchanged", |it| {
             let (one, two) = (it.get(first, 8), it.get(second, 8));
@@ -241,23 +244,23 @@ impl Cases {
             it.set(link(top, 1), 8, one);
         });
         self.add("link: to a page of another branch", |it| {
-            it.set(link(top, 1), 8, other)
+            it.set(link(top, 1), 8, other);
         });
         for id in [free[0], free[free.len() / 2], free[free.len() - 1]] {
             self.add(format!("link: to the free page {id}"), |it| {
-                it.set(first, 8, id)
+                it.set(first, 8, id);
             });
         }
         self.add("link: to a meta page", |it| it.set(first, 8, 1));
         self.add("link: just beyond the end", |it| it.set(first, 8, pages));
         self.add("link: far beyond the end", |it| {
-            it.set(first, 8, u64::MAX / 2)
+            it.set(first, 8, u64::MAX / 2);
         });
         self.circle("link: to itself", |it| it.set(first, 8, branch));
         self.circle("link: to its parent", |it| it.set(first, 8, top));
         let long = self.page(|raw, it| raw.overflow(it.id) > 5).id;
         self.add("link: into the middle of a long page", |it| {
-            it.set(first, 8, long + 2)
+            it.set(first, 8, long + 2);
         });
         let buckets = raw.meta("root");
         for index in 0..raw.count(buckets) {
@@ -340,33 +343,34 @@ impl Cases {
             ),
         ] {
             self.add(format!("free list: {what}"), |it| {
-                it.set(at + offset, bytes, value)
+                it.set(at + offset, bytes, value);
             });
         }
     }
 
-    /// Every case is found. etcd's own check is asked about what the walk accepts, and about every
-    /// seventh case, to see that these are damage indeed.
+    /// Every case is found. etcd's own check is asked about what the walk accepts, and about some
+    /// fifty others, to see that these are damage indeed.
     fn check(&self, lines: &[&str]) {
         assert_eq!(ours(&self.whole.bytes), None, "no false alarm");
         for line in lines {
             assert!(
-                !refused_by(line, &self.whole, "whole"),
+                !refused_by(line, &self.whole),
                 "etcd {line} accepts the whole one"
             );
         }
         let mut missed = Vec::new();
         let (mut asked, mut refused) = (0, 0);
+        let step = self.cases.len() / 50 + 1;
         for (index, case) in self.cases.iter().enumerate() {
             let found = ours(&case.raw.bytes);
             let line = lines[index % lines.len()];
-            if case.circle || found.is_some() && index % 7 != 0 {
+            if case.circle || found.is_some() && index % step != 0 {
                 if found.is_none() {
                     missed.push(format!("{}: nobody finds it", case.what));
                 }
                 continue;
             }
-            let etcd = refused_by(line, &case.raw, &index.to_string());
+            let etcd = refused_by(line, &case.raw);
             asked += 1;
             refused += u32::from(etcd);
             match found {
@@ -377,7 +381,7 @@ impl Cases {
             }
         }
         println!("etcd {lines:?} refuses {refused} of {asked}");
-        assert!(refused > asked / 3, "{refused} of {asked}");
+        assert!(refused > asked / 4, "{refused} of {asked}");
         println!("{} kinds of damage", self.cases.len());
         assert!(missed.is_empty(), "{missed:#?}");
     }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use etcd_operator::backup::verify;
@@ -23,12 +24,19 @@ fn all_verify(stage: &Stage) -> usize {
     entries.len()
 }
 
+/// What is half.
+fn parts(stage: &Stage) -> Vec<String> {
+    let mut files = stage.files();
+    files.retain(|it| Path::new(it).extension() == Some("part".as_ref()));
+    files
+}
+
 #[test]
 fn a_second_backup_with_nothing_written_says_unchanged_and_writes_nothing() {
     let stage = Stage::new("3.6");
     stage.fill("key", 1000, 100);
     let (file, manifest) = stage.saved();
-    let state = || {
+    let look = || {
         let files = stage.files();
         let times: Vec<_> = files
             .iter()
@@ -39,7 +47,7 @@ fn a_second_backup_with_nothing_written_says_unchanged_and_writes_nothing() {
             .collect();
         (files, times)
     };
-    let before = state();
+    let before = look();
     for _ in 0..3 {
         let needed = Watched::start(&stage, &CREATE).end();
         assert_eq!(needed.output.status.code(), Some(0));
@@ -50,7 +58,7 @@ fn a_second_backup_with_nothing_written_says_unchanged_and_writes_nothing() {
     }
     let output = stage.lab.operator(&["backup", "create"]);
     assert!(text(&output.stdout).contains("nothing was written to etcd since"));
-    assert_eq!(state(), before);
+    assert_eq!(look(), before);
     // A revision later, or with that snapshot damaged, there is something to do.
     stage.etcdctl(&["put", "key", "1"]);
     let (newer, _) = stage.saved();
@@ -91,14 +99,14 @@ fn sigkill_at_any_instant_leaves_nothing_half_and_nothing_that_grows() {
     stage.saved();
     let whole = begin.elapsed();
     let (mut killed, mut shown, mut left) = (0, 1, 0);
-    let mut state = 0x2545_f491_4f6c_dd1d_u64 ^ u64::from(std::process::id());
+    let mut random = 0x2545_f491_4f6c_dd1d_u64 ^ u64::from(std::process::id());
     for round in 0..20_u32 {
         stage.etcdctl(&["put", "round", &round.to_string()]);
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
         let command = Watched::start(&stage, &CREATE);
-        std::thread::sleep(whole.mul_f64((state % 1000) as f64 / 1000.0));
+        std::thread::sleep(whole.mul_f64((random % 1000) as f64 / 1000.0));
         command.kill();
         let ended = command.end().output.status.success();
         killed += u32::from(!ended);
@@ -108,11 +116,7 @@ fn sigkill_at_any_instant_leaves_nothing_half_and_nothing_that_grows() {
             "{now} after {shown}"
         );
         shown = now;
-        let parts: Vec<String> = stage
-            .files()
-            .into_iter()
-            .filter(|it| it.ends_with(".part"))
-            .collect();
+        let parts = parts(&stage);
         left = left.max(parts.len());
         assert!(parts.len() <= 2, "{parts:?}");
     }
@@ -121,11 +125,7 @@ fn sigkill_at_any_instant_leaves_nothing_half_and_nothing_that_grows() {
     stage.etcdctl(&["put", "round", "last"]);
     stage.saved();
     assert_eq!(all_verify(&stage), shown + 1);
-    assert!(
-        !stage.files().iter().any(|it| it.ends_with(".part")),
-        "{:?}",
-        stage.files()
-    );
+    assert!(parts(&stage).is_empty(), "{:?}", stage.files());
     assert_eq!(stage.files().len(), 2 * (shown + 1));
 }
 

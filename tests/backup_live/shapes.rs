@@ -81,7 +81,7 @@ fn every_shape(line: &str, large: usize) {
     taken(&stage, line, "the same, compacted");
     stage.fill("large", u32::try_from(large / MIB).unwrap(), MIB);
     let size = taken(&stage, line, "values of 1 MiB");
-    assert!(size as usize > large);
+    assert!(size > large as u64);
     let (packed, _) = stage.stored(stage.entries()[0].name.to_string().as_str());
     assert_eq!(stage.examined(&packed)["totalSize"], size, "packed");
     // A database that etcd grew ahead of its pages, and one full of free pages.
