@@ -109,6 +109,15 @@ fn every_shape(line: &str, large: usize) {
     let output = etcdutl(line, &["defrag", "--data-dir", dir]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     file(&stage, line, &db, false, "by etcdutl defrag");
+    let bumped = stage.lab.root.join("bumped");
+    let dir = bumped.to_str().unwrap();
+    let mut restore = vec!["snapshot", "restore", path, "--data-dir", dir];
+    restore.extend(["--bump-revision", "1000000", "--mark-compacted"]);
+    let output = etcdutl(line, &restore);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let db = bumped.join("member/snap/db");
+    let ours = file(&stage, line, &db, false, "with a bumped revision");
+    assert!(ours["revision"].as_i64().unwrap() > 1_000_000);
     stage.stop();
     let copy = stage.lab.root.join("copy.db");
     fs::copy(stage.lab.data("member/snap/db"), &copy).unwrap();
