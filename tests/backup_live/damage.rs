@@ -323,6 +323,13 @@ impl Cases {
         let used = self.page(|raw, it| raw.flags(it.id) == LEAF).id;
         let pages = self.whole.meta("pages");
         let length = usize::try_from(self.whole.get(at + 10, 2)).unwrap();
+        let twice = self.whole.get(at + HEADER, 8);
+        for (what, id) in [("a used page", used), ("a page twice", twice)] {
+            self.add(format!("free list: {what} beside all others"), |it| {
+                it.set(at + HEADER + length * 8, 8, id);
+                it.set(at + 10, 2, length as u64 + 1);
+            });
+        }
         for (what, offset, bytes, value) in [
             ("id", 0, 8, list ^ 1),
             ("flags", 8, 2, u64::from(LEAF)),
