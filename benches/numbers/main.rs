@@ -1,7 +1,7 @@
 //! The promised numbers, as a table: `make bench`, or `cargo bench --bench numbers -- PART...`.
 //!
 //! Everything is a ratio of two things measured in the same run, in turns, or a count. Parts:
-//! `plan`, `size`, `starts`, `guard`, `idle`, `flash`, `memory`; and, by name only, `where` (where the time
+//! `plan`, `size`, `starts`, `guard`, `idle`, `flash`, `memory`, `backup`; and, by name only, `where` (where the time
 //! of a start goes) and `candidates` (settings that the edge profile could have).
 
 #![allow(
@@ -16,6 +16,7 @@
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
+mod backup;
 mod bare;
 mod candidates;
 mod client;
@@ -41,7 +42,7 @@ const LINE: &str = "3.6";
 /// A part of the table: its name, whether it runs without being named, what makes its rows.
 type Part = (&'static str, bool, fn() -> Vec<Row>);
 
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 10] = [
     ("plan", true, planning::rows),
     ("size", true, size),
     ("starts", true, starts::rows),
@@ -49,6 +50,7 @@ const PARTS: [Part; 9] = [
     ("idle", true, idle::rows),
     ("flash", true, flash::rows),
     ("memory", true, flash::memory_rows),
+    ("backup", true, backup::rows),
     ("where", false, starts::where_rows),
     ("candidates", false, candidates::rows),
 ];

@@ -227,7 +227,11 @@ impl Walk<'_> {
     fn buckets(&mut self) -> Result<Vec<Bucket>, BoltError> {
         let mut found = Vec::new();
         self.root_buckets(self.meta.root, &mut found, 0)?;
-        Ok(found)
+        let mut pairs = found.iter().zip(found.iter().skip(1));
+        match pairs.find(|(one, next)| one.name >= next.name) {
+            Some((_, next)) => Err(damaged(next.page, "buckets are not in order")),
+            None => Ok(found),
+        }
     }
 
     fn root_buckets(
@@ -240,7 +244,7 @@ impl Walk<'_> {
         if depth > DEPTH_MAX || found.len() > BUCKETS_MAX {
             return Err(damaged(id, "more buckets than etcd has"));
         }
-        let page = Page::new(id, header, &self.buffer);
+        let page = Page::new(id, header, &self.buffer, self.meta.page_size);
         if header.is_branch() {
             let mut children = Vec::new();
             page.branch(|_, child| {
@@ -278,7 +282,7 @@ impl Walk<'_> {
         self.total.crc = crc32c::crc32c_append(self.total.crc, &bucket.name);
         if bucket.root == 0 {
             let mut run = Run::at(0);
-            let page = Page::new(bucket.page, Header::parse(&bucket.inline), &bucket.inline);
+            let page = Page::inline(bucket.page, &bucket.inline)?;
             page.leaf(|flags, key, value| {
                 run.entry(bucket.page, kind, (flags, key, value), &mut self.total)
             })?;
@@ -304,7 +308,7 @@ impl Walk<'_> {
                 from = to;
             } else {
                 let to = level.items.len().min(from + BRANCHES_AT_ONCE);
-                let below = self.expand(level, from, to)?;
+                let below = self.expand(level, from, to, kind)?;
                 self.level(&below, kind, depth + 1)?;
                 from = to;
             }
@@ -320,7 +324,13 @@ impl Walk<'_> {
     }
 
     /// The level below some branches.
-    fn expand(&mut self, level: &Level, from: usize, to: usize) -> Result<Level, BoltError> {
+    fn expand(
+        &mut self,
+        level: &Level,
+        from: usize,
+        to: usize,
+        kind: Kind,
+    ) -> Result<Level, BoltError> {
         let mut parts: Vec<Level> = (from..to).map(|_| Level::default()).collect();
         for index in Self::in_file_order(level, from, to) {
             let index = index as usize;
@@ -334,20 +344,18 @@ impl Walk<'_> {
             }
             let (low, high) = level.bounds(index);
             let part = &mut parts[index - from];
-            Page::new(id, header, &self.buffer).branch(|key, child| {
+            Page::new(id, header, &self.buffer, self.meta.page_size).branch(|key, child| {
                 within(id, key, low, high)?;
+                if kind == Kind::Keys && keys::main_of(key).is_none() {
+                    return Err(damaged(id, "a key that is no revision"));
+                }
                 part.push(child, key);
                 Ok(())
             })?;
         }
-        let mut below = Level {
-            end: level.bounds(to - 1).1.to_vec(),
-            ..Level::default()
-        };
+        let mut below = Level::until(level.bounds(to - 1).1);
         for part in parts {
-            for item in &part.items {
-                below.push(item.page, part.key(item.low));
-            }
+            below.append(&part);
         }
         Ok(below)
     }
@@ -381,10 +389,12 @@ impl Walk<'_> {
             next = index + 1;
             let Some(run) = runs.last_mut() else { continue };
             let total = &mut self.total;
-            Page::new(id, header, &self.buffer).leaf(|flags, key, value| {
-                within(id, key, low, high)?;
-                run.entry(id, kind, (flags, key, value), total)
-            })?;
+            Page::new(id, header, &self.buffer, self.meta.page_size).leaf(
+                |flags, key, value| {
+                    within(id, key, low, high)?;
+                    run.entry(id, kind, (flags, key, value), total)
+                },
+            )?;
         }
         runs.sort_unstable_by_key(|it| it.first);
         for run in &runs {
@@ -400,7 +410,7 @@ impl Walk<'_> {
             return Ok(()); // as etcd opens it: unreachable pages are free
         }
         let header = self.load(id)?;
-        for free in Page::new(id, header, &self.buffer).free_list()? {
+        for free in Page::new(id, header, &self.buffer, self.meta.page_size).free_list()? {
             if free < 2 || free >= self.meta.pages {
                 return Err(damaged(free, "free, but there is no such page"));
             }

@@ -156,7 +156,7 @@ pub async fn create(
     }
     request
         .store
-        .room_for(expected_size(request.entries, &origin))?;
+        .room_for(expected_size(request.entries, origin.size))?;
     let part = request.store.part();
     let result = save(request, &origin, &mut client, &part, progress).await;
     if result.is_err() {
@@ -178,17 +178,17 @@ fn unchanged(request: &Request<'_>, origin: &Origin) -> Option<Manifest> {
 
 /// What the file will take: as packed as the one before with a quarter more, else as large as the
 /// database.
-fn expected_size(entries: &[Entry], origin: &Origin) -> u64 {
+fn expected_size(entries: &[Entry], database: u64) -> u64 {
     let before = entries.iter().find_map(|it| it.manifest.as_ref().ok());
     let packed = before.map(|it| {
-        let (file, database) = (
+        let (file, before) = (
             u128::from(it.file.size),
             u128::from(it.database.size.max(1)),
         );
-        let bytes = u128::from(origin.size) * file * 5 / (database * 4) + (1 << 20);
+        let bytes = u128::from(database) * file * 5 / (before * 4) + (1 << 20);
         u64::try_from(bytes).unwrap_or(u64::MAX)
     });
-    packed.unwrap_or(origin.size).min(origin.size)
+    packed.unwrap_or(database).min(database)
 }
 
 async fn save(
@@ -296,6 +296,13 @@ async fn receive(
         let message = timeout(STALL, stream.message()).await;
         let message = message.map_err(|_| late(WHAT))?.map_err(etcd(WHAT))?;
         let Some(message) = message else { break };
+        remaining = message.remaining_bytes();
+        if content.total == 0 {
+            // The size that etcd's status tells is that of its last commit, 5 s ago or more.
+            let database = message.blob().len() as u64 + remaining;
+            let expected = expected_size(request.entries, database);
+            request.store.room_for(expected)?;
+        }
         content.push(message.blob());
         frames
             .write(message.blob(), &mut |bytes| packed.write(bytes))
@@ -304,7 +311,6 @@ async fn receive(
             looked_at = packed.written;
             request.store.room_for(0)?;
         }
-        remaining = message.remaining_bytes();
         progress(Progress {
             phase: Phase::Taking,
             done: content.total,

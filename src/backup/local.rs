@@ -7,6 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::StatVfsMountFlags;
+
 use super::manifest::{Manifest, ManifestError};
 use super::name::SnapshotName;
 use crate::disk;
@@ -41,6 +43,9 @@ pub enum LocalError {
         /// The cluster's own below it.
         dir: PathBuf,
     },
+    /// Nothing can be written there.
+    #[error("{} is on a file system that is read-only: the kernel's log (dmesg) says why; then mount it for writing, or replace the disk", .0.display())]
+    ReadOnly(PathBuf),
     /// There is not enough room (rule A7).
     #[error("{} has {} MiB free and the snapshot may need {} MiB beside a reserve of {} MiB: free some, or set maxBytes or keep lower", path.display(), free >> 20, needed >> 20, reserve >> 20)]
     Space {
@@ -98,13 +103,17 @@ impl LocalStore {
     }
 
     /// Makes ready to write. `used_before`: snapshots were written there once, so that an empty
-    /// directory is one whose disk is not mounted.
+    /// directory is one whose disk is not mounted. The caller holds the lock on backups.
     pub fn prepare(&self, used_before: bool) -> Result<(), LocalError> {
         if !self.path.is_dir() {
             return Err(LocalError::Missing(self.path.clone()));
         }
+        let flags = rustix::fs::statvfs(&self.path).map(|it| it.f_flag);
+        if flags.is_ok_and(|it| it.contains(StatVfsMountFlags::RDONLY)) {
+            return Err(LocalError::ReadOnly(self.path.clone()));
+        }
         if self.dir.is_dir() {
-            return Ok(());
+            return self.end_interrupted();
         }
         if used_before {
             return Err(LocalError::Emptied {
@@ -114,6 +123,30 @@ impl LocalStore {
         }
         state::create_private_dir(&self.dir)?;
         Ok(state::sync_dir(&self.path)?)
+    }
+
+    /// Ends what a power cut left in the middle: half a snapshot goes, with the room that it takes;
+    /// one that has its name and waits for its manifest gets it.
+    fn end_interrupted(&self) -> Result<(), LocalError> {
+        remove_file(&self.part())?;
+        let waiting = self.file_names()?.into_iter().filter_map(|it| {
+            let stem = it.strip_suffix(PART)?.strip_suffix(MANIFEST)?;
+            self.name_of_ours(stem)
+        });
+        for name in waiting {
+            let (manifest, part) = (self.manifest_path(&name), self.manifest_part(&name));
+            let said = fs::read(&part).ok();
+            let said = said.and_then(|it| Manifest::decode(&it, &name.to_string()).ok());
+            let size = fs::metadata(self.snapshot(&name)).ok().map(|it| it.len());
+            let fits = said.is_some_and(|it| Some(it.file.size) == size);
+            if fits && !manifest.exists() {
+                rename(&part, &manifest)?;
+            } else {
+                remove_file(&part)?;
+            }
+            state::sync_dir(&self.dir)?;
+        }
+        Ok(())
     }
 
     /// Sees that there is room for so many bytes, and some left.
@@ -138,6 +171,10 @@ impl LocalStore {
         self.dir.join(format!("{name}{MANIFEST}"))
     }
 
+    fn manifest_part(&self, name: &SnapshotName) -> PathBuf {
+        self.dir.join(format!("{name}{MANIFEST}{PART}"))
+    }
+
     /// Where a new snapshot is written. What an interrupted one left there is replaced.
     pub fn part(&self) -> PathBuf {
         self.dir.join(format!(".{}{SNAPSHOT}{PART}", self.cluster))
@@ -151,9 +188,7 @@ impl LocalStore {
         it: &Manifest,
     ) -> Result<(), LocalError> {
         let manifest = self.manifest_path(name);
-        let mut manifest_part = manifest.clone().into_os_string();
-        manifest_part.push(PART);
-        let manifest_part = PathBuf::from(manifest_part);
+        let manifest_part = self.manifest_part(name);
         state::write_synced(&manifest_part, &it.encode())?;
         rename(part, &self.snapshot(name))?;
         rename(&manifest_part, &manifest)?;
@@ -165,16 +200,18 @@ impl LocalStore {
         Ok(state::write_file(&self.manifest_path(name), &it.encode())?)
     }
 
-    /// Removes a snapshot: its manifest first, so that what a power cut leaves is no snapshot.
+    /// Removes a snapshot. Its file first becomes half a snapshot, which the next one replaces: a
+    /// power cut leaves no large file that nobody knows. The caller holds the lock on backups.
     pub fn remove(&self, name: &SnapshotName) -> Result<(), LocalError> {
-        for path in [self.manifest_path(name), self.snapshot(name)] {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(io_error("remove", &path)(error));
-                }
-                _ => {}
+        let (snapshot, part) = (self.snapshot(name), self.part());
+        match fs::rename(&snapshot, &part) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(io_error("remove", &snapshot)(error));
             }
+            _ => {}
         }
+        remove_file(&self.manifest_path(name))?;
+        remove_file(&part)?;
         Ok(state::sync_dir(&self.dir)?)
     }
 
@@ -183,26 +220,37 @@ impl LocalStore {
         if !self.path.is_dir() {
             return Err(LocalError::Missing(self.path.clone()));
         }
-        let entries = match fs::read_dir(&self.dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(io_error("read", &self.dir)(error)),
-        };
         let mut names = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(io_error("read", &self.dir))?;
-            let text = entry.file_name().to_string_lossy().into_owned();
+        for text in self.file_names()? {
             let stem = text
                 .strip_suffix(SNAPSHOT)
                 .or_else(|| text.strip_suffix(MANIFEST));
-            let name = stem.and_then(|it| it.parse::<SnapshotName>().ok());
-            names.extend(name.filter(|it| it.is_of(&self.cluster)));
+            names.extend(stem.and_then(|it| self.name_of_ours(it)));
         }
         names.sort_by_cached_key(ToString::to_string);
         names.dedup();
         let mut found: Vec<Entry> = names.into_iter().map(|it| self.entry(it)).collect();
         found.sort_by_key(|it| std::cmp::Reverse(it.order()));
         Ok(found)
+    }
+
+    /// None where the directory is not there.
+    fn file_names(&self) -> Result<Vec<String>, LocalError> {
+        let failed = || io_error("read", &self.dir);
+        let entries = match fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(failed())?,
+        };
+        let name = |it: io::Result<fs::DirEntry>| {
+            let entry = it.map_err(failed())?;
+            Ok(entry.file_name().to_string_lossy().into_owned())
+        };
+        entries.map(name).collect()
+    }
+
+    fn name_of_ours(&self, stem: &str) -> Option<SnapshotName> {
+        let name = stem.parse::<SnapshotName>().ok();
+        name.filter(|it| it.is_of(&self.cluster))
     }
 
     fn entry(&self, name: SnapshotName) -> Entry {
@@ -228,6 +276,15 @@ fn io_error<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Loc
         what,
         path: path.to_owned(),
         source,
+    }
+}
+
+fn remove_file(path: &Path) -> Result<(), LocalError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io_error("remove", path)(error))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -170,7 +170,8 @@ impl Manifest {
         }
         let manifest: Manifest =
             serde_json::from_slice(bytes).map_err(|_| ManifestError::Damaged)?;
-        if manifest.sum() != manifest.checksum {
+        // To the byte, its checksum included.
+        if manifest.encode() != bytes {
             return Err(ManifestError::Damaged);
         }
         if manifest.name != name {
@@ -245,19 +246,14 @@ mod tests {
             },
             it
         );
-        // White space between the fields carries nothing.
         for index in 0..bytes.len() {
-            for change in [Some(bytes[index] ^ 1), None] {
-                let mut other = bytes.clone();
-                match change {
-                    Some(byte) => other[index] = byte,
-                    None => {
-                        other.remove(index);
-                    }
-                }
-                if let Ok(same) = Manifest::decode(&other, name) {
-                    assert_eq!(same, read, "byte {index}");
-                }
+            let mut changed = bytes.clone();
+            changed[index] ^= 1;
+            let (mut missing, mut added) = (bytes.clone(), bytes.clone());
+            missing.remove(index);
+            added.insert(index, b' ');
+            for other in [changed, missing, added] {
+                assert!(Manifest::decode(&other, name).is_err(), "byte {index}");
             }
         }
         let newer = String::from_utf8(bytes.clone())

@@ -395,7 +395,8 @@ fn check(
             ..manifest.clone()
         };
         if let Err(error) = store.update(&entry.name, &updated) {
-            eprintln!("etcd-operator: warning: what was found is not written down: {error}");
+            let error = anyhow::Error::from(error);
+            eprintln!("etcd-operator: warning: what was found is not written down: {error:#}");
         }
     }
     problem.map(|it| format!("{it:#}"))

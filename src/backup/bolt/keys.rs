@@ -21,29 +21,29 @@ impl Kind {
     }
 }
 
-/// The main revision of an entry of the store, if its value is that of the same revision.
-///
-/// The key is eight bytes of main revision, `_`, eight bytes of sub revision, and `t` for a
-/// deletion; the value is a `KeyValue` of etcd's `kv.proto`.
+/// The main revision of an entry of the store, if its value is that of the same revision: a
+/// `KeyValue` of etcd's `kv.proto`.
 pub(super) fn revision(key: &[u8], value: &[u8]) -> Option<i64> {
+    let (main, deleted) = main_of(key)?;
+    // `etcdutl snapshot restore --bump-revision` leaves one entry without a value.
+    if value.is_empty() {
+        return Some(main);
+    }
+    let said = fields(value)?;
+    (said.key && (deleted || said.modified == main)).then_some(main)
+}
+
+/// The main revision that a key of the store names, and whether it is a deletion: eight bytes of
+/// main revision, `_`, eight bytes of sub revision, and `t` for a deletion.
+pub(super) fn main_of(key: &[u8]) -> Option<(i64, bool)> {
     let (deleted, key) = match key.len() {
         17 => (false, key),
         18 if key[17] == b't' => (true, &key[..17]),
         _ => return None,
     };
-    if key[8] != b'_' {
-        return None;
-    }
     let main = i64::from_be_bytes(key[..8].try_into().ok()?);
     let sub = i64::from_be_bytes(key[9..].try_into().ok()?);
-    // `etcdutl snapshot restore --bump-revision` leaves one entry without a value.
-    let fits = main > 0 && sub >= 0 && (value.is_empty() || is_of(value, main, deleted)?);
-    fits.then_some(main)
-}
-
-fn is_of(value: &[u8], main: i64, deleted: bool) -> Option<bool> {
-    let said = fields(value)?;
-    Some(said.key && (deleted || said.modified == main))
+    (key[8] == b'_' && main > 0 && sub >= 0).then_some((main, deleted))
 }
 
 #[derive(Default)]

@@ -1,22 +1,30 @@
-//! What a walk keeps: the pages of one level of the tree, and which pages it has seen.
+//! Pages of one level of the tree in the order of their keys, and a set of pages.
 
 /// A page that a branch points to, and the lowest key that it may have.
 pub(super) struct Item {
     pub(super) page: u64,
     /// Where that key stands in the level's `keys`; the next item's is the end.
-    pub(super) low: (usize, usize),
+    low: (usize, usize),
 }
 
 /// Pages of one level, in the order of their keys.
 #[derive(Default)]
 pub(super) struct Level {
     pub(super) items: Vec<Item>,
-    pub(super) keys: Vec<u8>,
+    keys: Vec<u8>,
     /// No key of this level reaches it; empty: there is no end.
-    pub(super) end: Vec<u8>,
+    end: Vec<u8>,
 }
 
 impl Level {
+    /// No page yet, and no key that reaches `end`.
+    pub(super) fn until(end: &[u8]) -> Self {
+        Level {
+            end: end.to_vec(),
+            ..Level::default()
+        }
+    }
+
     pub(super) fn push(&mut self, page: u64, low: &[u8]) {
         let start = self.keys.len();
         self.keys.extend_from_slice(low);
@@ -24,7 +32,13 @@ impl Level {
         self.items.push(Item { page, low });
     }
 
-    pub(super) fn key(&self, range: (usize, usize)) -> &[u8] {
+    pub(super) fn append(&mut self, other: &Level) {
+        for item in &other.items {
+            self.push(item.page, other.key(item.low));
+        }
+    }
+
+    fn key(&self, range: (usize, usize)) -> &[u8] {
         &self.keys[range.0..range.1]
     }
 

@@ -150,11 +150,34 @@ pub(super) struct Page<'a> {
     id: u64,
     header: Header,
     bytes: &'a [u8],
+    /// The most bytes that its entries may leave.
+    rest: usize,
 }
 
 impl<'a> Page<'a> {
-    pub(super) fn new(id: u64, header: Header, bytes: &'a [u8]) -> Self {
-        Page { id, header, bytes }
+    /// A page of the file: bbolt takes as many as its entries need (before 1.3 one more, where they
+    /// fill the last).
+    pub(super) fn new(id: u64, header: Header, bytes: &'a [u8], page_size: u64) -> Self {
+        Page {
+            id,
+            header,
+            bytes,
+            rest: usize::try_from(page_size).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// A page in a bucket's entry of page `id`: it is as long as its entries.
+    pub(super) fn inline(id: u64, bytes: &'a [u8]) -> Result<Self, BoltError> {
+        let header = Header::parse(bytes);
+        if header.id != 0 || header.overflow != 0 {
+            return Err(damaged(id, "the header of a bucket's own page is damaged"));
+        }
+        Ok(Page {
+            id,
+            header,
+            bytes,
+            rest: 0,
+        })
     }
 
     /// Key and child of each element, in order.
@@ -173,7 +196,7 @@ impl<'a> Page<'a> {
             cursor.ascend(key)?;
             each(key, u64_at(self.bytes, at + 8).unwrap_or(u64::MAX))?;
         }
-        Ok(())
+        self.end(&cursor)
     }
 
     /// Flags, key and value of each element, in order.
@@ -192,6 +215,14 @@ impl<'a> Page<'a> {
             let value = cursor.more(word(12))?;
             cursor.ascend(key)?;
             each(word(0), key, value)?;
+        }
+        self.end(&cursor)
+    }
+
+    /// There are not more pages than the entries need.
+    fn end(&self, cursor: &Cursor<'_>) -> Result<(), BoltError> {
+        if self.bytes.len() - cursor.at > self.rest {
+            return Err(damaged(self.id, "it is longer than its entries"));
         }
         Ok(())
     }

@@ -1,0 +1,385 @@
+//! Taking and proving a snapshot, beside the bare stream and etcd's own tools.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use etcd_operator::backup::Phase;
+use etcd_operator::backup::create::{self, Created};
+use etcd_operator::backup::local::LocalStore;
+use etcd_operator::backup::manifest::{Class, Manifest};
+use etcd_operator::clock;
+use etcd_operator::tls::Certificates;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
+use crate::bare::target;
+use crate::client::{Target, runtime};
+use crate::lab::{Lab, program, text};
+use crate::procfs::{counters, memory};
+use crate::table::{Row, kib, mib};
+use crate::{LINE, median};
+
+/// Turns of everything that is compared.
+const ROUNDS: usize = 5;
+/// Of the bare stream; below it the promise is broken.
+const STREAM_MIN: f64 = 0.8;
+/// MB of database in a second.
+const WALK_MIN: f64 = 200.0;
+/// Above the operator at rest.
+const ABOVE_IDLE: u64 = 16 << 20;
+/// Bytes to disk over those of the file.
+const WRITTEN_MAX: f64 = 1.1;
+const MB: f64 = 1e6;
+
+/// A program that ran to its end.
+struct Ran {
+    output: Output,
+    took: Duration,
+    peak: u64,
+    written: u64,
+}
+
+/// Runs a program and looks at its memory all the while.
+fn run(command: &mut Command) -> Ran {
+    let begin = Instant::now();
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_child(&child);
+    let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    while waitid(WaitId::Pid(pid), how).unwrap().is_none() {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|it| it.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|it| it.trim().strip_suffix(" kB"));
+        peak = peak.max(kib.map_or(0, |it| it.parse::<u64>().unwrap()) << 10);
+        thread::sleep(Duration::from_millis(2));
+    }
+    let took = begin.elapsed();
+    // The counters of a process stay until somebody has waited for it.
+    let written = counters(child.id()).written;
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    Ran {
+        output,
+        took,
+        peak,
+        written,
+    }
+}
+
+/// A host with data, and a place for snapshots.
+struct Place {
+    lab: Lab,
+    target: Target,
+    store: LocalStore,
+    scratch: PathBuf,
+    puts: u64,
+}
+
+impl Place {
+    fn new() -> Self {
+        let mut lab = Lab::new(LINE);
+        let place = lab.root.join("snapshots");
+        fs::create_dir(&place).unwrap();
+        lab.add(&format!(
+            "backup: {{destinations: [{{local: {{path: {}}}}}]}}",
+            place.display()
+        ));
+        lab.start_agent();
+        lab.wait_available();
+        let target = target(&lab);
+        Place {
+            target,
+            store: LocalStore::at(&place, &lab.name),
+            scratch: lab.root.join("scratch.db"),
+            lab,
+            puts: 0,
+        }
+    }
+
+    /// A new revision.
+    fn put(&mut self) {
+        self.puts += 1;
+        assert!(self.lab.put("bench/round", &self.puts.to_string()));
+    }
+
+    fn operator(&self, arguments: &[&str]) -> Ran {
+        run(Command::new(program())
+            .args(arguments)
+            .arg("--root")
+            .arg(&self.lab.root))
+    }
+
+    /// The newest snapshot; the ones before it go.
+    fn newest(&self) -> (PathBuf, Manifest) {
+        let mut entries = self.store.list().unwrap().into_iter();
+        let newest = entries.next().unwrap();
+        for older in entries {
+            self.store.remove(&older.name).unwrap();
+        }
+        (self.store.snapshot(&newest.name), newest.manifest.unwrap())
+    }
+
+    /// Time and bytes of the stream alone.
+    fn stream(&self) -> (Duration, u64) {
+        runtime().block_on(async {
+            let mut client = self.target.connect().await;
+            let begin = Instant::now();
+            let mut stream = client.snapshot().await.unwrap();
+            let mut bytes = 0;
+            while let Some(message) = stream.message().await.unwrap() {
+                bytes += message.blob().len() as u64;
+            }
+            (begin.elapsed(), bytes)
+        })
+    }
+
+    /// The code of the command in this process: time until all is on the disk, and until it is proven.
+    fn pipeline(&self) -> (Duration, Duration) {
+        let files = Certificates::at(self.lab.lib("tls")).operator_files();
+        let url = format!("https://127.0.0.1:{}", self.lab.ports[0]);
+        let entries = self.store.list().unwrap();
+        let request = create::Request {
+            url: &url,
+            files: &files,
+            cluster: &self.lab.name,
+            member: "lab-0",
+            store: &self.store,
+            class: Class::OnDemand,
+            now: Some(clock::now()),
+            entries: &entries,
+        };
+        let begin = Instant::now();
+        let mut taken = None;
+        let created = runtime().block_on(create::create(&request, &mut |it| {
+            if it.phase == Phase::Hashing {
+                taken.get_or_insert_with(|| begin.elapsed());
+            }
+        }));
+        assert!(matches!(created, Ok(Created::Saved(_))), "{created:?}");
+        (taken.unwrap(), begin.elapsed())
+    }
+
+    fn etcdctl(&self, arguments: &[&str]) -> Ran {
+        let files = &self.target.files;
+        run(Command::new(self.lab.etcd.join("etcdctl"))
+            .arg("--endpoints")
+            .arg(format!("https://127.0.0.1:{}", self.target.port))
+            .arg("--cacert")
+            .arg(files.join("ca.crt"))
+            .arg("--cert")
+            .arg(files.join("client.crt"))
+            .arg("--key")
+            .arg(files.join("client.key"))
+            .args(arguments))
+    }
+}
+
+fn rate(bytes: u64, took: Duration) -> f64 {
+    bytes as f64 / MB / took.as_secs_f64()
+}
+
+fn seconds(took: Duration) -> String {
+    format!("{:.2} s", took.as_secs_f64())
+}
+
+fn unpack(packed: &Path, to: &Path) {
+    let from = fs::File::open(packed).unwrap();
+    zstd::stream::copy_decode(from, fs::File::create(to).unwrap()).unwrap();
+}
+
+/// Everything of 100 MB in turns, then memory at 10 and at 500 MB.
+pub fn rows() -> Vec<Row> {
+    let mut place = Place::new();
+    let idle = memory(place.lab.agent_pid()).resident;
+    let mut rows = Vec::new();
+    place.target.load(8_000, 1024);
+    place.put();
+    let small = peaks(&mut place);
+    place.target.load(100_000, 1024);
+    rows.extend(turns(&mut place, idle));
+    place.target.load(6_000, 64 << 10);
+    let large = peaks(&mut place);
+    rows.push(memory_row("backup create", idle, small, large, |it| {
+        it.create
+    }));
+    rows.push(memory_row("verify-snapshot", idle, small, large, |it| {
+        it.verify
+    }));
+    rows
+}
+
+/// The most memory of a command, for a database of such a size.
+#[derive(Clone, Copy)]
+struct Peaks {
+    size: u64,
+    create: u64,
+    verify: u64,
+}
+
+fn peaks(place: &mut Place) -> Peaks {
+    place.put();
+    let create = place.operator(&["backup", "create"]).peak;
+    let (packed, manifest) = place.newest();
+    unpack(&packed, &place.scratch);
+    let raw = place.operator(&["verify-snapshot", place.scratch.to_str().unwrap()]);
+    let packed = place.operator(&["verify-snapshot", packed.to_str().unwrap()]);
+    Peaks {
+        size: manifest.database.size,
+        create,
+        verify: raw.peak.max(packed.peak),
+    }
+}
+
+fn memory_row(what: &str, idle: u64, small: Peaks, large: Peaks, of: impl Fn(Peaks) -> u64) -> Row {
+    let megabytes = |it: Peaks| (it.size as f64 / MB).round();
+    Row::new(
+        format!(
+            "{what}: peak RSS at {} and {} MB",
+            megabytes(small),
+            megabytes(large)
+        ),
+        format!("{}, {}", mib(of(small)), mib(of(large))),
+    )
+    .compared(format!("operator idle {}", mib(idle)))
+    .promised(
+        "<= idle + 16 MiB",
+        of(small).max(of(large)) <= idle + ABOVE_IDLE,
+    )
+}
+
+/// Times of one thing in every turn.
+#[derive(Default)]
+struct Times(Vec<Duration>);
+
+impl Times {
+    fn middle(&self) -> Duration {
+        median(self.0.clone())
+    }
+}
+
+fn turns(place: &mut Place, idle: u64) -> Vec<Row> {
+    let [
+        mut bare,
+        mut taken,
+        mut proven,
+        mut command,
+        mut save,
+        mut pack,
+        mut level3,
+        mut status,
+    ] = <[Times; 8]>::default();
+    let (mut streamed, mut peak, mut save_peak, mut status_peak) = (0, 0, 0, 0);
+    let (mut ratios, mut walk_peak) = (Vec::new(), 0);
+    let mut written = Vec::new();
+    let saved = place.lab.root.join("by-etcdctl.db");
+    let save_path = saved.to_str().unwrap().to_owned();
+    let zstd = Command::new("zstd").arg("--version").output().is_ok();
+    let mut size = 0;
+    for _ in 0..ROUNDS {
+        let (took, bytes) = place.stream();
+        bare.0.push(took);
+        streamed = bytes;
+        place.put();
+        let (pipeline, whole) = place.pipeline();
+        taken.0.push(pipeline);
+        proven.0.push(whole);
+        ratios.push(took.as_secs_f64() / pipeline.as_secs_f64());
+        place.put();
+        let ran = place.operator(&["backup", "create"]);
+        command.0.push(ran.took);
+        peak = peak.max(ran.peak);
+        let (packed, manifest) = place.newest();
+        size = manifest.database.size;
+        written.push(ran.written as f64 / manifest.file.size as f64);
+        let ran = place.operator(&["backup", "verify", "--level", "3", &manifest.name]);
+        level3.0.push(ran.took);
+        walk_peak = walk_peak.max(ran.peak);
+        let _ = fs::remove_file(&saved);
+        let ran = place.etcdctl(&["snapshot", "save", &save_path]);
+        save.0.push(ran.took);
+        save_peak = save_peak.max(ran.peak);
+        if zstd {
+            let ran = run(Command::new("zstd").args(["-q", "-1", "-T1", "-k", "-f", &save_path]));
+            pack.0.push(ran.took);
+        }
+        unpack(&packed, &place.scratch);
+        let ran = run(Command::new(place.lab.etcd.join("etcdutl"))
+            .args(["snapshot", "status"])
+            .arg(&place.scratch));
+        status.0.push(ran.took);
+        status_peak = status_peak.max(ran.peak);
+    }
+    let again = place.operator(&["backup", "create"]);
+    assert!(text(&again.output.stdout).contains("nothing was written"));
+    fs::remove_file(&saved).unwrap();
+    ratios.sort_by(f64::total_cmp);
+    written.sort_by(f64::total_cmp);
+    let (ratio, written) = (ratios[ROUNDS / 2], written[ROUNDS / 2]);
+    let walked = rate(size, level3.middle());
+    let megabytes = (size as f64 / MB).round();
+    let mut rows = vec![
+        Row::new(
+            format!("snapshot of {megabytes} MB to the disk, hashed and packed: MB/s"),
+            format!("{:.0}", rate(streamed, taken.middle())),
+        )
+        .against(
+            format!("bare stream {:.0}", rate(streamed, bare.middle())),
+            ratio,
+            None,
+        )
+        .promised(">= 0.8", ratio >= STREAM_MIN),
+        Row::new(
+            "the same, proven by levels 1 to 3",
+            seconds(proven.middle()),
+        )
+        .compared(format!("bare stream {}", seconds(bare.middle()))),
+        Row::new(
+            "backup create as a command: time / peak RSS",
+            format!("{} / {}", seconds(command.middle()), mib(peak)),
+        )
+        .compared(format!(
+            "etcdctl snapshot save {} / {}",
+            seconds(save.middle()),
+            mib(save_peak)
+        )),
+    ];
+    if zstd {
+        rows.push(
+            Row::new("", "").compared(format!("and zstd -1 {} more", seconds(pack.middle()))),
+        );
+    }
+    rows.extend([
+        Row::new(
+            "backup verify --level 3: MB/s / peak RSS",
+            format!("{walked:.0} / {}", mib(walk_peak)),
+        )
+        .compared(format!(
+            "etcdutl snapshot status {:.0} / {}",
+            rate(size, status.middle()),
+            mib(status_peak)
+        ))
+        .promised(
+            ">= 200 MB/s, <= idle + 16 MiB",
+            walked >= WALK_MIN && walk_peak <= idle + ABOVE_IDLE,
+        ),
+        Row::new(
+            "backup create: bytes to disk over those of the file",
+            format!("{written:.3}"),
+        )
+        .promised("<= 1.1", written <= WRITTEN_MAX),
+        Row::new(
+            "backup create with no new revision: to disk",
+            kib(again.written as f64),
+        )
+        .promised("0 B", again.written == 0),
+    ]);
+    rows
+}
