@@ -33,7 +33,9 @@
 //!   which only one module can make.
 //! - Data is never deleted. What has to go is renamed.
 //! - No decision depends on what an earlier pass remembered: whatever is remembered saves work.
-//! - The agent starts no program but the guard (and asks timedated); the guard starts only etcd.
+//! - The agent starts no program but the guard, etcdutl for a restore, and an etcd for a trial of one
+//!   (and asks timedated); the guard starts only etcd.
+//! - A snapshot is visible only once it is proven; nothing of a restore is final until etcd serves it.
 //! - No process is signalled by its id alone: see [`process`].
 //! - An idle operator writes nothing to disk.
 //! - There is no `if kubernetes`: homes differ in what fills [`observed::Observed`].

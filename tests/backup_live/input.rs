@@ -321,7 +321,7 @@ fn exit_codes_tell_usage_from_failure_and_from_a_hold() {
             &stage,
             arguments,
             3,
-            &["another backup or restore is under way", "try again"],
+            &["another process takes or checks snapshots", "try again"],
         );
     }
     says(&stage, &["backup", "list"], 0, &[]);

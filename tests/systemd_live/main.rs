@@ -15,6 +15,7 @@
 #![allow(dead_code, reason = "the machine has tools for tests to come")]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
+mod backup;
 mod bench;
 mod host;
 mod input;

@@ -61,6 +61,13 @@ case $(stat -f -c %T "$root") in
         printf '  storage:\n    unsafeFilesystem: allow\n' >> "$root/etc/etcd-operator/cluster.yaml" ;;
 esac
 
+mkdir "$root/snapshots"
+cat >> "$root/etc/etcd-operator/cluster.yaml" << END
+  backup:
+    destinations:
+      - local: {path: $root/snapshots, keep: 5}
+END
+
 say "installing etcd $version into the store, starting the operator on $example"
 "$operator" --root "$root" etcd install --from "$etcd_dir" "$version" > /dev/null
 start_agent
@@ -104,6 +111,23 @@ say "the operator is back and adopted etcd (pid $now still)"
 touch "$root/writer/stop"
 wait "$writing" || { cat "$root/writer/result" >&2; exit 1; }
 say "the writer ended: $(cat "$root/writer/result")"
+
+# A chapter on backups: a snapshot, damage, a restore.
+"$operator" --root "$root" backup create > /dev/null
+say "a snapshot was taken and proven page by page:"
+"$operator" --root "$root" backup list
+pid=$(status | sed -n '/"etcd"/,/}/p' | field pid)
+kill "$(agent_pid)" && while kill -0 "$(agent_pid)" 2> /dev/null; do sleep 0.05; done
+kill -KILL "$pid" && while kill -0 "$pid" 2> /dev/null; do sleep 0.05; done
+wal=$(ls "$root"/var/lib/etcd-operator/member/data/member/wal/*.wal | head -n 1)
+printf 'a worn card' | dd of="$wal" bs=1 seek=300 conv=notrunc status=none
+start_agent
+for _ in $(seq 100); do status | grep -q '"hold"' && break; sleep 0.1; done
+say "etcd's log was damaged: $(status | sed -n '/"plan"/,/}/p' | field message)"
+say "nothing was touched; a person decides:"
+"$operator" --root "$root" restore --yes
+wait_available
+say "etcd serves the snapshot's data"
 echo
 "$operator" --root "$root" status
 etcdctl=$etcd_dir/etcdctl

@@ -1,0 +1,51 @@
+//! Snapshots and restores under the operator's hardened unit.
+
+use crate::host::{MEMBER, OPERATOR};
+use crate::lab::{condition, text};
+use crate::machine::Machine;
+
+/// The unit may write where the document says, take snapshots, run etcdutl and a trial's etcd, and
+/// exchange the data of a member that is a unit of its own.
+#[test]
+fn snapshots_trial_restores_and_a_restore_work_within_the_units() {
+    let Some(machine) = Machine::serving() else {
+        return;
+    };
+    machine.sh("install -d -o etcd -g etcd -m 700 /srv/snapshots");
+    machine.write_document(
+        "  backup: {interval: 1s, destinations: [{local: {path: /srv/snapshots}}], verify: {level: 4}}\n",
+    );
+    // The unit is written anew, and the protection of the operator's changes with its next start.
+    machine.sh(&format!("systemctl restart {OPERATOR}"));
+    machine.wait_available();
+    assert!(machine.put("a", "1"));
+    machine.wait("a trial restore in the unit", |it| {
+        it["backups"]["lastVerified"]["level"] == 4
+    });
+    machine.sh(&format!("systemctl stop {OPERATOR}"));
+    machine.write_document("  backup: {destinations: [{local: {path: /srv/snapshots}}]}\n");
+    machine.sh(&format!("systemctl start {OPERATOR}"));
+    let status = machine.wait_available();
+    assert_eq!(condition(&status, "BackupHealthy").0, "True");
+    assert!(machine.put("a", "2"));
+    // Root's command runs as the user to whom the snapshots belong.
+    machine.sh("etcd-operator backup create");
+    let owners = machine.sh("stat -c %U:%a /srv/snapshots/edge/*.db.zst | sort -u");
+    assert_eq!(owners.trim(), "etcd:600");
+    assert!(machine.put("a", "3"));
+    let before = machine.pid(MEMBER);
+    let restored = machine.try_sh("etcd-operator restore --yes");
+    assert!(restored.status.success(), "{}", text(&restored.stderr));
+    assert!(text(&restored.stdout).contains("1 revisions that were there before are lost"));
+    assert_eq!(machine.get("a").as_deref(), Some("2"));
+    assert_ne!(machine.pid(MEMBER), before);
+    assert_eq!(machine.property(MEMBER, "ActiveState"), "active");
+    // A boot later, without the operator: the restored data, not a further restore.
+    assert!(machine.put("a", "4"));
+    machine.sh(&format!("systemctl disable --quiet {OPERATOR}"));
+    let mut machine = machine;
+    machine.reboot();
+    machine.until(std::time::Duration::from_secs(60), "etcd", || {
+        machine.get("a").as_deref() == Some("4")
+    });
+}
