@@ -125,6 +125,8 @@ pub struct Backups {
     pub verified: Option<SnapshotSeen>,
     /// How many there are, and their bytes.
     pub kept: (u32, u64),
+    /// What the last one took, proof included.
+    pub took_milliseconds: Option<u64>,
     /// The last attempt failed.
     pub failed: Option<BackupFailure>,
     /// Seconds until another attempt.

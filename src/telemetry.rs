@@ -2,6 +2,8 @@
 //!
 //! Without that choice no port is open.
 
+mod backup;
+
 use std::convert::Infallible;
 use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
@@ -119,6 +121,7 @@ pub struct Metrics {
     etcd_uptime: Gauge<i64, AtomicI64>,
     database_bytes: Gauge<i64, AtomicI64>,
     quota_bytes: Gauge<i64, AtomicI64>,
+    backups: backup::BackupMetrics,
     /// Seconds since boot of the last pass, for `/healthz`.
     last_pass: AtomicU64,
 }
@@ -179,7 +182,9 @@ impl Metrics {
             Unit::Bytes,
             quota_bytes.clone(),
         );
+        let backups = backup::BackupMetrics::registered(&mut registry);
         Arc::new(Metrics {
+            backups,
             registry,
             conditions,
             holds,
@@ -214,6 +219,7 @@ impl Metrics {
                 })
                 .set(value);
         }
+        self.backups.record(&observed.backups);
         self.holds.clear();
         if let Some(hold) = &status.hold {
             self.holds

@@ -5,13 +5,15 @@
 
 mod jobs;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
 use super::{Agent, AgentError, chain};
-use crate::backup::local::Entry;
+use crate::backup::local::{Entry, LocalError, LocalStore};
 use crate::backup::manifest::Manifest;
 use crate::backup::{copy, place, schedule};
 use crate::clock;
@@ -48,6 +50,10 @@ pub(super) struct Work {
     snapshot: Attempts,
     copies: Attempts,
     checks: Attempts,
+    /// What the last snapshot took, in milliseconds.
+    took: Option<u64>,
+    /// The last listing, the directory's stamp then, and its path.
+    listing: Option<(SystemTime, PathBuf, Vec<Entry>)>,
 }
 
 /// Failed attempts since the last one that succeeded.
@@ -92,7 +98,7 @@ impl Attempts {
 /// How a job ended.
 pub(super) enum Ended {
     /// A snapshot was taken, or there was nothing new.
-    Snapshot(Result<(), BackupFailure>),
+    Snapshot(Result<(), BackupFailure>, Duration),
     /// Copies were made.
     Copies(Result<(), BackupFailure>),
     /// What is kept was checked.
@@ -155,7 +161,10 @@ impl Agent {
 
     fn take_note(&mut self, ended: Ended) {
         let (attempts, result) = match ended {
-            Ended::Snapshot(result) => (&mut self.work.snapshot, result),
+            Ended::Snapshot(result, took) => {
+                self.work.took = u64::try_from(took.as_millis()).ok();
+                (&mut self.work.snapshot, result)
+            }
             Ended::Copies(result) => (&mut self.work.copies, result),
             Ended::Checks(result) => (&mut self.work.checks, result),
             Ended::Prepared(prepared) => return self.restore_prepared(*prepared),
@@ -190,7 +199,7 @@ impl Agent {
         };
         let clusters = self.clusters(place);
         let mut failed = self.work.snapshot.last.clone();
-        let entries = match store.list() {
+        let entries = match self.list(&store) {
             Ok(entries) => entries,
             Err(error) => {
                 let why = detail(format_args!("{}", chain(&error)));
@@ -216,6 +225,7 @@ impl Agent {
             last: ours.first().map(|it| seen(it)),
             verified: verified.map(seen),
             kept: bytes(&mut ours.iter()),
+            took_milliseconds: self.work.took,
             failed: failed.or_else(|| self.work.checks.last.clone()),
             retry_in: self.work.snapshot.retry_in(),
             queued: queue,
@@ -226,6 +236,21 @@ impl Agent {
             check_due: self.work.checks.retry_in() == 0 && check_due(backup, verified, clock, now),
             restore_failed,
         }
+    }
+
+    /// The listing, read again only when something came or went: a look every few seconds must cost
+    /// nothing.
+    fn list(&mut self, store: &LocalStore) -> Result<Vec<Entry>, LocalError> {
+        let stamp = store.stamp();
+        if let (Some(stamp), Some((known, path, entries))) = (stamp, &self.work.listing)
+            && stamp == *known
+            && path == store.path()
+        {
+            return Ok(entries.clone());
+        }
+        let entries = store.list()?;
+        self.work.listing = stamp.map(|it| (it, store.path().to_owned(), entries.clone()));
+        Ok(entries)
     }
 
     /// The ids that this cluster has and had.
@@ -269,7 +294,11 @@ impl Agent {
             member: identity.member,
             now,
         };
-        self.begin(move || Ended::Snapshot(job.run()));
+        self.begin(move || {
+            let begin = clock::since_boot();
+            let result = job.run();
+            Ended::Snapshot(result, clock::since_boot().saturating_sub(begin))
+        });
         Ok(())
     }
 

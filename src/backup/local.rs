@@ -215,6 +215,11 @@ impl LocalStore {
         Ok(state::sync_dir(&self.dir)?)
     }
 
+    /// Changes whenever a snapshot or a manifest comes or goes; none where the directory is not there.
+    pub fn stamp(&self) -> Option<std::time::SystemTime> {
+        fs::metadata(&self.dir).ok()?.modified().ok()
+    }
+
     /// Every snapshot of this cluster, newest first. None where the directory is not there.
     pub fn list(&self) -> Result<Vec<Entry>, LocalError> {
         if !self.path.is_dir() {

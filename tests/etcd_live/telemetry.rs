@@ -42,6 +42,8 @@ fn metrics_and_health_are_served_where_asked_for() {
         "etcd_operator_condition{condition=\"Available\"} 1",
         "# TYPE etcd_operator_passes_total counter",
         "# TYPE etcd_operator_certificate_expiry_timestamp_seconds gauge",
+        "# TYPE etcd_operator_backup_last_verified_timestamp_seconds gauge",
+        "etcd_operator_backup_queue_snapshots 0",
     ] {
         assert!(page.lines().any(|it| it == line), "{line}: {page}");
     }
