@@ -8,7 +8,7 @@ use super::{Agent, AgentError, chain};
 use crate::backup::restore::{
     self, CrashPoint, Outcome, Preparation, Reason, RestoreError, RestoreRecord, StoredPhase,
 };
-use crate::backup::source;
+use crate::backup::{place as backup_place, source};
 use crate::cluster::{Detail, detail};
 use crate::etcd::store;
 use crate::member::place::HostPlace;
@@ -77,6 +77,7 @@ impl Agent {
             phase: StoredPhase::Requested,
             source: source::unresolved(spec, reason),
             live_revision: self.last_revision(former.as_ref()),
+            bump: restore::BUMP,
             next: None,
             former,
             asked: None,
@@ -127,6 +128,7 @@ impl Agent {
                 }
                 Err(failure) => Err(RestoreError::NoSnapshot(failure.why.to_string())),
             };
+            record.set_bump(newest_revision(&spec, record.former.as_ref()));
             let prepared = resolved.and_then(|()| {
                 let mut identity = identity;
                 identity.former_ids.extend(record.source.cluster_id.clone());
@@ -283,4 +285,15 @@ impl Agent {
         self.memory.last_write = None;
         self.memory.seen = None;
     }
+}
+
+/// The newest revision among the snapshots of this cluster.
+fn newest_revision(spec: &ClusterSpec, former: Option<&IdentityFile>) -> Option<i64> {
+    let clusters = former?.clusters();
+    let entries = backup_place::primary(spec)?.list().ok()?;
+    let ours = entries.iter().filter(|it| {
+        let manifest = it.manifest.as_ref();
+        manifest.is_ok_and(|it| clusters.contains(&it.cluster_id))
+    });
+    ours.map(|it| it.name.revision).max()
 }

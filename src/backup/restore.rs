@@ -234,7 +234,8 @@ fn run_etcdutl(it: &Preparation<'_>, snapshot: &Path, data: &Path) -> Result<(),
         .args(["--initial-cluster", &format!("{member}={}", it.peer_url)])
         .args(["--initial-cluster-token", &it.identity.token])
         .args(["--initial-advertise-peer-urls", it.peer_url])
-        .args(["--bump-revision", &BUMP.to_string(), "--mark-compacted"])
+        .args(["--bump-revision", &it.record.bump.to_string()])
+        .arg("--mark-compacted")
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::null());

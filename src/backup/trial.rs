@@ -130,6 +130,7 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
             checksummed: true,
         },
         live_revision: None,
+        bump: restore::BUMP,
         former: None,
         next: None,
         asked: None,

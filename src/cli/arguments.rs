@@ -72,7 +72,7 @@ pub(super) enum Command {
     Backup(BackupCommand),
     /// Puts a snapshot's data in place of the member's; what is there now is kept aside
     #[command(
-        after_help = "The snapshot is proven and new data made of it while etcd still runs; then etcd is stopped for\nthe exchange. If it does not serve the new data, the old data comes back. Revisions jump by\n1,000,000,000, so that clients with a cache notice.\n\nExample:\n  etcd-operator restore --dry-run\n  etcd-operator restore --from ./snapshot.db --yes"
+        after_help = "The snapshot is proven and new data made of it while etcd still runs; then etcd is stopped for\nthe exchange. If it does not serve the new data, the old data comes back. Revisions go on\n1,000,000,000 beyond the last one seen, so that clients with a cache notice.\n\nExample:\n  etcd-operator restore --dry-run\n  etcd-operator restore --from ./snapshot.db --yes"
     )]
     Restore(RestoreArgs),
     /// Checks a snapshot file page by page, whoever made it

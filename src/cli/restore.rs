@@ -56,6 +56,10 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
         let text = "a restore is under way already: see etcd-operator status";
         return Err(Failure::new(HELD, text));
     }
+    if spec.paused {
+        let text = "the document says paused: set paused: false to restore";
+        return Err(Failure::new(HELD, text));
+    }
     let (identity, marker) = records::load_identities(&context.paths, &place.storage_dir)?;
     let former = identity.or(marker);
     let found = find(context, &spec, arguments, former.as_ref())?;
@@ -77,6 +81,7 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
         phase: StoredPhase::Requested,
         source: found.file,
         live_revision: live,
+        bump: restore::BUMP,
         former,
         next: None,
         asked: trusted_now(context).map(rfc3339),
@@ -179,7 +184,8 @@ fn propose(
             "prove the snapshot again and make new data of it beside the old, with a new cluster id"
                 .to_owned(),
             aside,
-            "put the new data in its place; revisions go on 1,000,000,000 higher".to_owned(),
+            "put the new data in its place; revisions go on 1,000,000,000 beyond the last one seen"
+                .to_owned(),
             "start etcd, read and write; if it does not serve, put the old data back".to_owned(),
         ],
     }
@@ -263,7 +269,7 @@ async fn follow(context: &Context) -> Result<(), Failure> {
         };
         let report: Report = serde_json::from_str(&text)?;
         let message = report.status.plan.message.unwrap_or_default();
-        if message != told && report.status.plan.hold.as_deref() == Some("Restoring") {
+        if message != told && !message.is_empty() {
             eprintln!("etcd-operator: {message}");
             told = message;
         }

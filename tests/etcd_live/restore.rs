@@ -107,6 +107,10 @@ fn restored(line: &str) {
     assert_eq!(report["outcome"], "restored");
     is_restored(&lab);
     assert_eq!(lab.get("d"), None);
+    // Revisions went on beyond those of every snapshot, so that the next one is the newest.
+    assert_eq!(json(&lab, &["backup", "create"])["result"], "saved");
+    let status = lab.wait("health", |it| condition(it, "BackupHealthy").0 == "True");
+    assert!(status["revision"].as_i64().unwrap() > 2_000_000_000);
 }
 
 #[test]

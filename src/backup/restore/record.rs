@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{CrashPoint, RestoreError, io_error};
+use super::{BUMP, CrashPoint, RestoreError, io_error};
 use crate::member::records::IdentityFile;
 use crate::observed::{RestorePhase, Restoring};
 use crate::paths::Paths;
@@ -26,6 +26,8 @@ pub struct RestoreRecord {
     pub source: SourceFile,
     /// The last revision that the data to be replaced was seen to have.
     pub live_revision: Option<i64>,
+    /// By how much revisions jump.
+    pub bump: u64,
     /// Who lived here before; none where nobody did.
     pub former: Option<IdentityFile>,
     /// Who will live here, once prepared.
@@ -135,6 +137,14 @@ impl RestoreRecord {
     pub fn holds_the_data(&self) -> bool {
         let phase = self.phase.into();
         Restoring { phase, busy: false }.holds_the_data()
+    }
+
+    /// Revisions go on beyond everything that was ever seen of this cluster, the lost ones and those
+    /// of its newest snapshot among them: `newest`.
+    pub fn set_bump(&mut self, newest: Option<i64>) {
+        let seen = self.live_revision.max(newest).unwrap_or(0);
+        let ahead = seen.saturating_sub(self.source.revision).max(0);
+        self.bump = BUMP.saturating_add(u64::try_from(ahead).unwrap_or(0));
     }
 
     /// Writes it down.
