@@ -18,7 +18,7 @@ use crate::bare::target;
 use crate::client::{Target, runtime};
 use crate::lab::{Lab, program, text};
 use crate::procfs::{counters, memory};
-use crate::table::{Row, kib, mib};
+use crate::table::{Row, mib};
 use crate::{LINE, median};
 
 /// Turns of everything that is compared.
@@ -255,121 +255,81 @@ fn memory_row(what: &str, idle: u64, small: Peaks, large: Peaks, of: impl Fn(Pea
     )
 }
 
-/// Times of one thing in every turn.
-#[derive(Default)]
-struct Times(Vec<Duration>);
+/// One turn of everything that is compared.
+struct Turn {
+    /// Bytes of the stream, and of the database in it.
+    streamed: u64,
+    size: u64,
+    bare: Duration,
+    taken: Duration,
+    proven: Duration,
+    create: Ran,
+    /// Bytes to disk over those of the file.
+    written: f64,
+    verify: Ran,
+    save: Ran,
+    pack: Option<Ran>,
+    status: Ran,
+}
 
-impl Times {
-    fn middle(&self) -> Duration {
-        median(self.0.clone())
+fn turn(place: &mut Place) -> Turn {
+    let (bare, streamed) = place.stream();
+    place.put();
+    let (taken, proven) = place.pipeline();
+    place.put();
+    let create = place.operator(&["backup", "create"]);
+    let (packed, manifest) = place.newest();
+    let verify = place.operator(&["backup", "verify", "--level", "3", &manifest.name]);
+    let saved = place.lab.root.join("by-etcdctl.db");
+    let save = place.etcdctl(&["snapshot", "save", saved.to_str().unwrap()]);
+    let zstd = Command::new("zstd").arg("--version").output().is_ok();
+    let pack = zstd.then(|| {
+        run(Command::new("zstd")
+            .args(["-q", "-1", "-T1", "-f"])
+            .arg(&saved))
+    });
+    fs::remove_file(&saved).unwrap();
+    unpack(&packed, &place.scratch);
+    let status = run(Command::new(place.lab.etcd.join("etcdutl"))
+        .args(["snapshot", "status"])
+        .arg(&place.scratch));
+    Turn {
+        streamed,
+        size: manifest.database.size,
+        bare,
+        taken,
+        proven,
+        written: create.written as f64 / manifest.file.size as f64,
+        create,
+        verify,
+        save,
+        pack,
+        status,
     }
 }
 
+fn middle(turns: &[Turn], of: impl Fn(&Turn) -> Duration) -> Duration {
+    median(turns.iter().map(of).collect())
+}
+
+fn middle_ratio(turns: &[Turn], of: impl Fn(&Turn) -> f64) -> f64 {
+    let mut ratios: Vec<f64> = turns.iter().map(of).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios[ratios.len() / 2]
+}
+
+fn most(turns: &[Turn], of: impl Fn(&Turn) -> &Ran) -> u64 {
+    turns.iter().map(|it| of(it).peak).max().unwrap()
+}
+
 fn turns(place: &mut Place, idle: u64) -> Vec<Row> {
-    let [
-        mut bare,
-        mut taken,
-        mut proven,
-        mut command,
-        mut save,
-        mut pack,
-        mut level3,
-        mut status,
-    ] = <[Times; 8]>::default();
-    let (mut streamed, mut peak, mut save_peak, mut status_peak) = (0, 0, 0, 0);
-    let (mut ratios, mut walk_peak) = (Vec::new(), 0);
-    let mut written = Vec::new();
-    let saved = place.lab.root.join("by-etcdctl.db");
-    let save_path = saved.to_str().unwrap().to_owned();
-    let zstd = Command::new("zstd").arg("--version").output().is_ok();
-    let mut size = 0;
-    for _ in 0..ROUNDS {
-        let (took, bytes) = place.stream();
-        bare.0.push(took);
-        streamed = bytes;
-        place.put();
-        let (pipeline, whole) = place.pipeline();
-        taken.0.push(pipeline);
-        proven.0.push(whole);
-        ratios.push(took.as_secs_f64() / pipeline.as_secs_f64());
-        place.put();
-        let ran = place.operator(&["backup", "create"]);
-        command.0.push(ran.took);
-        peak = peak.max(ran.peak);
-        let (packed, manifest) = place.newest();
-        size = manifest.database.size;
-        written.push(ran.written as f64 / manifest.file.size as f64);
-        let ran = place.operator(&["backup", "verify", "--level", "3", &manifest.name]);
-        level3.0.push(ran.took);
-        walk_peak = walk_peak.max(ran.peak);
-        let _ = fs::remove_file(&saved);
-        let ran = place.etcdctl(&["snapshot", "save", &save_path]);
-        save.0.push(ran.took);
-        save_peak = save_peak.max(ran.peak);
-        if zstd {
-            let ran = run(Command::new("zstd").args(["-q", "-1", "-T1", "-k", "-f", &save_path]));
-            pack.0.push(ran.took);
-        }
-        unpack(&packed, &place.scratch);
-        let ran = run(Command::new(place.lab.etcd.join("etcdutl"))
-            .args(["snapshot", "status"])
-            .arg(&place.scratch));
-        status.0.push(ran.took);
-        status_peak = status_peak.max(ran.peak);
-    }
+    let turns: Vec<Turn> = (0..ROUNDS).map(|_| turn(place)).collect();
     let again = place.operator(&["backup", "create"]);
     assert!(text(&again.output.stdout).contains("nothing was written"));
-    fs::remove_file(&saved).unwrap();
-    ratios.sort_by(f64::total_cmp);
-    written.sort_by(f64::total_cmp);
-    let (ratio, written) = (ratios[ROUNDS / 2], written[ROUNDS / 2]);
-    let walked = rate(size, level3.middle());
-    let megabytes = (size as f64 / MB).round();
-    let mut rows = vec![
-        Row::new(
-            format!("snapshot of {megabytes} MB to the disk, hashed and packed: MB/s"),
-            format!("{:.0}", rate(streamed, taken.middle())),
-        )
-        .against(
-            format!("bare stream {:.0}", rate(streamed, bare.middle())),
-            ratio,
-            None,
-        )
-        .promised(">= 0.8", ratio >= STREAM_MIN),
-        Row::new(
-            "the same, proven by levels 1 to 3",
-            seconds(proven.middle()),
-        )
-        .compared(format!("bare stream {}", seconds(bare.middle()))),
-        Row::new(
-            "backup create as a command: time / peak RSS",
-            format!("{} / {}", seconds(command.middle()), mib(peak)),
-        )
-        .compared(format!(
-            "etcdctl snapshot save {} / {}",
-            seconds(save.middle()),
-            mib(save_peak)
-        )),
-    ];
-    if zstd {
-        rows.push(
-            Row::new("", "").compared(format!("and zstd -1 {} more", seconds(pack.middle()))),
-        );
-    }
+    let written = middle_ratio(&turns, |it| it.written);
+    let mut rows = taking(&turns);
     rows.extend([
-        Row::new(
-            "backup verify --level 3: MB/s / peak RSS",
-            format!("{walked:.0} / {}", mib(walk_peak)),
-        )
-        .compared(format!(
-            "etcdutl snapshot status {:.0} / {}",
-            rate(size, status.middle()),
-            mib(status_peak)
-        ))
-        .promised(
-            ">= 200 MB/s, <= idle + 16 MiB",
-            walked >= WALK_MIN && walk_peak <= idle + ABOVE_IDLE,
-        ),
+        proving(&turns, idle),
         Row::new(
             "backup create: bytes to disk over those of the file",
             format!("{written:.3}"),
@@ -377,9 +337,71 @@ fn turns(place: &mut Place, idle: u64) -> Vec<Row> {
         .promised("<= 1.1", written <= WRITTEN_MAX),
         Row::new(
             "backup create with no new revision: to disk",
-            kib(again.written as f64),
+            format!("{} B", again.written),
         )
         .promised("0 B", again.written == 0),
     ]);
     rows
+}
+
+fn taking(turns: &[Turn]) -> Vec<Row> {
+    let (size, streamed) = (turns[0].size, turns[0].streamed);
+    let ratio = middle_ratio(turns, |it| it.bare.as_secs_f64() / it.taken.as_secs_f64());
+    let bare = middle(turns, |it| it.bare);
+    let megabytes = (size as f64 / MB).round();
+    let mut rows = vec![
+        Row::new(
+            format!("snapshot of {megabytes} MB, hashed, packed and synced: MB/s"),
+            format!("{:.0}", rate(streamed, middle(turns, |it| it.taken))),
+        )
+        .against(
+            format!("bare stream {:.0}", rate(streamed, bare)),
+            ratio,
+            None,
+        )
+        .promised(">= 0.8", ratio >= STREAM_MIN),
+        Row::new(
+            "the same, proven by levels 1 to 3",
+            seconds(middle(turns, |it| it.proven)),
+        )
+        .compared(format!("bare stream {}", seconds(bare))),
+        Row::new(
+            "backup create as a command: time / peak RSS",
+            pair(turns, |it| &it.create),
+        )
+        .compared(format!(
+            "etcdctl snapshot save {}",
+            pair(turns, |it| &it.save)
+        )),
+    ];
+    if turns.iter().all(|it| it.pack.is_some()) {
+        let pack = |it: &Turn| it.pack.as_ref().map_or(Duration::ZERO, |it| it.took);
+        let more = seconds(middle(turns, pack));
+        rows.push(Row::new("", "").compared(format!("and zstd -1 of it: {more} more")));
+    }
+    rows
+}
+
+fn proving(turns: &[Turn], idle: u64) -> Row {
+    let size = turns[0].size;
+    let speed = |of: fn(&Turn) -> &Ran| rate(size, middle(turns, |it| of(it).took));
+    let (ours, peak) = (speed(|it| &it.verify), most(turns, |it| &it.verify));
+    Row::new(
+        "backup verify --level 3: MB/s / peak RSS",
+        format!("{ours:.0} / {}", mib(peak)),
+    )
+    .compared(format!(
+        "etcdutl snapshot status {:.0} / {}",
+        speed(|it| &it.status),
+        mib(most(turns, |it| &it.status))
+    ))
+    .promised(
+        ">= 200 MB/s, <= idle + 16 MiB",
+        ours >= WALK_MIN && peak <= idle + ABOVE_IDLE,
+    )
+}
+
+fn pair(turns: &[Turn], of: impl Fn(&Turn) -> &Ran) -> String {
+    let took = seconds(middle(turns, |it| of(it).took));
+    format!("{took} / {}", mib(most(turns, of)))
 }
