@@ -127,11 +127,11 @@ impl Place {
         (self.store.snapshot(&newest.name), newest.manifest.unwrap())
     }
 
-    /// Time and bytes of the stream alone.
+    /// Time and bytes of a connection and the stream alone.
     fn stream(&self) -> (Duration, u64) {
         runtime().block_on(async {
-            let mut client = self.target.connect().await;
             let begin = Instant::now();
+            let mut client = self.target.connect().await;
             let mut stream = client.snapshot().await.unwrap();
             let mut bytes = 0;
             while let Some(message) = stream.message().await.unwrap() {
