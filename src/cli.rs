@@ -12,6 +12,7 @@ mod progress;
 mod restore;
 mod show;
 mod unit;
+mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -147,7 +148,7 @@ fn dispatch(cli: &Cli) -> Outcome {
             protect_process();
             restore::restore(&context, it)
         }
-        Command::VerifySnapshot { file, output } => backup::verify_snapshot(file, *output),
+        Command::VerifySnapshot { file, output } => verify::verify_snapshot(file, *output),
         Command::Crd => {
             print::text(crate::api::crd::CRDS_YAML)?;
             Ok(DONE)

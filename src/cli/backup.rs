@@ -10,10 +10,10 @@ use super::{BackupCommand, Context, DONE, FAILED, Failure, HELD, Outcome, USAGE,
 use crate::agent::socket::{Request as Question, ask};
 use crate::backup::create::{self, Created};
 use crate::backup::local::{Entry, LocalStore};
-use crate::backup::manifest::{Class, Manifest, Verified};
+use crate::backup::manifest::{Class, Manifest};
 use crate::backup::name::SnapshotName;
 use crate::backup::place::{self, BackupLock, Work};
-use crate::backup::{copy, prune, trial, verify};
+use crate::backup::{copy, prune};
 use crate::member::place as member_place;
 use crate::member::records;
 use crate::spec::ClusterSpec;
@@ -131,7 +131,7 @@ pub(super) fn primary(context: &Context) -> Result<(ClusterSpec, LocalStore), Fa
 }
 
 /// One process at a time.
-fn lock(context: &Context, work: Work) -> Result<BackupLock, Failure> {
+pub(super) fn lock(context: &Context, work: Work) -> Result<BackupLock, Failure> {
     place::lock(&context.paths, work)?.ok_or_else(|| {
         let text = match work {
             Work::Local => "another process takes or checks snapshots: try again when it has ended",
@@ -152,7 +152,7 @@ pub(super) fn backup(context: &Context, command: &BackupCommand) -> Outcome {
             name,
             level,
             output,
-        } => verify(context, name.as_deref(), *level, *output),
+        } => super::verify::verify(context, name.as_deref(), *level, *output),
         BackupCommand::Copy(it) => copy(context, it.output),
         BackupCommand::Prune { dry_run, output } => prune(context, *dry_run, *output),
     }
@@ -320,119 +320,6 @@ fn show(context: &Context, name: &str, output: Output) -> Outcome {
     Ok(DONE)
 }
 
-/// What a check of one snapshot brought.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Checked {
-    name: String,
-    destination: String,
-    /// The level that was asked for, if it passed; 0 if not.
-    level: u8,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<String>,
-}
-
-fn verify(context: &Context, name: Option<&str>, level: u8, output: Output) -> Outcome {
-    let (_, store) = primary(context)?;
-    let _lock = lock(context, Work::Local)?;
-    let entries = match name {
-        Some(name) => vec![find(&store, name)?],
-        None => store.list()?,
-    };
-    let mut checked = Vec::new();
-    for entry in entries {
-        let mut display = Display::new();
-        let problem = check(&store, &entry, level, context, &mut display);
-        checked.push(Checked {
-            name: entry.name.to_string(),
-            destination: store.path().display().to_string(),
-            level: if problem.is_none() { level } else { 0 },
-            problem,
-        });
-    }
-    let damaged = checked.iter().any(|it| it.problem.is_some());
-    if output == Output::Table {
-        let mut table = vec![["NAME", "LEVEL", "RESULT"].map(str::to_owned)];
-        for it in checked {
-            let result = it.problem.unwrap_or_else(|| "verified".to_owned());
-            table.push([it.name, it.level.to_string(), result]);
-        }
-        print::table(&table)?;
-    } else {
-        print::value(output, &checked)?;
-    }
-    Ok(if damaged { FAILED } else { DONE })
-}
-
-/// Checks one and writes down what was found; what is wrong with it.
-fn check(
-    store: &LocalStore,
-    entry: &Entry,
-    level: u8,
-    context: &Context,
-    display: &mut Display,
-) -> Option<String> {
-    let manifest = match &entry.manifest {
-        Ok(manifest) => manifest,
-        Err(why) => return Some(why.clone()),
-    };
-    let path = store.snapshot(&entry.name);
-    let problem = verify::verify(&path, manifest, level, &mut |it| display.show(it));
-    let problem = problem.map_err(anyhow::Error::from).and_then(|()| {
-        if level >= 4 {
-            return try_restore(context, entry, manifest, &path, display);
-        }
-        Ok(())
-    });
-    let problem = problem.err();
-    let found = if problem.is_some() { 0 } else { level };
-    let known = manifest.verified.level;
-    if found == 0 && known != 0 || found >= known {
-        let at = trusted_now(context).map(crate::api::status::rfc3339);
-        let verified = Verified { level: found, at };
-        let updated = Manifest {
-            verified,
-            ..manifest.clone()
-        };
-        if let Err(error) = store.update(&entry.name, &updated) {
-            let error = anyhow::Error::from(error);
-            eprintln!("etcd-operator: warning: what was found is not written down: {error:#}");
-        }
-    }
-    problem.map(|it| format!("{it:#}"))
-}
-
-/// Level 4.
-fn try_restore(
-    context: &Context,
-    entry: &Entry,
-    manifest: &Manifest,
-    path: &Path,
-    display: &mut Display,
-) -> anyhow::Result<()> {
-    let spec = context
-        .document()
-        .map_err(|it| anyhow::anyhow!("{}", it.text))?;
-    let member = member_place::resolve(&context.paths, &spec);
-    let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
-    let identity = identity.ok_or_else(|| {
-        anyhow::anyhow!(
-            "{}: there is no cluster here whose etcd could be tried",
-            entry.name
-        )
-    })?;
-    let trial = trial::Trial {
-        paths: &context.paths,
-        spec: &spec,
-        identity: &identity,
-        file: path,
-        revision: manifest.revision.held(),
-        database: manifest.database.size,
-    };
-    runtime()?.block_on(trial::run(&trial, &mut |it| display.show(it)))?;
-    Ok(())
-}
-
 fn prune(context: &Context, dry_run: bool, output: Output) -> Outcome {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
@@ -482,52 +369,6 @@ fn prune(context: &Context, dry_run: bool, output: Output) -> Outcome {
         print::table(&table)?;
     } else {
         print::value(output, &rows)?;
-    }
-    Ok(DONE)
-}
-
-/// A file alone: what `etcdutl snapshot status` says, after a check of every page.
-pub(super) fn verify_snapshot(file: &Path, output: Output) -> Outcome {
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Answer {
-        hash: String,
-        revision: i64,
-        total_keys: u64,
-        total_size: u64,
-        checksummed: bool,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        cluster_version: Option<String>,
-    }
-    let mut display = Display::new();
-    let examined = verify::examine(file, &mut |it| display.show(it))?;
-    drop(display);
-    let it = &examined.summary;
-    let answer = Answer {
-        hash: format!("{:08x}", it.hash),
-        revision: it.revision,
-        total_keys: it.entries,
-        total_size: it.size,
-        checksummed: examined.checksummed,
-        cluster_version: it.cluster_version.clone(),
-    };
-    if output == Output::Table {
-        let header = ["HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "CHECKSUM"];
-        let row = [
-            answer.hash,
-            it.revision.to_string(),
-            it.entries.to_string(),
-            bytes(it.size),
-            if examined.checksummed {
-                "fits"
-            } else {
-                "none: a copy from a data directory"
-            }
-            .to_owned(),
-        ];
-        print::table(&[header.map(str::to_owned), row])?;
-    } else {
-        print::value(output, &answer)?;
     }
     Ok(DONE)
 }

@@ -1,0 +1,175 @@
+//! `backup verify` and `verify-snapshot`.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::backup::{bytes, find, lock, primary, trusted_now};
+use super::print::{self, Output};
+use super::progress::Display;
+use super::{Context, DONE, FAILED, Outcome, runtime};
+use crate::backup::local::{Entry, LocalStore};
+use crate::backup::manifest::{Manifest, Verified};
+use crate::backup::place::Work;
+use crate::backup::{trial, verify as levels};
+use crate::member::place as member_place;
+use crate::member::records;
+
+/// What a check of one snapshot brought.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Checked {
+    name: String,
+    destination: String,
+    /// The level that was asked for, if it passed; 0 if not.
+    level: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+pub(super) fn verify(context: &Context, name: Option<&str>, level: u8, output: Output) -> Outcome {
+    let (_, store) = primary(context)?;
+    let _lock = lock(context, Work::Local)?;
+    let entries = match name {
+        Some(name) => vec![find(&store, name)?],
+        None => store.list()?,
+    };
+    let mut checked = Vec::new();
+    for entry in entries {
+        let mut display = Display::new();
+        let problem = check(&store, &entry, level, context, &mut display);
+        checked.push(Checked {
+            name: entry.name.to_string(),
+            destination: store.path().display().to_string(),
+            level: if problem.is_none() { level } else { 0 },
+            problem,
+        });
+    }
+    let damaged = checked.iter().any(|it| it.problem.is_some());
+    if output == Output::Table {
+        let mut table = vec![["NAME", "LEVEL", "RESULT"].map(str::to_owned)];
+        for it in checked {
+            let result = it.problem.unwrap_or_else(|| "verified".to_owned());
+            table.push([it.name, it.level.to_string(), result]);
+        }
+        print::table(&table)?;
+    } else {
+        print::value(output, &checked)?;
+    }
+    Ok(if damaged { FAILED } else { DONE })
+}
+
+/// Checks one and writes down what was found; what is wrong with it.
+fn check(
+    store: &LocalStore,
+    entry: &Entry,
+    level: u8,
+    context: &Context,
+    display: &mut Display,
+) -> Option<String> {
+    let manifest = match &entry.manifest {
+        Ok(manifest) => manifest,
+        Err(why) => return Some(why.clone()),
+    };
+    let path = store.snapshot(&entry.name);
+    let problem = levels::verify(&path, manifest, level, &mut |it| display.show(it));
+    let problem = problem.map_err(anyhow::Error::from).and_then(|()| {
+        if level >= 4 {
+            return try_restore(context, entry, manifest, &path, display);
+        }
+        Ok(())
+    });
+    let problem = problem.err();
+    let found = if problem.is_some() { 0 } else { level };
+    let known = manifest.verified.level;
+    if found == 0 && known != 0 || found >= known {
+        let at = trusted_now(context).map(crate::api::status::rfc3339);
+        let verified = Verified { level: found, at };
+        let updated = Manifest {
+            verified,
+            ..manifest.clone()
+        };
+        if let Err(error) = store.update(&entry.name, &updated) {
+            let error = anyhow::Error::from(error);
+            eprintln!("etcd-operator: warning: what was found is not written down: {error:#}");
+        }
+    }
+    problem.map(|it| format!("{it:#}"))
+}
+
+/// Level 4.
+fn try_restore(
+    context: &Context,
+    entry: &Entry,
+    manifest: &Manifest,
+    path: &Path,
+    display: &mut Display,
+) -> anyhow::Result<()> {
+    let spec = context
+        .document()
+        .map_err(|it| anyhow::anyhow!("{}", it.text))?;
+    let member = member_place::resolve(&context.paths, &spec);
+    let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
+    let identity = identity.ok_or_else(|| {
+        anyhow::anyhow!(
+            "{}: there is no cluster here whose etcd could be tried",
+            entry.name
+        )
+    })?;
+    let trial = trial::Trial {
+        paths: &context.paths,
+        spec: &spec,
+        identity: &identity,
+        file: path,
+        revision: manifest.revision.held(),
+        database: manifest.database.size,
+    };
+    runtime()?.block_on(trial::run(&trial, &mut |it| display.show(it)))?;
+    Ok(())
+}
+
+/// A file alone: what `etcdutl snapshot status` says, after a check of every page.
+pub(super) fn verify_snapshot(file: &Path, output: Output) -> Outcome {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Answer {
+        hash: String,
+        revision: i64,
+        total_keys: u64,
+        total_size: u64,
+        checksummed: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cluster_version: Option<String>,
+    }
+    let mut display = Display::new();
+    let examined = levels::examine(file, &mut |it| display.show(it))?;
+    drop(display);
+    let it = &examined.summary;
+    let answer = Answer {
+        hash: format!("{:08x}", it.hash),
+        revision: it.revision,
+        total_keys: it.entries,
+        total_size: it.size,
+        checksummed: examined.checksummed,
+        cluster_version: it.cluster_version.clone(),
+    };
+    if output == Output::Table {
+        let header = ["HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "CHECKSUM"];
+        let row = [
+            answer.hash,
+            it.revision.to_string(),
+            it.entries.to_string(),
+            bytes(it.size),
+            if examined.checksummed {
+                "fits"
+            } else {
+                "none: a copy from a data directory"
+            }
+            .to_owned(),
+        ];
+        print::table(&[header.map(str::to_owned), row])?;
+    } else {
+        print::value(output, &answer)?;
+    }
+    Ok(DONE)
+}
