@@ -11,6 +11,7 @@
 //! tls/clients/NAME -> NAME.0001/{client.crt,client.key,ca.crt}
 //! ```
 
+mod bundle;
 mod check;
 mod mint;
 
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use crate::cluster::{OPERATOR, Timestamp, is_dns_label};
 use crate::state::{self, StateError};
 
+pub use bundle::Bundle;
 pub use check::{Leaf, Usability, leaf_of};
 pub use mint::Purpose;
 

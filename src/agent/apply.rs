@@ -159,6 +159,7 @@ impl Agent {
             cluster_id: None,
             member_id: None,
             former_ids: Vec::new(),
+            jumps: Vec::new(),
         })
     }
 

@@ -12,7 +12,7 @@ use crate::backup::{place as backup_place, source};
 use crate::cluster::{Detail, detail};
 use crate::etcd::store;
 use crate::member::place::HostPlace;
-use crate::member::records::{self, IdentityFile};
+use crate::member::records::{self, IdentityFile, SeenFile};
 use crate::member::starts;
 use crate::observed::{Observed, Restoring};
 use crate::plan::permit::Permit;
@@ -76,20 +76,13 @@ impl Agent {
             reason,
             phase: StoredPhase::Requested,
             source: source::unresolved(spec, reason),
-            live_revision: self.last_revision(former.as_ref()),
+            live_revision: SeenFile::revision_of(&self.paths, former.as_ref()),
             bump: restore::BUMP,
             next: None,
             former,
             asked: None,
         };
         Ok(record.save(&self.paths)?)
-    }
-
-    /// The last revision that this cluster was seen to have.
-    fn last_revision(&self, identity: Option<&IdentityFile>) -> Option<i64> {
-        let seen: records::SeenFile = crate::state::load_volatile(&self.paths.seen())?;
-        let same = identity?.cluster_id.as_ref() == Some(&seen.cluster_id);
-        seen.revision.filter(|_| same)
     }
 
     /// Proves the snapshot and makes new data of it, beside the loop.

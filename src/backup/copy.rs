@@ -24,6 +24,7 @@ use crate::s3::S3Error;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::{Destination, Place, S3};
 use crate::state::{self, StateError};
+use crate::tls::{Certificates, TlsError};
 
 /// Why a copy was not made.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +49,9 @@ pub enum CopyError {
     /// The bucket.
     #[error(transparent)]
     S3(#[from] S3Error),
+    /// The CAs to be kept with the snapshots.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// An encrypted snapshot that cannot be read.
     #[error(transparent)]
     Decrypt(#[from] DecryptError),
@@ -237,6 +241,11 @@ async fn to_bucket(
             "snapshot copied and verified"
         );
     }
+    let certificates = Certificates::at(paths.tls());
+    if certificates.has_authorities() {
+        store.store_authorities(&certificates).await?;
+    }
+    store.sweep().await;
     // Nothing is removed by a clock that the server contradicts.
     if prune::frozen(entries, clusters, now, false).is_none() && store.clock_skew().is_none() {
         store.prune(destination, clusters).await?;

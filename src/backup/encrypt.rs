@@ -1,7 +1,7 @@
 //! Encryption with age: this machine holds public keys only, and cannot read what it sends.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Why an encrypted snapshot cannot be read.
@@ -38,6 +38,15 @@ pub enum DecryptError {
 
 /// Encrypts a file to public keys.
 pub fn encrypt(from: &Path, recipients: &[String], to: &mut dyn Write) -> io::Result<()> {
+    encrypt_from(&mut fs::File::open(from)?, recipients, to)
+}
+
+/// Encrypts some bytes to public keys.
+pub fn encrypt_bytes(from: &[u8], recipients: &[String], to: &mut dyn Write) -> io::Result<()> {
+    encrypt_from(&mut &*from, recipients, to)
+}
+
+fn encrypt_from(from: &mut dyn Read, recipients: &[String], to: &mut dyn Write) -> io::Result<()> {
     let keys: Vec<age::x25519::Recipient> = recipients
         .iter()
         .map(|it| it.parse().map_err(io::Error::other))
@@ -45,7 +54,7 @@ pub fn encrypt(from: &Path, recipients: &[String], to: &mut dyn Write) -> io::Re
     let keys = keys.iter().map(|it| it as &dyn age::Recipient);
     let encryptor = age::Encryptor::with_recipients(keys).map_err(io::Error::other)?;
     let mut writer = encryptor.wrap_output(to)?;
-    io::copy(&mut fs::File::open(from)?, &mut writer)?;
+    io::copy(from, &mut writer)?;
     writer.finish()?;
     Ok(())
 }
@@ -57,6 +66,19 @@ pub fn decrypt(
     to: &mut dyn Write,
 ) -> Result<(), DecryptError> {
     let path = identity.ok_or(DecryptError::NoIdentity)?;
+    let file = fs::File::open(from).map_err(|source| DecryptError::Io {
+        path: from.to_owned(),
+        source,
+    })?;
+    decrypt_from(file, path, to)
+}
+
+/// Decrypts some bytes with the secret keys in a file.
+pub fn decrypt_bytes(from: &[u8], path: &Path, to: &mut dyn Write) -> Result<(), DecryptError> {
+    decrypt_from(from, path, to)
+}
+
+fn decrypt_from(from: impl Read, path: &Path, to: &mut dyn Write) -> Result<(), DecryptError> {
     let unusable = |why: String| DecryptError::Identity {
         path: path.to_owned(),
         why,
@@ -73,18 +95,16 @@ pub fn decrypt(
             "it holds no key, such as age-keygen makes".to_owned(),
         ));
     }
-    let failed = |source| DecryptError::Io {
-        path: from.to_owned(),
-        source,
-    };
     let refused = |why: age::DecryptError| DecryptError::Refused {
         path: path.to_owned(),
         why: why.to_string(),
     };
-    let file = fs::File::open(from).map_err(failed)?;
-    let decryptor = age::Decryptor::new(file).map_err(refused)?;
+    let decryptor = age::Decryptor::new(from).map_err(refused)?;
     let keys = keys.iter().map(|it| it as &dyn age::Identity);
     let mut reader = decryptor.decrypt(keys).map_err(refused)?;
-    io::copy(&mut reader, to).map_err(failed)?;
+    io::copy(&mut reader, to).map_err(|error| DecryptError::Refused {
+        path: path.to_owned(),
+        why: error.to_string(),
+    })?;
     Ok(())
 }

@@ -5,50 +5,45 @@
 //! so that neither the queue nor retention asks for more than a listing. It is a memory, not a truth:
 //! whatever it lacks is read again.
 
+mod content;
+mod known;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use content::{BytesSource, Content, FileSource, Hashing};
+pub use known::{Known, arrived, known_names};
+use known::{KnownFile, known, known_of, load_known, record_path};
 
 use super::copy::CopyError;
 use super::encrypt;
 use super::local::{LocalStore, MANIFEST, SNAPSHOT};
 use super::manifest::{Class, Manifest};
 use super::name::SnapshotName;
-use super::{Phase, Progress, place, prune};
+use super::{Phase, Progress, prune};
 use crate::cluster::Timestamp;
 use crate::paths::Paths;
 use crate::retention::{Kept, Retention, VERIFIED};
-use crate::s3::{Bucket, Credentials, Deletion, Location, Source, Upload};
+use crate::s3::{Bucket, Credentials, Deletion, Location, Upload};
 use crate::spec::backup::{Destination, S3};
 use crate::state;
+use crate::tls::{Bundle, Certificates};
 
 /// What an encrypted snapshot's key ends with, behind [`SNAPSHOT`].
 const ENCRYPTED: &str = ".age";
+/// The CAs and the clients' certificates.
+const AUTHORITIES: &str = "authorities.age";
+const AUTHORITIES_MAX: u64 = 1 << 20;
+/// An upload of before that nobody went on with for so long.
+const STALE: Duration = Duration::from_secs(86_400);
 /// No manifest is longer.
 const MANIFEST_MAX: u64 = 64 * 1024;
 /// Ciphertext up to this size is held in memory, as no part of an upload is larger; beyond it takes
 /// its room on the disk, so that an upload can go on after a power cut.
 const IN_MEMORY: u64 = 8 << 20;
-
-/// What is known of a snapshot in a bucket.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Known {
-    #[serde(rename = "clusterID")]
-    cluster_id: String,
-    class: Class,
-    level: u8,
-    created: Option<i64>,
-}
-
-/// What is known of a bucket.
-#[derive(Default, Serialize, Deserialize)]
-struct KnownFile {
-    snapshots: BTreeMap<String, Known>,
-}
 
 /// A snapshot in a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,31 +93,6 @@ pub struct RemoteStore {
     recipients: Vec<String>,
 }
 
-fn known(manifest: &Manifest) -> Known {
-    Known {
-        cluster_id: manifest.cluster_id.clone(),
-        class: manifest.class,
-        level: manifest.verified.level,
-        created: manifest.created().map(|it| it.0),
-    }
-}
-
-fn record_path(paths: &Paths, what: &str, destination: &Destination) -> PathBuf {
-    let sum = state::sha256(place::describe(destination).as_bytes());
-    paths.backup().join(format!("{what}-{}.json", &sum[..16]))
-}
-
-fn known_of(path: &Path) -> BTreeMap<String, Known> {
-    let file = state::load::<KnownFile>(path).ok().flatten();
-    file.unwrap_or_default().snapshots
-}
-
-/// Whether a snapshot was seen to have arrived.
-pub fn arrived(paths: &Paths, destination: &Destination) -> impl Fn(&str) -> bool + use<> {
-    let known = known_of(&record_path(paths, "bucket", destination));
-    move |name| known.contains_key(name)
-}
-
 impl RemoteStore {
     /// The snapshots of a cluster in the bucket of a destination. Connects to nothing yet; the
     /// credentials are read now, and with each run (rule B15).
@@ -162,6 +132,15 @@ impl RemoteStore {
     fn key(&self, name: &str, encrypted: bool) -> String {
         let suffix = if encrypted { ENCRYPTED } else { "" };
         format!("{}/{name}{SNAPSHOT}{suffix}", self.cluster)
+    }
+
+    /// Ends uploads of ours that nobody will go on with: a day old, and not the one under way (rule E2).
+    pub async fn sweep(&mut self) {
+        let kept = state::load::<Upload>(&self.upload_path).ok().flatten();
+        let kept: Vec<String> = kept.into_iter().map(|it| it.upload_id).collect();
+        if let Err(error) = self.bucket.sweep(STALE, &kept).await {
+            tracing::debug!("uploads of before are not ended: {error}");
+        }
     }
 
     /// Every snapshot of this cluster there, newest first. What is not known of them yet is read.
@@ -226,10 +205,15 @@ impl RemoteStore {
             .filter(|it| it.size.is_some())
             .filter_map(|it| Some((it.name.to_string(), it.known.clone()?)))
             .collect();
-        if snapshots == known_of(&self.known_path) {
+        let before = load_known(&self.known_path);
+        if snapshots == before.snapshots {
             return Ok(());
         }
-        Ok(state::save(&self.known_path, &KnownFile { snapshots })?)
+        let file = KnownFile {
+            snapshots,
+            ..before
+        };
+        Ok(state::save(&self.known_path, &file)?)
     }
 
     async fn manifest(&mut self, name: &str) -> Result<Option<Manifest>, CopyError> {
@@ -279,9 +263,51 @@ impl RemoteStore {
         ] {
             let _ = fs::remove_file(path);
         }
-        let mut snapshots = known_of(&self.known_path);
-        snapshots.insert(manifest.name.clone(), known(manifest));
-        Ok(state::save(&self.known_path, &KnownFile { snapshots })?)
+        let mut file = load_known(&self.known_path);
+        file.snapshots
+            .insert(manifest.name.clone(), known(manifest));
+        Ok(state::save(&self.known_path, &file)?)
+    }
+
+    /// Stores the CAs and the clients' certificates, where what leaves this host is encrypted and they
+    /// changed since (rule A5). One object, replaced at once.
+    pub async fn store_authorities(
+        &mut self,
+        certificates: &Certificates,
+    ) -> Result<(), CopyError> {
+        if self.recipients.is_empty() {
+            return Ok(());
+        }
+        let bundle = serde_json::to_vec(&certificates.export()?).unwrap_or_default();
+        let sum = state::sha256(&bundle);
+        let mut file = load_known(&self.known_path);
+        if file.authorities.as_ref() == Some(&sum) {
+            return Ok(());
+        }
+        let mut sealed = Vec::new();
+        let path = self.known_path.clone();
+        encrypt::encrypt_bytes(&bundle, &self.recipients, &mut sealed)
+            .map_err(|source| CopyError::Io { path, source })?;
+        let sealed_sum = state::sha256(&sealed);
+        let key = format!("{}/{AUTHORITIES}", self.cluster);
+        self.bucket.put(&key, sealed.into(), &sealed_sum).await?;
+        file.authorities = Some(sum);
+        Ok(state::save(&self.known_path, &file)?)
+    }
+
+    /// The CAs and the clients' certificates, if they lie there.
+    pub async fn fetch_authorities(
+        &mut self,
+        identity: &Path,
+    ) -> Result<Option<Bundle>, CopyError> {
+        let key = format!("{}/{AUTHORITIES}", self.cluster);
+        if self.bucket.head(&key).await?.is_none() {
+            return Ok(None);
+        }
+        let sealed = self.bucket.get(&key, AUTHORITIES_MAX).await?;
+        let mut bundle = Vec::new();
+        encrypt::decrypt_bytes(&sealed, identity, &mut bundle)?;
+        Ok(serde_json::from_slice(&bundle).ok())
     }
 
     /// What is sent: the file itself, or what only the recipients can read of it.
@@ -416,80 +442,5 @@ impl RemoteStore {
         super::verify::verify(&part, &manifest, VERIFIED, &mut |it| progress(it))?;
         into.commit(&part, name, &manifest)?;
         Ok(())
-    }
-}
-
-/// Bytes that are sent, and their hash.
-struct Content {
-    source: Box<dyn Source>,
-    sha256: String,
-}
-
-struct FileSource {
-    file: fs::File,
-    len: u64,
-}
-
-impl FileSource {
-    fn open(path: &Path) -> io::Result<Self> {
-        let file = fs::File::open(path)?;
-        let len = file.metadata()?.len();
-        Ok(FileSource { file, len })
-    }
-}
-
-impl Source for FileSource {
-    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        std::os::unix::fs::FileExt::read_at(&self.file, buffer, offset)
-    }
-
-    fn len(&self) -> u64 {
-        self.len
-    }
-}
-
-struct BytesSource(Vec<u8>);
-
-impl Source for BytesSource {
-    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let from = usize::try_from(offset).map_or(self.0.len(), |it| it.min(self.0.len()));
-        let count = (self.0.len() - from).min(buffer.len());
-        buffer[..count].copy_from_slice(&self.0[from..from + count]);
-        Ok(count)
-    }
-
-    fn len(&self) -> u64 {
-        self.0.len() as u64
-    }
-}
-
-/// A file, and the hash of what is written to it.
-struct Hashing {
-    file: fs::File,
-    sum: ring::digest::Context,
-}
-
-impl Hashing {
-    fn new(file: fs::File) -> Self {
-        Hashing {
-            file,
-            sum: ring::digest::Context::new(&ring::digest::SHA256),
-        }
-    }
-
-    fn finish(self) -> (fs::File, String) {
-        (self.file, state::hex(self.sum.finish().as_ref()))
-    }
-}
-
-impl io::Write for Hashing {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.file.write(bytes)?;
-        self.sum.update(&bytes[..count]);
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
     }
 }

@@ -26,7 +26,7 @@ use super::verify::{self, VerifyError};
 use super::{Phase, Progress};
 use crate::disk;
 use crate::etcd::{data_dir, store};
-use crate::member::records::{self, IdentityFile};
+use crate::member::records::{self, IdentityFile, Jump};
 use crate::paths::Paths;
 use crate::state::{self, StateError};
 use crate::version::Version;
@@ -172,9 +172,16 @@ pub fn prepare(
         version: it.identity.version.clone(),
         why: "made a data directory without a readable log".to_owned(),
     })?;
+    let from = it.record.source.revision;
+    let mut jumps = it.identity.jumps.clone();
+    jumps.push(Jump {
+        from,
+        to: from.saturating_add_unsigned(it.record.bump),
+    });
     Ok(IdentityFile {
         cluster_id: Some(cluster.to_string()),
         member_id: Some(member.to_string()),
+        jumps,
         ..it.identity.clone()
     })
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::copy::CopyError;
 use super::local::{Entry, LocalStore};
 use super::remote::RemoteStore;
 use super::restore::{Reason, RestoreError, RestoreRecord, SourceFile};
@@ -13,6 +14,7 @@ use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::{Destination, Place, S3, Source};
 use crate::state;
+use crate::tls::Certificates;
 use crate::version::Version;
 
 /// The newest verified one, in the words of `bootstrap` and the command line.
@@ -231,6 +233,19 @@ async fn fetch(
     store
         .fetch(&entry.name, entry.encrypted, identity, &into, progress)
         .await?;
+    // A replaced box: its clients go on with the certificates that they have (rule A5).
+    let certificates = Certificates::at(paths.tls());
+    if let (true, Some(identity)) = (entry.encrypted, identity)
+        && !certificates.has_authorities()
+        && let Some(bundle) = store.fetch_authorities(identity).await?
+    {
+        certificates.import(&bundle).map_err(CopyError::from)?;
+        let clients: Vec<&str> = bundle.clients().collect();
+        tracing::info!(
+            "the cluster's CAs are back, and the clients {}",
+            clients.join(", ")
+        );
+    }
     Ok(Some(into.snapshot(&entry.name)))
 }
 

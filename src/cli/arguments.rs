@@ -228,7 +228,7 @@ pub(super) enum BackupCommand {
     /// Takes a snapshot now and proves it; it stays until it is removed by hand
     #[command(after_help = "Example:\n  etcd-operator backup create")]
     Create(OutputArgs),
-    /// Lists snapshots, newest first
+    /// Lists snapshots of every destination, newest first; of a bucket what was seen to arrive there
     #[command(after_help = "Example:\n  etcd-operator backup list -o json | jq .[0].name")]
     List(OutputArgs),
     /// Prints what is known of one

@@ -11,9 +11,9 @@ use crate::agent::socket::{Request as Question, ask};
 use crate::backup::create::{self, Created};
 use crate::backup::local::{Entry, LocalStore};
 use crate::backup::manifest::{Class, Manifest};
-use crate::backup::name::SnapshotName;
+use crate::backup::name::{SnapshotName, When};
 use crate::backup::place::{self, BackupLock, Work};
-use crate::backup::{copy, prune};
+use crate::backup::{copy, prune, remote};
 use crate::member::place as member_place;
 use crate::member::records;
 use crate::spec::ClusterSpec;
@@ -231,16 +231,58 @@ pub(super) fn trusted_now(context: &Context) -> Option<crate::cluster::Timestamp
 }
 
 fn list(context: &Context, output: Output) -> Outcome {
-    let (_, store) = primary(context)?;
-    let destination = store.path().display().to_string();
-    let entries = store.list()?;
-    let rows: Vec<Row> = entries.iter().map(|it| row(it, &destination)).collect();
+    let (spec, store) = primary(context)?;
+    let mut rows = local_rows(&store)?;
+    let backup = spec.backup.as_ref();
+    let further = backup.and_then(|it| it.destinations.get(1..));
+    for destination in further.unwrap_or_default() {
+        if let Some(store) = place::local(&spec, destination) {
+            match local_rows(&store) {
+                Ok(more) => rows.extend(more),
+                Err(failure) => eprintln!("etcd-operator: warning: {}", failure.text),
+            }
+        } else {
+            // What was seen to arrive: a list asks no link for anything.
+            let known = remote::known_names(&context.paths, destination);
+            rows.extend(known.iter().rev().filter_map(|(name, level)| {
+                remote_row(name, *level, &place::describe(destination))
+            }));
+        }
+    }
     if output == Output::Table {
         print_rows(&rows)?;
     } else {
         print::value(output, &rows)?;
     }
     Ok(DONE)
+}
+
+fn local_rows(store: &LocalStore) -> Result<Vec<Row>, Failure> {
+    let destination = store.path().display().to_string();
+    let entries = store.list()?;
+    Ok(entries.iter().map(|it| row(it, &destination)).collect())
+}
+
+fn remote_row(name: &str, level: u8, destination: &str) -> Option<Row> {
+    let parsed = name.parse::<SnapshotName>().ok()?;
+    let created = match parsed.when {
+        When::At(it) => Some(crate::api::status::rfc3339(it)),
+        When::Boot(_) => None,
+    };
+    Some(Row {
+        name: name.to_owned(),
+        destination: destination.to_owned(),
+        cluster_id: None,
+        created,
+        revision: parsed.revision,
+        entries: None,
+        size: None,
+        database_size: None,
+        class: None,
+        level,
+        verified_at: None,
+        problem: None,
+    })
 }
 
 /// Copies what waits, and says what is left.

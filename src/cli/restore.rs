@@ -23,7 +23,7 @@ use crate::backup::source::{self, Found};
 use crate::disk;
 use crate::etcd::client;
 use crate::member::place;
-use crate::member::records::{self, IdentityFile};
+use crate::member::records::{self, IdentityFile, SeenFile, revisions_lost};
 use crate::spec::ClusterSpec;
 use crate::tls::Certificates;
 use crate::version::Version;
@@ -65,7 +65,9 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     let found = find(context, &spec, arguments, former.as_ref())?;
     check(&spec, &found, former.as_ref())?;
     let live = runtime()?.block_on(live_revision(context, &place.client_url));
-    let proposal = propose(context, &place.storage_dir, &found, live, former.is_some());
+    // Where etcd does not answer: what it was seen to have.
+    let live = live.or_else(|| SeenFile::revision_of(&context.paths, former.as_ref()));
+    let proposal = propose(context, &place.storage_dir, &found, live, former.as_ref());
     if arguments.dry_run {
         show(arguments.output, &proposal)?;
         return Ok(DONE);
@@ -158,11 +160,13 @@ fn propose(
     storage_dir: &Path,
     found: &Found,
     live: Option<i64>,
-    lived: bool,
+    former: Option<&IdentityFile>,
 ) -> Proposal {
+    let jumps = former.map(|it| it.jumps.as_slice()).unwrap_or_default();
+    let revision = found.file.revision;
     let created = found.created.as_deref().and_then(parse_rfc3339);
     let age = created.and_then(|it| Some(trusted_now(context)?.seconds_since(it)));
-    let aside = if lived {
+    let aside = if former.is_some() {
         format!(
             "stop etcd, rename {} aside (it is kept)",
             records::data_dir(storage_dir).display()
@@ -177,7 +181,7 @@ fn propose(
         created: found.created.clone(),
         age_seconds: age,
         live_revision: live,
-        revisions_lost: live.map(|it| (it - found.file.revision).max(0)),
+        revisions_lost: live.map(|it| revisions_lost(it, revision, jumps)),
         needed_bytes: restore::needed(found.file.database),
         free_bytes: disk::free_bytes(storage_dir),
         steps: vec![

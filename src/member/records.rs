@@ -36,6 +36,41 @@ pub struct IdentityFile {
     /// Ids that the cluster had before it was restored, oldest first: their snapshots are its own.
     #[serde(default, rename = "formerIDs", skip_serializing_if = "Vec::is_empty")]
     pub former_ids: Vec<String>,
+    /// The jumps that its revisions made with each restore, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jumps: Vec<Jump>,
+}
+
+/// What a restore did to the revisions: the snapshot had `from`, and they went on from `to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Jump {
+    /// The snapshot's.
+    pub from: i64,
+    /// The first one of the restored cluster.
+    pub to: i64,
+}
+
+/// How many revisions a restore to `wanted` would lose of a cluster that is at `live`: those that were
+/// written, without what restores before it have jumped over.
+pub fn revisions_lost(live: i64, wanted: i64, jumps: &[Jump]) -> i64 {
+    let (mut lost, mut at) = (0, live);
+    for jump in jumps.iter().rev() {
+        if wanted >= jump.to {
+            break;
+        }
+        lost += (at - jump.to).max(0);
+        at = jump.from;
+    }
+    lost + (at - wanted).max(0)
+}
+
+impl SeenFile {
+    /// The last revision that this cluster was seen to have in this boot.
+    pub fn revision_of(paths: &Paths, identity: Option<&IdentityFile>) -> Option<i64> {
+        let seen: SeenFile = state::load_volatile(&paths.seen())?;
+        let same = identity?.cluster_id.as_ref() == Some(&seen.cluster_id);
+        seen.revision.filter(|_| same)
+    }
 }
 
 impl IdentityFile {
@@ -224,4 +259,25 @@ pub fn save_identity(
 /// The diagnosis with a recorded text.
 pub fn diagnosis_of(text: Option<&str>) -> Option<&'static diagnosis::Diagnosis> {
     diagnosis::by_text(text?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_restore_jumped_over_is_not_lost() {
+        let jump = |from, to| Jump { from, to };
+        assert_eq!(revisions_lost(40, 31, &[]), 9);
+        assert_eq!(revisions_lost(31, 31, &[]), 0);
+        // Restored to 31, three writes since.
+        let once = [jump(31, 1031)];
+        assert_eq!(revisions_lost(1034, 1032, &once), 2, "of the new life");
+        assert_eq!(revisions_lost(1034, 31, &once), 3, "to the same one again");
+        assert_eq!(revisions_lost(1034, 20, &once), 14, "to an older one");
+        assert_eq!(revisions_lost(1034, 35, &once), 3, "to what was lost then");
+        let twice = [jump(31, 1031), jump(1033, 3033)];
+        assert_eq!(revisions_lost(3040, 1033, &twice), 7);
+        assert_eq!(revisions_lost(3040, 31, &twice), 9);
+    }
 }

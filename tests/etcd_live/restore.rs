@@ -105,6 +105,7 @@ fn restored(line: &str) {
     assert!(lab.put("d", "4"));
     let report = json(&lab, &["restore", "--from", first, "--yes"]);
     assert_eq!(report["outcome"], "restored");
+    assert_eq!(report["revisionsLost"], 2, "c and d, not the jump between");
     is_restored(&lab);
     assert_eq!(lab.get("d"), None);
     // Revisions went on beyond those of every snapshot, so that the next one is the newest.

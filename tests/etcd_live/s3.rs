@@ -169,7 +169,7 @@ fn what_is_encrypted_comes_back_with_the_right_key_only() {
     let sealed: Vec<&Path> = sealed
         .filter(|it| it.extension().is_some_and(|it| it == "age"))
         .collect();
-    assert_eq!(sealed.len(), 2, "{objects:?}");
+    assert_eq!(sealed.len(), 3, "two snapshots and the CAs: {objects:?}");
     for object in sealed {
         let bytes = fs::read(server.root.join("backup/shops/lab").join(object)).unwrap();
         assert!(bytes.starts_with(b"age-encryption.org/v1"));
@@ -196,6 +196,27 @@ fn what_is_encrypted_comes_back_with_the_right_key_only() {
     let report = json(&lab, &["restore", "--yes", "--identity", &right]);
     assert_eq!(report["outcome"], "restored");
     assert_eq!(lab.get("large-7"), Some(value(7)));
+    // A replaced box: the same document, nothing else, and the key. Its clients notice nothing.
+    let ca = fs::read(lab.certificates().client_files("admin").ca).unwrap();
+    assert!(server.objects().contains(&"authorities.age".to_owned()));
+    let new = Lab::new("3.6");
+    let document = fs::read_to_string(lab.document_path()).unwrap();
+    let empty = new.root.join("snapshots");
+    fs::create_dir_all(&empty).unwrap();
+    let ports = |text: String| {
+        (0..3).fold(text, |text, it| {
+            text.replace(&lab.ports[it].to_string(), &new.ports[it].to_string())
+        })
+    };
+    let document =
+        ports(document.replace(backups(&lab).to_str().unwrap(), empty.to_str().unwrap()));
+    fs::write(new.document_path(), document).unwrap();
+    let report = json(&new, &["restore", "--yes", "--identity", &right]);
+    assert_eq!(report["outcome"], "restored");
+    assert_eq!(new.get("large-7"), Some(value(7)));
+    let files = new.certificates().client_files("admin");
+    assert_eq!(fs::read(files.ca).unwrap(), ca, "the same CA");
+    new.kill_etcd();
 }
 
 /// Text that does not pack.

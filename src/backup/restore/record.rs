@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{BUMP, CrashPoint, RestoreError, io_error};
-use crate::member::records::IdentityFile;
+use crate::member::records::{IdentityFile, revisions_lost};
 use crate::observed::{RestorePhase, Restoring};
 use crate::paths::Paths;
 use crate::state::{self, StateError};
@@ -175,9 +175,11 @@ impl RestoreRecord {
         kept: Option<PathBuf>,
         message: Option<String>,
     ) -> RestoreReport {
+        let jumps = self.former.as_ref().map(|it| it.jumps.as_slice());
+        let jumps = jumps.unwrap_or_default();
         let lost = self
             .live_revision
-            .map(|it| (it - self.source.revision).max(0));
+            .map(|it| revisions_lost(it, self.source.revision, jumps));
         RestoreReport {
             id: self.id.clone(),
             reason: self.reason,

@@ -1,0 +1,70 @@
+//! What is known of a bucket without asking it: a small file, a memory and not a truth.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::backup::manifest::{Class, Manifest};
+use crate::backup::place;
+use crate::paths::Paths;
+use crate::spec::backup::Destination;
+use crate::state;
+
+/// What is known of a snapshot in a bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Known {
+    #[serde(rename = "clusterID")]
+    pub(super) cluster_id: String,
+    pub(super) class: Class,
+    pub(super) level: u8,
+    pub(super) created: Option<i64>,
+}
+
+/// What is known of a bucket.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct KnownFile {
+    pub(super) snapshots: BTreeMap<String, Known>,
+    /// sha256 of the CAs and clients that lie there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) authorities: Option<String>,
+}
+
+pub(super) fn known(manifest: &Manifest) -> Known {
+    Known {
+        cluster_id: manifest.cluster_id.clone(),
+        class: manifest.class,
+        level: manifest.verified.level,
+        created: manifest.created().map(|it| it.0),
+    }
+}
+
+pub(super) fn record_path(paths: &Paths, what: &str, destination: &Destination) -> PathBuf {
+    let sum = state::sha256(place::describe(destination).as_bytes());
+    paths.backup().join(format!("{what}-{}.json", &sum[..16]))
+}
+
+pub(super) fn load_known(path: &Path) -> KnownFile {
+    let file = state::load::<KnownFile>(path).ok().flatten();
+    file.unwrap_or_default()
+}
+
+pub(super) fn known_of(path: &Path) -> BTreeMap<String, Known> {
+    load_known(path).snapshots
+}
+
+/// What is known to lie in the bucket of a destination, by name, without asking it.
+pub fn known_names(paths: &Paths, destination: &Destination) -> Vec<(String, u8)> {
+    let known = known_of(&record_path(paths, "bucket", destination));
+    known
+        .into_iter()
+        .map(|(name, it)| (name, it.level))
+        .collect()
+}
+
+/// Whether a snapshot was seen to have arrived.
+pub fn arrived(paths: &Paths, destination: &Destination) -> impl Fn(&str) -> bool + use<> {
+    let known = known_of(&record_path(paths, "bucket", destination));
+    move |name| known.contains_key(name)
+}
