@@ -29,6 +29,8 @@ const STREAM_MIN: f64 = 0.8;
 const WALK_MIN: f64 = 200.0;
 /// Above the operator at rest.
 const ABOVE_IDLE: u64 = 16 << 20;
+/// Of etcdutl alone.
+const RESTORE_MAX: f64 = 1.3;
 /// Bytes to disk over those of the file.
 const WRITTEN_MAX: f64 = 1.1;
 const MB: f64 = 1e6;
@@ -205,6 +207,7 @@ pub fn rows() -> Vec<Row> {
     let small = peaks(&mut place);
     place.target.load(100_000, 1024);
     rows.extend(turns(&mut place, idle));
+    rows.push(restoring(&mut place));
     place.target.load(6_000, 64 << 10);
     let large = peaks(&mut place);
     rows.push(memory_row("backup create", idle, small, large, |it| {
@@ -398,6 +401,39 @@ fn proving(turns: &[Turn], idle: u64) -> Row {
     .promised(
         ">= 200 MB/s, <= idle + 16 MiB",
         ours >= WALK_MIN && peak <= idle + ABOVE_IDLE,
+    )
+}
+
+/// A whole restore, proof before and health after included, beside etcdutl alone.
+fn restoring(place: &mut Place) -> Row {
+    place.put();
+    let (packed, manifest) = place.newest();
+    unpack(&packed, &place.scratch);
+    let data = place.lab.root.join("bare-data");
+    let (mut ours, mut bare) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let _ = fs::remove_dir_all(&data);
+        let etcdutl = run(Command::new(place.lab.etcd.join("etcdutl"))
+            .args(["snapshot", "restore"])
+            .arg(&place.scratch)
+            .arg("--data-dir")
+            .arg(&data));
+        bare.push(etcdutl.took);
+        let restore = place.operator(&["restore", "--from", &manifest.name, "--yes"]);
+        ours.push(restore.took);
+        place.lab.wait_available();
+    }
+    let _ = fs::remove_dir_all(&data);
+    let (ours, bare) = (median(ours), median(bare));
+    let megabytes = (manifest.database.size as f64 / MB).round();
+    Row::new(
+        format!("restore of {megabytes} MB: proven, made, exchanged, served"),
+        seconds(ours),
+    )
+    .against(
+        format!("etcdutl snapshot restore alone {}", seconds(bare)),
+        ours.as_secs_f64() / bare.as_secs_f64(),
+        Some(RESTORE_MAX),
     )
 }
 

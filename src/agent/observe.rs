@@ -3,7 +3,7 @@
 use super::Agent;
 use super::driver::Driver as _;
 use crate::clock;
-use crate::cluster::Timestamp;
+use crate::cluster::{MemberName, Timestamp};
 use crate::disk;
 use crate::etcd::{client, metrics, store};
 use crate::host::HostFacts;
@@ -47,6 +47,10 @@ impl Agent {
             identity,
             ..
         } = facts::gather(&self.paths, &launch, version, usable, running);
+        let restoring = restoring.unwrap_or_else(|why| {
+            facts.unreadable.get_or_insert(why);
+            None
+        });
         facts.restoring = restoring.is_some_and(Restoring::holds_the_data);
         let machine_changed = identity
             .as_ref()
@@ -59,13 +63,7 @@ impl Agent {
             RefusalFile::load(&self.paths)
         };
         let instance = Instance {
-            member: spec.members.first().cloned().unwrap_or_else(|| {
-                facts
-                    .identity
-                    .as_ref()
-                    .map(|it| it.member.clone())
-                    .unwrap_or_default()
-            }),
+            member: member(spec, &facts),
             process,
             alone: true, // sizes above 1 are refused, so no cluster of ours had another member
             facts,
@@ -233,6 +231,13 @@ impl Agent {
             (_, None) | (None, Some(_)) => Proposals::Unknown,
         }
     }
+}
+
+/// The member of this host: the document's, or who lives here while its size is 0.
+fn member(spec: &ClusterSpec, facts: &Facts) -> MemberName {
+    let born = || facts.identity.as_ref().map(|it| it.member.clone());
+    let asked = spec.members.first().cloned();
+    asked.or_else(born).unwrap_or_default()
 }
 
 fn usable(certificates: &Certificates) -> CertificatesUsable {

@@ -26,19 +26,15 @@ pub(super) struct Prepared {
 }
 
 impl Agent {
-    /// The restore under way, as the core sees it.
-    pub(super) fn restoring(&mut self) -> Option<Restoring> {
+    /// The restore under way, as the core sees it. A record that cannot be read is one of the member's.
+    pub(super) fn restoring(&mut self) -> Result<Option<Restoring>, Detail> {
         let busy = self.is_busy();
-        match RestoreRecord::load(&self.paths) {
-            Ok(record) => record.map(|it| Restoring {
-                phase: it.phase.into(),
-                busy,
-            }),
-            Err(error) => {
-                self.log_once(&chain(&error));
-                None
-            }
-        }
+        let record = RestoreRecord::load(&self.paths);
+        let record = record.map_err(|error| detail(format_args!("{}", chain(&error))))?;
+        Ok(record.map(|it| Restoring {
+            phase: it.phase.into(),
+            busy,
+        }))
     }
 
     /// Why the document's last own restore failed; forgotten when a person asks for another try.

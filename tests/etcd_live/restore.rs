@@ -422,3 +422,22 @@ fn damaged_data_is_held_unless_the_document_says_otherwise() {
     );
     is_restored(&lab);
 }
+
+#[test]
+fn a_record_of_a_restore_that_cannot_be_read_keeps_etcd_from_starting() {
+    let mut lab = with_a_snapshot("3.6");
+    lab.stop_agent();
+    lab.kill_etcd();
+    fs::write(lab.lib("restore.json"), "{").unwrap();
+    let (code, words) = lab.guard();
+    assert_ne!(code, 0, "{words}");
+    assert!(words.contains("restore.json"), "{words}");
+    lab.start_agent();
+    let status = lab.wait_hold("RecordUnreadable");
+    let message = status["plan"]["message"].as_str().unwrap();
+    assert!(message.contains("restore.json"), "{message}");
+    assert_eq!(lab.etcd_pid(), None);
+    fs::remove_file(lab.lib("restore.json")).unwrap();
+    lab.wait_available();
+    assert_eq!(lab.get("b").as_deref(), Some("2"));
+}
