@@ -232,6 +232,7 @@ fn a_32_bit_build_is_refused_with_the_reason() {
 #[test]
 fn the_manual_page_names_every_command() {
     let page = fs::read_to_string(checkout().join("systemd/etcd-operator.8")).unwrap();
+    let page = page.replace("\\-", "-");
     let help = text(&run(env!("CARGO_BIN_EXE_etcd-operator"), &["--help"]));
     let commands = help.split_once("Commands:\n").unwrap().1;
     let commands = commands.split_once("\n\n").unwrap().0;
