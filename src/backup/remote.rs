@@ -112,6 +112,7 @@ impl RemoteStore {
             ca_file: it.ca_file.as_ref().map(|it| PathBuf::from(it.as_str())),
             bandwidth: it.bandwidth,
         };
+        state::create_private_dir(&paths.backup())?;
         let file = it.credentials.as_ref().map(|it| Path::new(it.as_str()));
         let spool = record_path(paths, "upload", destination).with_extension("age");
         Ok(RemoteStore {
