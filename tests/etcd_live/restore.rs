@@ -294,7 +294,10 @@ fn a_file_of_etcdctl_is_taken_after_a_check_and_a_yes() {
     let words = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{words}");
     // By the walk or the checksum, and not by etcdutl in the middle of a restore.
-    assert!(words.contains("level 3") || words.contains("checksum"), "{words}");
+    assert!(
+        words.contains("level 3") || words.contains("checksum"),
+        "{words}"
+    );
     assert_eq!(lab.etcd_pid(), pid, "etcd was not stopped");
 }
 
