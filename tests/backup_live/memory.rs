@@ -10,6 +10,18 @@ const ALIKE: u64 = 3 * MIB;
 /// Above the same command with nothing to do.
 const ABOVE_IDLE: u64 = 16 * MIB;
 
+/// Of a command that changes nothing, again where it ended before the first look.
+fn peak_of_look(stage: &Stage, arguments: &[&str]) -> u64 {
+    for _ in 0..20 {
+        let needed = Watched::start(stage, arguments).end();
+        assert_eq!(needed.output.status.code(), Some(0), "{arguments:?}");
+        if needed.peak > MIB {
+            return needed.peak;
+        }
+    }
+    peak(stage, arguments)
+}
+
 fn peak(stage: &Stage, arguments: &[&str]) -> u64 {
     let needed = Watched::start(stage, arguments).end();
     let words = String::from_utf8_lossy(&needed.output.stderr).into_owned();
@@ -37,10 +49,10 @@ fn memory_is_the_same_for_10_and_for_100_mib_and_hardly_more_than_for_none() {
         (peak, size, stage.store().snapshot(&newest.name))
     };
     let verify =
-        |path: &std::path::Path| peak(&stage, &["verify-snapshot", path.to_str().unwrap()]);
+        |path: &std::path::Path| peak_of_look(&stage, &["verify-snapshot", path.to_str().unwrap()]);
     stage.etcdctl(&["put", "key", "1"]);
     let (_, _, tiny) = create();
-    let idle_create = peak(&stage, &["backup", "create"]);
+    let idle_create = peak_of_look(&stage, &["backup", "create"]);
     let idle_verify = verify(&tiny);
     let mut seen = Vec::new();
     // Many pages, and long ones.
