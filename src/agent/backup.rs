@@ -210,7 +210,7 @@ impl Agent {
                 Vec::new()
             }
         };
-        let ours: Vec<&Entry> = entries.iter().filter(|it| is_of(it, &clusters)).collect();
+        let ours: Vec<&Entry> = entries.iter().filter(|it| it.is_of(&clusters)).collect();
         let newest = ours.first().and_then(|it| it.manifest.as_ref().ok());
         let verified = ours.iter().find(|it| it.level() >= VERIFIED).copied();
         let queue = copy::queue(&self.paths, spec, &entries, &clusters);
@@ -354,11 +354,6 @@ fn seen(entry: &Entry) -> SnapshotSeen {
         level: entry.level(),
         bytes: entry.size.unwrap_or(0),
     }
-}
-
-fn is_of(entry: &Entry, clusters: &[String]) -> bool {
-    let manifest = entry.manifest.as_ref();
-    manifest.is_ok_and(|it| clusters.contains(&it.cluster_id))
 }
 
 /// Seconds until the document asks for the next snapshot (rule F7: an interval needs no clock).

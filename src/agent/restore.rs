@@ -280,9 +280,6 @@ impl Agent {
 fn newest_revision(spec: &ClusterSpec, former: Option<&IdentityFile>) -> Option<i64> {
     let clusters = former?.clusters();
     let entries = backup_place::primary(spec)?.list().ok()?;
-    let ours = entries.iter().filter(|it| {
-        let manifest = it.manifest.as_ref();
-        manifest.is_ok_and(|it| clusters.contains(&it.cluster_id))
-    });
+    let ours = entries.iter().filter(|it| it.is_of(&clusters));
     ours.map(|it| it.name.revision).max()
 }

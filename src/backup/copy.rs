@@ -93,7 +93,7 @@ fn worth_copying<'a>(
 ) -> impl Iterator<Item = (&'a Entry, &'a Manifest)> {
     entries.iter().filter_map(|it| {
         let manifest = it.manifest.as_ref().ok()?;
-        let ours = clusters.contains(&manifest.cluster_id) && it.level() >= VERIFIED;
+        let ours = it.is_of(clusters) && it.level() >= VERIFIED;
         ours.then_some((it, manifest))
     })
 }
@@ -197,13 +197,8 @@ fn to_local(
         remember(paths, destination, entries, &mut arrived)?;
         tracing::info!(name = manifest.name, to = %store.path().display(), "snapshot copied and verified");
     }
-    let there = store.list()?;
-    if prune::frozen(&there, clusters, now, false).is_none() {
-        let fates = prune::fates(destination.keep, &there, clusters);
-        for (entry, _) in there.iter().zip(fates).filter(|(_, it)| it.removes()) {
-            store.remove(&entry.name)?;
-        }
-    }
+    // A clock that keeps the first destination from removing does so here, and was told there.
+    prune::run(&store, destination.keep, clusters, now)?.ok();
     Ok(())
 }
 

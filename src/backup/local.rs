@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
 
-use super::manifest::{Manifest, ManifestError};
+use super::manifest::{Manifest, ManifestError, Verified};
 use super::name::SnapshotName;
+use crate::cluster::Timestamp;
 use crate::disk;
 use crate::state::{self, StateError};
 
@@ -195,9 +196,23 @@ impl LocalStore {
         Ok(state::sync_dir(&self.dir)?)
     }
 
-    /// Writes a manifest anew, after a further verification.
-    pub fn update(&self, name: &SnapshotName, it: &Manifest) -> Result<(), LocalError> {
-        Ok(state::write_file(&self.manifest_path(name), &it.encode())?)
+    /// Writes down to which level a further verification came; `now`: the time, if it is trusted.
+    pub fn record_level(
+        &self,
+        name: &SnapshotName,
+        manifest: &Manifest,
+        level: u8,
+        now: Option<Timestamp>,
+    ) -> Result<(), LocalError> {
+        let at = now.map(crate::api::status::rfc3339);
+        let manifest = Manifest {
+            verified: Verified { level, at },
+            ..manifest.clone()
+        };
+        Ok(state::write_file(
+            &self.manifest_path(name),
+            &manifest.encode(),
+        )?)
     }
 
     /// Removes a snapshot. Its file first becomes half a snapshot, which the next one replaces: a
@@ -298,6 +313,12 @@ fn rename(from: &Path, to: &Path) -> Result<(), LocalError> {
 }
 
 impl Entry {
+    /// It was taken from one of these clusters, by its manifest (rule A1).
+    pub fn is_of(&self, clusters: &[String]) -> bool {
+        let manifest = self.manifest.as_ref();
+        manifest.is_ok_and(|it| clusters.contains(&it.cluster_id))
+    }
+
     /// Newer ones are larger: by revision, and at the same revision by time. Revisions only grow
     /// within a cluster, clocks do not (rule G5).
     pub fn order(&self) -> (i64, Option<i64>) {

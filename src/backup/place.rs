@@ -64,10 +64,7 @@ pub fn prepare(paths: &Paths, store: &LocalStore) -> Result<(), LocalError> {
 pub fn newest_verified<'a>(entries: &'a [Entry], clusters: &[String]) -> Option<&'a Entry> {
     let proven = entries.iter().filter(|it| {
         it.level() >= crate::retention::VERIFIED
-            && it
-                .manifest
-                .as_ref()
-                .is_ok_and(|it| clusters.is_empty() || clusters.contains(&it.cluster_id))
+            && (it.is_of(clusters) || clusters.is_empty() && it.manifest.is_ok())
     });
     if !clusters.is_empty() {
         return proven.max_by_key(|it| it.order());

@@ -1,6 +1,7 @@
 //! Retention of one place: the listing goes through the core's fold.
 
-use super::local::Entry;
+use super::local::{Entry, LocalError, LocalStore};
+use super::name::SnapshotName;
 use crate::clock;
 use crate::cluster::Timestamp;
 use crate::observed::Clock;
@@ -20,7 +21,7 @@ pub fn fates(keep: Keep, entries: &[Entry], clusters: &[String]) -> Vec<Fate> {
 fn kept(entry: &Entry, clusters: &[String]) -> Kept {
     let manifest = entry.manifest.as_ref().ok();
     Kept {
-        ours: manifest.is_some_and(|it| clusters.contains(&it.cluster_id)),
+        ours: entry.is_of(clusters),
         on_demand: manifest.is_some_and(|it| it.class == super::manifest::Class::OnDemand),
         level: entry.level(),
         created: manifest.and_then(super::manifest::Manifest::created),
@@ -56,6 +57,31 @@ pub fn frozen(
         since,
         last_save_failed,
     )
+}
+
+/// Removes what is no longer kept in a place, unless retention is frozen. The caller holds the lock on
+/// its snapshots. `now`: the time, if it is trusted. What was removed.
+pub fn run(
+    store: &LocalStore,
+    keep: Keep,
+    clusters: &[String],
+    now: Option<Timestamp>,
+) -> Result<Result<Vec<SnapshotName>, Frozen>, LocalError> {
+    let entries = store.list()?;
+    if let Some(why) = frozen(&entries, clusters, now, false) {
+        return Ok(Err(why));
+    }
+    let fates = fates(keep, &entries, clusters);
+    let mut removed = Vec::new();
+    for (entry, _) in entries
+        .into_iter()
+        .zip(fates)
+        .filter(|(_, it)| it.removes())
+    {
+        store.remove(&entry.name)?;
+        removed.push(entry.name);
+    }
+    Ok(Ok(removed))
 }
 
 /// For people.

@@ -63,16 +63,7 @@ pub async fn resolve(
         }
         _ => find(spec, &record.source, &clusters)?,
     };
-    let newest = found.version.and_then(|it| it.parse::<Version>().ok());
-    let target: Option<Version> = identity.version.parse().ok();
-    if let (Some(newest), Some(target)) = (newest, target)
-        && (newest.major, newest.minor) > (target.major, target.minor)
-    {
-        return Err(RestoreError::NewerMinor {
-            snapshot: newest.to_string(),
-            target: target.to_string(),
-        });
-    }
+    found.check_version(identity.version.parse().ok())?;
     record.source = found.file;
     Ok(())
 }
@@ -87,6 +78,23 @@ pub struct Found {
     pub cluster: Option<String>,
     /// When it was taken, where a manifest says it.
     pub created: Option<String>,
+}
+
+impl Found {
+    /// An older line of etcd cannot read it. What is not known on either side refuses nothing.
+    pub fn check_version(&self, target: Option<Version>) -> Result<(), RestoreError> {
+        let snapshot = self.version.as_deref().and_then(|it| it.parse().ok());
+        let (Some(snapshot), Some(target)): (Option<Version>, _) = (snapshot, target) else {
+            return Ok(());
+        };
+        if (snapshot.major, snapshot.minor) > (target.major, target.minor) {
+            return Err(RestoreError::NewerMinor {
+                snapshot: snapshot.to_string(),
+                target: target.to_string(),
+            });
+        }
+        Ok(())
+    }
 }
 
 /// Finds and proves a snapshot: by name or `latest` in the first destination, or a file.

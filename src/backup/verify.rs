@@ -96,13 +96,14 @@ pub fn verify(
     level: u8,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), VerifyError> {
-    let file = open(path)?;
-    check_size(path, &file, manifest)?;
-    if level >= 2 {
-        check_hash(path, &file, manifest, progress)?;
-    }
-    if level >= 3 {
-        let summary = structure(path, file, manifest, progress)?;
+    if level < 3 {
+        let file = open(path)?;
+        check_size(path, &file, manifest)?;
+        if level == 2 {
+            check_hash(path, &file, manifest, progress)?;
+        }
+    } else {
+        let summary = prove_new(path, manifest, progress)?;
         let differs = |what, found: String, expected: String| {
             (found != expected)
                 .then_some(VerifyError::Differs {

@@ -13,9 +13,11 @@ use crate::backup::local::{Entry, LocalStore};
 use crate::backup::manifest::{Class, Manifest};
 use crate::backup::name::{SnapshotName, When};
 use crate::backup::place::{self, BackupLock, Work};
+use crate::backup::source::LATEST;
 use crate::backup::{copy, prune, remote};
 use crate::member::place as member_place;
 use crate::member::records;
+use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
 use crate::tls::Certificates;
 
@@ -335,7 +337,7 @@ fn clusters(context: &Context, spec: &ClusterSpec) -> Result<Vec<String>, Failur
 pub(super) fn find(store: &LocalStore, name: &str) -> Result<Entry, Failure> {
     let entries = store.list()?;
     let found = match name {
-        "latest" => entries.into_iter().find(|it| it.level() >= 3),
+        LATEST => entries.into_iter().find(|it| it.level() >= VERIFIED),
         name => entries.into_iter().find(|it| it.name.to_string() == name),
     };
     found.ok_or_else(|| {

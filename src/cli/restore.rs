@@ -26,7 +26,6 @@ use crate::member::place;
 use crate::member::records::{self, IdentityFile, SeenFile, revisions_lost};
 use crate::spec::ClusterSpec;
 use crate::tls::Certificates;
-use crate::version::Version;
 
 /// What a restore would do.
 #[derive(Serialize)]
@@ -131,21 +130,8 @@ fn check(spec: &ClusterSpec, found: &Found, former: Option<&IdentityFile>) -> Re
         );
         return Err(Failure::new(FAILED, text));
     }
-    let parse = |text: &str| text.parse::<Version>().ok();
-    let target = former.and_then(|it| parse(&it.version)).or(spec.version);
-    let snapshot = found.version.as_deref().and_then(parse);
-    match (snapshot, target) {
-        (Some(snapshot), Some(target))
-            if (snapshot.major, snapshot.minor) > (target.major, target.minor) =>
-        {
-            let newer = restore::RestoreError::NewerMinor {
-                snapshot: snapshot.to_string(),
-                target: target.to_string(),
-            };
-            Err(newer.into())
-        }
-        _ => Ok(()),
-    }
+    let born = former.and_then(|it| it.version.parse().ok());
+    Ok(found.check_version(born.or(spec.version))?)
 }
 
 /// What etcd says, if it answers.

@@ -9,7 +9,7 @@ use super::print::{self, Output};
 use super::progress::Display;
 use super::{Context, DONE, FAILED, Outcome, runtime};
 use crate::backup::local::{Entry, LocalStore};
-use crate::backup::manifest::{Manifest, Verified};
+use crate::backup::manifest::Manifest;
 use crate::backup::place::Work;
 use crate::backup::{trial, verify as levels};
 use crate::member::place as member_place;
@@ -83,13 +83,8 @@ fn check(
     let found = if problem.is_some() { 0 } else { level };
     let known = manifest.verified.level;
     if found == 0 && known != 0 || found >= known {
-        let at = trusted_now(context).map(crate::api::status::rfc3339);
-        let verified = Verified { level: found, at };
-        let updated = Manifest {
-            verified,
-            ..manifest.clone()
-        };
-        if let Err(error) = store.update(&entry.name, &updated) {
+        let now = trusted_now(context);
+        if let Err(error) = store.record_level(&entry.name, manifest, found, now) {
             let error = anyhow::Error::from(error);
             eprintln!("etcd-operator: warning: what was found is not written down: {error:#}");
         }

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use super::super::chain;
 use super::BUSY;
-use super::is_of;
 use crate::backup::create::{self, Created};
 use crate::backup::local::LocalStore;
-use crate::backup::manifest::{Class, Manifest, Verified};
+use crate::backup::manifest::Class;
 use crate::backup::{place, prune, trial, verify};
 use crate::cluster::{Timestamp, detail};
 use crate::member::records::IdentityFile;
@@ -86,15 +85,14 @@ impl SnapshotJob {
             ),
             Created::Unchanged(_) => return Ok(()),
         }
-        let entries = self.store.list().map_err(|it| unusable(&it))?;
-        if let Some(why) = prune::frozen(&entries, &self.clusters, self.now, false) {
-            tracing::info!("no snapshot is removed: {}", prune::words(why));
-            return Ok(());
-        }
-        let fates = prune::fates(self.keep, &entries, &self.clusters);
-        for (entry, _) in entries.iter().zip(fates).filter(|(_, it)| it.removes()) {
-            self.store.remove(&entry.name).map_err(|it| unusable(&it))?;
-            tracing::info!(name = %entry.name, "snapshot removed by retention");
+        let pruned = prune::run(&self.store, self.keep, &self.clusters, self.now);
+        match pruned.map_err(|it| unusable(&it))? {
+            Ok(removed) => {
+                for name in removed {
+                    tracing::info!(%name, "snapshot removed by retention");
+                }
+            }
+            Err(why) => tracing::info!("no snapshot is removed: {}", prune::words(why)),
         }
         Ok(())
     }
@@ -133,13 +131,8 @@ pub(super) fn trial(
     ));
     tried.map_err(|error| failure("TrialRestoreFailed", &error))?;
     tracing::info!(name = %entry.name, "a trial restore of the snapshot was served");
-    let at = now.map(crate::api::status::rfc3339);
-    let manifest = Manifest {
-        verified: Verified { level: 4, at },
-        ..manifest.clone()
-    };
     store
-        .update(&entry.name, &manifest)
+        .record_level(&entry.name, manifest, 4, now)
         .map_err(|it| unusable(&it))
 }
 
@@ -153,7 +146,7 @@ pub(super) fn check(
         .list()
         .map_err(|error| failure("DestinationUnusable", &error))?;
     let mut damaged: Option<(PathBuf, String)> = None;
-    for entry in entries.iter().filter(|it| is_of(it, clusters)) {
+    for entry in entries.iter().filter(|it| it.is_of(clusters)) {
         let Ok(manifest) = &entry.manifest else {
             continue;
         };
@@ -163,14 +156,8 @@ pub(super) fn check(
             Ok(()) => manifest.verified.level.max(VERIFIED),
             Err(_) => 0,
         };
-        let at = now.map(crate::api::status::rfc3339);
-        let verified = Verified { level, at };
-        let manifest = Manifest {
-            verified,
-            ..manifest.clone()
-        };
         store
-            .update(&entry.name, &manifest)
+            .record_level(&entry.name, manifest, level, now)
             .map_err(|error| failure("DestinationUnusable", &error))?;
         if let Err(error) = result {
             damaged.get_or_insert_with(|| (path, chain(&error)));
