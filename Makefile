@@ -64,7 +64,9 @@ test: check dist check-dist etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carrie
 	@tests/tools/s3s-fs.sh $(TOOLS)/s3s-fs
 	@tests/tools/garage.sh $(TOOLS)/garage
 	@tests/tools/promtool.sh "$(CURDIR)/$(TOOLS)/promtool"
-	@tests/tools/kube-apiserver.sh $(TOOLS)/kubernetes kube-apiserver kubectl
+	@tests/tools/apt.sh containerd runc containernetworking-plugins iptables nftables iproute2 busybox-static gcc libc6-dev
+	@tests/tools/kubernetes.sh $(TOOLS)/kubernetes kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet \
+		kube-proxy coredns kine local-path-provisioner
 	@tests/tools/etcd.sh --arch arm64 $(TOOLS)/etcd-arm64 3.6
 	@tests/tools/qemu.sh $(TOOLS)/qemu user
 	@for line in 3.5 3.6 3.7; do \
@@ -76,6 +78,7 @@ test: check dist check-dist etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carrie
 	done; \
 	PATH="$(CURDIR)/$(TOOLS)/promtool/bin:$$PATH" cargo test --test etcd_live --test s3_live --test backup_live --test aarch64
 	cargo test --test systemd_live
+	cargo test --test kube_live
 
 test-vm: dist ## The arm64 package in a whole machine whose power is cut: 3 min once built
 	@tests/tools/etcd.sh --arch arm64 $(TOOLS)/etcd-arm64 3.6

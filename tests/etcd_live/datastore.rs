@@ -27,7 +27,7 @@ fn kubernetes() -> Option<PathBuf> {
     if all.iter().all(|it| dir.join(it).exists()) {
         return Some(dir);
     }
-    skip("a Kubernetes API server is built with Go, by tests/tools/kube-apiserver.sh");
+    skip("a Kubernetes API server is built with Go, by tests/tools/kubernetes.sh");
     None
 }
 

@@ -1,0 +1,95 @@
+//! Container images as tars, made without an engine and imported without a registry.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::lab::{root, tools};
+
+/// One image.
+#[derive(Clone, Debug)]
+pub struct Image {
+    pub tar: PathBuf,
+    /// What a pod names.
+    pub reference: String,
+}
+
+/// What there is. Nodes have busybox without asking.
+#[derive(Debug)]
+pub struct Images {
+    /// The operator's: `ETCD_OPERATOR_IMAGE`, else what `make dist` made.
+    pub operator: Option<Image>,
+    /// By line: etcd, etcdctl and etcdutl in /usr/local/bin and nothing else, under upstream's name.
+    pub etcd: BTreeMap<&'static str, Image>,
+    /// A client's shell.
+    pub busybox: Option<Image>,
+}
+
+/// Where `images.sh` puts them.
+pub fn dir() -> PathBuf {
+    root().join("target/tools/kubernetes-images")
+}
+
+/// Makes what is missing or outdated.
+pub fn images() -> Images {
+    let made = Command::new(root().join("tests/tools/kube/images.sh"))
+        .args([dir(), tools()])
+        .output()
+        .unwrap();
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    let one = |name: &str| {
+        let tar = dir().join(format!("{name}.tar"));
+        tar.exists().then(|| image(&tar))
+    };
+    let etcd = ["3.5", "3.6", "3.7"]
+        .into_iter()
+        .filter_map(|line| Some((line, one(&format!("etcd-{line}"))?)));
+    Images {
+        operator: operator(),
+        etcd: etcd.collect(),
+        busybox: one("busybox"),
+    }
+}
+
+fn operator() -> Option<Image> {
+    if let Some(named) = std::env::var_os("ETCD_OPERATOR_IMAGE") {
+        let tar = PathBuf::from(named);
+        assert!(
+            tar.exists(),
+            "ETCD_OPERATOR_IMAGE names no file: {}",
+            tar.display()
+        );
+        return Some(image(&tar));
+    }
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    let tar = root().join(format!(
+        "target/dist/etcd-operator-{version}-image-{arch}.tar"
+    ));
+    tar.exists().then(|| image(&tar))
+}
+
+/// An image's name is in it.
+fn image(tar: &Path) -> Image {
+    let manifest = Command::new("tar")
+        .arg("-xOf")
+        .args([tar, Path::new("manifest.json")])
+        .output()
+        .unwrap()
+        .stdout;
+    let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+    Image {
+        tar: tar.to_owned(),
+        reference: manifest[0]["RepoTags"][0].as_str().unwrap().to_owned(),
+    }
+}

@@ -1,0 +1,303 @@
+//! A real Kubernetes for a test, by `tests/tools/kube/`: nodes, or an API server alone.
+//!
+//! A lab ends with its value. If the test is killed, its keeper sees that and ends the lab; if that is
+//! killed too, the next lab in its slot clears it away.
+
+use std::fs;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cluster::output;
+pub use crate::cluster::{Access, Cluster, Mark, Output, Request};
+pub use crate::images::{Image, Images, images};
+
+/// For what takes seconds on a quiet machine.
+pub const SOON: Duration = Duration::from_secs(120);
+
+/// What every lab needs.
+const COMMANDS: &[&str] = &["kube-apiserver", "kubectl", "kube-controller-manager"];
+/// What nodes need besides.
+const NODE_COMMANDS: &[&str] = &[
+    "kube-scheduler",
+    "kubelet",
+    "kube-proxy",
+    "coredns",
+    "kine",
+    "local-path-provisioner",
+];
+/// Debian's part of it, by a file of each package.
+const PACKAGES: &[(&str, &str)] = &[
+    ("containerd", "/usr/bin/containerd"),
+    ("runc", "/usr/sbin/runc"),
+    ("containernetworking-plugins", "/usr/lib/cni/bridge"),
+    ("iptables", "/usr/sbin/iptables"),
+    ("nftables", "/usr/sbin/nft"),
+    ("iproute2", "/usr/bin/ip"),
+];
+
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where `make` puts what tests need.
+pub fn tools() -> PathBuf {
+    root().join("target/tools")
+}
+
+/// CI skips nothing.
+fn skip(why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "CI skips nothing: {why}");
+    println!("skipped: {why}");
+}
+
+/// Whether all is there; says what is skipped for want of what.
+fn can(nodes: bool) -> bool {
+    let commands = COMMANDS
+        .iter()
+        .chain(NODE_COMMANDS.iter().filter(|_| nodes));
+    let missing: Vec<&str> = commands
+        .copied()
+        .filter(|it| !tools().join("kubernetes").join(it).exists())
+        .collect();
+    if !missing.is_empty() {
+        skip(&format!(
+            "tests/tools/kubernetes.sh builds {} with Go",
+            missing.join(" ")
+        ));
+        return false;
+    }
+    if !tools().join("etcd/3.6/etcd").exists() {
+        skip("an API server lives on etcd: make etcd-3.6");
+        return false;
+    }
+    if !nodes {
+        return true;
+    }
+    if !is_root() {
+        skip("a node's namespaces and cgroups need root");
+        return false;
+    }
+    if !Path::new("/sys/fs/cgroup/pids").is_dir() {
+        skip("the lab's nodes need cgroup v1, alone or beside v2");
+        return false;
+    }
+    for (package, file) in PACKAGES {
+        if !Path::new(file).exists() {
+            skip(&format!("a node needs Debian's package {package}"));
+            return false;
+        }
+    }
+    images();
+    for name in ["pause", "busybox", "local-path"] {
+        if !crate::images::dir().join(format!("{name}.tar")).exists() {
+            skip(&format!("the image {name} could not be made"));
+            return false;
+        }
+    }
+    true
+}
+
+fn is_root() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|it| it.starts_with("Uid:")).unwrap();
+    line.split_whitespace().nth(2) == Some("0")
+}
+
+/// What nodes to have.
+#[derive(Clone, Debug)]
+pub struct Options<'a> {
+    pub nodes: u32,
+    /// Imported on every node.
+    pub images: &'a [&'a Image],
+    /// A node that is cut off is NotReady after 16 s instead of 50 s. Its status is written every 4 s,
+    /// so not where writes are counted.
+    pub is_fast: bool,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Options {
+            nodes: 1,
+            images: &[],
+            is_fast: false,
+        }
+    }
+}
+
+/// Real nodes, `edge1` and so on, with the control plane on the first.
+pub struct Node(Cluster);
+
+impl Deref for Node {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.0
+    }
+}
+
+impl Node {
+    /// Nodes that are Ready, with storage; none where they are not to be had.
+    pub fn up(options: &Options<'_>) -> Option<Node> {
+        if !can(true) {
+            return None;
+        }
+        let tars: Vec<&Path> = options.images.iter().map(|it| it.tar.as_path()).collect();
+        let environment = [
+            ("NODES", options.nodes.to_string()),
+            ("FAST", u8::from(options.is_fast).to_string()),
+        ];
+        Some(Node(Cluster::up(&environment, &tars)))
+    }
+
+    pub fn exec(&self, namespace: &str, pod: &str, container: &str, command: &[&str]) -> Output {
+        let mut arguments = vec!["exec", "-n", namespace, pod, "-c", container, "--"];
+        arguments.extend(command);
+        self.kubectl(&arguments)
+    }
+
+    #[track_caller]
+    pub fn logs(&self, namespace: &str, pod: &str, container: &str) -> String {
+        self.kubectl(&["logs", "-n", namespace, pod, "-c", container])
+            .good()
+    }
+
+    /// Waits until a pod is Ready; the pod.
+    #[track_caller]
+    pub fn ready(&self, namespace: &str, pod: &str) -> Value {
+        self.eventually(&format!("pod {pod} to be ready"), SOON, || {
+            let pod = self.try_json(&["get", "pod", "-n", namespace, pod])?;
+            is_true(&pod, "Ready").then_some(pod)
+        })
+    }
+
+    /// This host's program, on the first node's network: it reaches pods and services.
+    pub fn run_in_node(&self, command: &[&str]) -> Output {
+        let space = format!("--net=/run/netns/{}-1", self.settings["NAME"]);
+        output(Command::new("nsenter").arg(space).args(command))
+    }
+
+    /// A path of a node's disk (`/var/lib/...`, `/var/log/...`), as this host sees it.
+    pub fn disk(&self, node: u32, path: &str) -> PathBuf {
+        let disk = self.dir.join(format!("n{node}"));
+        for (place, folder) in [("/var/lib/", "var-lib"), ("/var/log/", "var-log")] {
+            if let Some(rest) = path.strip_prefix(place) {
+                return disk.join(folder).join(rest);
+            }
+        }
+        panic!("no disk of the node's own is at {path}");
+    }
+
+    pub fn kubelet_restart(&self) {
+        self.happen(&["kubelet-restart", "1"]);
+    }
+
+    pub fn kubelet_stop(&self, node: u32) {
+        self.happen(&["kubelet-stop", &node.to_string()]);
+    }
+
+    pub fn kubelet_start(&self, node: u32) {
+        self.happen(&["kubelet-start", &node.to_string()]);
+    }
+
+    /// The first node's power goes and returns; back when it is Ready after that.
+    #[track_caller]
+    pub fn reboot(&self) {
+        self.reboot_of(1);
+    }
+
+    #[track_caller]
+    pub fn reboot_of(&self, node: u32) {
+        let boot = self.happen(&["reboot", &node.to_string()]);
+        let name = format!("edge{node}");
+        self.eventually("the node after its reboot", SOON, || {
+            let seen = self.try_json(&["get", "node", &name, "--request-timeout=5s"])?;
+            let is_new = seen["status"]["nodeInfo"]["bootID"] == boot.trim();
+            (is_new && is_true(&seen, "Ready")).then_some(())
+        });
+    }
+
+    /// A condition of a node, such as `Ready`.
+    pub fn node_is(&self, node: u32, condition: &str, status: &str) -> bool {
+        let seen = self.try_json(&["get", "node", &format!("edge{node}")]);
+        seen.is_some_and(|it| status_of(&it, condition) == status)
+    }
+
+    /// Imports an image on every node.
+    pub fn import(&self, image: &Image) {
+        for node in 1..=self.nodes() {
+            self.happen(&["import", &node.to_string(), image.tar.to_str().unwrap()]);
+        }
+    }
+
+    pub fn remove_image(&self, image: &Image) {
+        for node in 1..=self.nodes() {
+            self.happen(&["remove-image", &node.to_string(), &image.reference]);
+        }
+    }
+
+    /// The wire to a node other than the first.
+    pub fn cut(&self, node: u32) {
+        assert!(node > 1, "the API server is on the first: stop its kubelet");
+        self.happen(&["cut", &node.to_string()]);
+    }
+
+    pub fn heal(&self, node: u32) {
+        self.happen(&["heal", &node.to_string()]);
+    }
+
+    /// Kubelet is told that its disk is full, and acts on it; or no more.
+    pub fn disk_pressure(&self, node: u32, is_on: bool) {
+        let switch = if is_on { "on" } else { "off" };
+        self.happen(&["pressure", &node.to_string(), switch]);
+    }
+
+    fn nodes(&self) -> u32 {
+        self.settings["NODES"].parse().unwrap()
+    }
+}
+
+/// What an object's condition says.
+pub fn status_of(object: &Value, condition: &str) -> String {
+    let conditions = object["status"]["conditions"].as_array();
+    let found = conditions.and_then(|all| all.iter().find(|it| it["type"] == condition));
+    found.map_or_else(String::new, |it| it["status"].as_str().unwrap().to_owned())
+}
+
+pub fn is_true(object: &Value, condition: &str) -> bool {
+    status_of(object, condition) == "True"
+}
+
+/// What the API server alone is to have.
+#[derive(Clone, Debug, Default)]
+pub struct ApiOptions {
+    /// The controllers: owners, namespaces that end, service accounts, StatefulSets.
+    pub controllers: bool,
+}
+
+/// An API server with authorization on, on etcd, on loopback. Pods stay Pending.
+pub struct Api(Cluster);
+
+impl Deref for Api {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.0
+    }
+}
+
+impl Api {
+    pub fn up(options: &ApiOptions) -> Option<Api> {
+        if !can(false) {
+            return None;
+        }
+        let environment = [
+            ("NODES", "0".to_owned()),
+            ("CONTROLLERS", u8::from(options.controllers).to_string()),
+        ];
+        Some(Api(Cluster::up(&environment, &[])))
+    }
+}

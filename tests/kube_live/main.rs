@@ -1,0 +1,22 @@
+//! Promises on a real Kubernetes, shaped like k3s: nodes with kubelet and containerd, and an API server
+//! alone.
+//!
+//! `make test` brings everything that is needed.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests start programs and write files"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failed step fails the test"
+)]
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+#![allow(dead_code, reason = "the lab has tools for tests to come")]
+#![allow(unreachable_pub, reason = "one binary, several files")]
+
+mod cluster;
+mod images;
+mod lab;
+mod smoke;

@@ -1,0 +1,379 @@
+# common.sh: sourced by up.sh, down.sh and node.sh. What a lab is: a directory with everything it
+# writes, a NAME for its namespaces and cgroups, a NET for its nodes. All three come from a slot: the
+# first number that no other lab holds. A lab that was left behind is cleared by the next in its slot.
+#
+#   DIR/settings     what up.sh was told         DIR/run/X.pid, X.cmd   each process, and how to start it again
+#   DIR/log/X.log    what it said                DIR/nN                 the disk of node N
+#   DIR/pki          keys, certificates, kubeconfigs
+
+# Where k3s keeps them. All below /run goes with a reboot, the rest stays.
+CONTAINERD=/run/k3s/containerd/containerd.sock
+HIERARCHIES=(cpu cpuacct cpuset memory devices freezer blkio pids systemd)
+CGROUPS=/sys/fs/cgroup
+
+say() {
+    echo "$(($(date +%s%N) / 1000000 - begun)) ms: $*" >&2
+}
+
+# Waits for a command to succeed; it says why not when time is up.
+wait_for() {
+    local what=$1 end=$((SECONDS + ${WITHIN:-120}))
+    shift
+    until "$@" > "$DIR/log/wait.log" 2>&1; do
+        if [ $SECONDS -ge $end ]; then
+            echo "waited in vain for $what: $*" >&2
+            tail -n 3 "$DIR/log/wait.log" >&2
+            return 1
+        fi
+        sleep 0.1
+    done
+}
+
+# start NAME GROUP COMMAND...: a process of the lab, in its cgroup (none where GROUP is -).
+start() {
+    local name=$1
+    printf '%q ' "${@:2}" > "$DIR/run/$name.cmd"
+    launch "$name"
+}
+
+# The same again. Nothing of the lab holds its lock: a lab that lost its keeper gives up its slot.
+launch() {
+    local name=$1 command
+    eval "command=($(cat "$DIR/run/$name.cmd"))"
+    setsid bash -c '[ "$1" = - ] || echo $$ > "$1/cgroup.procs"; echo $$ > "$2"; shift 2; exec "$@"' start \
+        "${command[0]}" "$DIR/run/$name.pid.part" "${command[@]:1}" >> "$DIR/log/$name.log" 2>&1 < /dev/null 9>&- &
+    disown
+    until [ -s "$DIR/run/$name.pid.part" ]; do sleep 0.01; done
+    mv "$DIR/run/$name.pid.part" "$DIR/run/$name.pid"
+}
+
+# Whether a process of the lab runs: its command line names the lab's directory.
+runs() {
+    local pid
+    pid=$(cat "$DIR/run/$1.pid" 2> /dev/null) && grep -qsaF "$DIR/" "/proc/$pid/cmdline"
+}
+
+# Kills a process and waits for its end.
+stop() {
+    local name=$1
+    while runs "$name"; do
+        kill -KILL "$(cat "$DIR/run/$name.pid")" 2> /dev/null || true
+        sleep 0.05
+    done
+    rm -f "$DIR/run/$name.pid"
+}
+
+# Kills everything in cgroups of the lab, until nothing is left.
+kill_groups() {
+    local pids tries
+    for tries in $(seq 200); do
+        pids=$(find "$@" -name cgroup.procs -exec cat {} + 2> /dev/null) || true
+        [ -n "$pids" ] || return 0
+        # shellcheck disable=SC2086
+        kill -KILL $pids 2> /dev/null || true
+        sleep 0.05
+    done
+    echo "processes do not end: $pids" >&2
+    return 1
+}
+
+# What is in a node's mount and network namespaces. Not `ip netns exec`: that hides the cgroups.
+in_node() {
+    local number=$1
+    shift
+    nsenter --mount="/proc/$(cat "$DIR/run/holder$number.pid")/ns/mnt" --net="/run/netns/$NAME-$number" "$@"
+}
+
+kubectl() {
+    "$KUBERNETES/kubectl" --kubeconfig "$DIR/pki/admin.kubeconfig" --request-timeout=5s "$@"
+}
+
+# ---- Keys
+
+key() {
+    openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out "$1.key" 2> /dev/null
+}
+
+# certificate NAME SUBJECT [NAMES]
+certificate() {
+    key "$1"
+    openssl req -new -key "$1.key" -subj "$2" | openssl x509 -req -CA ca.crt -CAkey ca.key -days 30 -out "$1.crt" \
+        -set_serial "0x$(openssl rand -hex 8)" \
+        -extfile <(echo "extendedKeyUsage=serverAuth,clientAuth"; [ -z "${3:-}" ] || echo "subjectAltName=$3") 2> /dev/null
+}
+
+kubeconfig() {
+    cat > "$1.kubeconfig" << END
+apiVersion: v1
+kind: Config
+clusters: [{name: lab, cluster: {server: "$SERVER", certificate-authority-data: $(base64 -w0 ca.crt)}}]
+users: [{name: user, user: {client-certificate-data: $(base64 -w0 "$1.crt"), client-key-data: $(base64 -w0 "$1.key")}}]
+contexts: [{name: lab, context: {cluster: lab, user: user}}]
+current-context: lab
+END
+}
+
+make_keys() {
+    local host=${SERVER#https://} number user
+    mkdir -p "$DIR/pki"
+    (
+        cd "$DIR/pki"
+        key ca
+        openssl req -x509 -new -key ca.key -subj /CN=lab-ca -days 30 -out ca.crt
+        certificate apiserver /CN=kube-apiserver "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,\
+DNS:kubernetes.default.svc.cluster.local,DNS:localhost,IP:127.0.0.1,IP:10.43.0.1,IP:${host%:*}"
+        certificate apiserver-kubelet /O=system:masters/CN=kube-apiserver-kubelet-client
+        certificate admin /O=system:masters/CN=admin
+        certificate controllers /CN=system:kube-controller-manager
+        key accounts
+        openssl pkey -in accounts.key -pubout -out accounts.pub
+        for user in admin controllers; do kubeconfig $user; done
+        [ "$NODES" -gt 0 ] || exit 0
+        certificate scheduler /CN=system:kube-scheduler
+        certificate proxy /CN=system:kube-proxy
+        for user in scheduler proxy; do kubeconfig $user; done
+        for number in $(seq "$NODES"); do
+            certificate "edge$number" "/O=system:nodes/CN=system:node:edge$number" "DNS:edge$number,IP:$NET.$number"
+            kubeconfig "edge$number"
+        done
+    )
+}
+
+# ---- The control plane
+
+# start_api GROUP ADDRESS ENTER...: the API server, once DATASTORE is known, with k3s' settings, and a
+# log of who asked for what. ENTER is what each command begins with.
+start_api() {
+    local group=$1 address=$2
+    shift 2
+    cat > "$DIR/audit.yaml" << 'END'
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules: [{level: Metadata}]
+END
+    # shellcheck disable=SC2086
+    start apiserver "$group" "$@" "$KUBERNETES/kube-apiserver" --etcd-servers="$DATASTORE" --secure-port="${SERVER##*:}" \
+        --advertise-address="$address" --allow-privileged=true --anonymous-auth=false --profiling=false \
+        --api-audiences=https://kubernetes.default.svc.cluster.local,k3s \
+        --tls-cert-file="$DIR/pki/apiserver.crt" --tls-private-key-file="$DIR/pki/apiserver.key" \
+        --client-ca-file="$DIR/pki/ca.crt" --service-cluster-ip-range=10.43.0.0/16 \
+        --service-account-issuer=https://kubernetes.default.svc.cluster.local \
+        --service-account-key-file="$DIR/pki/accounts.pub" --service-account-signing-key-file="$DIR/pki/accounts.key" \
+        --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction \
+        --kubelet-preferred-address-types=InternalIP --kubelet-certificate-authority="$DIR/pki/ca.crt" \
+        --kubelet-client-certificate="$DIR/pki/apiserver-kubelet.crt" --kubelet-client-key="$DIR/pki/apiserver-kubelet.key" \
+        --audit-policy-file="$DIR/audit.yaml" --audit-log-path="$DIR/audit.log" --audit-log-maxsize=1000 \
+        ${API_ARGUMENTS:-}
+}
+
+start_controllers() {
+    local group=$1 grace=
+    shift
+    [ "$FAST" != 1 ] || grace=--node-monitor-grace-period=16s
+    # shellcheck disable=SC2086
+    start controllers "$group" "$@" "$KUBERNETES/kube-controller-manager" --kubeconfig="$DIR/pki/controllers.kubeconfig" \
+        --root-ca-file="$DIR/pki/ca.crt" --service-account-private-key-file="$DIR/pki/accounts.key" \
+        --use-service-account-credentials --leader-elect=false --secure-port="$CONTROLLERS_PORT" $grace
+}
+
+is_ready() {
+    kubectl get --raw /readyz
+}
+
+# ---- Nodes
+
+# A node's own mount namespace, shared by its containerd, kubelet and containers: its /var/lib and
+# /var/log are its disk, its /run is gone after a reboot, and what kubelet sets for a whole machine
+# is set in files instead.
+start_holder() {
+    local number=$1 disk=$DIR/n$1 setting
+    mkdir -p "$disk"/{bin,cni,var-lib,var-log} "$DIR/settings.d"
+    for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
+        kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
+        mkdir -p "$DIR/settings.d/$(dirname "${setting%=*}")"
+        echo "${setting#*=}" > "$DIR/settings.d/${setting%=*}"
+    done
+    echo nameserver 127.0.0.1 > "$disk/resolv.conf"
+    cat /proc/sys/kernel/random/uuid > "$disk/boot_id"
+    rm -f "$disk/holds"
+    cat > "$DIR/holder.sh" << 'END'
+# holder.sh DISK KUBERNETES
+set -e
+disk=$1
+mount --make-rshared /
+for command in kubelet kube-proxy; do
+    touch "$disk/bin/$command"
+    mount --bind "$(realpath "$2/$command")" "$disk/bin/$command"
+done
+cd "$disk/../settings.d"
+find . -type f | while read -r file; do mount --bind "$file" "/proc/sys/$file"; done
+mount --bind "$disk/boot_id" /proc/sys/kernel/random/boot_id
+mount --bind "$disk/resolv.conf" "$(realpath /etc/resolv.conf)"
+mount --bind "$disk/var-lib" /var/lib
+mount --bind "$disk/var-log" /var/log
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir -p /run/lock /run/netns /run/k3s/containerd /var/lib/rancher/k3s/storage
+touch "$disk/holds"
+exec -a "holder $disk" sleep infinity
+END
+    start "holder$number" "$CGROUPS/pids/$NAME/sys/n$number" unshare --mount --propagation slave bash "$DIR/holder.sh" "$disk" "$KUBERNETES"
+    wait_for "the namespace of node $number" test -e "$disk/holds"
+}
+
+make_network() {
+    local number=$1 space=$NAME-$1 other
+    ip netns add "$space"
+    ip -n "$space" link set lo up
+    if [ "$number" = 1 ]; then
+        ip -n "$space" link add lab0 type bridge
+        ip -n "$space" addr add "$NET.1/24" dev lab0
+        ip -n "$space" link set lab0 up
+        ip link add "${NAME}h" type veth peer name host netns "$space"
+        ip -n "$space" link set host master lab0 up
+        ip addr add "$NET.254/24" dev "${NAME}h"
+        ip link set "${NAME}h" up
+        ip -n "$space" route add default via "$NET.254"
+    else
+        ip -n "$NAME-1" link add "v$number" type veth peer name eth0 netns "$space"
+        ip -n "$NAME-1" link set "v$number" master lab0 up
+        ip -n "$space" addr add "$NET.$number/24" dev eth0
+        ip -n "$space" link set eth0 up
+        ip -n "$space" route add default via "$NET.1"
+    fi
+    nsenter --net="/run/netns/$space" sysctl -q -w net.ipv4.ip_forward=1
+    for other in $(seq "$NODES"); do
+        [ "$other" = "$number" ] || ip -n "$space" route add "10.42.$other.0/24" via "$NET.$other"
+    done
+}
+
+make_groups() {
+    local number=$1 hierarchy file
+    for hierarchy in "${HIERARCHIES[@]}"; do
+        [ -d "$CGROUPS/$hierarchy" ] || continue
+        mkdir -p "$CGROUPS/$hierarchy/$NAME/n$number"
+        [ "$hierarchy" = cpuset ] || continue
+        for file in cpus mems; do
+            cat "$CGROUPS/cpuset/cpuset.$file" > "$CGROUPS/cpuset/$NAME/cpuset.$file"
+            cat "$CGROUPS/cpuset/cpuset.$file" > "$CGROUPS/cpuset/$NAME/n$number/cpuset.$file"
+        done
+    done
+    mkdir -p "$CGROUPS/pids/$NAME/sys/n$number" "$CGROUPS/pids/$NAME/sys/api"
+}
+
+# write_kubelet NODE PRESSURE: free space below the disk's last percent is pressure, or any.
+write_kubelet() {
+    local number=$1 evict=
+    [ "$2" = no ] || evict=', nodefs.available: "99%"'
+    cat > "$DIR/n$number/kubelet.yaml" << END
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: unix://$CONTAINERD
+failCgroupV1: false
+cgroupDriver: cgroupfs
+cgroupRoot: /$NAME/n$number
+oomScoreAdj: 0
+failSwapOn: false
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: $DIR/pki/ca.crt}}
+authorization: {mode: Webhook}
+tlsCertFile: $DIR/pki/edge$number.crt
+tlsPrivateKeyFile: $DIR/pki/edge$number.key
+enforceNodeAllocatable: [pods]
+evictionHard: {memory.available: 100Mi$evict}
+evictionPressureTransitionPeriod: 5s
+imageGCHighThresholdPercent: 100
+$([ "$FAST" != 1 ] || echo 'nodeStatusUpdateFrequency: 4s')
+clusterDNS: [10.43.0.10]
+clusterDomain: cluster.local
+resolvConf: ""
+volumePluginDir: /var/lib/kubelet/volume-plugins
+providerID: k3s://edge$number
+END
+}
+
+write_node() {
+    local number=$1 disk=$DIR/n$1
+    cat > "$disk/cni/10-lab.conflist" << END
+{"cniVersion": "1.0.0", "name": "lab", "plugins": [
+ {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+  "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.42.$number.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+ {"type": "portmap", "capabilities": {"portMappings": true}}]}
+END
+    # Without the right to lower an OOM score the pause container could not start.
+    cat > "$disk/containerd.toml" << END
+version = 2
+root = "/var/lib/rancher/k3s/agent/containerd"
+state = "/run/k3s/containerd"
+[grpc]
+  address = "$CONTAINERD"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "localhost/pause:1"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "$disk/cni"
+END
+    write_kubelet "$number" no
+}
+
+containers() {
+    local number=$1
+    shift
+    in_node "$number" ctr -a "$CONTAINERD" -n k8s.io "$@"
+}
+
+import() {
+    containers "$1" images import - < "$2" > "$DIR/log/import$1.log" 2>&1 || {
+        cat "$DIR/log/import$1.log" >&2
+        return 1
+    }
+}
+
+start_containerd() {
+    local number=$1
+    start "containerd$number" "$CGROUPS/pids/$NAME/sys/n$number" nsenter \
+        --mount="/proc/$(cat "$DIR/run/holder$number.pid")/ns/mnt" --net="/run/netns/$NAME-$number" \
+        containerd --config "$DIR/n$number/containerd.toml"
+    wait_for "containerd of node $number" containers "$number" version
+}
+
+start_kubelet() {
+    local number=$1 group=$CGROUPS/pids/$NAME/sys/n$1 enter
+    enter=(nsenter --mount="/proc/$(cat "$DIR/run/holder$number.pid")/ns/mnt" --net="/run/netns/$NAME-$number")
+    start "kubelet$number" "$group" "${enter[@]}" "$DIR/n$number/bin/kubelet" --config="$DIR/n$number/kubelet.yaml" \
+        --kubeconfig="$DIR/pki/edge$number.kubeconfig" --hostname-override="edge$number" --node-ip="$NET.$number" \
+        --node-labels=node.kubernetes.io/instance-type=k3s,egress.k3s.io/cluster=true \
+        --root-dir=/var/lib/kubelet --cert-dir="$DIR/n$number/kubelet-pki"
+    start "proxy$number" "$group" "${enter[@]}" "$DIR/n$number/bin/kube-proxy" --kubeconfig="$DIR/pki/proxy.kubeconfig" \
+        --proxy-mode=iptables --cluster-cidr=10.42.0.0/16 --hostname-override="edge$number" --conntrack-max-per-core=0 \
+        --conntrack-min=0 --conntrack-tcp-timeout-established=0 --conntrack-tcp-timeout-close-wait=0
+}
+
+# What the first node has beside: kine on SQLite as the API's datastore, as k3s has it, and DNS, which
+# is a process here and a pod there.
+start_control_plane() {
+    local group=$CGROUPS/pids/$NAME/sys/api enter=(nsenter --net="/run/netns/$NAME-1")
+    mkdir -p "$DIR/datastore"
+    DATASTORE=unix://$DIR/kine.sock
+    CONTROLLERS_PORT=10257
+    rm -f "$DIR/kine.sock"
+    start kine "$group" "${enter[@]}" "$KUBERNETES/kine" --listen-address "unix://$DIR/kine.sock" --metrics-bind-address 0 \
+        --endpoint "sqlite://$DIR/datastore/state.db?_journal=WAL&cache=shared&_busy_timeout=30000&_txlock=immediate"
+    start_api "$group" "$NET.1" "${enter[@]}"
+    start_controllers "$group" "${enter[@]}"
+    start scheduler "$group" "${enter[@]}" "$KUBERNETES/kube-scheduler" --kubeconfig="$DIR/pki/scheduler.kubeconfig" --leader-elect=false
+    cat > "$DIR/Corefile" << END
+cluster.local:53 10.in-addr.arpa:53 {
+  bind $NET.1
+  errors
+  kubernetes cluster.local 10.in-addr.arpa {
+    kubeconfig $DIR/pki/admin.kubeconfig
+    pods verified
+  }
+  cache 5
+}
+END
+    start dns "$group" "${enter[@]}" "$KUBERNETES/coredns" -conf "$DIR/Corefile"
+}

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# node.sh DIR VERB...: does to a running lab what happens to nodes.
+#
+#   kubelet-restart|kubelet-stop|kubelet-start N       api-stop|api-start
+#   reboot N           its power goes and returns: every process of it is killed, with edge1 the control
+#                      plane too; what lies below /run and in memory is gone, its disk stays.
+#                      Prints the new boot's id
+#   import N TAR       remove-image N REFERENCE
+#   cut N|heal N       the wire to a node other than the first
+#   pressure N on|off  any use of the disk is pressure
+#   stop NAME|start NAME   a process by its name in DIR/run
+set -euo pipefail
+DIR=$1
+verb=$2
+number=${3:-}
+source "$(dirname "$(realpath "$0")")/common.sh"
+source "$DIR/settings"
+begun=0
+export PATH=$PATH:/usr/sbin:/sbin
+
+reset_network() {
+    local link
+    for link in $(ip -n "$NAME-$number" -o link show | sed -n 's/^[0-9]*: \(veth[^@:]*\|cni0\)[@:].*/\1/p'); do
+        ip -n "$NAME-$number" link del "$link" 2> /dev/null || true
+    done
+    nsenter --net="/run/netns/$NAME-$number" nft flush ruleset
+}
+
+case $verb in
+    kubelet-stop) stop "kubelet$number" ;;
+    kubelet-start) launch "kubelet$number" ;;
+    kubelet-restart)
+        stop "kubelet$number"
+        launch "kubelet$number"
+        ;;
+    api-stop) stop apiserver ;;
+    api-start) launch apiserver ;;
+    stop) stop "$number" ;;
+    start) launch "$number" ;;
+    reboot)
+        groups=("$CGROUPS/pids/$NAME/sys/n$number" "$CGROUPS/pids/$NAME/n$number")
+        [ "$number" != 1 ] || groups+=("$CGROUPS/pids/$NAME/sys/api")
+        kill_groups "${groups[@]}"
+        find "$CGROUPS"/*/"$NAME/n$number" -mindepth 1 -depth -type d -exec rmdir {} + 2> /dev/null || true
+        reset_network
+        [ "$number" != 1 ] || start_control_plane
+        start_holder "$number"
+        start_containerd "$number"
+        start_kubelet "$number"
+        cat "$DIR/n$number/boot_id"
+        ;;
+    import) import "$number" "$4" ;;
+    remove-image)
+        digest=$(containers "$number" images ls "name==$4" | awk 'NR == 2 { print $3 }')
+        [ -n "$digest" ] || { echo "no image $4" >&2; exit 1; }
+        for reference in $(containers "$number" images ls | awk -v it="$digest" '$3 == it { print $1 }'); do
+            containers "$number" images rm "$reference" > /dev/null
+        done
+        ;;
+    cut) ip -n "$NAME-1" link set "v$number" down ;;
+    heal) ip -n "$NAME-1" link set "v$number" up ;;
+    pressure)
+        write_kubelet "$number" "$([ "$4" = on ] && echo yes || echo no)"
+        stop "kubelet$number"
+        launch "kubelet$number"
+        ;;
+    *)
+        echo "node.sh: no verb $verb" >&2
+        exit 1
+        ;;
+esac
