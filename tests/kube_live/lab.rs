@@ -176,7 +176,8 @@ impl Node {
 
     /// This host's program, on the first node's network: it reaches pods and services.
     pub fn run_in_node(&self, command: &[&str]) -> Output {
-        let space = format!("--net=/run/netns/{}-1", self.settings["NAME"]);
+        let holder = fs::read_to_string(self.dir.join("run/network1.pid")).unwrap();
+        let space = format!("--net=/proc/{}/ns/net", holder.trim());
         output(Command::new("nsenter").arg(space).args(command))
     }
 

@@ -77,11 +77,27 @@ kill_groups() {
     return 1
 }
 
-# What is in a node's mount and network namespaces. Not `ip netns exec`: that hides the cgroups.
+# A node's network. Its namespace has no name, which would be a mount of the host: a process holds it,
+# over reboots too.
+network() {
+    echo "/proc/$(cat "$DIR/run/network$1.pid")/ns/net"
+}
+
+on_network() {
+    local number=$1
+    shift
+    nsenter --net="$(network "$number")" "$@"
+}
+
+# What a command begins with that runs among a node's mounts and on its network.
+entering() {
+    echo "nsenter --mount=/proc/$(cat "$DIR/run/holder$1.pid")/ns/mnt --net=$(network "$1")"
+}
+
 in_node() {
     local number=$1
     shift
-    nsenter --mount="/proc/$(cat "$DIR/run/holder$number.pid")/ns/mnt" --net="/run/netns/$NAME-$number" "$@"
+    $(entering "$number") "$@"
 }
 
 kubectl() {
@@ -222,28 +238,31 @@ END
 }
 
 make_network() {
-    local number=$1 space=$NAME-$1 other
-    ip netns add "$space"
-    ip -n "$space" link set lo up
+    local number=$1 other pid
+    start "network$number" "$CGROUPS/pids/$NAME/sys/network" unshare --net \
+        bash -c 'touch "$1"; exec -a "network $1" sleep infinity' network "$DIR/run/network$number.is"
+    wait_for "the network of node $number" test -e "$DIR/run/network$number.is"
+    pid=$(cat "$DIR/run/network$number.pid")
+    on_network "$number" ip link set lo up
     if [ "$number" = 1 ]; then
-        ip -n "$space" link add lab0 type bridge
-        ip -n "$space" addr add "$NET.1/24" dev lab0
-        ip -n "$space" link set lab0 up
-        ip link add "${NAME}h" type veth peer name host netns "$space"
-        ip -n "$space" link set host master lab0 up
+        on_network 1 ip link add lab0 type bridge
+        on_network 1 ip addr add "$NET.1/24" dev lab0
+        on_network 1 ip link set lab0 up
+        ip link add "${NAME}h" type veth peer name host netns "$pid"
+        on_network 1 ip link set host master lab0 up
         ip addr add "$NET.254/24" dev "${NAME}h"
         ip link set "${NAME}h" up
-        ip -n "$space" route add default via "$NET.254"
+        on_network 1 ip route add default via "$NET.254"
     else
-        ip -n "$NAME-1" link add "v$number" type veth peer name eth0 netns "$space"
-        ip -n "$NAME-1" link set "v$number" master lab0 up
-        ip -n "$space" addr add "$NET.$number/24" dev eth0
-        ip -n "$space" link set eth0 up
-        ip -n "$space" route add default via "$NET.1"
+        on_network 1 ip link add "v$number" type veth peer name eth0 netns "$pid"
+        on_network 1 ip link set "v$number" master lab0 up
+        on_network "$number" ip addr add "$NET.$number/24" dev eth0
+        on_network "$number" ip link set eth0 up
+        on_network "$number" ip route add default via "$NET.1"
     fi
-    nsenter --net="/run/netns/$space" sysctl -q -w net.ipv4.ip_forward=1
+    on_network "$number" sysctl -q -w net.ipv4.ip_forward=1
     for other in $(seq "$NODES"); do
-        [ "$other" = "$number" ] || ip -n "$space" route add "10.42.$other.0/24" via "$NET.$other"
+        [ "$other" = "$number" ] || on_network "$number" ip route add "10.42.$other.0/24" via "$NET.$other"
     done
 }
 
@@ -258,7 +277,7 @@ make_groups() {
             cat "$CGROUPS/cpuset/cpuset.$file" > "$CGROUPS/cpuset/$NAME/n$number/cpuset.$file"
         done
     done
-    mkdir -p "$CGROUPS/pids/$NAME/sys/n$number" "$CGROUPS/pids/$NAME/sys/api"
+    mkdir -p "$CGROUPS/pids/$NAME/sys"/{"n$number",api,network}
 }
 
 # write_kubelet NODE PRESSURE: free space below the disk's last percent is pressure, or any.
@@ -333,15 +352,15 @@ import() {
 
 start_containerd() {
     local number=$1
-    start "containerd$number" "$CGROUPS/pids/$NAME/sys/n$number" nsenter \
-        --mount="/proc/$(cat "$DIR/run/holder$number.pid")/ns/mnt" --net="/run/netns/$NAME-$number" \
+    # shellcheck disable=SC2046
+    start "containerd$number" "$CGROUPS/pids/$NAME/sys/n$number" $(entering "$number") \
         containerd --config "$DIR/n$number/containerd.toml"
     wait_for "containerd of node $number" containers "$number" version
 }
 
 start_kubelet() {
     local number=$1 group=$CGROUPS/pids/$NAME/sys/n$1 enter
-    enter=(nsenter --mount="/proc/$(cat "$DIR/run/holder$number.pid")/ns/mnt" --net="/run/netns/$NAME-$number")
+    read -r -a enter <<< "$(entering "$number")"
     start "kubelet$number" "$group" "${enter[@]}" "$DIR/n$number/bin/kubelet" --config="$DIR/n$number/kubelet.yaml" \
         --kubeconfig="$DIR/pki/edge$number.kubeconfig" --hostname-override="edge$number" --node-ip="$NET.$number" \
         --node-labels=node.kubernetes.io/instance-type=k3s,egress.k3s.io/cluster=true \
@@ -354,7 +373,7 @@ start_kubelet() {
 # What the first node has beside: kine on SQLite as the API's datastore, as k3s has it, and DNS, which
 # is a process here and a pod there.
 start_control_plane() {
-    local group=$CGROUPS/pids/$NAME/sys/api enter=(nsenter --net="/run/netns/$NAME-1")
+    local group=$CGROUPS/pids/$NAME/sys/api enter=(nsenter --net="$(network 1)")
     mkdir -p "$DIR/datastore"
     DATASTORE=unix://$DIR/kine.sock
     CONTROLLERS_PORT=10257

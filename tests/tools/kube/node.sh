@@ -20,10 +20,10 @@ export PATH=$PATH:/usr/sbin:/sbin
 
 reset_network() {
     local link
-    for link in $(ip -n "$NAME-$number" -o link show | sed -n 's/^[0-9]*: \(veth[^@:]*\|cni0\)[@:].*/\1/p'); do
-        ip -n "$NAME-$number" link del "$link" 2> /dev/null || true
+    for link in $(on_network "$number" ip -o link show | sed -n 's/^[0-9]*: \(veth[^@:]*\|cni0\)[@:].*/\1/p'); do
+        on_network "$number" ip link del "$link" 2> /dev/null || true
     done
-    nsenter --net="/run/netns/$NAME-$number" nft flush ruleset
+    on_network "$number" nft flush ruleset
 }
 
 case $verb in
@@ -57,8 +57,8 @@ case $verb in
             containers "$number" images rm "$reference" > /dev/null
         done
         ;;
-    cut) ip -n "$NAME-1" link set "v$number" down ;;
-    heal) ip -n "$NAME-1" link set "v$number" up ;;
+    cut) on_network 1 ip link set "v$number" down ;;
+    heal) on_network 1 ip link set "v$number" up ;;
     pressure)
         write_kubelet "$number" "$([ "$4" = on ] && echo yes || echo no)"
         stop "kubelet$number"

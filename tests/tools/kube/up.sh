@@ -81,8 +81,8 @@ if [ "$NODES" = 0 ]; then
     wait_for "the API server" is_ready
 else
     for number in $(seq "$NODES"); do
-        make_network "$number"
         make_groups "$number"
+        make_network "$number"
     done
     start_control_plane
     for number in $(seq "$NODES"); do
