@@ -63,7 +63,8 @@ test: check dist check-dist etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carrie
 	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root-trixie trixie
 	@tests/tools/s3s-fs.sh $(TOOLS)/s3s-fs
 	@tests/tools/garage.sh $(TOOLS)/garage
-	@tests/tools/promtool.sh "$(CURDIR)/$(TOOLS)/promtool"
+	@tests/tools/prometheus.sh $(TOOLS)/prometheus
+	@tests/tools/kubernetes-validate.sh $(TOOLS)/validate
 	@tests/tools/apt.sh containerd runc containernetworking-plugins iptables nftables iproute2 busybox-static gcc libc6-dev
 	@tests/tools/kubernetes.sh $(TOOLS)/kubernetes kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet \
 		kube-proxy coredns kine local-path-provisioner
@@ -76,7 +77,7 @@ test: check dist check-dist etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carrie
 			[ -z "$$CI" ]; exit; \
 		fi; \
 	done; \
-	PATH="$(CURDIR)/$(TOOLS)/promtool/bin:$$PATH" cargo test --test etcd_live --test s3_live --test backup_live --test aarch64
+	PATH="$(CURDIR)/$(TOOLS)/prometheus/bin:$$PATH" cargo test --test etcd_live --test s3_live --test backup_live --test aarch64
 	cargo test --test systemd_live
 	cargo test --test kube_live
 

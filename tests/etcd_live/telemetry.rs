@@ -66,7 +66,7 @@ fn metrics_and_health_are_served_where_asked_for() {
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut promtool) = promtool else {
-        skip("promtool check metrics needs the package prometheus");
+        skip("promtool check metrics needs tests/tools/prometheus.sh");
         return;
     };
     promtool

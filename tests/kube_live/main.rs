@@ -19,4 +19,5 @@
 mod cluster;
 mod images;
 mod lab;
+mod prometheus;
 mod smoke;

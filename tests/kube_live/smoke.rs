@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::lab::{Api, ApiOptions, Image, Node, Options, SOON, images, status_of, tools};
+use crate::lab::{
+    Api, ApiOptions, Image, Node, Options, Prometheus, SOON, images, status_of, tools,
+};
 
 /// etcd 3.6 on a claim, as upstream's image has it.
 fn etcd(reference: &str) -> String {
@@ -361,4 +363,32 @@ fn controllers_beside_an_api_server_remove_what_lost_its_owner() {
     api.kubectl(&["create", "namespace", "brief"]).good();
     api.kubectl(&["delete", "namespace", "brief", "--timeout=60s"])
         .good();
+}
+
+#[test]
+fn a_prometheus_scrapes_and_fires() {
+    // Nothing listens on the port of discard.
+    let configuration = r#"
+global: {scrape_interval: 1s, evaluation_interval: 1s}
+rule_files: [rules.yml]
+scrape_configs:
+- {job_name: gone, static_configs: [{targets: ["127.0.0.1:9"]}]}
+"#;
+    let rules = r#"
+groups:
+- name: test
+  rules:
+  - {alert: Gone, expr: 'up == 0', for: 1s}
+  - {alert: Never, expr: 'up == 2', for: 1s}
+"#;
+    let Some(prometheus) = Prometheus::up(configuration, &[("rules.yml", rules)]) else {
+        return;
+    };
+    prometheus.eventually("an alert", SOON, || {
+        (prometheus.firing() == ["Gone"]).then_some(())
+    });
+    let up = prometheus.query("up");
+    assert_eq!(up.len(), 1);
+    assert_eq!(up[0].0["job"], "gone");
+    assert!(up[0].1 == 0.0);
 }
