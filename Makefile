@@ -65,7 +65,7 @@ test: check dist check-dist etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carrie
 	@tests/tools/garage.sh $(TOOLS)/garage
 	@tests/tools/prometheus.sh $(TOOLS)/prometheus
 	@tests/tools/kubernetes-validate.sh $(TOOLS)/validate
-	@tests/tools/apt.sh containerd runc containernetworking-plugins iptables nftables iproute2 busybox-static gcc libc6-dev
+	@tests/tools/apt.sh containerd runc containernetworking-plugins iptables nftables iproute2 e2fsprogs busybox-static gcc libc6-dev
 	@tests/tools/kubernetes.sh $(TOOLS)/kubernetes kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet \
 		kube-proxy coredns kine local-path-provisioner
 	@tests/tools/etcd.sh --arch arm64 $(TOOLS)/etcd-arm64 3.6

@@ -12,7 +12,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::cluster::output;
+#[allow(unused_imports, reason = "names for tests to come")]
 pub use crate::cluster::{Access, Cluster, Mark, Output, Request};
+#[allow(unused_imports, reason = "names for tests to come")]
 pub use crate::images::{Image, Images, images};
 pub use crate::prometheus::Prometheus;
 
@@ -38,6 +40,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("iptables", "/usr/sbin/iptables"),
     ("nftables", "/usr/sbin/nft"),
     ("iproute2", "/usr/bin/ip"),
+    ("e2fsprogs", "/usr/sbin/mkfs.ext4"),
 ];
 
 pub fn root() -> &'static Path {
@@ -182,15 +185,10 @@ impl Node {
         output(Command::new("nsenter").arg(space).args(command))
     }
 
-    /// A path of a node's disk (`/var/lib/...`, `/var/log/...`), as this host sees it.
-    pub fn disk(&self, node: u32, path: &str) -> PathBuf {
-        let disk = self.dir.join(format!("n{node}"));
-        for (place, folder) in [("/var/lib/", "var-lib"), ("/var/log/", "var-log")] {
-            if let Some(rest) = path.strip_prefix(place) {
-                return disk.join(folder).join(rest);
-            }
-        }
-        panic!("no disk of the node's own is at {path}");
+    /// A node's path, as this host sees it until the node's next reboot.
+    pub fn path(&self, node: u32, path: &str) -> PathBuf {
+        let holder = fs::read_to_string(self.dir.join(format!("run/holder{node}.pid"))).unwrap();
+        PathBuf::from(format!("/proc/{}/root{path}", holder.trim()))
     }
 
     pub fn kubelet_restart(&self) {
@@ -251,10 +249,13 @@ impl Node {
         self.happen(&["heal", &node.to_string()]);
     }
 
-    /// Kubelet is told that its disk is full, and acts on it; or no more.
-    pub fn disk_pressure(&self, node: u32, is_on: bool) {
-        let switch = if is_on { "on" } else { "off" };
-        self.happen(&["pressure", &node.to_string(), switch]);
+    /// All but the last 2% of a node's disk, the volumes' too, is taken; kubelet evicts below 5%.
+    pub fn disk_fill(&self, node: u32) {
+        self.happen(&["fill", &node.to_string()]);
+    }
+
+    pub fn disk_empty(&self, node: u32) {
+        self.happen(&["empty", &node.to_string()]);
     }
 
     fn nodes(&self) -> u32 {

@@ -47,7 +47,7 @@ spec:
   - name: shell
     image: localhost/busybox:1
     imagePullPolicy: Never
-    command: [/bin/sh, -c, "echo a shell speaks; trap 'exit 0' TERM; while true; do sleep 1; done"]
+    command: [/bin/sh, -c, "echo a shell speaks; trap 'exit 143' TERM; while true; do sleep 1; done"]
 "#
     )
 }
@@ -214,7 +214,7 @@ fn kubelet_restarts_beside_a_pod_and_images_come_and_go() {
 }
 
 #[test]
-fn disk_pressure_evicts_and_a_node_cut_off_is_not_ready() {
+fn a_full_disk_evicts_and_a_node_cut_off_is_not_ready() {
     let options = Options {
         nodes: 2,
         is_fast: true,
@@ -242,7 +242,7 @@ fn disk_pressure_evicts_and_a_node_cut_off_is_not_ready() {
     });
     node.eventually("pods to reach each other", SOON, || reaches().then_some(()));
 
-    node.disk_pressure(2, true);
+    node.disk_fill(2);
     node.eventually("disk pressure", SOON, || {
         node.node_is(2, "DiskPressure", "True").then_some(())
     });
@@ -251,7 +251,7 @@ fn disk_pressure_evicts_and_a_node_cut_off_is_not_ready() {
         (pod["status"]["phase"] == "Failed").then_some(pod)
     });
     assert_eq!(evicted["status"]["reason"], "Evicted");
-    node.disk_pressure(2, false);
+    node.disk_empty(2);
     node.eventually("the pressure to end", SOON, || {
         node.node_is(2, "DiskPressure", "False").then_some(())
     });

@@ -8,6 +8,8 @@
 
 # Where k3s keeps them. All below /run goes with a reboot, the rest stays.
 CONTAINERD=/run/k3s/containerd/containerd.sock
+# Takes room as it is written to.
+DISK_SIZE=8G
 HIERARCHIES=(cpu cpuacct cpuset memory devices freezer blkio pids systemd)
 CGROUPS=/sys/fs/cgroup
 
@@ -200,11 +202,16 @@ is_ready() {
 # ---- Nodes
 
 # A node's own mount namespace, shared by its containerd, kubelet and containers: its /var/lib and
-# /var/log are its disk, its /run is gone after a reboot, and what kubelet sets for a whole machine
-# is set in files instead.
+# /var/log are on a disk of its own, its /run is gone after a reboot, and what kubelet sets for a whole
+# machine is set in files instead.
 start_holder() {
     local number=$1 disk=$DIR/n$1 setting
-    mkdir -p "$disk"/{bin,cni,var-lib,var-log} "$DIR/settings.d"
+    mkdir -p "$disk"/{bin,cni,disk} "$DIR/settings.d"
+    if [ ! -f "$disk/disk.img" ]; then
+        mkfs.ext4 -q -m 0 -E lazy_itable_init=1,lazy_journal_init=1,nodiscard "$disk/disk.img" "$DISK_SIZE"
+    fi
+    # After a reboot, once the last of its processes let go of it.
+    wait_for "the disk of node $number" is_unused "$disk/disk.img"
     for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
         kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
         mkdir -p "$DIR/settings.d/$(dirname "${setting%=*}")"
@@ -226,8 +233,10 @@ cd "$disk/../settings.d"
 find . -type f | while read -r file; do mount --bind "$file" "/proc/sys/$file"; done
 mount --bind "$disk/boot_id" /proc/sys/kernel/random/boot_id
 mount --bind "$disk/resolv.conf" "$(realpath /etc/resolv.conf)"
-mount --bind "$disk/var-lib" /var/lib
-mount --bind "$disk/var-log" /var/log
+mount -o loop "$disk/disk.img" "$disk/disk"
+mkdir -p "$disk/disk/lib" "$disk/disk/log"
+mount --bind "$disk/disk/lib" /var/lib
+mount --bind "$disk/disk/log" /var/log
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/lock /run/netns /run/k3s/containerd /var/lib/rancher/k3s/storage
 touch "$disk/holds"
@@ -235,6 +244,10 @@ exec -a "holder $disk" sleep infinity
 END
     start "holder$number" "$CGROUPS/pids/$NAME/sys/n$number" unshare --mount --propagation slave bash "$DIR/holder.sh" "$disk" "$KUBERNETES"
     wait_for "the namespace of node $number" test -e "$disk/holds"
+}
+
+is_unused() {
+    [ -z "$(losetup --associated "$1")" ]
 }
 
 make_network() {
@@ -280,10 +293,9 @@ make_groups() {
     mkdir -p "$CGROUPS/pids/$NAME/sys"/{"n$number",api,network}
 }
 
-# write_kubelet NODE PRESSURE: free space below the disk's last percent is pressure, or any.
+# Evicts when k3s does, and notices within seconds instead of minutes that it need not any more.
 write_kubelet() {
-    local number=$1 evict=
-    [ "$2" = no ] || evict=', nodefs.available: "99%"'
+    local number=$1
     cat > "$DIR/n$number/kubelet.yaml" << END
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -298,7 +310,8 @@ authorization: {mode: Webhook}
 tlsCertFile: $DIR/pki/edge$number.crt
 tlsPrivateKeyFile: $DIR/pki/edge$number.key
 enforceNodeAllocatable: [pods]
-evictionHard: {memory.available: 100Mi$evict}
+evictionHard: {imagefs.available: 5%, nodefs.available: 5%}
+evictionMinimumReclaim: {imagefs.available: 10%, nodefs.available: 10%}
 evictionPressureTransitionPeriod: 5s
 imageGCHighThresholdPercent: 100
 $([ "$FAST" != 1 ] || echo 'nodeStatusUpdateFrequency: 4s')
@@ -334,7 +347,7 @@ state = "/run/k3s/containerd"
     bin_dir = "/usr/lib/cni"
     conf_dir = "$disk/cni"
 END
-    write_kubelet "$number" no
+    write_kubelet "$number"
 }
 
 containers() {

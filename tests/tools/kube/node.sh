@@ -7,7 +7,7 @@
 #                      Prints the new boot's id
 #   import N TAR       remove-image N REFERENCE
 #   cut N|heal N       the wire to a node other than the first
-#   pressure N on|off  any use of the disk is pressure
+#   fill N|empty N     the node's disk, but for its last 2%
 #   stop NAME|start NAME   a process by its name in DIR/run
 set -euo pipefail
 DIR=$1
@@ -59,11 +59,11 @@ case $verb in
         ;;
     cut) on_network 1 ip link set "v$number" down ;;
     heal) on_network 1 ip link set "v$number" up ;;
-    pressure)
-        write_kubelet "$number" "$([ "$4" = on ] && echo yes || echo no)"
-        stop "kubelet$number"
-        launch "kubelet$number"
+    fill)
+        read -r size free < <(in_node "$number" df --output=size,avail -B1 /var/lib | tail -n 1)
+        in_node "$number" fallocate -l $((free - size / 50)) /var/lib/filler
         ;;
+    empty) in_node "$number" rm -f /var/lib/filler ;;
     *)
         echo "node.sh: no verb $verb" >&2
         exit 1
