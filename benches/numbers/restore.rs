@@ -103,7 +103,7 @@ fn ours(place: &Place, name: &str, times: &mut Times) {
     let requested = reached(["requested", "prepared"]);
     times
         .made
-        .push(reached(["prepared", "swapping"]) - requested);
+        .push(reached(["prepared", "swapping"]).saturating_sub(requested));
     assert!(command.wait().unwrap().success(), "{}", place.lab.log());
     times.whole.push(begin.elapsed());
     for entry in fs::read_dir(place.lab.lib("member")).unwrap() {
