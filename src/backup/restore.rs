@@ -13,6 +13,7 @@
 //! but what a restore itself has made.
 
 mod crash;
+mod often;
 mod record;
 mod unpack;
 
@@ -33,6 +34,7 @@ use crate::state::{self, StateError};
 use crate::version::Version;
 
 pub use crash::CrashPoint;
+pub use often::{RECOVERIES_MAX, forget_recoveries, note_recovery, too_many_recoveries};
 pub use record::{
     Outcome, Reason, RestoreRecord, RestoreReport, SourceFile, StoredPhase, last_report, new_id,
 };

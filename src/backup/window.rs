@@ -30,17 +30,17 @@ impl Windows {
 
     fn piece(&mut self, number: u64) -> io::Result<&[u8]> {
         let place = self.pieces.iter().position(|(it, _)| *it == number);
-        let piece = match place.and_then(|it| self.pieces.remove(it)) {
-            Some(piece) => piece,
-            None => {
-                let reused = (self.pieces.len() == KEPT).then(|| self.pieces.pop_front());
-                let mut content = reused.flatten().map(|(_, it)| it).unwrap_or_default();
-                let at = number * FRAME as u64;
-                let rest = usize::try_from(self.size.saturating_sub(at)).unwrap_or(FRAME);
-                content.resize(rest.min(FRAME), 0);
-                self.file.read_at(at, &mut content)?;
-                (number, content)
-            }
+        let known = place.and_then(|it| self.pieces.remove(it));
+        let piece = if let Some(piece) = known {
+            piece
+        } else {
+            let reused = (self.pieces.len() == KEPT).then(|| self.pieces.pop_front());
+            let mut content = reused.flatten().map(|(_, it)| it).unwrap_or_default();
+            let at = number * FRAME as u64;
+            let rest = usize::try_from(self.size.saturating_sub(at)).unwrap_or(FRAME);
+            content.resize(rest.min(FRAME), 0);
+            self.file.read_at(at, &mut content)?;
+            (number, content)
         };
         self.pieces.push_back(piece);
         Ok(self.pieces.back().map_or(&[], |(_, it)| it.as_slice()))
@@ -71,6 +71,7 @@ impl ReadAt for Windows {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test writes files")]
 mod tests {
     use super::*;
 

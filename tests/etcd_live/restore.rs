@@ -516,3 +516,36 @@ fn a_snapshot_that_was_damaged_after_it_was_proven_is_refused_while_etcd_serves_
     });
     refuse("level 3: the hash");
 }
+
+#[test]
+fn the_policy_replaces_damaged_data_three_times_a_day_and_then_a_person_decides() {
+    let mut lab = with_a_snapshot("3.6");
+    lab.spec
+        .push_str("  recovery: {singleMember: restoreLatestVerified}\n");
+    lab.write_document();
+    lab.signal_agent("HUP");
+    lab.wait_available();
+    for round in 0..4 {
+        lab.status(); // the agent looks once more
+        lab.stop_agent();
+        lab.kill_etcd();
+        fs::remove_dir_all(lab.data("member/wal")).unwrap();
+        let _ = fs::remove_file(lab.lib("restored.json"));
+        lab.start_agent();
+        if round == 3 {
+            break;
+        }
+        lab.wait("the restore", |_| lab.lib("restored.json").exists());
+        wait_for_the_end(&lab);
+        is_restored(&lab);
+    }
+    let status = lab.wait_hold("RestoreFailed");
+    let message = status["plan"]["message"].as_str().unwrap();
+    assert!(message.contains("3 times within a day"), "{message}");
+    assert!(!lab.lib("restored.json").exists());
+    assert_eq!(lab.etcd_pid(), None);
+    lab.signal_agent("HUP");
+    lab.wait("another try", |_| lab.lib("restored.json").exists());
+    wait_for_the_end(&lab);
+    is_restored(&lab);
+}

@@ -89,6 +89,9 @@ pub(super) fn unpack(
 /// Pieces that wait to be written.
 const AHEAD: usize = 4;
 
+/// Pieces to be written, and where they go then.
+type Work = (Receiver<Vec<u8>>, Sender<Vec<u8>>);
+
 /// Hands pieces to the thread that writes them, while the next ones are unpacked.
 struct Writer {
     full: SyncSender<Vec<u8>>,
@@ -96,7 +99,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn new() -> (Writer, (Receiver<Vec<u8>>, Sender<Vec<u8>>)) {
+    fn new() -> (Writer, Work) {
         let (full, work) = sync_channel(AHEAD);
         let (done, empty) = channel();
         (Writer { full, empty }, (work, done))
@@ -112,7 +115,7 @@ impl Writer {
     }
 }
 
-fn write(mut into: File, (work, done): &(Receiver<Vec<u8>>, Sender<Vec<u8>>)) -> io::Result<()> {
+fn write(mut into: File, (work, done): &Work) -> io::Result<()> {
     for piece in work {
         into.write_all(&piece)?;
         let _ = done.send(piece);
@@ -201,6 +204,7 @@ impl Trailer {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test writes files")]
 mod tests {
     use super::*;
     use crate::backup::frames::FrameWriter;
