@@ -24,6 +24,7 @@ pub mod schedule;
 pub mod source;
 pub mod trial;
 pub mod verify;
+mod window;
 
 use std::fs::{File, OpenOptions};
 use std::io;

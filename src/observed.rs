@@ -135,7 +135,9 @@ pub struct Backups {
     pub queued: (u32, u64),
     /// The last copy failed.
     pub copy_failed: Option<BackupFailure>,
-    /// It is time to copy.
+    /// When copies were last read back and found whole, in the place where that is longest ago.
+    pub copies_checked: Option<Timestamp>,
+    /// It is time to copy, or to read a copy back.
     pub copy_due: bool,
     /// It is time to check again what is kept.
     pub check_due: bool,

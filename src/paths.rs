@@ -71,6 +71,11 @@ impl Paths {
         self.lib.join("restored.json")
     }
 
+    /// When the document's policy replaced damaged data.
+    pub fn recoveries(&self) -> PathBuf {
+        self.lib.join("recoveries.json")
+    }
+
     /// CAs, leaves and clients.
     pub fn tls(&self) -> PathBuf {
         self.lib.join("tls")

@@ -22,29 +22,27 @@ use crate::table::{Row, mib};
 use crate::{LINE, median};
 
 /// Turns of everything that is compared.
-const ROUNDS: usize = 5;
+pub const ROUNDS: usize = 5;
 /// Of the bare stream; below it the promise is broken.
 const STREAM_MIN: f64 = 0.8;
 /// MB of database in a second.
 const WALK_MIN: f64 = 200.0;
 /// Above the operator at rest.
 const ABOVE_IDLE: u64 = 16 << 20;
-/// Of etcdutl alone.
-const RESTORE_MAX: f64 = 1.3;
 /// Bytes to disk over those of the file.
 const WRITTEN_MAX: f64 = 1.1;
-const MB: f64 = 1e6;
+pub const MB: f64 = 1e6;
 
 /// A program that ran to its end.
-struct Ran {
+pub struct Ran {
     output: Output,
-    took: Duration,
+    pub took: Duration,
     peak: u64,
     written: u64,
 }
 
 /// Runs a program and looks at its memory all the while.
-fn run(command: &mut Command) -> Ran {
+pub fn run(command: &mut Command) -> Ran {
     let begin = Instant::now();
     let child = command
         .stdin(Stdio::null())
@@ -77,17 +75,19 @@ fn run(command: &mut Command) -> Ran {
 }
 
 /// A host with data, and a place for snapshots.
-struct Place {
-    lab: Lab,
-    target: Target,
+pub struct Place {
+    pub lab: Lab,
+    pub target: Target,
     store: LocalStore,
-    scratch: PathBuf,
+    pub scratch: PathBuf,
     puts: u64,
 }
 
 impl Place {
-    fn new() -> Self {
+    /// With more of a document.
+    pub fn new(spec: &str) -> Self {
         let mut lab = Lab::new(LINE);
+        lab.spec.push_str(spec);
         let place = lab.root.join("snapshots");
         fs::create_dir(&place).unwrap();
         lab.add(&format!(
@@ -107,12 +107,12 @@ impl Place {
     }
 
     /// A new revision.
-    fn put(&mut self) {
+    pub fn put(&mut self) {
         self.puts += 1;
         assert!(self.lab.put("bench/round", &self.puts.to_string()));
     }
 
-    fn operator(&self, arguments: &[&str]) -> Ran {
+    pub fn operator(&self, arguments: &[&str]) -> Ran {
         run(Command::new(program())
             .args(arguments)
             .arg("--root")
@@ -120,7 +120,7 @@ impl Place {
     }
 
     /// The newest snapshot; the ones before it go.
-    fn newest(&self) -> (PathBuf, Manifest) {
+    pub fn newest(&self) -> (PathBuf, Manifest) {
         let mut entries = self.store.list().unwrap().into_iter();
         let newest = entries.next().unwrap();
         for older in entries {
@@ -188,18 +188,18 @@ fn rate(bytes: u64, took: Duration) -> f64 {
     bytes as f64 / MB / took.as_secs_f64()
 }
 
-fn seconds(took: Duration) -> String {
+pub fn seconds(took: Duration) -> String {
     format!("{:.2} s", took.as_secs_f64())
 }
 
-fn unpack(packed: &Path, to: &Path) {
+pub fn unpack(packed: &Path, to: &Path) {
     let from = fs::File::open(packed).unwrap();
     zstd::stream::copy_decode(from, fs::File::create(to).unwrap()).unwrap();
 }
 
 /// Everything of 100 MB in turns, then memory at 10 and at 500 MB.
 pub fn rows() -> Vec<Row> {
-    let mut place = Place::new();
+    let mut place = Place::new("");
     let idle = memory(place.lab.agent_pid()).resident;
     let mut rows = Vec::new();
     place.target.load(8_000, 1024);
@@ -207,7 +207,6 @@ pub fn rows() -> Vec<Row> {
     let small = peaks(&mut place);
     place.target.load(100_000, 1024);
     rows.extend(turns(&mut place, idle));
-    rows.push(restoring(&mut place));
     place.target.load(6_000, 64 << 10);
     let large = peaks(&mut place);
     rows.push(memory_row("backup create", idle, small, large, |it| {
@@ -401,39 +400,6 @@ fn proving(turns: &[Turn], idle: u64) -> Row {
     .promised(
         ">= 200 MB/s, <= idle + 16 MiB",
         ours >= WALK_MIN && peak <= idle + ABOVE_IDLE,
-    )
-}
-
-/// A whole restore, proof before and health after included, beside etcdutl alone.
-fn restoring(place: &mut Place) -> Row {
-    place.put();
-    let (packed, manifest) = place.newest();
-    unpack(&packed, &place.scratch);
-    let data = place.lab.root.join("bare-data");
-    let (mut ours, mut bare) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        let _ = fs::remove_dir_all(&data);
-        let etcdutl = run(Command::new(place.lab.etcd.join("etcdutl"))
-            .args(["snapshot", "restore"])
-            .arg(&place.scratch)
-            .arg("--data-dir")
-            .arg(&data));
-        bare.push(etcdutl.took);
-        let restore = place.operator(&["restore", "--from", &manifest.name, "--yes"]);
-        ours.push(restore.took);
-        place.lab.wait_available();
-    }
-    let _ = fs::remove_dir_all(&data);
-    let (ours, bare) = (median(ours), median(bare));
-    let megabytes = (manifest.database.size as f64 / MB).round();
-    Row::new(
-        format!("restore of {megabytes} MB: proven, made, exchanged, served"),
-        seconds(ours),
-    )
-    .against(
-        format!("etcdutl snapshot restore alone {}", seconds(bare)),
-        ours.as_secs_f64() / bare.as_secs_f64(),
-        Some(RESTORE_MAX),
     )
 }
 

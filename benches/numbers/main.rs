@@ -1,8 +1,8 @@
 //! The promised numbers, as a table: `make bench`, or `cargo bench --bench numbers -- PART...`.
 //!
 //! Everything is a ratio of two things measured in the same run, in turns, or a count. Parts:
-//! `plan`, `size`, `starts`, `guard`, `idle`, `flash`, `memory`, `backup`; and, by name only, `where` (where the time
-//! of a start goes) and `candidates` (settings that the edge profile could have).
+//! `plan`, `size`, `starts`, `guard`, `idle`, `flash`, `memory`, `backup`, `restore`; and, by name only,
+//! `where` (where the time of a start goes) and `candidates` (settings that the edge profile could have).
 
 #![allow(
     clippy::disallowed_methods,
@@ -28,6 +28,7 @@ mod idle;
 mod lab;
 mod planning;
 mod procfs;
+mod restore;
 mod starts;
 mod table;
 
@@ -42,7 +43,7 @@ const LINE: &str = "3.6";
 /// A part of the table: its name, whether it runs without being named, what makes its rows.
 type Part = (&'static str, bool, fn() -> Vec<Row>);
 
-const PARTS: [Part; 10] = [
+const PARTS: [Part; 11] = [
     ("plan", true, planning::rows),
     ("size", true, size),
     ("starts", true, starts::rows),
@@ -51,6 +52,7 @@ const PARTS: [Part; 10] = [
     ("flash", true, flash::rows),
     ("memory", true, flash::memory_rows),
     ("backup", true, backup::rows),
+    ("restore", true, restore::rows),
     ("where", false, starts::where_rows),
     ("candidates", false, candidates::rows),
 ];

@@ -17,7 +17,8 @@ const ROUNDS_AS_SHIPPED: usize = 9;
 /// The shortest election that etcd takes well. A start contains about one election timeout, drawn by
 /// lot: as shipped the lot is larger than all that the operator adds. So the operator's share is
 /// measured here, as the difference of two medians, and set against bare etcd's start as shipped.
-const SHORT_ELECTION: &str = "  options: {heartbeatMilliseconds: 20, electionMilliseconds: 100}\n";
+pub const SHORT_ELECTION: &str =
+    "  options: {heartbeatMilliseconds: 20, electionMilliseconds: 100}\n";
 /// What the data directory holds where a start finds data.
 const KEYS: usize = 1000;
 

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::{Agent, AgentError, chain};
+use crate::backup::copy::CopyError;
 use crate::backup::local::{Entry, LocalError, LocalStore};
 use crate::backup::manifest::Manifest;
 use crate::backup::{copy, place, schedule};
@@ -189,7 +190,8 @@ impl Agent {
         now: Timestamp,
     ) -> Backups {
         let busy = self.is_busy();
-        let restore_failed = self.restore_failed();
+        let trusted = Some(now).filter(|_| clock == Clock::Trusted);
+        let restore_failed = self.restore_failed(trusted);
         let (Some(backup), Some(store)) = (&spec.backup, place::primary(spec)) else {
             return Backups {
                 busy,
@@ -230,7 +232,8 @@ impl Agent {
             retry_in: self.work.snapshot.retry_in(),
             queued: queue,
             copy_failed: self.work.copies.last.clone(),
-            copy_due: queue.0 > 0
+            copies_checked: copy::last_check(&self.paths, spec),
+            copy_due: (queue.0 > 0 || copy::check_due(&self.paths, spec, trusted))
                 && self.work.copying.is_none()
                 && self.work.copies.retry_in() == 0,
             check_due: self.work.checks.retry_in() == 0 && check_due(backup, verified, clock, now),
@@ -314,9 +317,18 @@ impl Agent {
         let job = self.spawn(move || {
             let result = locked(&paths, place::Work::Copies).and_then(|_lock| {
                 let runtime = runtime()?;
-                let copied =
-                    runtime.block_on(copy::run(&paths, &spec, &clusters, now, &mut |_| ()));
-                copied.map_err(|error| failure("CopyFailed", &error))
+                runtime
+                    .block_on(async {
+                        copy::run(&paths, &spec, &clusters, now, &mut |_| ()).await?;
+                        match now {
+                            Some(now) => copy::check(&paths, &spec, now, &mut |_| ()).await,
+                            None => Ok(()),
+                        }
+                    })
+                    .map_err(|error| match error {
+                        CopyError::CopyDamaged { .. } => failure("CopyDamaged", &error),
+                        _ => failure("CopyFailed", &error),
+                    })
             });
             Ended::Copies(result)
         });

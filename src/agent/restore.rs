@@ -9,7 +9,7 @@ use crate::backup::restore::{
     self, CrashPoint, Outcome, Preparation, Reason, RestoreError, RestoreRecord, StoredPhase,
 };
 use crate::backup::{place as backup_place, source};
-use crate::cluster::{Detail, detail};
+use crate::cluster::{Detail, Timestamp, detail};
 use crate::etcd::store;
 use crate::member::place::HostPlace;
 use crate::member::records::{self, IdentityFile, SeenFile};
@@ -37,8 +37,15 @@ impl Agent {
         }))
     }
 
-    /// Why the document's last own restore failed; forgotten when a person asks for another try.
-    pub(super) fn restore_failed(&self) -> Option<Detail> {
+    /// Why the document's own restores are not tried again: the last one failed, or they are too many;
+    /// forgotten when a person asks for another try. `now`: the time, if it is trusted.
+    pub(super) fn restore_failed(&self, now: Option<Timestamp>) -> Option<Detail> {
+        if restore::too_many_recoveries(&self.paths, now) {
+            return Some(detail(format_args!(
+                "damaged data was replaced {} times within a day: the disk may be failing; next: see the kernel's log (dmesg) and replace the disk",
+                restore::RECOVERIES_MAX
+            )));
+        }
         let report = restore::last_report(&self.paths)?;
         let own = report.reason != Reason::Command && report.outcome != Outcome::Restored;
         let why = report.message.unwrap_or_default();
@@ -47,7 +54,8 @@ impl Agent {
 
     /// A person asks for another try.
     pub(super) fn forget_failed_restore(&self) {
-        if self.restore_failed().is_some() {
+        restore::forget_recoveries(&self.paths);
+        if self.restore_failed(None).is_some() {
             let path = self.paths.restored();
             let _ = std::fs::remove_file(path.with_extension("json.previous"));
             let _ = std::fs::remove_file(path);
@@ -60,6 +68,7 @@ impl Agent {
         spec: &ClusterSpec,
         place: &HostPlace,
         asked: Asked,
+        now: Option<Timestamp>,
     ) -> Result<(), AgentError> {
         let (identity, marker) = records::load_identities(&self.paths, &place.storage_dir)?;
         let former = identity.or(marker);
@@ -67,6 +76,9 @@ impl Agent {
             Asked::Bootstrap => Reason::Bootstrap,
             Asked::Recovery => Reason::Recovery,
         };
+        if reason == Reason::Recovery {
+            restore::note_recovery(&self.paths, now)?;
+        }
         let record = RestoreRecord {
             id: restore::new_id(),
             reason,
@@ -184,16 +196,11 @@ impl Agent {
         if let Some(details) = observed.instances.first().and_then(|it| it.service.details) {
             record.live_revision = Some(details.revision);
         }
-        record.phase = StoredPhase::Swapping;
-        record.save(&self.paths)?;
+        self.enter(&mut record, StoredPhase::Swapping)?;
         CrashPoint::SwappingWritten.pass();
-        if let Some(permit) = permit {
-            self.permitted(observed, permit)?;
-            self.driver.stop().await?;
-        }
+        self.stop_for_restore(observed, permit).await?;
         CrashPoint::EtcdStopped.pass();
         restore::swap(&record, &self.paths, &place.storage_dir)?;
-        starts::forget(&self.paths);
         self.forget_service();
         let minted = self
             .mint_certificates(spec, observed, place)
@@ -202,8 +209,7 @@ impl Agent {
             self.log_once(&chain(&error));
         }
         self.prepare(spec, place)?;
-        record.phase = StoredPhase::Starting;
-        record.save(&self.paths)?;
+        self.enter(&mut record, StoredPhase::Starting)?;
         CrashPoint::StartingWritten.pass();
         Ok(())
     }
@@ -247,15 +253,10 @@ impl Agent {
                 .err()
                 .map_or_else(|| "it never served".to_owned(), |it| it.to_string())
         });
-        record.phase = StoredPhase::Undoing;
-        record.save(&self.paths)?;
+        self.enter(&mut record, StoredPhase::Undoing)?;
         CrashPoint::UndoingWritten.pass();
-        if let Some(permit) = permit {
-            self.permitted(observed, permit)?;
-            self.driver.stop().await?;
-        }
+        self.stop_for_restore(observed, permit).await?;
         restore::undo(&record, &self.paths, &place.storage_dir)?;
-        starts::forget(&self.paths);
         self.forget_service();
         if record.former.is_some() {
             self.prepare(spec, place)?;
@@ -267,8 +268,28 @@ impl Agent {
         Ok(record.end(&self.paths, &report)?)
     }
 
-    /// What was proven of the process before is not proven of the next one.
+    /// The phase is written down before it begins.
+    fn enter(&self, record: &mut RestoreRecord, phase: StoredPhase) -> Result<(), AgentError> {
+        record.phase = phase;
+        Ok(record.save(&self.paths)?)
+    }
+
+    /// etcd ends, where it runs.
+    async fn stop_for_restore(
+        &mut self,
+        observed: &Observed,
+        permit: Option<Permit>,
+    ) -> Result<(), AgentError> {
+        if let Some(permit) = permit {
+            self.permitted(observed, permit)?;
+            self.driver.stop().await?;
+        }
+        Ok(())
+    }
+
+    /// What was proven of the process before, and counted against it, is not the next one's.
     fn forget_service(&mut self) {
+        starts::forget(&self.paths);
         self.memory.client = None;
         self.memory.write_proven = None;
         self.memory.last_write = None;

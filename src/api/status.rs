@@ -76,6 +76,9 @@ pub struct BackupsStatus {
     pub queued: u32,
     /// Their bytes.
     pub queued_bytes: u64,
+    /// When a copy was last read back and found whole, in the place where that is longest ago.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies_checked: Option<String>,
 }
 
 /// A snapshot.
@@ -247,6 +250,7 @@ pub fn to_wire(
             bytes: it.kept.1,
             queued: it.queued.0,
             queued_bytes: it.queued.1,
+            copies_checked: it.copies_checked.map(rfc3339),
         }),
         observed_generation: generation,
         confirmed_until: now,

@@ -1,8 +1,9 @@
 //! Copies of proven snapshots in the document's further destinations.
 //!
 //! What waits is no list of its own but a difference: the proven snapshots of the first destination,
-//! less those that were seen to have arrived. So it survives restarts and power cuts, and retention
-//! of the first destination is its bound.
+//! less those that were seen to have arrived. So it survives restarts and power cuts.
+
+mod check;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,6 +26,8 @@ use crate::spec::ClusterSpec;
 use crate::spec::backup::{Destination, Place, S3};
 use crate::state::{self, StateError};
 use crate::tls::{Certificates, TlsError};
+
+pub use check::{check, check_due, last_check};
 
 /// Why a copy was not made.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +63,18 @@ pub enum CopyError {
         "the manifest of {0} in the bucket is damaged: take another snapshot; or fetch the file yourself and name it with --from"
     )]
     ManifestDamaged(String),
+    /// A copy that was made, and is not whole any more.
+    #[error(
+        "the copy of {name} in {place} is damaged: {why}; it is made again, as long as the first destination has it"
+    )]
+    CopyDamaged {
+        /// Which snapshot.
+        name: String,
+        /// Where.
+        place: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A damaged copy is never made.
     #[error("{name} is not copied")]
     SourceDamaged {
@@ -69,6 +84,12 @@ pub enum CopyError {
         source: VerifyError,
     },
 }
+
+/// No more copies than these wait for a destination, and no more bytes, but for the newest one; older
+/// ones follow once these have arrived.
+pub const QUEUE_MAX: usize = 32;
+/// Bytes.
+pub const QUEUE_BYTES_MAX: u64 = 8 << 30;
 
 /// What was seen to have arrived in a destination.
 #[derive(Default, Serialize, Deserialize)]
@@ -81,6 +102,7 @@ fn arrived_path(paths: &Paths, destination: &Destination) -> PathBuf {
     paths.backup().join(format!("arrived-{}.json", &sum[..16]))
 }
 
+/// What was seen to have arrived in a local destination.
 fn arrived(paths: &Paths, destination: &Destination) -> BTreeSet<String> {
     let file = state::load::<ArrivedFile>(&arrived_path(paths, destination));
     file.ok().flatten().unwrap_or_default().names
@@ -98,8 +120,45 @@ fn worth_copying<'a>(
     })
 }
 
+/// Those that wait for a destination, newest first, within the bounds.
+fn waiting<'a>(
+    paths: &Paths,
+    destination: &Destination,
+    entries: &'a [Entry],
+    clusters: &'a [String],
+) -> Vec<(&'a Entry, &'a Manifest)> {
+    let local = arrived(paths, destination);
+    let remote = remote::arrived(paths, destination);
+    // What its retention would remove at once is not sent.
+    let fates = prune::fates(destination.keep, entries, clusters);
+    let stays: BTreeSet<String> = entries
+        .iter()
+        .zip(fates)
+        .filter(|(_, fate)| !fate.removes())
+        .map(|(it, _)| it.name.to_string())
+        .collect();
+    let missing = worth_copying(entries, clusters).filter(|(_, it)| {
+        stays.contains(&it.name) && !local.contains(&it.name) && !remote(&it.name)
+    });
+    bounded(missing, |(_, it)| it.file.size)
+}
+
+/// The first ones, within the bounds; the first one always.
+fn bounded<T>(all: impl Iterator<Item = T>, size: impl Fn(&T) -> u64) -> Vec<T> {
+    let mut bytes = 0_u64;
+    let mut within = |index, it: &T| {
+        bytes = bytes.saturating_add(size(it));
+        index == 0 || bytes <= QUEUE_BYTES_MAX
+    };
+    let first = all.take(QUEUE_MAX).enumerate();
+    first
+        .take_while(|(index, it)| within(*index, it))
+        .map(|(_, it)| it)
+        .collect()
+}
+
 /// The further destinations.
-fn further(spec: &ClusterSpec) -> &[Destination] {
+pub(super) fn further(spec: &ClusterSpec) -> &[Destination] {
     spec.backup
         .as_ref()
         .and_then(|it| it.destinations.get(1..))
@@ -113,17 +172,13 @@ pub fn queue(
     entries: &[Entry],
     clusters: &[String],
 ) -> (u32, u64) {
-    let mut waiting = (0, 0);
+    let mut queued = (0, 0);
     for destination in further(spec) {
-        let local = arrived(paths, destination);
-        let remote = remote::arrived(paths, destination);
-        for (_, manifest) in worth_copying(entries, clusters) {
-            if !local.contains(&manifest.name) && !remote(&manifest.name) {
-                waiting = (waiting.0 + 1, waiting.1 + manifest.file.size);
-            }
+        for (_, manifest) in waiting(paths, destination, entries, clusters) {
+            queued = (queued.0 + 1, queued.1 + manifest.file.size);
         }
     }
-    waiting
+    queued
 }
 
 /// Copies what waits, newest first, and removes what the document no longer keeps there. A destination
@@ -140,26 +195,19 @@ pub async fn run(
         return Ok(());
     };
     let entries = primary.list()?;
+    let run = Run {
+        paths,
+        spec,
+        clusters,
+        now,
+        primary: &primary,
+        entries: &entries,
+    };
     let mut first_failure = None;
     for destination in further(spec) {
         let copied = match &destination.place {
-            Place::Local(_) => to_local(
-                paths,
-                spec,
-                destination,
-                &primary,
-                &entries,
-                clusters,
-                now,
-                progress,
-            ),
-            Place::S3(it) => {
-                let what = (destination, it);
-                to_bucket(
-                    paths, spec, what, &primary, &entries, clusters, now, progress,
-                )
-                .await
-            }
+            Place::Local(_) => run.to_local(destination, progress),
+            Place::S3(it) => run.to_bucket(destination, it, progress).await,
         };
         if let Err(error) = copied {
             first_failure.get_or_insert(error);
@@ -168,84 +216,90 @@ pub async fn run(
     first_failure.map_or(Ok(()), Err)
 }
 
-#[expect(clippy::too_many_arguments, reason = "one call, each of its own kind")]
-fn to_local(
-    paths: &Paths,
-    spec: &ClusterSpec,
-    destination: &Destination,
-    primary: &LocalStore,
-    entries: &[Entry],
-    clusters: &[String],
+/// What every destination of a run has in common.
+struct Run<'a> {
+    paths: &'a Paths,
+    spec: &'a ClusterSpec,
+    clusters: &'a [String],
     now: Option<Timestamp>,
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<(), CopyError> {
-    let Some(store) = place::local(spec, destination) else {
-        return Ok(());
-    };
-    place::prepare(paths, &store)?;
-    let mut arrived = arrived(paths, destination);
-    for (entry, manifest) in worth_copying(entries, clusters) {
-        if arrived.contains(&manifest.name) {
-            continue;
-        }
-        store.room_for(manifest.file.size)?;
-        let part = store.part();
-        copy_file(&primary.snapshot(&entry.name), &part, progress)?;
-        verify::verify(&part, manifest, VERIFIED, progress)?;
-        store.commit(&part, &entry.name, manifest)?;
-        arrived.insert(manifest.name.clone());
-        remember(paths, destination, entries, &mut arrived)?;
-        tracing::info!(name = manifest.name, to = %store.path().display(), "snapshot copied and verified");
-    }
-    // A clock that keeps the first destination from removing does so here, and was told there.
-    prune::run(&store, destination.keep, clusters, now)?.ok();
-    Ok(())
+    primary: &'a LocalStore,
+    entries: &'a [Entry],
 }
 
-#[expect(clippy::too_many_arguments, reason = "one call, each of its own kind")]
-async fn to_bucket(
-    paths: &Paths,
-    spec: &ClusterSpec,
-    (destination, s3): (&Destination, &S3),
-    primary: &LocalStore,
-    entries: &[Entry],
-    clusters: &[String],
-    now: Option<Timestamp>,
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<(), CopyError> {
-    let arrived = remote::arrived(paths, destination);
-    let waiting = worth_copying(entries, clusters).filter(|(_, it)| !arrived(&it.name));
-    let waiting: Vec<_> = waiting.collect();
-    if waiting.is_empty() {
-        return Ok(());
+impl Run<'_> {
+    fn waiting(&self, destination: &Destination) -> Vec<(&Entry, &Manifest)> {
+        waiting(self.paths, destination, self.entries, self.clusters)
     }
-    let mut store = RemoteStore::open(paths, destination, s3, &spec.name)?;
-    for (entry, manifest) in waiting {
-        let path = primary.snapshot(&entry.name);
-        // What a worn card has changed meanwhile is not sent.
-        verify::verify(&path, manifest, 2, progress).map_err(|source| {
-            CopyError::SourceDamaged {
-                name: manifest.name.clone(),
-                source,
-            }
-        })?;
-        store.store(&path, manifest, progress).await?;
-        tracing::info!(
-            name = manifest.name,
-            to = place::describe(destination),
-            "snapshot copied and verified"
-        );
+
+    fn to_local(
+        &self,
+        destination: &Destination,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<(), CopyError> {
+        let Some(store) = place::local(self.spec, destination) else {
+            return Ok(());
+        };
+        place::prepare(self.paths, &store)?;
+        let mut arrived = arrived(self.paths, destination);
+        for (entry, manifest) in self.waiting(destination) {
+            store.room_for(manifest.file.size)?;
+            let part = store.part();
+            copy_file(&self.primary.snapshot(&entry.name), &part, progress)?;
+            verify::verify(&part, manifest, VERIFIED, progress)?;
+            store.commit(&part, &entry.name, manifest)?;
+            place::mark_used(self.paths, &store)?;
+            arrived.insert(manifest.name.clone());
+            remember(self.paths, destination, self.entries, &mut arrived)?;
+            tracing::info!(name = manifest.name, to = %store.path().display(), "snapshot copied and verified");
+        }
+        // What keeps the first destination from removing does so here, and was told there.
+        if !place::save_failed(self.paths) {
+            prune::run(&store, destination.keep, self.clusters, self.now)?.ok();
+        }
+        Ok(())
     }
-    let certificates = Certificates::at(paths.tls());
-    if certificates.has_authorities() {
-        store.store_authorities(&certificates).await?;
+
+    async fn to_bucket(
+        &self,
+        destination: &Destination,
+        s3: &S3,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<(), CopyError> {
+        let waiting = self.waiting(destination);
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let mut store = RemoteStore::open(self.paths, destination, s3, &self.spec.name)?;
+        for (entry, manifest) in waiting {
+            let path = self.primary.snapshot(&entry.name);
+            // What a worn card has changed meanwhile is not sent.
+            verify::verify(&path, manifest, 2, progress).map_err(|source| {
+                CopyError::SourceDamaged {
+                    name: manifest.name.clone(),
+                    source,
+                }
+            })?;
+            store.store(&path, manifest, progress).await?;
+            tracing::info!(
+                name = manifest.name,
+                to = place::describe(destination),
+                "snapshot copied and verified"
+            );
+        }
+        let certificates = Certificates::at(self.paths.tls());
+        if certificates.has_authorities() {
+            store.store_authorities(&certificates).await?;
+        }
+        store.sweep().await;
+        // Nothing is removed by a clock that the server contradicts.
+        let failed = place::save_failed(self.paths);
+        if prune::frozen(self.entries, self.clusters, self.now, failed).is_none()
+            && store.clock_skew().is_none()
+        {
+            store.prune(destination, self.clusters).await?;
+        }
+        Ok(())
     }
-    store.sweep().await;
-    // Nothing is removed by a clock that the server contradicts.
-    if prune::frozen(entries, clusters, now, false).is_none() && store.clock_skew().is_none() {
-        store.prune(destination, clusters).await?;
-    }
-    Ok(())
 }
 
 /// Writes down what has arrived, as far as the first destination still has it.
@@ -288,4 +342,19 @@ fn copy_file(from: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Resu
         });
     }
     writer.sync_all().map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_holds_the_newest_ones_within_its_bounds_and_always_one() {
+        let all = |sizes: &[u64]| bounded(sizes.iter().copied(), |it| *it);
+        assert_eq!(all(&[]), Vec::<u64>::new());
+        assert_eq!(all(&[QUEUE_BYTES_MAX + 1, 1]), [QUEUE_BYTES_MAX + 1]);
+        assert_eq!(all(&[1, QUEUE_BYTES_MAX, 1]), [1]);
+        assert_eq!(all(&[1, QUEUE_BYTES_MAX - 1, 1]), [1, QUEUE_BYTES_MAX - 1]);
+        assert_eq!(all(&[1; 2 * QUEUE_MAX]).len(), QUEUE_MAX);
+    }
 }

@@ -184,13 +184,17 @@ impl<R: ReadAt> FrameReader<R> {
 
     /// Every frame in order, unpacked.
     pub fn copy_to(&mut self, sink: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        let mut content = Vec::new();
         for index in 0..self.frames.len() {
-            let content = self.unpack(index, Vec::new())?;
+            content = self.unpack(index, content)?;
             sink(&content)?;
-            self.cache.clear();
-            self.cache.push_back((index, content));
         }
         Ok(())
+    }
+
+    /// What it reads from.
+    pub fn into_source(self) -> R {
+        self.source
     }
 
     fn unpack(&mut self, index: usize, mut content: Vec<u8>) -> io::Result<Vec<u8>> {

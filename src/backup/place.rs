@@ -43,21 +43,54 @@ fn used_path(paths: &Paths) -> PathBuf {
     paths.backup().join("used.json")
 }
 
-/// Makes a local destination ready to be written to.
+/// Makes a local destination ready to be written to. Once a snapshot lies there: [`mark_used`].
 pub fn prepare(paths: &Paths, store: &LocalStore) -> Result<(), LocalError> {
     state::create_private_dir(&paths.backup())?;
-    let mut used: UsedFile = state::load(&used_path(paths))?.unwrap_or_default();
+    let used: UsedFile = state::load(&used_path(paths))?.unwrap_or_default();
     // Below our own directory there is nothing to mount.
     if store.path().starts_with(&paths.lib) {
         state::create_private_dir(store.path())?;
     }
     let known = used.paths.iter().any(|it| it == store.path());
-    store.prepare(known)?;
-    if !known {
+    store.prepare(known)
+}
+
+/// Writes down that a snapshot lies in a local destination: from now on an empty one is a disk that is
+/// not mounted.
+pub fn mark_used(paths: &Paths, store: &LocalStore) -> Result<(), LocalError> {
+    let mut used: UsedFile = state::load(&used_path(paths))?.unwrap_or_default();
+    if used.paths.iter().all(|it| it != store.path()) {
         used.paths.push(store.path().to_owned());
         state::save(&used_path(paths), &used)?;
     }
     Ok(())
+}
+
+fn failed_path(paths: &Paths) -> PathBuf {
+    paths.backup_runs().with_file_name("backup-failed")
+}
+
+/// Notes whether the last snapshot could be saved (rule A3). Under /run: a boot later there is
+/// another attempt before anything is removed.
+pub fn note_save(paths: &Paths, saved: bool) {
+    let path = failed_path(paths);
+    if !saved {
+        if let Err(error) = state::save_volatile(&path, &()) {
+            tracing::warn!(%error, "failed to write down that a snapshot failed");
+        }
+        return;
+    }
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!("failed to remove {}: {error}", path.display());
+        }
+        _ => {}
+    }
+}
+
+/// Whether the last snapshot could not be saved.
+pub fn save_failed(paths: &Paths) -> bool {
+    failed_path(paths).exists()
 }
 
 /// The newest snapshot that is verified, of one of these clusters; of any where none is named.

@@ -7,6 +7,8 @@
 
 mod content;
 mod known;
+mod prove;
+mod prune;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,17 +19,18 @@ use std::time::Duration;
 use content::{BytesSource, Content, FileSource, Hashing};
 pub use known::{Known, arrived, known_names};
 use known::{KnownFile, known, known_of, load_known, record_path};
+pub use prune::fates;
 
 use super::copy::CopyError;
 use super::encrypt;
 use super::local::{LocalStore, MANIFEST, SNAPSHOT};
 use super::manifest::{Class, Manifest};
 use super::name::SnapshotName;
-use super::{Phase, Progress, prune};
+use super::{Phase, Progress};
 use crate::cluster::Timestamp;
 use crate::paths::Paths;
-use crate::retention::{Kept, Retention, VERIFIED};
-use crate::s3::{Bucket, Credentials, Deletion, Location, Upload};
+use crate::retention::VERIFIED;
+use crate::s3::{Bucket, Credentials, Location, Patience, Upload};
 use crate::spec::backup::{Destination, S3};
 use crate::state;
 use crate::tls::{Bundle, Certificates};
@@ -125,6 +128,18 @@ impl RemoteStore {
         })
     }
 
+    /// For a person who waits: no second try, and no long one.
+    #[must_use]
+    pub fn impatient(mut self) -> Self {
+        self.bucket = self.bucket.with_patience(Patience {
+            connect: Duration::from_secs(5),
+            stall: Duration::from_secs(10),
+            tries: 1,
+            ..Patience::default()
+        });
+        self
+    }
+
     /// The server's time less ours, where they are far apart.
     pub fn clock_skew(&self) -> Option<i64> {
         self.bucket.clock_skew()
@@ -144,8 +159,16 @@ impl RemoteStore {
         }
     }
 
-    /// Every snapshot of this cluster there, newest first. What is not known of them yet is read.
+    /// Every snapshot of this cluster there, newest first, and written down as known.
     pub async fn list(&mut self) -> Result<Vec<RemoteEntry>, CopyError> {
+        let entries = self.look().await?;
+        self.remember(&entries)?;
+        Ok(entries)
+    }
+
+    /// Every snapshot of this cluster there, newest first. What is not known of them yet is read;
+    /// nothing is written down.
+    pub async fn look(&mut self) -> Result<Vec<RemoteEntry>, CopyError> {
         #[derive(Default)]
         struct Seen {
             manifest: bool,
@@ -195,7 +218,6 @@ impl RemoteStore {
             });
         }
         entries.sort_by_key(|it| std::cmp::Reverse((it.name.revision, it.created())));
-        self.remember(&entries)?;
         Ok(entries)
     }
 
@@ -217,7 +239,8 @@ impl RemoteStore {
         Ok(state::save(&self.known_path, &file)?)
     }
 
-    async fn manifest(&mut self, name: &str) -> Result<Option<Manifest>, CopyError> {
+    /// What a snapshot's manifest there says; none where it says nothing that can be read.
+    pub async fn manifest(&mut self, name: &str) -> Result<Option<Manifest>, CopyError> {
         let key = format!("{}/{name}{MANIFEST}", self.cluster);
         let bytes = self.bucket.get(&key, MANIFEST_MAX).await?;
         Ok(Manifest::decode(&bytes, name).ok())
@@ -349,52 +372,6 @@ impl RemoteStore {
             source: Box::new(FileSource::open(&self.spool).map_err(failed(&self.spool))?),
             sha256,
         })
-    }
-
-    /// Removes what the document no longer keeps there; exact keys, never the newest verified one.
-    pub async fn prune(
-        &mut self,
-        destination: &Destination,
-        clusters: &[String],
-    ) -> Result<(), CopyError> {
-        let entries = self.list().await?;
-        let mut fold = Retention::new(destination.keep);
-        let mut left = Vec::new();
-        for entry in entries {
-            let fate = fold.next(&Kept {
-                ours: entry
-                    .cluster_id()
-                    .is_some_and(|id| clusters.iter().any(|it| it == id)),
-                on_demand: entry.class() == Some(Class::OnDemand),
-                level: entry.level(),
-                created: entry.created(),
-                bytes: entry.size.unwrap_or(0),
-            });
-            if !fate.removes() {
-                left.push(entry);
-                continue;
-            }
-            let name = entry.name.to_string();
-            let manifest = format!("{}/{name}{MANIFEST}", self.cluster);
-            for key in [manifest, self.key(&name, entry.encrypted)] {
-                match self.bucket.delete(&key).await? {
-                    Deletion::Deleted => {}
-                    Deletion::Kept(why) => {
-                        tracing::info!(
-                            key,
-                            "the store keeps a snapshot that retention gives up: {why}"
-                        );
-                        break;
-                    }
-                }
-            }
-            tracing::info!(
-                name,
-                why = prune::fate_words(fate),
-                "snapshot removed from the bucket"
-            );
-        }
-        self.remember(&left)
     }
 
     /// Brings a snapshot here: into `into`, proven by its manifest. `identity`: the file of secret keys

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::copy::CopyError;
 use super::local::{Entry, LocalStore};
+use super::manifest::Manifest;
 use super::remote::RemoteStore;
 use super::restore::{Reason, RestoreError, RestoreRecord, SourceFile};
 use super::verify;
@@ -36,16 +37,21 @@ pub fn unresolved(spec: &ClusterSpec, reason: Reason) -> SourceFile {
         cluster_id: None,
         database: 0,
         checksummed: true,
+        sha256: None,
+        hash: None,
     }
 }
 
-/// Finds the snapshot and proves it, up to level 3, right before it is used.
+/// Finds the snapshot, where a command has not done so. It is proven when it is used.
 pub async fn resolve(
     paths: &Paths,
     spec: &ClusterSpec,
     record: &mut RestoreRecord,
     identity: &IdentityFile,
 ) -> Result<(), RestoreError> {
+    if record.source.hash.is_some() {
+        return Ok(());
+    }
     let clusters = match record.reason {
         // By name: the box was replaced, and nobody knows the id.
         Reason::Bootstrap => Vec::new(),
@@ -68,7 +74,8 @@ pub async fn resolve(
     Ok(())
 }
 
-/// A snapshot that was found and proven.
+/// A snapshot that was found. One with a manifest is proven by [`Found::prove`], and whatever it is
+/// once more by [`super::restore::prepare`].
 pub struct Found {
     /// The file.
     pub file: SourceFile,
@@ -78,9 +85,19 @@ pub struct Found {
     pub cluster: Option<String>,
     /// When it was taken, where a manifest says it.
     pub created: Option<String>,
+    /// What it must be. A file without one was examined when it was found.
+    manifest: Option<Manifest>,
 }
 
 impl Found {
+    /// Levels 1 to 3.
+    pub fn prove(&self, progress: &mut dyn FnMut(Progress)) -> Result<(), RestoreError> {
+        match &self.manifest {
+            Some(it) => Ok(verify::verify(&self.file.path, it, VERIFIED, progress)?),
+            None => Ok(()),
+        }
+    }
+
     /// An older line of etcd cannot read it. What is not known on either side refuses nothing.
     pub fn check_version(&self, target: Option<Version>) -> Result<(), RestoreError> {
         let snapshot = self.version.as_deref().and_then(|it| it.parse().ok());
@@ -97,7 +114,7 @@ impl Found {
     }
 }
 
-/// Finds and proves a snapshot: by name or `latest` in the first destination, or a file.
+/// Finds a snapshot: by name or `latest` in the first destination, or a file.
 pub fn find(
     spec: &ClusterSpec,
     wanted: &SourceFile,
@@ -126,7 +143,7 @@ pub fn find(
                 store.path().display()
             ))
         })?;
-        return prove_entry(&store, entry);
+        return found(&store, entry);
     }
     file(&wanted.path)
 }
@@ -277,7 +294,7 @@ pub fn file(path: &Path) -> Result<Found, RestoreError> {
         entry.manifest.is_ok().then_some((store, entry))
     })();
     if let Some((store, entry)) = beside {
-        return prove_entry(&store, &entry);
+        return found(&store, &entry);
     }
     let examined = verify::examine(path, &mut |_| ())?;
     Ok(Found {
@@ -288,14 +305,17 @@ pub fn file(path: &Path) -> Result<Found, RestoreError> {
             cluster_id: None,
             database: examined.summary.size,
             checksummed: examined.checksummed,
+            sha256: None,
+            hash: Some(verify::hex_of(examined.summary.hash)),
         },
         version: examined.summary.cluster_version,
         cluster: None,
         created: None,
+        manifest: None,
     })
 }
 
-fn prove_entry(store: &LocalStore, entry: &Entry) -> Result<Found, RestoreError> {
+fn found(store: &LocalStore, entry: &Entry) -> Result<Found, RestoreError> {
     let manifest = entry.manifest.as_ref().map_err(|why| {
         RestoreError::NoSnapshot(format!(
             "{}: {why}; to use it all the same, name its file: {}",
@@ -304,7 +324,7 @@ fn prove_entry(store: &LocalStore, entry: &Entry) -> Result<Found, RestoreError>
         ))
     })?;
     let path = store.snapshot(&entry.name);
-    verify::verify(&path, manifest, crate::retention::VERIFIED, &mut |_| ())?;
+    verify::verify(&path, manifest, 1, &mut |_| ())?;
     Ok(Found {
         file: SourceFile {
             path,
@@ -313,9 +333,12 @@ fn prove_entry(store: &LocalStore, entry: &Entry) -> Result<Found, RestoreError>
             cluster_id: Some(manifest.cluster_id.clone()),
             database: manifest.database.size,
             checksummed: true,
+            sha256: Some(manifest.file.sha256.clone()),
+            hash: Some(manifest.hash.clone()),
         },
         version: Some(manifest.etcd_version.clone()),
         cluster: Some(manifest.cluster.clone()),
         created: manifest.created.clone(),
+        manifest: Some(manifest.clone()),
     })
 }

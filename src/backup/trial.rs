@@ -128,6 +128,8 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
             cluster_id: None,
             database: trial.database,
             checksummed: true,
+            sha256: None,
+            hash: None,
         },
         live_revision: None,
         bump: restore::BUMP,

@@ -12,11 +12,12 @@ use rustix::fs::Advice;
 use super::bolt::{self, BoltError, ReadAt, Summary};
 use super::frames::FrameReader;
 use super::manifest::Manifest;
+use super::window::Windows;
 use super::{Phase, Progress};
 use crate::state::hex;
 
 /// Bytes of the sha256 that etcd sends last.
-const TRAILER: u64 = 32;
+pub(super) const TRAILER: u64 = 32;
 /// Read at once.
 const BUFFER: usize = 256 * 1024;
 /// The first bytes of a zstd frame.
@@ -104,23 +105,28 @@ pub fn verify(
         }
     } else {
         let summary = prove_new(path, manifest, progress)?;
-        let differs = |what, found: String, expected: String| {
-            (found != expected)
-                .then_some(VerifyError::Differs {
-                    what,
-                    found,
-                    expected,
-                })
-                .map_or(Ok(()), Err)
-        };
-        let hash = format!("{:08x}", summary.hash);
-        differs("the hash", hash, manifest.hash.clone())?;
+        differs("the hash", &hex_of(summary.hash), &manifest.hash)?;
         let (found, said) = (summary.revision, manifest.revision.snapshot);
-        differs("the revision", found.to_string(), said.to_string())?;
+        differs("the revision", &found.to_string(), &said.to_string())?;
         let (found, said) = (summary.entries, manifest.entries);
-        differs("the number of entries", found.to_string(), said.to_string())?;
+        differs(
+            "the number of entries",
+            &found.to_string(),
+            &said.to_string(),
+        )?;
     }
     Ok(())
+}
+
+fn differs(what: &'static str, found: &str, expected: &str) -> Result<(), VerifyError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(VerifyError::Differs {
+        what,
+        found: found.to_owned(),
+        expected: expected.to_owned(),
+    })
 }
 
 /// Levels 1 to 3 of a snapshot that was just written; what its manifest does not say yet.
@@ -229,34 +235,61 @@ pub struct Examined {
 
 /// Opens the database in a file, packed or not.
 pub fn open_content(path: &Path) -> Result<(Box<dyn ReadAt>, bool), VerifyError> {
-    let not = |what| VerifyError::NotASnapshot {
-        path: path.to_owned(),
-        what,
-    };
     let mut file = open(path)?;
+    if !is_packed(path, &mut file)? {
+        return Ok((Box::new(Windows::new(file)), false));
+    }
+    let frames = FrameReader::open(file).map_err(|_| VerifyError::NotASnapshot {
+        path: path.to_owned(),
+        what: "is packed by zstd, and not whole or not by this operator: unpack it with zstd -d first",
+    })?;
+    Ok((Box::new(frames), true))
+}
+
+/// Whether a snapshot is packed by zstd; what is none is refused.
+pub(super) fn is_packed(path: &Path, file: &mut dyn ReadAt) -> Result<bool, VerifyError> {
+    let not = |what| {
+        let path = path.to_owned();
+        Err(VerifyError::NotASnapshot { path, what })
+    };
     let mut head = [0; 32];
     if file.size() < head.len() as u64 || file.read_at(0, &mut head).is_err() {
-        return Err(not("is no snapshot: it is empty, or nearly so"));
+        return not("is no snapshot: it is empty, or nearly so");
     }
     if head[..4] == ZSTD {
-        let frames = FrameReader::open(file).map_err(|_| {
-            not("is packed by zstd, and not whole or not by this operator: unpack it with zstd -d first")
-        })?;
-        return Ok((Box::new(frames), true));
+        return Ok(true);
     }
     if head.starts_with(b"age-encryption.org/v1") {
-        return Err(not("is encrypted: name the identity file with --identity"));
+        return not("is encrypted: name the identity file with --identity");
     }
     if head.starts_with(b"PK\x03\x04") {
-        return Err(not("is a zip archive, as k3s compresses: unpack it first"));
+        return not("is a zip archive, as k3s compresses: unpack it first");
     }
     if head[..2] == [0x1f, 0x8b] {
-        return Err(not("is packed by gzip: unpack it first"));
+        return not("is packed by gzip: unpack it first");
     }
     if head.starts_with(b"<") || head.starts_with(b"{") {
-        return Err(not("is text and no snapshot: was an error page saved?"));
+        return not("is text and no snapshot: was an error page saved?");
     }
-    Ok((Box::new(file), false))
+    Ok(false)
+}
+
+/// Level 3 of an unpacked snapshot. `hash`: the one that it must have, where that is known.
+pub(super) fn check_unpacked(path: &Path, hash: Option<&str>) -> Result<(), VerifyError> {
+    let file = File::open(path).map_err(|source| VerifyError::Io {
+        path: path.to_owned(),
+        source,
+    })?;
+    let summary = walk(&mut Windows::new(file), &mut |_| ())?;
+    match hash {
+        Some(hash) => differs("the hash", &hex_of(summary.hash), hash),
+        None => Ok(()),
+    }
+}
+
+/// etcdutl's `HASH`, as it is written down.
+pub(super) fn hex_of(hash: u32) -> String {
+    format!("{hash:08x}")
 }
 
 /// Everything that can be said of a snapshot without a manifest, such as one of etcdctl or k3s.
@@ -316,8 +349,12 @@ fn check_trailer(
     if sum.finish().as_ref() == trailer {
         return Ok(());
     }
-    Err(VerifyError::NotASnapshot {
+    Err(trailer_differs(path))
+}
+
+pub(super) fn trailer_differs(path: &Path) -> VerifyError {
+    VerifyError::NotASnapshot {
         path: path.to_owned(),
         what: "is not what etcd sent: the checksum at its end differs",
-    })
+    }
 }

@@ -228,19 +228,31 @@ pub(super) enum BackupCommand {
     /// Takes a snapshot now and proves it; it stays until it is removed by hand
     #[command(after_help = "Example:\n  etcd-operator backup create")]
     Create(OutputArgs),
-    /// Lists snapshots of every destination, newest first; of a bucket what was seen to arrive there
+    /// Lists snapshots of every destination, newest first; of a bucket that cannot be reached what was
+    /// seen to arrive there
     #[command(after_help = "Example:\n  etcd-operator backup list -o json | jq .[0].name")]
-    List(OutputArgs),
+    List {
+        /// Only at this destination, such as /mnt/usb/etcd or s3://BUCKET/PREFIX; left out: all
+        #[arg(long, value_name = "PLACE")]
+        at: Option<String>,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
     /// Prints what is known of one
     #[command(after_help = "Example:\n  etcd-operator backup show latest")]
     Show {
         /// Its name, or latest
         name: String,
+        /// Only at this destination, such as /mnt/usb/etcd or s3://BUCKET/PREFIX; left out: all
+        #[arg(long, value_name = "PLACE")]
+        at: Option<String>,
         /// How to print
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
-    /// Checks one, or all of them; exits with 1 if one is damaged
+    /// Checks one, or all of them; exits with 1 if one is damaged. What lies in a bucket is read back
+    /// (level 2)
     #[command(after_help = "Example:\n  etcd-operator backup verify --level 3")]
     Verify {
         /// Its name, or latest; left out: all
@@ -248,6 +260,9 @@ pub(super) enum BackupCommand {
         /// 1 size, 2 hash, 3 structure, 4 a trial restore
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=4))]
         level: u8,
+        /// Only at this destination, such as /mnt/usb/etcd or s3://BUCKET/PREFIX; left out: all
+        #[arg(long, value_name = "PLACE")]
+        at: Option<String>,
         /// How to print
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
@@ -261,6 +276,9 @@ pub(super) enum BackupCommand {
         /// Only says what would be removed
         #[arg(long)]
         dry_run: bool,
+        /// Only at this destination, such as /mnt/usb/etcd or s3://BUCKET/PREFIX; left out: all
+        #[arg(long, value_name = "PLACE")]
+        at: Option<String>,
         /// How to print
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,

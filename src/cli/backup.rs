@@ -1,5 +1,8 @@
 //! `backup create|list|show|verify|prune` and `verify-snapshot`.
 
+mod places;
+mod prune;
+
 use std::path::Path;
 
 use serde::Serialize;
@@ -13,16 +16,18 @@ use crate::backup::local::{Entry, LocalStore};
 use crate::backup::manifest::{Class, Manifest};
 use crate::backup::name::{SnapshotName, When};
 use crate::backup::place::{self, BackupLock, Work};
-use crate::backup::source::LATEST;
-use crate::backup::{copy, prune, remote};
+use crate::backup::remote::RemoteEntry;
+use crate::backup::{copy, remote};
+
 use crate::member::place as member_place;
 use crate::member::records;
-use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
 use crate::tls::Certificates;
 
+pub(super) use places::{Kind, Site, nowhere, pick, pick_remote, sites};
+
 /// One snapshot in one place.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
     name: String,
@@ -148,15 +153,20 @@ pub(super) fn lock(context: &Context, work: Work) -> Result<BackupLock, Failure>
 pub(super) fn backup(context: &Context, command: &BackupCommand) -> Outcome {
     match command {
         BackupCommand::Create(it) => create(context, it.output),
-        BackupCommand::List(it) => list(context, it.output),
-        BackupCommand::Show { name, output } => show(context, name, *output),
+        BackupCommand::List { at, output } => list(context, at.as_deref(), *output),
+        BackupCommand::Show { name, at, output } => show(context, name, at.as_deref(), *output),
         BackupCommand::Verify {
             name,
             level,
+            at,
             output,
-        } => super::verify::verify(context, name.as_deref(), *level, *output),
+        } => super::verify::verify(context, name.as_deref(), *level, at.as_deref(), *output),
         BackupCommand::Copy(it) => copy(context, it.output),
-        BackupCommand::Prune { dry_run, output } => prune(context, *dry_run, *output),
+        BackupCommand::Prune {
+            dry_run,
+            at,
+            output,
+        } => prune::prune(context, *dry_run, at.as_deref(), *output),
     }
 }
 
@@ -188,8 +198,11 @@ fn create(context: &Context, output: Output) -> Outcome {
     };
     let runtime = runtime()?;
     let mut display = Display::new();
-    let created = runtime.block_on(create::create(&request, &mut |it| display.show(it)))?;
+    let created = runtime.block_on(create::create(&request, &mut |it| display.show(it)));
     drop(display);
+    place::note_save(&context.paths, created.is_ok());
+    let created = created?;
+    place::mark_used(&context.paths, &store)?;
     drop(lock);
     // The agent sees it, and copies it.
     let _ = runtime.block_on(ask(&context.paths.socket(), &Question::Status));
@@ -232,24 +245,35 @@ pub(super) fn trusted_now(context: &Context) -> Option<crate::cluster::Timestamp
     (clock == crate::observed::Clock::Trusted).then_some(now)
 }
 
-fn list(context: &Context, output: Output) -> Outcome {
-    let (spec, store) = primary(context)?;
-    let mut rows = local_rows(&store)?;
-    let backup = spec.backup.as_ref();
-    let further = backup.and_then(|it| it.destinations.get(1..));
-    for destination in further.unwrap_or_default() {
-        if let Some(store) = place::local(&spec, destination) {
-            match local_rows(&store) {
-                Ok(more) => rows.extend(more),
-                Err(failure) => eprintln!("etcd-operator: warning: {}", failure.text),
+fn list(context: &Context, at: Option<&str>, output: Output) -> Outcome {
+    let (spec, _) = primary(context)?;
+    let mut rows = Vec::new();
+    let mut first = true;
+    for site in sites(&spec, at)? {
+        let found = match &site.kind {
+            Kind::Local(store) => local_rows(store),
+            Kind::Bucket(s3) => site.look(context, s3, &spec).map(|(_, entries)| {
+                let rows = entries.iter().map(|it| bucket_row(it, &site.name));
+                rows.collect()
+            }),
+        };
+        match (found, &site.kind) {
+            (Ok(more), _) => rows.extend(more),
+            // Without its first destination nothing is known.
+            (Err(failure), Kind::Local(_)) if first || at.is_some() => return Err(failure),
+            (Err(failure), kind) => {
+                eprintln!("etcd-operator: warning: {}: {}", site.name, failure.text);
+                if let Kind::Bucket(_) = kind {
+                    eprintln!("etcd-operator: warning: listed is what was seen to arrive there");
+                    let known = remote::known_names(&context.paths, site.destination);
+                    let known = known.iter().rev();
+                    rows.extend(known.filter_map(|(name, level)| {
+                        Some(named_row(&name.parse().ok()?, *level, &site.name))
+                    }));
+                }
             }
-        } else {
-            // What was seen to arrive: a list asks no link for anything.
-            let known = remote::known_names(&context.paths, destination);
-            rows.extend(known.iter().rev().filter_map(|(name, level)| {
-                remote_row(name, *level, &place::describe(destination))
-            }));
         }
+        first = false;
     }
     if output == Output::Table {
         print_rows(&rows)?;
@@ -265,26 +289,35 @@ fn local_rows(store: &LocalStore) -> Result<Vec<Row>, Failure> {
     Ok(entries.iter().map(|it| row(it, &destination)).collect())
 }
 
-fn remote_row(name: &str, level: u8, destination: &str) -> Option<Row> {
-    let parsed = name.parse::<SnapshotName>().ok()?;
-    let created = match parsed.when {
-        When::At(it) => Some(crate::api::status::rfc3339(it)),
-        When::Boot(_) => None,
+fn bucket_row(entry: &RemoteEntry, destination: &str) -> Row {
+    let problem = match (&entry.known, entry.size) {
+        (None, _) => Some("it has no manifest that can be read".to_owned()),
+        (_, None) => Some("its object is not there".to_owned()),
+        _ if entry.level() == 0 => Some("it was found damaged".to_owned()),
+        _ => None,
     };
-    Some(Row {
-        name: name.to_owned(),
+    Row {
+        cluster_id: entry.cluster_id().map(str::to_owned),
+        size: entry.size,
+        class: entry.class(),
+        problem,
+        ..named_row(&entry.name, entry.level(), destination)
+    }
+}
+
+/// What a name says.
+fn named_row(name: &SnapshotName, level: u8, destination: &str) -> Row {
+    Row {
+        name: name.to_string(),
         destination: destination.to_owned(),
-        cluster_id: None,
-        created,
-        revision: parsed.revision,
-        entries: None,
-        size: None,
-        database_size: None,
-        class: None,
+        created: match name.when {
+            When::At(it) => Some(crate::api::status::rfc3339(it)),
+            When::Boot(_) => None,
+        },
+        revision: name.revision,
         level,
-        verified_at: None,
-        problem: None,
-    })
+        ..Row::default()
+    }
 }
 
 /// Copies what waits, and says what is left.
@@ -333,86 +366,51 @@ fn clusters(context: &Context, spec: &ClusterSpec) -> Result<Vec<String>, Failur
     Ok(identity.map(|it| it.clusters()).unwrap_or_default())
 }
 
-/// The snapshot that a person means.
-pub(super) fn find(store: &LocalStore, name: &str) -> Result<Entry, Failure> {
-    let entries = store.list()?;
-    let found = match name {
-        LATEST => entries.into_iter().find(|it| it.level() >= VERIFIED),
-        name => entries.into_iter().find(|it| it.name.to_string() == name),
-    };
-    found.ok_or_else(|| {
-        let text = format!(
-            "there is no snapshot {name} in {}: see etcd-operator backup list",
-            store.path().display()
-        );
-        Failure::new(FAILED, text)
-    })
-}
-
-fn show(context: &Context, name: &str, output: Output) -> Outcome {
-    let (_, store) = primary(context)?;
-    let entry = find(&store, name)?;
-    let manifest = entry
-        .manifest
-        .map_err(|why| Failure::new(FAILED, format!("{}: {why}", entry.name)))?;
-    let output = if output == Output::Table {
-        Output::Yaml
-    } else {
-        output
-    };
-    print::value(output, &manifest)?;
-    Ok(DONE)
-}
-
-fn prune(context: &Context, dry_run: bool, output: Output) -> Outcome {
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Pruned {
-        name: String,
-        destination: String,
-        fate: &'static str,
-        removed: bool,
-    }
-    let (spec, store) = primary(context)?;
-    let _lock = lock(context, Work::Local)?;
-    let clusters = clusters(context, &spec)?;
-    let entries = store.list()?;
-    let Some(keep) = spec.backup.as_ref().and_then(|it| it.destinations.first()) else {
-        return Ok(DONE);
-    };
-    let fates = prune::fates(keep.keep, &entries, &clusters);
-    let now = trusted_now(context);
-    if let (false, Some(why)) = (dry_run, prune::frozen(&entries, &clusters, now, false)) {
-        let text = format!("nothing was removed: {}", prune::words(why));
-        return Err(Failure::new(HELD, text));
-    }
-    let mut rows = Vec::new();
-    for (entry, fate) in entries.iter().zip(fates) {
-        let removed = fate.removes() && !dry_run;
-        if removed {
-            store.remove(&entry.name)?;
+fn show(context: &Context, name: &str, at: Option<&str>, output: Output) -> Outcome {
+    let (spec, _) = primary(context)?;
+    let sites = sites(&spec, at)?;
+    let mut unreadable = None;
+    for site in &sites {
+        // A place that cannot be asked is no answer, and none of the others'.
+        match manifest(context, &spec, site, name) {
+            Ok(Some(manifest)) => {
+                let output = if output == Output::Table {
+                    Output::Yaml
+                } else {
+                    output
+                };
+                print::value(output, &manifest)?;
+                return Ok(DONE);
+            }
+            Ok(None) => {}
+            Err(failure) => {
+                unreadable.get_or_insert(failure);
+            }
         }
-        rows.push(Pruned {
-            name: entry.name.to_string(),
-            destination: store.path().display().to_string(),
-            fate: prune::fate_words(fate),
-            removed,
-        });
     }
-    if output == Output::Table {
-        let mut table = vec![["NAME", "", "WHY"].map(str::to_owned)];
-        for it in rows {
-            let goes = it.fate.starts_with("goes");
-            let what = match (it.removed, goes) {
-                (true, _) => "removed",
-                (false, true) => "would be removed",
-                (false, false) => "stays",
+    Err(unreadable.unwrap_or_else(|| nowhere(name, &sites)))
+}
+
+fn manifest(
+    context: &Context,
+    spec: &ClusterSpec,
+    site: &Site<'_>,
+    name: &str,
+) -> Result<Option<Manifest>, Failure> {
+    let damaged = |why: &str| Failure::new(FAILED, format!("{name} in {}: {why}", site.name));
+    match &site.kind {
+        Kind::Local(store) => match pick(store.list()?, name) {
+            Some(entry) => entry.manifest.map(Some).map_err(|why| damaged(&why)),
+            None => Ok(None),
+        },
+        Kind::Bucket(s3) => {
+            let (mut store, entries) = site.look(context, s3, spec)?;
+            let Some(entry) = pick_remote(entries, name) else {
+                return Ok(None);
             };
-            table.push([it.name, what.to_owned(), it.fate.to_owned()]);
+            let manifest = runtime()?.block_on(store.manifest(&entry.name.to_string()))?;
+            let manifest = manifest.ok_or_else(|| damaged("its manifest cannot be read"));
+            manifest.map(Some)
         }
-        print::table(&table)?;
-    } else {
-        print::value(output, &rows)?;
     }
-    Ok(DONE)
 }

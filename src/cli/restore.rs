@@ -20,12 +20,18 @@ use crate::backup::restore::{
     self, CrashPoint, Outcome as Ended, Reason, RestoreRecord, RestoreReport, StoredPhase,
 };
 use crate::backup::source::{self, Found};
+use crate::clock;
 use crate::disk;
 use crate::etcd::client;
 use crate::member::place;
 use crate::member::records::{self, IdentityFile, SeenFile, revisions_lost};
 use crate::spec::ClusterSpec;
 use crate::tls::Certificates;
+
+/// Between two questions for how far the agent is: each is a look at etcd, too.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+/// Between two looks whether the restore has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// What a restore would do.
 #[derive(Serialize)]
@@ -63,6 +69,11 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     let former = identity.or(marker);
     let found = find(context, &spec, arguments, former.as_ref())?;
     check(&spec, &found, former.as_ref())?;
+    if arguments.dry_run || !arguments.yes {
+        // Whom a person asks about it, knows it to be whole; a yes beforehand waits for no answer.
+        let mut display = Display::new();
+        found.prove(&mut |it| display.show(it))?;
+    }
     let live = runtime()?.block_on(live_revision(context, &place.client_url));
     // Where etcd does not answer: what it was seen to have.
     let live = live.or_else(|| SeenFile::revision_of(&context.paths, former.as_ref()));
@@ -263,7 +274,10 @@ async fn follow(context: &Context) -> Result<(), Failure> {
             eprintln!("etcd-operator: {message}");
             told = message;
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        let asked = clock::since_boot();
+        while context.paths.restore().exists() && clock::since_boot() < asked + FOLLOW_EVERY {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
     Ok(())
 }

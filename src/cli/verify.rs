@@ -4,16 +4,21 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::backup::{bytes, find, lock, primary, trusted_now};
+use super::backup::{
+    Kind, Site, bytes, lock, nowhere, pick, pick_remote, primary, sites, trusted_now,
+};
 use super::print::{self, Output};
 use super::progress::Display;
-use super::{Context, DONE, FAILED, Outcome, runtime};
+use super::{Context, DONE, FAILED, Failure, Outcome, runtime};
 use crate::backup::local::{Entry, LocalStore};
 use crate::backup::manifest::Manifest;
 use crate::backup::place::Work;
+use crate::backup::remote::RemoteEntry;
 use crate::backup::{trial, verify as levels};
 use crate::member::place as member_place;
 use crate::member::records;
+use crate::spec::ClusterSpec;
+use crate::spec::backup::S3;
 
 /// What a check of one snapshot brought.
 #[derive(Serialize)]
@@ -27,36 +32,107 @@ struct Checked {
     problem: Option<String>,
 }
 
-pub(super) fn verify(context: &Context, name: Option<&str>, level: u8, output: Output) -> Outcome {
-    let (_, store) = primary(context)?;
+pub(super) fn verify(
+    context: &Context,
+    name: Option<&str>,
+    level: u8,
+    at: Option<&str>,
+    output: Output,
+) -> Outcome {
+    let (spec, _) = primary(context)?;
     let _lock = lock(context, Work::Local)?;
-    let entries = match name {
-        Some(name) => vec![find(&store, name)?],
-        None => store.list()?,
-    };
+    let sites = sites(&spec, at)?;
     let mut checked = Vec::new();
-    for entry in entries {
-        let mut display = Display::new();
-        let problem = check(&store, &entry, level, context, &mut display);
-        checked.push(Checked {
-            name: entry.name.to_string(),
-            destination: store.path().display().to_string(),
-            level: if problem.is_none() { level } else { 0 },
-            problem,
-        });
+    let mut failures = false;
+    for site in &sites {
+        let found = match &site.kind {
+            Kind::Local(store) => local(context, site, store, name, level),
+            Kind::Bucket(s3) => bucket(context, &spec, site, s3, name, level),
+        };
+        match found {
+            Ok(more) => checked.extend(more),
+            Err(failure) if sites.len() == 1 => return Err(failure),
+            Err(failure) => {
+                failures = true;
+                eprintln!("etcd-operator: {}: {}", site.name, failure.text);
+            }
+        }
+    }
+    if let (Some(name), true, false) = (name, checked.is_empty(), failures) {
+        return Err(nowhere(name, &sites));
     }
     let damaged = checked.iter().any(|it| it.problem.is_some());
     if output == Output::Table {
-        let mut table = vec![["NAME", "LEVEL", "RESULT"].map(str::to_owned)];
+        let mut table = vec![["NAME", "LEVEL", "RESULT", "PLACE"].map(str::to_owned)];
         for it in checked {
             let result = it.problem.unwrap_or_else(|| "verified".to_owned());
-            table.push([it.name, it.level.to_string(), result]);
+            table.push([it.name, it.level.to_string(), result, it.destination]);
         }
         print::table(&table)?;
     } else {
         print::value(output, &checked)?;
     }
-    Ok(if damaged { FAILED } else { DONE })
+    Ok(if damaged || failures { FAILED } else { DONE })
+}
+
+fn local(
+    context: &Context,
+    site: &Site<'_>,
+    store: &LocalStore,
+    name: Option<&str>,
+    level: u8,
+) -> Result<Vec<Checked>, Failure> {
+    let entries = store.list()?;
+    let entries = match name {
+        Some(name) => pick(entries, name).into_iter().collect(),
+        None => entries,
+    };
+    let mut checked = Vec::new();
+    for entry in entries {
+        let mut display = Display::new();
+        let problem = check(store, &entry, level, context, &mut display);
+        checked.push(Checked {
+            name: entry.name.to_string(),
+            destination: site.name.clone(),
+            level: if problem.is_none() { level } else { 0 },
+            problem,
+        });
+    }
+    Ok(checked)
+}
+
+/// The bytes of a bucket are read back; that they are those that passed level 3 is what their hash
+/// says.
+fn bucket(
+    context: &Context,
+    spec: &ClusterSpec,
+    site: &Site<'_>,
+    s3: &S3,
+    name: Option<&str>,
+    level: u8,
+) -> Result<Vec<Checked>, Failure> {
+    let (mut store, entries) = site.look(context, s3, spec)?;
+    let entries: Vec<RemoteEntry> = match name {
+        Some(name) => pick_remote(entries, name).into_iter().collect(),
+        None => entries,
+    };
+    // The agent may be writing down what has arrived.
+    let _lock = lock(context, Work::Copies)?;
+    let level = level.min(2);
+    let mut checked = Vec::new();
+    for entry in entries {
+        let mut display = Display::new();
+        let name = entry.name.to_string();
+        let mut show = |it| display.show(it);
+        let problem = runtime()?.block_on(store.prove(&name, level, &mut show))?;
+        checked.push(Checked {
+            name,
+            destination: site.name.clone(),
+            level: if problem.is_none() { level } else { 0 },
+            problem,
+        });
+    }
+    Ok(checked)
 }
 
 /// Checks one and writes down what was found; what is wrong with it.

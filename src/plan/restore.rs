@@ -11,6 +11,9 @@ use crate::start::{self, Refusal, Start};
 /// A restored etcd gets so many seconds to serve before the data from before is put back.
 pub const SERVES_WITHIN_SECONDS: u64 = 300;
 
+/// A step of a restore is done when it returns: nobody serves meanwhile, and the next one follows.
+const REQUEUE_STEP: Duration = Duration::from_millis(10);
+
 /// The next step of a restore.
 pub(super) fn plan(spec: &ClusterSpec, observed: &Observed, restoring: Restoring) -> Plan {
     let mut upkeep = heapless::Vec::new();
@@ -26,7 +29,10 @@ pub(super) fn plan(spec: &ClusterSpec, observed: &Observed, restoring: Restoring
         None => Hold::Unreachable,
     };
     let requeue_after = match &hold {
+        // The end of the job wakes the loop; each look would take from its time.
+        Hold::Restoring(RestorePhase::Requested) if upkeep.is_empty() => REQUEUE_PROGRESSING,
         Hold::Restoring(_) if upkeep.is_empty() => REQUEUE_PROGRESSING.min(requeue(observed)),
+        Hold::Restoring(_) if is_young(observed) || !is_starting(restoring) => REQUEUE_STEP,
         Hold::Restoring(_) => REQUEUE_STARTING,
         _ => REQUEUE_CONVERGED,
     };
@@ -39,15 +45,23 @@ pub(super) fn plan(spec: &ClusterSpec, observed: &Observed, restoring: Restoring
 
 /// A starting etcd is looked at often.
 fn requeue(observed: &Observed) -> Duration {
-    let young = observed
-        .instances
-        .iter()
-        .any(|it| matches!(it.process, Process::Running { seconds, .. } if seconds < 20));
-    if young {
+    if is_young(observed) {
         REQUEUE_STARTING
     } else {
         REQUEUE_PROGRESSING
     }
+}
+
+fn is_young(observed: &Observed) -> bool {
+    observed
+        .instances
+        .iter()
+        .any(|it| matches!(it.process, Process::Running { seconds, .. } if seconds < 20))
+}
+
+/// Only in this phase one step may follow another without an end.
+fn is_starting(restoring: Restoring) -> bool {
+    restoring.phase == RestorePhase::Starting
 }
 
 fn step(

@@ -10,6 +10,9 @@ use super::S3Error;
 /// Name of the credential that systemd hands to the unit (`LoadCredential=etcd-operator.s3:FILE`).
 pub const SYSTEMD_CREDENTIAL: &str = "etcd-operator.s3";
 
+/// Where systemd keeps those of the agent's unit, for nobody else.
+const OF_THE_UNIT: &str = "/run/credentials/etcd-operator.service";
+
 /// Keys to a bucket. `Debug` shows none of them.
 #[derive(Clone)]
 pub struct Credentials {
@@ -37,12 +40,17 @@ impl Credentials {
     /// Reads them anew (rule B15): from this file, else from systemd's credential, else from the
     /// environment. Metadata services of clouds are not asked.
     pub fn read(file: Option<&Path>) -> Result<Credentials, S3Error> {
-        Credentials::find(file, |name| std::env::var(name).ok())
+        Credentials::find(
+            file,
+            |name| std::env::var(name).ok(),
+            Path::new(OF_THE_UNIT),
+        )
     }
 
     fn find(
         file: Option<&Path>,
         environment: impl Fn(&str) -> Option<String>,
+        of_the_unit: &Path,
     ) -> Result<Credentials, S3Error> {
         if let Some(file) = file {
             return read_file(file, true);
@@ -54,7 +62,13 @@ impl Credentials {
                 return read_file(&file, false);
             }
         }
-        from_names(environment).ok_or(S3Error::NoCredentials)
+        from_names(environment).ok_or_else(|| {
+            if of_the_unit.exists() {
+                S3Error::CredentialsOfTheUnit
+            } else {
+                S3Error::NoCredentials
+            }
+        })
     }
 
     /// Reads the text of such a file.
@@ -176,7 +190,11 @@ mod tests {
             "AWS_SECRET_ACCESS_KEY" => Some("c".to_owned()),
             _ => None,
         };
-        let key = |file| Credentials::find(file, environment).unwrap().key;
+        let key = |file| {
+            Credentials::find(file, environment, Path::new("/nonexistent"))
+                .unwrap()
+                .key
+        };
         assert_eq!(key(None), "environment");
         write(&dir.join(SYSTEMD_CREDENTIAL), "systemd");
         assert_eq!(key(None), "systemd");
@@ -186,8 +204,12 @@ mod tests {
         write(&named, "renamed");
         assert_eq!(key(Some(&named)), "renamed");
         std::fs::remove_dir_all(&dir).unwrap();
-        let nothing = Credentials::find(None, |_| None);
+        let nothing = Credentials::find(None, |_| None, Path::new("/nonexistent"));
         assert!(matches!(nothing, Err(S3Error::NoCredentials)));
+        // There is the agent's own, which a command by hand does not get.
+        let units = Credentials::find(None, |_| None, Path::new("/"));
+        let words = units.unwrap_err().to_string();
+        assert!(words.contains("LoadCredential=etcd-operator.s3"), "{words}");
     }
 
     #[test]

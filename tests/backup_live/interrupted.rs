@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use etcd_operator::backup::verify;
 
-use crate::lab::text;
+use crate::lab::{kill, text};
 use crate::stage::Stage;
 use crate::watched::Watched;
 
@@ -86,6 +86,39 @@ fn etcd_killed_in_the_middle_of_the_stream_leaves_no_snapshot() {
     println!("{}", words.trim());
     assert_eq!(stage.files(), [""; 0], "nothing is left");
     assert!(stage.entries().is_empty());
+    stage.lab.wait_available();
+    stage.saved();
+    assert_eq!(all_verify(&stage), 1);
+}
+
+/// As by a disk that no longer answers. The whole stall timeout is waited for.
+#[test]
+fn etcd_that_hangs_in_the_middle_of_the_stream_is_given_up_and_leaves_no_snapshot() {
+    let mut stage = Stage::new("3.6");
+    stage.fill("key", 3000, 10_000);
+    stage.lab.stop_agent();
+    let etcd = stage.lab.etcd_pid().unwrap();
+    let part = stage.store().part();
+    let command = Watched::start(&stage, &CREATE);
+    assert!(command.stop_at(&part, 1 << 20), "it was too fast");
+    kill("STOP", etcd);
+    command.go_on();
+    let begin = Instant::now();
+    while !command.ended() {
+        assert!(begin.elapsed() < Duration::from_secs(90), "it waits on");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let took = begin.elapsed();
+    let output = command.end().output;
+    kill("CONT", etcd);
+    let words = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    println!("after {took:?}: {}", words.trim());
+    assert!(words.contains("no answer in time"), "{words}");
+    assert!(took > Duration::from_secs(50), "{took:?}");
+    assert!(stage.entries().is_empty());
+    assert_eq!(stage.files(), [""; 0], "nothing is left");
+    stage.lab.start_agent();
     stage.lab.wait_available();
     stage.saved();
     assert_eq!(all_verify(&stage), 1);

@@ -27,4 +27,5 @@ mod raw;
 mod retention;
 mod shapes;
 mod stage;
+mod terminal;
 mod watched;

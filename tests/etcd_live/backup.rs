@@ -207,3 +207,25 @@ fn the_document_asks_for_trial_restores() {
     assert!(lab.put("a", "1"));
     lab.wait("a trial", |it| it["backups"]["lastVerified"]["level"] == 4);
 }
+
+#[test]
+fn a_snapshot_that_failed_claims_no_place_and_lets_nothing_be_removed() {
+    let mut lab = lab("3.6");
+    lab.start_agent();
+    lab.wait_available();
+    lab.stop_agent();
+    lab.kill_etcd();
+    let failed = lab.operator(&["backup", "create"]);
+    assert_eq!(failed.status.code(), Some(1), "{}", text(&failed.stderr));
+    // A new disk takes the place of the one that no snapshot was ever saved to.
+    fs::remove_dir_all(backups(&lab)).unwrap();
+    fs::create_dir(backups(&lab)).unwrap();
+    lab.start_agent();
+    lab.wait_available();
+    let pruned = lab.operator(&["backup", "prune"]);
+    let words = text(&pruned.stderr);
+    assert_eq!(pruned.status.code(), Some(3), "{words}");
+    assert!(words.contains("could not be saved"), "{words}");
+    assert_eq!(json(&lab, &["backup", "create"])["result"], "saved");
+    assert_eq!(json(&lab, &["backup", "prune"])[0]["removed"], false);
+}

@@ -19,13 +19,19 @@ mod certificates;
 mod damage;
 mod datastore;
 mod disk;
+#[path = "../s3_live/editor.rs"]
+mod editor;
 mod guard;
 mod health;
 mod input;
 mod lab;
 mod life;
+mod link;
 mod restore;
 mod s3;
 mod telemetry;
 mod tools;
 mod tuning;
+#[path = "../s3_live/wire.rs"]
+#[allow(clippy::print_stdout, reason = "what a link does is told")]
+mod wire;

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use etcd_operator::backup::frames::FrameWriter;
+use etcd_operator::backup::manifest::Manifest;
 use etcd_operator::backup::restore::CrashPoint;
 use serde_json::Value;
 
@@ -447,4 +449,103 @@ fn a_record_of_a_restore_that_cannot_be_read_keeps_etcd_from_starting() {
     fs::remove_file(lab.lib("restore.json")).unwrap();
     lab.wait_available();
     assert_eq!(lab.get("b").as_deref(), Some("2"));
+}
+
+/// What lies in a snapshot with a byte of it changed and everything that could tell made to fit,
+/// but for the database itself.
+fn forge(file: &Path, manifest: &Path, change: &dyn Fn(&mut Vec<u8>)) {
+    let packed = fs::File::open(file).unwrap();
+    let mut content = zstd::stream::decode_all(packed).unwrap();
+    change(&mut content);
+    let mut packed = Vec::new();
+    let mut sink = |bytes: &[u8]| {
+        packed.extend_from_slice(bytes);
+        Ok(())
+    };
+    let mut writer = FrameWriter::new().unwrap();
+    writer.write(&content, &mut sink).unwrap();
+    writer.finish(&mut sink).unwrap();
+    let name = manifest.file_stem().unwrap().to_str().unwrap();
+    let mut said = Manifest::decode(&fs::read(manifest).unwrap(), name).unwrap();
+    said.file.size = packed.len() as u64;
+    said.file.sha256 = etcd_operator::state::sha256(&packed);
+    fs::write(file, packed).unwrap();
+    fs::write(manifest, said.encode()).unwrap();
+}
+
+#[test]
+fn a_snapshot_that_was_damaged_after_it_was_proven_is_refused_while_etcd_serves_on() {
+    let lab = with_a_snapshot("3.6");
+    let pid = lab.etcd_pid();
+    let name = json(&lab, &["backup", "list"])[0]["name"].clone();
+    let file = backups(&lab).join(format!("lab/{}.db.zst", name.as_str().unwrap()));
+    let manifest = file.with_extension("").with_extension("json");
+    let (whole, said) = (fs::read(&file).unwrap(), fs::read(&manifest).unwrap());
+    let refuse = |words: &str| {
+        for how in ["--yes", "--dry-run"] {
+            let arguments = ["restore", how, "--from", name.as_str().unwrap()];
+            let refused = lab.operator(&arguments);
+            let said = text(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(1), "{arguments:?}: {said}");
+            assert!(said.contains(words), "{arguments:?}: {said}");
+        }
+        assert_eq!(lab.etcd_pid(), pid, "etcd was not stopped");
+        assert!(!lab.lib("restore.json").exists());
+        assert_eq!(lab.get("b").as_deref(), Some("2"));
+    };
+    for at in [60, whole.len() / 2, whole.len() - 3] {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        fs::write(&file, damaged).unwrap();
+        refuse("level 2");
+    }
+    fs::write(&file, &whole[..whole.len() - 1]).unwrap();
+    refuse("level 1");
+    // The bytes are those that the manifest says, and the database in them is none of etcd's: a
+    // page that calls itself another, then a value that is another.
+    fs::write(&file, &whole).unwrap();
+    forge(&file, &manifest, &|it| it[2 * 4096] ^= 1);
+    refuse("level 3");
+    fs::write(&file, &whole).unwrap();
+    fs::write(&manifest, &said).unwrap();
+    forge(&file, &manifest, &|it| {
+        let mut places = it.windows(4).enumerate();
+        let at = places.find(|(_, it)| *it == b"\x0a\x01a\x10");
+        let at = at.expect("the key a in its protobuf").0;
+        it[at + 2] = b'z';
+    });
+    refuse("level 3: the hash");
+}
+
+#[test]
+fn the_policy_replaces_damaged_data_three_times_a_day_and_then_a_person_decides() {
+    let mut lab = with_a_snapshot("3.6");
+    lab.spec
+        .push_str("  recovery: {singleMember: restoreLatestVerified}\n");
+    lab.write_document();
+    lab.signal_agent("HUP");
+    lab.wait_available();
+    for round in 0..4 {
+        lab.status(); // the agent looks once more
+        lab.stop_agent();
+        lab.kill_etcd();
+        fs::remove_dir_all(lab.data("member/wal")).unwrap();
+        let _ = fs::remove_file(lab.lib("restored.json"));
+        lab.start_agent();
+        if round == 3 {
+            break;
+        }
+        lab.wait("the restore", |_| lab.lib("restored.json").exists());
+        wait_for_the_end(&lab);
+        is_restored(&lab);
+    }
+    let status = lab.wait_hold("RestoreFailed");
+    let message = status["plan"]["message"].as_str().unwrap();
+    assert!(message.contains("3 times within a day"), "{message}");
+    assert!(!lab.lib("restored.json").exists());
+    assert_eq!(lab.etcd_pid(), None);
+    lab.signal_agent("HUP");
+    lab.wait("another try", |_| lab.lib("restored.json").exists());
+    wait_for_the_end(&lab);
+    is_restored(&lab);
 }

@@ -9,17 +9,19 @@ use crate::lab::{Lab, condition, free_ports, text};
 use crate::restore::{backups, json};
 
 /// s3s-fs on loopback, over a directory of its own.
-struct Server {
-    root: PathBuf,
-    port: u16,
+pub struct Server {
+    pub root: PathBuf,
+    pub port: u16,
     _claims: Vec<fs::File>,
     child: Option<Child>,
+    /// Of its process, such as a faked clock.
+    pub environment: Vec<(String, String)>,
 }
 
 const SECRET: &str = "an-example-of-a-secret-key";
 
 impl Server {
-    fn new(lab: &Lab) -> Server {
+    pub fn new(lab: &Lab) -> Server {
         let root = lab.root.join("s3");
         fs::create_dir_all(root.join("backup")).unwrap();
         let (ports, claims) = free_ports();
@@ -28,12 +30,13 @@ impl Server {
             port: ports[0],
             _claims: claims,
             child: None,
+            environment: Vec::new(),
         };
         server.start();
         server
     }
 
-    fn start(&mut self) {
+    pub fn start(&mut self) {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/s3s-fs");
         assert!(
             program.exists(),
@@ -43,6 +46,7 @@ impl Server {
             .args(["--host", "127.0.0.1", "--port", &self.port.to_string()])
             .args(["--access-key", "edge", "--secret-key", SECRET])
             .arg(&self.root)
+            .envs(self.environment.iter().cloned())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -55,14 +59,14 @@ impl Server {
         }
     }
 
-    fn stop(&mut self) {
+    pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    fn objects(&self) -> Vec<String> {
+    pub fn objects(&self) -> Vec<String> {
         let dir = self.root.join("backup/shops/lab");
         let mut names: Vec<String> = fs::read_dir(dir)
             .map(|it| {
@@ -82,7 +86,7 @@ impl Drop for Server {
 }
 
 /// A host that copies to the bucket; `more` goes into the destination.
-fn lab(server: &dyn Fn(&Lab) -> Server, more: &str) -> (Lab, Server) {
+pub fn lab(server: &dyn Fn(&Lab) -> Server, more: &str) -> (Lab, Server) {
     let mut lab = Lab::new("3.6");
     let server = server(&lab);
     fs::create_dir_all(backups(&lab)).unwrap();
@@ -109,7 +113,7 @@ fn private(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-fn queued(lab: &Lab, count: u32) {
+pub fn queued(lab: &Lab, count: u32) {
     lab.wait("the queue", |it| it["backups"]["queued"] == count);
 }
 
@@ -220,7 +224,7 @@ fn what_is_encrypted_comes_back_with_the_right_key_only() {
 }
 
 /// Text that does not pack.
-fn random_text(seed: u64, length: usize) -> String {
+pub fn random_text(seed: u64, length: usize) -> String {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_add(seed);
     (0..length)
         .map(|_| {
@@ -290,4 +294,182 @@ fn retention_of_the_bucket_is_its_own() {
     queued(&lab, 0);
     lab.wait("retention", |_| server.objects().len() == 4);
     assert!(server.root.join("backup/somebody-elses").exists());
+    // What the first destination keeps and the bucket gave up is not sent again and again.
+    let spec = lab.spec.replace("    interval: 1s\n", "");
+    lab.spec = spec;
+    lab.write_document();
+    lab.signal_agent("HUP");
+    queued(&lab, 0);
+    let copies = || lab.log().matches("snapshot copied and verified").count();
+    let before = copies();
+    assert!(
+        json(
+            &lab,
+            &["backup", "list", "--at", backups(&lab).to_str().unwrap()]
+        )
+        .as_array()
+        .unwrap()
+        .len()
+            > 2
+    );
+    for _ in 0..5 {
+        queued(&lab, 0);
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert_eq!(copies(), before, "{}", lab.log());
+    assert_eq!(server.objects().len(), 4);
+}
+
+/// A byte of an object changes, as on a worn disk of the server.
+fn damage(server: &Server, name: &str) {
+    let path = server.root.join("backup/shops/lab").join(name);
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    fs::write(&path, bytes).unwrap();
+}
+
+fn snapshots(server: &Server) -> Vec<String> {
+    let all = server.objects().into_iter();
+    all.filter(|it| it.ends_with(".db.zst")).collect()
+}
+
+/// A host that copies to a bucket and to a second disk, with two snapshots in each place.
+fn with_three_places() -> (Lab, Server, [String; 3]) {
+    let (mut lab, server) = lab(&Server::new, "");
+    let usb = lab.root.join("usb");
+    fs::create_dir(&usb).unwrap();
+    let spec = format!("{}    - local: {{path: {}}}\n", lab.spec, usb.display());
+    lab.spec = spec;
+    lab.write_document();
+    lab.start_agent();
+    lab.wait_available();
+    for number in 0..2 {
+        assert!(lab.put("a", &number.to_string()));
+        json(&lab, &["backup", "create"]);
+        queued(&lab, 0);
+    }
+    let places = [
+        backups(&lab).display().to_string(),
+        "s3://backup/shops".to_owned(),
+        usb.display().to_string(),
+    ];
+    (lab, server, places)
+}
+
+#[test]
+fn every_destination_is_listed_shown_verified_and_pruned() {
+    let (lab, mut server, places) = with_three_places();
+    let rows = |arguments: &[&str]| json(&lab, arguments).as_array().unwrap().clone();
+    let all = rows(&["backup", "list"]);
+    assert_eq!(all.len(), 6, "{all:#?}");
+    let name = all[0]["name"].as_str().unwrap();
+    for place in &places {
+        let here = rows(&["backup", "list", "--at", place]);
+        assert_eq!(here.len(), 2, "{place}");
+        assert!(
+            here.iter()
+                .all(|it| it["destination"] == **place && it["size"].is_u64()),
+            "{here:#?}"
+        );
+        assert_eq!(
+            json(&lab, &["backup", "show", name, "--at", place])["name"],
+            name
+        );
+        let checked = rows(&["backup", "verify", "--at", place, name]);
+        let level = if place.starts_with("s3") { 2 } else { 3 };
+        assert_eq!(checked[0]["level"], level, "{place}");
+    }
+    let refused = lab.operator(&["backup", "list", "--at", "/elsewhere"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        text(&refused.stderr).contains("s3://backup/shops"),
+        "{}",
+        text(&refused.stderr)
+    );
+    // Damage anywhere is found, and is told with its place.
+    let object = format!("{name}.db.zst");
+    damage(&server, &object);
+    let found = lab.operator(&["backup", "verify", "-o", "json"]);
+    assert_eq!(found.status.code(), Some(1), "{}", text(&found.stderr));
+    let found: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
+    let found = found.as_array().unwrap();
+    assert_eq!(found.len(), 6);
+    let problems: Vec<_> = found
+        .iter()
+        .filter(|it| it["problem"].is_string())
+        .collect();
+    assert_eq!(problems.len(), 1, "{found:#?}");
+    assert_eq!(problems[0]["destination"], "s3://backup/shops");
+    assert!(problems[0]["problem"].as_str().unwrap().contains("level 2"));
+    // It is sent again, and is whole.
+    lab.status();
+    lab.wait("the copy", |_| {
+        json(&lab, &["backup", "list", "--at", "s3://backup/shops"])[0]["level"] == 3
+    });
+    queued(&lab, 0);
+    assert_eq!(rows(&["backup", "verify", name]).len(), 3);
+    // What a person took stays in every place.
+    let pruned = rows(&["backup", "prune", "--dry-run"]);
+    assert_eq!(pruned.len(), 6);
+    assert!(pruned.iter().all(|it| it["removed"] == false));
+    // A bucket that cannot be reached: what is known of it, and a warning.
+    server.stop();
+    let listed = lab.operator(&["backup", "list", "-o", "json"]);
+    assert!(
+        text(&listed.stderr).contains("warning: s3://backup/shops"),
+        "{}",
+        text(&listed.stderr)
+    );
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed.as_array().unwrap().len(), 6);
+    let unreached = lab.operator(&["backup", "verify", "--at", "s3://backup/shops"]);
+    assert_eq!(unreached.status.code(), Some(1));
+}
+
+#[test]
+fn copies_are_read_back_and_a_damaged_one_is_made_again() {
+    let (mut lab, server) = lab(&Server::new, "");
+    let usb = lab.root.join("usb");
+    fs::create_dir(&usb).unwrap();
+    let spec = lab.spec.replace(
+        "  backup:\n",
+        "  backup:\n    verify: {level: 3, every: 1s}\n",
+    );
+    lab.spec = format!("{spec}    - local: {{path: {}}}\n", usb.display());
+    lab.write_document();
+    lab.start_agent();
+    lab.wait_available();
+    assert!(lab.put("a", "1"));
+    json(&lab, &["backup", "create"]);
+    queued(&lab, 0);
+    lab.wait("copies read back", |it| {
+        it["backups"]["copiesChecked"].is_string()
+    });
+    let object = snapshots(&server).remove(0);
+    let sent = server.root.join("backup/shops/lab").join(&object);
+    let copied = usb.join("lab").join(&object);
+    let whole = fs::read(&sent).unwrap();
+    lab.stop_agent();
+    damage(&server, &object);
+    let mut bytes = fs::read(&copied).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&copied, bytes).unwrap();
+    lab.start_agent();
+    let status = lab.wait("the damage", |it| {
+        condition(it, "BackupHealthy").1 == "CopyDamaged"
+    });
+    let words = status["conditions"].to_string();
+    for part in [
+        "s3://backup/shops",
+        "level 2",
+        object.strip_suffix(".db.zst").unwrap(),
+    ] {
+        assert!(words.contains(part), "{words}");
+    }
+    // The next run makes both again; a person need not wait for it.
+    let made = json(&lab, &["backup", "copy"]);
+    assert_eq!((&made["copied"], &made["queued"]), (&2.into(), &0.into()));
+    assert_eq!(fs::read(&sent).unwrap(), whole);
+    assert_eq!(fs::read(&copied).unwrap(), whole);
 }

@@ -1,18 +1,14 @@
 //! Links: slow, stalled, absent, behind TLS, behind a proxy.
 
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use etcd_operator::s3::{Bucket, Location, Patience, S3Error};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-use tokio_rustls::TlsAcceptor;
 
 use crate::lab::{
     MIB, Make, Sample, Scratch, Server, bucket, credentials, free_port, on, on_each, patience,
 };
-use crate::wire::{Proxy, Wire};
+use crate::wire::{Proxy, Wire, private_ca};
 
 async fn send(bucket: &mut Bucket, len: usize) -> Result<(), S3Error> {
     let sha256 = Sample::sha256(len);
@@ -156,32 +152,6 @@ fn nobody_there_is_told_at_once_and_it_works_when_somebody_is() {
         let error = nameless.head("x").await.unwrap_err();
         assert!(error.to_string().contains("name is not known"), "{error}");
     });
-}
-
-/// A CA of our own, and a server's certificate for these names.
-fn private_ca(common: &str, names: &[&str]) -> (String, TlsAcceptor) {
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    // Of a name of its own, as CAs are.
-    params
-        .distinguished_name
-        .push(DnType::CommonName, format!("{names:?} {common}"));
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let key = KeyPair::generate().unwrap();
-    let names: Vec<String> = names.iter().map(|it| (*it).to_owned()).collect();
-    let leaf = CertificateParams::new(names)
-        .unwrap()
-        .signed_by(&key, &ca)
-        .unwrap();
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![leaf.der().clone()], key)
-        .unwrap();
-    (ca.pem(), TlsAcceptor::from(Arc::new(config)))
 }
 
 #[test]

@@ -60,6 +60,12 @@ pub(in crate::agent) fn runtime() -> Result<tokio::runtime::Runtime, BackupFailu
 impl SnapshotJob {
     pub(super) fn run(&self) -> Result<(), BackupFailure> {
         let _lock = locked(&self.paths, place::Work::Local)?;
+        let taken = self.take();
+        place::note_save(&self.paths, taken.is_ok());
+        taken
+    }
+
+    fn take(&self) -> Result<(), BackupFailure> {
         let unusable = |error: &dyn std::error::Error| failure("DestinationUnusable", error);
         place::prepare(&self.paths, &self.store).map_err(|it| unusable(&it))?;
         let entries = self.store.list().map_err(|it| unusable(&it))?;
@@ -77,12 +83,15 @@ impl SnapshotJob {
             .block_on(create::create(&request, &mut |_| ()))
             .map_err(|error| failure("SnapshotFailed", &error))?;
         match created {
-            Created::Saved(it) => tracing::info!(
-                name = it.name,
-                revision = it.revision.held(),
-                bytes = it.file.size,
-                "snapshot taken and verified"
-            ),
+            Created::Saved(it) => {
+                tracing::info!(
+                    name = it.name,
+                    revision = it.revision.held(),
+                    bytes = it.file.size,
+                    "snapshot taken and verified"
+                );
+                place::mark_used(&self.paths, &self.store).map_err(|it| unusable(&it))?;
+            }
             Created::Unchanged(_) => return Ok(()),
         }
         let pruned = prune::run(&self.store, self.keep, &self.clusters, self.now);

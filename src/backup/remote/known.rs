@@ -1,6 +1,6 @@
 //! What is known of a bucket without asking it: a small file, a memory and not a truth.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,23 @@ pub(super) struct KnownFile {
     /// sha256 of the CAs and clients that lie there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) authorities: Option<String>,
+    /// What retention removed there: it is not copied again, though the first destination keeps it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) removed: BTreeSet<String>,
+}
+
+/// More names are not remembered; the first destination has long lost what is older.
+const REMOVED_MAX: usize = 500;
+
+impl KnownFile {
+    pub(super) fn remove(&mut self, name: String) {
+        self.snapshots.remove(&name);
+        self.removed.insert(name);
+        while self.removed.len() > REMOVED_MAX {
+            // Names begin with member and time.
+            self.removed.pop_first();
+        }
+    }
 }
 
 pub(super) fn known(manifest: &Manifest) -> Known {
@@ -65,6 +82,8 @@ pub fn known_names(paths: &Paths, destination: &Destination) -> Vec<(String, u8)
 
 /// Whether a snapshot was seen to have arrived.
 pub fn arrived(paths: &Paths, destination: &Destination) -> impl Fn(&str) -> bool + use<> {
-    let known = known_of(&record_path(paths, "bucket", destination));
-    move |name| known.contains_key(name)
+    let file = load_known(&record_path(paths, "bucket", destination));
+    // What was found damaged there has not.
+    let whole = move |it: &Known| it.level > 0;
+    move |name| file.removed.contains(name) || file.snapshots.get(name).is_some_and(whole)
 }

@@ -89,6 +89,12 @@ pub struct SourceFile {
     pub database: u64,
     /// It carries etcd's checksum.
     pub checksummed: bool,
+    /// sha256 of the file, where a manifest says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// etcdutl's hash of the database, once the file was looked for and found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
 }
 
 /// How a restore ended.

@@ -1,0 +1,212 @@
+//! Copies are read back from time to time: one of each destination in turn, whichever was not looked at
+//! for the longest time, so that a thin link carries no more than one of them in each period.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::{CopyError, arrived, arrived_path, further};
+use crate::backup::name::SnapshotName;
+use crate::backup::remote::{self, RemoteStore};
+use crate::backup::{Progress, place, verify};
+use crate::cluster::Timestamp;
+use crate::paths::Paths;
+use crate::retention::VERIFIED;
+use crate::spec::ClusterSpec;
+use crate::spec::backup::{Destination, Place, S3};
+use crate::state;
+
+/// When the copies of a destination were read back.
+#[derive(Default, Serialize, Deserialize)]
+struct ChecksFile {
+    /// The last time; seconds since 1970.
+    last: Option<i64>,
+    /// Each of them.
+    copies: BTreeMap<String, i64>,
+}
+
+fn checks_path(paths: &Paths, destination: &Destination) -> PathBuf {
+    let sum = state::sha256(place::describe(destination).as_bytes());
+    paths.backup().join(format!("checks-{}.json", &sum[..16]))
+}
+
+fn load(paths: &Paths, destination: &Destination) -> ChecksFile {
+    let file = state::load::<ChecksFile>(&checks_path(paths, destination));
+    file.ok().flatten().unwrap_or_default()
+}
+
+/// What was seen to have arrived, by name.
+fn names(paths: &Paths, destination: &Destination) -> Vec<String> {
+    match &destination.place {
+        Place::Local(_) => arrived(paths, destination).into_iter().collect(),
+        Place::S3(_) => remote::known_names(paths, destination)
+            .into_iter()
+            .filter(|(_, level)| *level > 0)
+            .map(|(name, _)| name)
+            .collect(),
+    }
+}
+
+fn is_due(file: &ChecksFile, every: u64, now: Timestamp) -> bool {
+    let every = i64::try_from(every).unwrap_or(i64::MAX);
+    file.last.is_none_or(|it| now.0.saturating_sub(it) >= every)
+}
+
+/// Whether a copy is to be read back: as often as the document has what is kept checked. `now`: the
+/// time, if it is trusted.
+pub fn check_due(paths: &Paths, spec: &ClusterSpec, now: Option<Timestamp>) -> bool {
+    let every = spec.backup.as_ref().and_then(|it| it.verify_every);
+    let (Some(every), Some(now)) = (every, now) else {
+        return false;
+    };
+    further(spec)
+        .iter()
+        .any(|it| is_due(&load(paths, it), every, now) && !names(paths, it).is_empty())
+}
+
+/// When the last copy was read back and found whole, of the destination where that is longest ago.
+pub fn last_check(paths: &Paths, spec: &ClusterSpec) -> Option<Timestamp> {
+    let last = further(spec).iter().map(|it| load(paths, it).last);
+    last.min().flatten().map(Timestamp)
+}
+
+/// Reads one copy of each destination back. One that is damaged waits to be made again. The caller
+/// holds the lock on copies.
+pub async fn check(
+    paths: &Paths,
+    spec: &ClusterSpec,
+    now: Timestamp,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<(), CopyError> {
+    let every = spec.backup.as_ref().and_then(|it| it.verify_every);
+    let mut first_failure = None;
+    for destination in further(spec) {
+        let mut file = load(paths, destination);
+        if !every.is_some_and(|it| is_due(&file, it, now)) {
+            continue;
+        }
+        let names = names(paths, destination);
+        file.copies.retain(|it, _| names.contains(it));
+        let Some(name) = next(&file, &names) else {
+            continue;
+        };
+        let checked = match &destination.place {
+            Place::Local(_) => local(paths, spec, destination, &name, progress),
+            Place::S3(it) => bucket(paths, spec, (destination, it), &name, progress).await,
+        };
+        match checked {
+            Ok(()) => {
+                tracing::info!(
+                    name,
+                    at = place::describe(destination),
+                    "copy read back, and whole"
+                );
+                file.last = Some(now.0);
+                file.copies.insert(name, now.0);
+                state::save(&checks_path(paths, destination), &file)?;
+            }
+            Err(error) => {
+                first_failure.get_or_insert(error);
+            }
+        }
+    }
+    first_failure.map_or(Ok(()), Err)
+}
+
+/// The one that was not looked at for the longest time; of several the newest.
+fn next(file: &ChecksFile, names: &[String]) -> Option<String> {
+    let revision = |it: &String| it.parse::<SnapshotName>().map_or(0, |it| it.revision);
+    let longest = names.iter().min_by_key(|it| {
+        let at = file.copies.get(*it).copied();
+        (at, std::cmp::Reverse(revision(it)))
+    });
+    longest.cloned()
+}
+
+fn damaged(destination: &Destination, name: &str, why: String) -> CopyError {
+    CopyError::CopyDamaged {
+        name: name.to_owned(),
+        place: place::describe(destination),
+        why,
+    }
+}
+
+fn local(
+    paths: &Paths,
+    spec: &ClusterSpec,
+    destination: &Destination,
+    name: &str,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<(), CopyError> {
+    let Some(store) = place::local(spec, destination) else {
+        return Ok(());
+    };
+    let entries = store.list()?;
+    let entry = entries.iter().find(|it| it.name.to_string() == name);
+    let problem = match entry.map(|it| (it, &it.manifest)) {
+        None => Some("it is not there".to_owned()),
+        Some((_, Err(why))) => Some(why.clone()),
+        Some((it, Ok(manifest))) => {
+            let path = store.snapshot(&it.name);
+            let result = verify::verify(&path, manifest, VERIFIED, progress);
+            if let Err(error) = &result {
+                store.record_level(&it.name, manifest, 0, None)?;
+                tracing::debug!("{error}");
+            }
+            result.err().map(|it| it.to_string())
+        }
+    };
+    let Some(why) = problem else { return Ok(()) };
+    let mut names = arrived(paths, destination);
+    names.remove(name);
+    state::save(
+        &arrived_path(paths, destination),
+        &super::ArrivedFile { names },
+    )?;
+    Err(damaged(destination, name, why))
+}
+
+async fn bucket(
+    paths: &Paths,
+    spec: &ClusterSpec,
+    (destination, s3): (&Destination, &S3),
+    name: &str,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<(), CopyError> {
+    let mut store = RemoteStore::open(paths, destination, s3, &spec.name)?;
+    match store.prove(name, 2, progress).await? {
+        None => Ok(()),
+        Some(why) => Err(damaged(destination, name, why)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_copy_has_its_turn() {
+        let name = |revision: u32| format!("lab-0-20261121T131500Z-r{revision}-9f3ab2c1");
+        let names = [name(1), name(2), name(3)];
+        let mut file = ChecksFile::default();
+        let mut turn = |at| {
+            let next = next(&file, &names).unwrap();
+            file.copies.insert(next.clone(), at);
+            next
+        };
+        let turns: Vec<String> = (0..6).map(&mut turn).collect();
+        let round = [name(3), name(2), name(1)];
+        assert_eq!(turns, [round.clone(), round].concat());
+    }
+
+    #[test]
+    fn the_first_is_due_at_once_and_the_next_after_the_period() {
+        let mut file = ChecksFile::default();
+        assert!(is_due(&file, 100, Timestamp(5)));
+        file.last = Some(5);
+        assert!(!is_due(&file, 100, Timestamp(104)));
+        assert!(is_due(&file, 100, Timestamp(105)));
+        assert!(!is_due(&file, 100, Timestamp(-1)), "the clock went back");
+    }
+}

@@ -1,0 +1,110 @@
+//! The document's destinations, as commands go through them.
+
+use super::super::{Context, FAILED, Failure, USAGE, runtime};
+use crate::backup::local::{Entry, LocalStore};
+use crate::backup::place;
+use crate::backup::remote::{RemoteEntry, RemoteStore};
+use crate::spec::ClusterSpec;
+use crate::spec::backup::{Destination, Place, S3};
+
+/// One of them.
+pub(in crate::cli) struct Site<'a> {
+    /// In the words of `--at`.
+    pub(in crate::cli) name: String,
+    pub(in crate::cli) destination: &'a Destination,
+    pub(in crate::cli) kind: Kind<'a>,
+}
+
+/// What it is.
+pub(in crate::cli) enum Kind<'a> {
+    Local(LocalStore),
+    Bucket(&'a S3),
+}
+
+/// All of the document, or the one that is named.
+pub(in crate::cli) fn sites<'a>(
+    spec: &'a ClusterSpec,
+    at: Option<&str>,
+) -> Result<Vec<Site<'a>>, Failure> {
+    let all = spec.backup.iter().flat_map(|it| &it.destinations);
+    let all: Vec<Site<'a>> = all
+        .map(|destination| Site {
+            name: place::describe(destination),
+            destination,
+            kind: match (&destination.place, place::local(spec, destination)) {
+                (Place::S3(it), _) => Kind::Bucket(it),
+                (Place::Local(path), store) => Kind::Local(store.unwrap_or_else(|| {
+                    LocalStore::at(std::path::Path::new(path.as_str()), &spec.name)
+                })),
+            },
+        })
+        .collect();
+    let Some(at) = at else { return Ok(all) };
+    let plain = |it: &str| it.trim_end_matches('/').to_owned();
+    let known: Vec<String> = all.iter().map(|it| it.name.clone()).collect();
+    let named: Vec<Site<'a>> = all
+        .into_iter()
+        .filter(|it| plain(&it.name) == plain(at))
+        .collect();
+    if named.is_empty() {
+        let known = known.join(", ");
+        let text = format!("{at} is no destination of the document: there are {known}");
+        return Err(Failure::new(USAGE, text));
+    }
+    Ok(named)
+}
+
+impl Site<'_> {
+    /// The bucket, for a person who waits.
+    pub(in crate::cli) fn open(
+        &self,
+        context: &Context,
+        s3: &S3,
+        spec: &ClusterSpec,
+    ) -> Result<RemoteStore, Failure> {
+        let opened = RemoteStore::open(&context.paths, self.destination, s3, &spec.name);
+        Ok(opened?.impatient())
+    }
+
+    /// What lies in a bucket.
+    pub(in crate::cli) fn look(
+        &self,
+        context: &Context,
+        s3: &S3,
+        spec: &ClusterSpec,
+    ) -> Result<(RemoteStore, Vec<RemoteEntry>), Failure> {
+        let mut store = self.open(context, s3, spec)?;
+        let entries = runtime()?.block_on(store.look())?;
+        Ok((store, entries))
+    }
+}
+
+/// The name that a person means among these; `latest`: the newest verified one.
+pub(in crate::cli) fn pick(entries: Vec<Entry>, name: &str) -> Option<Entry> {
+    use crate::backup::source::LATEST;
+    match name {
+        LATEST => entries
+            .into_iter()
+            .find(|it| it.level() >= crate::retention::VERIFIED),
+        name => entries.into_iter().find(|it| it.name.to_string() == name),
+    }
+}
+
+/// The same of a bucket.
+pub(in crate::cli) fn pick_remote(entries: Vec<RemoteEntry>, name: &str) -> Option<RemoteEntry> {
+    use crate::backup::source::LATEST;
+    match name {
+        LATEST => entries
+            .into_iter()
+            .find(|it| it.level() >= crate::retention::VERIFIED),
+        name => entries.into_iter().find(|it| it.name.to_string() == name),
+    }
+}
+
+/// None of these places has it.
+pub(in crate::cli) fn nowhere(name: &str, sites: &[Site<'_>]) -> Failure {
+    let places: Vec<&str> = sites.iter().map(|it| it.name.as_str()).collect();
+    let places = places.join(", ");
+    let text = format!("there is no snapshot {name} in {places}: see etcd-operator backup list");
+    Failure::new(FAILED, text)
+}
