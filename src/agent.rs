@@ -22,10 +22,12 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use crate::backup::work::Work;
 use crate::document;
 use crate::etcd::store::StoreError;
+use crate::member::contact::{CallError, Contact};
 use crate::member::starts;
-use crate::observed::{Observed, Writing};
+use crate::observed::Observed;
 use crate::paths::Paths;
 use crate::plan::{Hold, Plan};
 use crate::runtime::{Runtime, reconcile};
@@ -95,13 +97,8 @@ pub enum AgentError {
     #[error("a step is not taken after a second look: {0}")]
     NoPermit(Hold),
     /// A call to etcd failed.
-    #[error("failed to {what}: {why}")]
-    Etcd {
-        /// Which call.
-        what: &'static str,
-        /// etcd's reason.
-        why: String,
-    },
+    #[error(transparent)]
+    Etcd(#[from] CallError),
     /// A step that the system refused.
     #[error("failed to {what} {}", path.display())]
     System {
@@ -120,23 +117,15 @@ pub struct Agent {
     driver: HostDriver,
     certificates: Certificates,
     memory: Memory,
-    work: backup::Work,
+    work: Work,
     telemetry: Option<Arc<crate::telemetry::Metrics>>,
 }
 
 /// What is kept from pass to pass: nothing that a decision could not do without.
 #[derive(Default)]
 struct Memory {
-    /// The last connection: open until the next look.
-    client: Option<etcd_client::Client>,
-    /// The process for which a write was acknowledged.
-    write_proven: Option<u32>,
-    /// The last attempt's answer.
-    last_write: Option<Writing>,
-    /// The last attempt to regain space that was not enough, and when (seconds since boot).
-    regain: Option<(crate::observed::Regain, u64)>,
-    /// A pass before.
-    numbers: Option<crate::etcd::metrics::Numbers>,
+    /// The last look at etcd.
+    contact: Contact,
     /// What timedated said, and when (seconds since boot).
     kernel_synchronised: Option<(bool, u64)>,
     /// What the box was like, and when (seconds since boot).
@@ -218,7 +207,7 @@ impl Agent {
             driver,
             certificates: Certificates::at(paths.tls()),
             memory: Memory::default(),
-            work: backup::Work::default(),
+            work: Work::default(),
             telemetry,
         }
     }
@@ -244,13 +233,18 @@ impl Agent {
         self.memory.generation = 1;
         while self.paths.restore().exists() {
             let wait = self.pass(spec).await;
-            let bell = self.work.bell.clone();
+            let bell = self.work.bell();
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 _ = self.driver.changed() => {}
                 () = bell.notified() => {}
             }
         }
+    }
+
+    /// Ends etcd by SIGTERM: what a command does where nobody keeps it any longer.
+    pub async fn end_etcd(&mut self) -> Result<(), AgentError> {
+        self.driver.stop().await
     }
 
     /// One look and no act: what a command prints where no agent runs.
@@ -329,7 +323,7 @@ pub async fn run(
     loop {
         let wait = agent.pass(&spec).await;
         service_manager.passed(agent.memory.published.as_ref());
-        let bell = agent.work.bell.clone();
+        let bell = agent.work.bell();
         let wake = tokio::select! {
             () = tokio::time::sleep(wait) => Wake::Time,
             changed = agent.driver.changed() => Wake::Process(changed),

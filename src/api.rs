@@ -13,10 +13,10 @@ mod backup;
 pub mod convert;
 pub mod crd;
 pub mod formats;
+mod pod;
+pub mod requests;
 pub mod rules;
 pub mod status;
-
-use std::collections::BTreeMap;
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -25,6 +25,8 @@ use serde::{Deserialize, Serialize};
 pub use backup::{
     Backup, BackupDestination, BackupVerify, Encryption, LocalDestination, S3Destination,
 };
+pub use pod::Pod;
+pub use requests::{EtcdBackup, EtcdRestore};
 pub use status::EtcdClusterStatus;
 
 /// The API group of every type of this operator.
@@ -40,6 +42,7 @@ pub const VERSION: &str = "v1alpha1";
     kind = "EtcdCluster",
     plural = "etcdclusters",
     shortname = "etcd",
+    category = "etcd-operator",
     namespaced,
     status = "EtcdClusterStatus",
     doc = "An etcd cluster with mutual TLS that the operator keeps alive.",
@@ -54,6 +57,11 @@ pub const VERSION: &str = "v1alpha1";
         name = "Available",
         type_ = "string",
         json_path = ".status.conditions[?(@.type=='Available')].status"
+    ),
+    printcolumn(
+        name = "Backup",
+        type_ = "date",
+        json_path = ".status.backups.lastVerified.created"
     ),
     printcolumn(name = "Hold", type_ = "string", json_path = ".status.plan.hold"),
     printcolumn(
@@ -127,11 +135,12 @@ pub struct EtcdClusterSpec {
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
 
-    /// What the members' Pods carry besides etcd (Kubernetes only).
+    /// What the members' Pods carry besides etcd (in Kubernetes; a host has no Pods).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
 
-    /// The container image of etcd (Kubernetes only).
+    /// The container image of etcd, in Kubernetes; it must be of the version that runs. Left out: the
+    /// project's own, quay.io/coreos/etcd:vVERSION.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub image: Option<String>,
@@ -161,11 +170,13 @@ pub enum Profile {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Storage {
-    /// A directory for the data on a real disk. Left out: under the operator's state directory.
+    /// A directory for the data on a real disk. Left out: under the operator's state directory, in
+    /// Kubernetes on a claim. In Kubernetes only below /var/lib/etcd-operator/NAMESPACE/NAME.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256), extend("pattern" = formats::ABSOLUTE_PATH))]
     pub path: Option<String>,
-    /// A PersistentVolumeClaim (Kubernetes only).
+    /// In Kubernetes a PersistentVolumeClaim, which is the default there. A host has no claims: there
+    /// it is the operator's state directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_claim: Option<VolumeClaim>,
     /// Data in memory only, gone with a reboot.
@@ -330,7 +341,8 @@ pub struct Client {
     /// The common name in the certificate; etcd's auth, where it is on, takes it as the user.
     #[schemars(length(max = 63), extend("pattern" = formats::DNS_LABEL))]
     pub name: String,
-    /// The namespace that gets the Secret (Kubernetes only).
+    /// In Kubernetes the namespace that gets the Secret, where it carries the label
+    /// etcd.edge-operator.io/accepts-clients-of with this cluster's namespace. Left out: this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), extend("pattern" = formats::DNS_LABEL))]
     pub namespace: Option<String>,
@@ -512,7 +524,8 @@ pub enum SingleMemberRecovery {
     RestoreLatestVerified,
 }
 
-/// What happens to the data when the cluster is deleted.
+/// What happens to claim and CA when the object is deleted, in Kubernetes. On a host nothing is ever
+/// deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DeletionPolicy {
     /// Data and CA stay; the same cluster created again finds them.
@@ -520,29 +533,6 @@ pub enum DeletionPolicy {
     Retain,
     /// Data and CA go.
     Delete,
-}
-
-/// What the members' Pods carry besides etcd.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Pod {
-    /// Further labels.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
-    /// Further annotations.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<String, String>,
-    /// Labels that a node must have.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub node_selector: BTreeMap<String, String>,
-    /// The PriorityClass.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
-    pub priority_class_name: Option<String>,
-    /// The memory that is reserved, such as 128Mi.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 24), extend("pattern" = formats::QUANTITY))]
-    pub memory_request: Option<String>,
 }
 
 /// A host of a member.

@@ -25,6 +25,7 @@ pub mod source;
 pub mod trial;
 pub mod verify;
 mod window;
+pub mod work;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -41,6 +42,18 @@ fn new_file(path: &Path) -> io::Result<File> {
         .open(path)?;
     crate::state::inherit_owner_open(&file, path)?;
     Ok(file)
+}
+
+/// An error with all its sources.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(it) = source {
+        text.push_str(": ");
+        text.push_str(&it.to_string());
+        source = it.source();
+    }
+    text
 }
 
 /// What long work is doing.

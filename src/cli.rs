@@ -6,6 +6,7 @@ mod arguments;
 mod backup;
 mod certs;
 mod owner;
+mod pod;
 mod preflight;
 mod print;
 mod progress;
@@ -21,6 +22,7 @@ use clap::Parser as _;
 
 use crate::agent;
 use crate::agent::driver::{HostDriver, ProcessDriver, SystemdDriver};
+use crate::controller;
 use crate::document;
 use crate::etcd::store;
 use crate::guard::{self, Keeper};
@@ -34,8 +36,8 @@ use crate::version::{Class, Version, classify};
 pub use print::Output;
 
 use arguments::{
-    AgentArgs, BackupCommand, CertsCommand, Cli, Command, DriverChoice, EnvFor, EtcdCommand,
-    GuardArgs, RestoreArgs,
+    AgentArgs, BackupCommand, CertsCommand, Cli, Command, ControllerArgs, DriverChoice, EnvFor,
+    EtcdCommand, GuardArgs, RestoreArgs,
 };
 
 /// Done.
@@ -126,6 +128,8 @@ fn dispatch(cli: &Cli) -> Outcome {
     owner::act_as_owner(&context, &cli.command)?;
     match &cli.command {
         Command::Agent(arguments) => run_agent(&context, arguments),
+        Command::Controller(arguments) => run_controller(arguments),
+        Command::Manifests { image } => manifests(image.as_deref()),
         Command::Guard(arguments) => run_guard(&context, arguments),
         Command::Unit(it) => unit::unit(&context, it.install),
         Command::Preflight(it) => preflight::preflight(&context, it.skip_disk, it.output),
@@ -218,6 +222,36 @@ fn run_agent(context: &Context, arguments: &AgentArgs) -> Outcome {
     })
 }
 
+fn run_controller(arguments: &ControllerArgs) -> Outcome {
+    protect_process();
+    telemetry::log(arguments.log_format, arguments.log_level);
+    let told = |name: &str| {
+        std::env::var(name).map_err(|_| {
+            let text =
+                format!("{name} is not in the environment: deploy/etcd-operator.yaml sets it");
+            Failure::new(USAGE, text)
+        })
+    };
+    let address = std::env::var("POD_IP").ok().and_then(|it| it.parse().ok());
+    let address = address.unwrap_or(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
+    let own = controller::Own {
+        pod: told("POD_NAME")?,
+        namespace: told("POD_NAMESPACE")?,
+        node: told("NODE_NAME")?,
+        listen: (address, arguments.port).into(),
+    };
+    runtime()?.block_on(controller::run(own))?;
+    Ok(DONE)
+}
+
+fn manifests(image: Option<&str>) -> Outcome {
+    let standard = controller::manifests::image(env!("CARGO_PKG_VERSION"));
+    let all = controller::manifests::generate(image.unwrap_or(&standard));
+    let texts: Result<Vec<String>, _> = all.iter().map(serde_saphyr::to_string).collect();
+    print::text(&texts?.join("---\n"))?;
+    Ok(DONE)
+}
+
 fn run_guard(context: &Context, arguments: &GuardArgs) -> Outcome {
     protect_process();
     telemetry::log(LogFormat::Text, tracing::Level::INFO);
@@ -226,7 +260,13 @@ fn run_guard(context: &Context, arguments: &GuardArgs) -> Outcome {
         starts::ended(&context.paths, stopped);
         return Ok(DONE);
     }
-    let keeper = if arguments.supervised {
+    if let Some(dir) = &arguments.copy_to {
+        std::fs::copy(crate::process::own_executable()?, dir.join("etcd-operator"))?;
+        return Ok(DONE);
+    }
+    let keeper = if arguments.pod {
+        Keeper::Pod
+    } else if arguments.supervised {
         Keeper::Supervisor
     } else if arguments.detach {
         Keeper::Agent
@@ -241,7 +281,8 @@ fn run_guard(context: &Context, arguments: &GuardArgs) -> Outcome {
                 refusal.next_step()
             );
             // Tried again by whoever supervises it.
-            let again = keeper == Keeper::Supervisor && refusal.may_pass();
+            let supervised = matches!(keeper, Keeper::Supervisor | Keeper::Pod);
+            let again = supervised && refusal.may_pass();
             Err(Failure::new(if again { FAILED } else { HELD }, text))
         }
         // Only the operator writes one: nobody shall try again by itself.

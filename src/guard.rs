@@ -21,6 +21,7 @@ use crate::clock;
 use crate::cluster::detail;
 use crate::etcd::store;
 use crate::member::certificates::{Wanted, survey};
+use crate::member::pod::{self, LayDownError, PodMember};
 use crate::member::records::{self, Launch, RefusalFile};
 use crate::member::{facts, starts};
 use crate::observed::{Clock, Pairs};
@@ -28,7 +29,7 @@ use crate::paths::Paths;
 use crate::process::{self, ProcessRecord};
 use crate::start::{self, CertificatesUsable, Refusal, Start};
 use crate::state::{self, StateError};
-use crate::tls::{Certificates, Leaves, TlsError, Validity};
+use crate::tls::{Certificates, Leaves, TlsError, Validity, leaf_of};
 use crate::version::Version;
 
 /// Why etcd was not started.
@@ -70,6 +71,9 @@ pub enum Keeper {
     /// A service manager, which starts this program again and again while the operator may be dead
     /// or removed: what may pass by itself is waited for here, without a line in the log each time.
     Supervisor,
+    /// The kubelet, which starts this program again, too, and tells the controller its last words. What
+    /// a controller prepares comes with the Pod, and certificates are made by nobody else.
+    Pod,
 }
 
 /// How long until a refusal that may pass is looked at again.
@@ -79,6 +83,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// the supervisor starts this program again, and nothing but etcd waits for it any more.
 const BOOT_PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(3600);
+/// In a Pod nobody sees why it waits until it has ended.
+const POD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Checks, then becomes etcd. Returns only with the reason why not.
 pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
@@ -95,16 +101,18 @@ pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
             other => Refusal::Other(detail(format_args!("{other}"))),
         };
         RefusalFile::save(paths, &refusal);
+        if keeper == Keeper::Pod {
+            let words = format!("{}: {refusal}", refusal.reason());
+            pod::say_last(&words);
+        }
         let alone = matches!(error, GuardError::NoLaunchRecord); // only the operator writes one
-        if keeper != Keeper::Supervisor || alone || !refusal.may_pass() {
+        if matches!(keeper, Keeper::Caller | Keeper::Agent) || alone || !refusal.may_pass() {
             return error;
         }
-        let patience = *patience.get_or_insert_with(|| {
-            if RefusalFile::lasts(paths) < BOOT_PATIENCE.as_secs() {
-                BOOT_PATIENCE
-            } else {
-                PATIENCE
-            }
+        let patience = *patience.get_or_insert_with(|| match keeper {
+            Keeper::Pod => POD_PATIENCE,
+            _ if RefusalFile::lasts(paths) < BOOT_PATIENCE.as_secs() => BOOT_PATIENCE,
+            _ => PATIENCE,
         });
         if clock::since_boot() > begin + patience {
             return error;
@@ -141,8 +149,11 @@ fn back_off(paths: &Paths) {
 fn start(paths: &Paths, keeper: Keeper) -> Result<std::convert::Infallible, GuardError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     state::create_private_dir(&paths.run)?;
-    if keeper == Keeper::Supervisor {
+    if matches!(keeper, Keeper::Supervisor | Keeper::Pod) {
         back_off(paths);
+    }
+    if keeper == Keeper::Pod {
+        lay_down(paths)?;
     }
     let launch: Launch = state::load(&paths.launch())?.ok_or(GuardError::NoLaunchRecord)?;
     let launch = Launch {
@@ -154,7 +165,11 @@ fn start(paths: &Paths, keeper: Keeper) -> Result<std::convert::Infallible, Guar
         .parse()
         .map_err(|_| GuardError::NoLaunchRecord)?;
     let lock = take_lock(paths)?;
-    let certificates = ensure_certificates(paths, &launch);
+    let certificates = if keeper == Keeper::Pod {
+        mounted_certificates(paths)
+    } else {
+        ensure_certificates(paths, &launch)
+    };
     let mut gathered = facts::gather(paths, &launch, version, certificates, false);
     gathered.facts.restoring = RestoreRecord::load(paths)?.is_some_and(|it| it.holds_the_data());
     let start = start::verdict(&gathered.facts).map_err(GuardError::Refused)?;
@@ -171,7 +186,33 @@ fn start(paths: &Paths, keeper: Keeper) -> Result<std::convert::Infallible, Guar
     record_process(paths, &launch)?;
     starts::record(paths);
     let _ = fs::remove_file(paths.refusal());
-    become_etcd(paths, &launch, version, lock)
+    become_etcd(paths, &launch, version, lock, keeper)
+}
+
+/// What the controller put into the Pod's environment.
+fn lay_down(paths: &Paths) -> Result<(), GuardError> {
+    let member = PodMember::from_environment().ok_or(GuardError::NoLaunchRecord)?;
+    member.lay_down(paths).map_err(|error| match error {
+        LayDownError::Refused(refusal) => GuardError::Refused(refusal),
+        LayDownError::State(error) => error.into(),
+    })
+}
+
+/// etcd's two pairs, as the kubelet mounted them from the Secret.
+fn mounted_certificates(paths: &Paths) -> CertificatesUsable {
+    let dir = Certificates::at(paths.tls()).current();
+    let now = clock::now();
+    let usable = |role: &str, ca: &str| {
+        let file = |name: String| dir.join(name);
+        let (cert, key) = (file(format!("{role}.crt")), file(format!("{role}.key")));
+        leaf_of(&cert, &key, &dir.join(ca))
+            .is_ok_and(|it| it.not_before <= now && now <= it.not_after)
+    };
+    if usable("server", "client-ca.crt") && usable("peer", "peer-ca.crt") {
+        CertificatesUsable::Yes
+    } else {
+        CertificatesUsable::No
+    }
 }
 
 /// The lock lives as long as etcd: its descriptor is inherited.
@@ -262,6 +303,7 @@ fn become_etcd(
     launch: &Launch,
     version: Version,
     lock: File,
+    keeper: Keeper,
 ) -> Result<std::convert::Infallible, GuardError> {
     fcntl_setfd(&lock, FdFlags::empty())
         .map_err(|it| system("keep the member's lock")(it.into()))?;
@@ -289,9 +331,12 @@ fn become_etcd(
         .mode(0o600)
         .open(paths.etcd_stderr())
         .map_err(system("open etcd's standard error"))?;
-    let stdout = stderr
-        .try_clone()
-        .map_err(system("open etcd's standard output"))?;
+    let stdout = if keeper == Keeper::Pod {
+        Stdio::inherit() // kubectl logs
+    } else {
+        let same = stderr.try_clone();
+        same.map_err(system("open etcd's standard output"))?.into()
+    };
     command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
     Err(system("start etcd")(command.exec()))
 }

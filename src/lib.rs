@@ -24,7 +24,8 @@
 //! The core (`cluster version diagnosis spec start host observed plan status render
 //! retention`) imports only
 //! itself, `heapless` and `core`. Adapters stand on the core and never on [`plan`], except where
-//! they share one of its rules; [`agent`] joins them. `tests/tidy.rs` holds the table of edges.
+//! they share one of its rules; [`agent`] joins them on a host, [`controller`] in Kubernetes.
+//! `tests/tidy.rs` holds the table of edges.
 //!
 //! # Invariants, mostly of absence
 //!
@@ -91,4 +92,5 @@ pub mod tls;
 // Modes and the command line.
 pub mod agent;
 pub mod cli;
+pub mod controller;
 pub mod guard;

@@ -2,7 +2,9 @@
 //! that [`crate::start`] judges. Guard and agent both stand on it, so that both see the same.
 
 pub mod certificates;
+pub mod contact;
 pub mod facts;
 pub mod place;
+pub mod pod;
 pub mod records;
 pub mod starts;

@@ -22,6 +22,10 @@ pub struct Place<'a> {
     pub tls_dir: &'a str,
     /// etcd's own log file; `None` where its standard error goes to a journal.
     pub log_file: Option<&'a str>,
+    /// The log goes to standard output, too, where a Pod's log is read.
+    pub log_stdout: bool,
+    /// Where metrics are served, plain.
+    pub metrics_listen: IpAddr,
     /// The quota latched at birth.
     pub quota: u64,
     /// Where clients are served.
@@ -160,7 +164,11 @@ fn cluster_and_network(spec: &ClusterSpec, place: &Place<'_>, put: &mut Put<'_>)
     put("initial-advertise-peer-urls", &quoted(place.peer_urls));
     put(
         "listen-metrics-urls",
-        &quoted(&format!("http://127.0.0.1:{}", spec.network.metrics_port)),
+        &quoted(&format!(
+            "http://{}:{}",
+            url_host(&place.metrics_listen.to_string()),
+            spec.network.metrics_port
+        )),
     );
     let (heartbeat, election) = timing(spec);
     put("heartbeat-interval", &heartbeat.to_string());
@@ -256,7 +264,8 @@ fn logging(spec: &ClusterSpec, place: &Place<'_>, put: &mut Put<'_>) {
     put("log-level", spec.options.log_level);
     match place.log_file {
         Some(file) => {
-            put("log-outputs", &format!("[{}]", quoted(file)));
+            let stdout = if place.log_stdout { "stdout, " } else { "" };
+            put("log-outputs", &format!("[{stdout}{}]", quoted(file)));
             put("enable-log-rotation", "true");
             // MB; the log is bounded by 3 x 4 MB.
             put(

@@ -297,6 +297,15 @@ pub enum Refusal {
         /// Why the last one ended, if its words are known.
         diagnosis: Option<&'static Diagnosis>,
     },
+    /// The home gives the member no place, or something of our name there is not ours.
+    Unplaceable {
+        /// One CamelCase word.
+        reason: &'static str,
+        /// For people.
+        why: Detail,
+        /// What a person does next.
+        next: &'static str,
+    },
     /// What the guard wrote and this version cannot parse.
     Other(Detail),
 }
@@ -330,6 +339,7 @@ impl Refusal {
             | Refusal::CertificatesUnusable
             | Refusal::AddressUnavailable(_)
             | Refusal::CrashLoop { .. }
+            | Refusal::Unplaceable { .. }
             | Refusal::Other(_) => true,
         }
     }

@@ -4,6 +4,7 @@
 
 mod backup;
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
@@ -132,7 +133,20 @@ const HEALTHY_SECONDS: u64 = 120;
 impl Metrics {
     /// All of them, at zero.
     pub fn new() -> Arc<Self> {
-        let mut registry = Registry::with_prefix("etcd_operator");
+        Self::in_registry(Registry::with_prefix("etcd_operator"))
+    }
+
+    /// Those of one cluster among several.
+    pub fn of_cluster(namespace: &str, name: &str) -> Arc<Self> {
+        let labels = [("namespace", namespace), ("cluster", name)];
+        let labels = labels.map(|(key, value)| (Cow::Borrowed(key), Cow::Owned(value.to_owned())));
+        Self::in_registry(Registry::with_prefix_and_labels(
+            "etcd_operator",
+            labels.into_iter(),
+        ))
+    }
+
+    fn in_registry(mut registry: Registry) -> Arc<Self> {
         let conditions = Family::default();
         let holds = Family::default();
         let passes = Counter::default();
@@ -247,7 +261,8 @@ impl Metrics {
         }
     }
 
-    fn page(&self) -> String {
+    /// The page that Prometheus scrapes.
+    pub fn page(&self) -> String {
         let mut text = String::new();
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
         // The library writes OpenMetrics, in which a counter's family has no suffix and a page ends
@@ -263,6 +278,37 @@ impl Metrics {
                 1,
             ));
             page.push('\n');
+        }
+        page
+    }
+
+    /// One page of several: a family is described once, and its samples stand together.
+    pub fn pages(all: &[Arc<Metrics>]) -> String {
+        let mut families: Vec<(String, Vec<String>)> = Vec::new();
+        for page in all.iter().map(|it| it.page()) {
+            let mut at = 0;
+            for line in page.lines() {
+                if line.starts_with("# HELP") {
+                    let found = families.iter().position(|(head, _)| head == line);
+                    at = found.unwrap_or(families.len());
+                    if found.is_none() {
+                        families.push((line.to_owned(), Vec::new()));
+                    }
+                } else if let Some((_, lines)) = families.get_mut(at)
+                    && !(line.starts_with('#') && lines.first().is_some_and(|it| it == line))
+                {
+                    lines.push(line.to_owned());
+                }
+            }
+        }
+        let mut page = String::new();
+        for (head, lines) in families {
+            page.push_str(&head);
+            page.push('\n');
+            for line in lines {
+                page.push_str(&line);
+                page.push('\n');
+            }
         }
         page
     }

@@ -122,6 +122,9 @@ pub struct ClientFiles {
     pub cert: PathBuf,
     /// The client's key.
     pub key: PathBuf,
+    /// The name that the server's certificate must carry, where it is not the address.
+    #[serde(skip)]
+    pub server_name: Option<String>,
 }
 
 impl Certificates {
@@ -142,6 +145,7 @@ impl Certificates {
             ca: current.join("client-ca.crt"),
             cert: current.join("operator.crt"),
             key: current.join("operator.key"),
+            server_name: None,
         }
     }
 
@@ -152,6 +156,7 @@ impl Certificates {
             ca: dir.join("ca.crt"),
             cert: dir.join("client.crt"),
             key: dir.join("client.key"),
+            server_name: None,
         }
     }
 

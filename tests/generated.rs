@@ -26,9 +26,23 @@ fn assert_fresh(file: &str, generated: &str) {
 
 #[test]
 fn the_crds_file_is_what_the_types_and_rules_say() {
-    let crd = etcd_operator::api::crd::generate();
-    let yaml = serde_saphyr::to_string(&crd).unwrap();
-    let header =
-        "# Generated from src/api.rs and src/api/rules.rs; tests/generated.rs keeps it fresh.\n";
+    let yaml = etcd_operator::api::crd::generate()
+        .map(|it| serde_saphyr::to_string(&it).unwrap())
+        .join("---\n");
+    let header = "# Generated from src/api.rs, src/api/requests.rs and src/api/rules.rs; tests/generated.rs keeps it fresh.\n";
     assert_fresh("deploy/crds.yaml", &format!("{header}{yaml}"));
+}
+
+#[test]
+fn the_manifests_are_what_the_code_says() {
+    use etcd_operator::controller::manifests;
+    let image = manifests::image(env!("CARGO_PKG_VERSION"));
+    let all: Vec<String> = manifests::generate(&image)
+        .iter()
+        .map(|it| serde_saphyr::to_string(it).unwrap())
+        .collect();
+    let header = "# Generated from src/controller/manifests.rs and src/controller/rights.rs;\n\
+                  # tests/generated.rs keeps it fresh. Another image: etcd-operator manifests --image IMAGE\n";
+    let yaml = all.join("---\n");
+    assert_fresh("deploy/etcd-operator.yaml", &format!("{header}{yaml}"));
 }

@@ -5,19 +5,17 @@ use std::fs;
 use super::driver::Driver as _;
 use super::{Agent, AgentError};
 use crate::clock;
-use crate::cluster::ADMIN;
-use crate::etcd::{client, store};
-use crate::member::certificates::client_due;
+use crate::etcd::store;
+use crate::member::certificates;
+use crate::member::contact::CallError;
 use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, IdentityFile, Launch, SeenFile};
 use crate::member::{facts, starts};
-use crate::observed::{Clock, Observed, Process, Regain, Writing};
-use crate::plan::permit::{Declared, Grounds, Permit, to_interrupt};
-use crate::plan::space::REGAINED_PERCENT;
+use crate::observed::{Clock, Observed, Process};
+use crate::plan::permit::{Permit, second_look};
 use crate::plan::{Plan, Upkeep};
 use crate::spec::ClusterSpec;
 use crate::state::{self, StateError};
-use crate::tls::{Leaves, Validity};
 use crate::version::Version;
 
 impl Agent {
@@ -71,14 +69,23 @@ impl Agent {
                 self.driver.stop().await?;
                 self.driver.start().await
             }
-            Upkeep::ProbeWrite => self.probe_write(observed).await,
+            Upkeep::ProbeWrite => {
+                self.probe_write(observed).await;
+                Ok(())
+            }
             Upkeep::RecordServed => self.record_served(observed, place),
             Upkeep::RegainSpace(permit) => {
                 self.permitted(observed, *permit)?;
-                self.regain_space(observed).await
+                let Some(instance) = observed.instances.first() else {
+                    return Ok(());
+                };
+                Ok(self.memory.contact.regain_space(instance).await?)
             }
             Upkeep::SkipSnapshot => self.skip_snapshot(observed.now),
-            Upkeep::TakeSnapshot => self.take_snapshot(spec, place, trusted(observed)),
+            Upkeep::TakeSnapshot => {
+                self.take_snapshot(spec, place, trusted(observed));
+                Ok(())
+            }
             Upkeep::CopySnapshots => {
                 self.copy_snapshots(spec, place, trusted(observed));
                 Ok(())
@@ -106,18 +113,7 @@ impl Agent {
         permit: Permit,
     ) -> Result<(), AgentError> {
         let instance = observed.instances.first();
-        let member = instance
-            .and_then(|it| it.service.details)
-            .map(|it| it.member);
-        let declared = match permit.grounds() {
-            Grounds::QuorumSurvives => None,
-            Grounds::DeclaredOutage(declared) => Some(declared),
-        };
-        let alone = instance.is_some_and(|it| it.alone);
-        if declared != Some(Declared::SizeZero) || member.is_some() {
-            to_interrupt(&observed.membership, member, alone, declared)
-                .map_err(AgentError::NoPermit)?;
-        }
+        second_look(observed, permit).map_err(AgentError::NoPermit)?;
         // What was planned for one process is not done to another.
         match (instance.map(|it| it.process), self.driver.look()) {
             (Some(Process::Running { pid, .. }), Process::Running { pid: now, .. })
@@ -125,10 +121,7 @@ impl Agent {
             {
                 Ok(())
             }
-            _ => Err(AgentError::Etcd {
-                what: "interrupt etcd",
-                why: "its process changed meanwhile".to_owned(),
-            }),
+            _ => Err(failed("interrupt etcd", "its process changed meanwhile")),
         }
     }
 
@@ -147,22 +140,12 @@ impl Agent {
         version: Version,
         quota: u64,
     ) -> Result<IdentityFile, AgentError> {
-        Ok(IdentityFile {
-            cluster: spec.name.to_string(),
-            member: spec
-                .members
-                .first()
-                .map(ToString::to_string)
-                .unwrap_or_default(),
-            token: new_token(spec)?,
-            version: version.to_string(),
-            quota,
-            machine_id: facts::machine_id(&self.paths),
-            cluster_id: None,
-            member_id: None,
-            former_ids: Vec::new(),
-            jumps: Vec::new(),
-        })
+        let machine_id = facts::machine_id(&self.paths);
+        let token = records::new_token(&spec.name);
+        let token = token.ok_or_else(|| failed("make a cluster token", NO_RANDOM_BYTES))?;
+        Ok(IdentityFile::at_birth(
+            spec, token, version, quota, machine_id,
+        ))
     }
 
     fn latch_identity(
@@ -189,15 +172,9 @@ impl Agent {
         observed: &Observed,
         place: &HostPlace,
     ) -> Result<(), AgentError> {
-        let validity = validity(spec, observed, place);
-        self.certificates
-            .ensure_authorities(&spec.name, validity.not_after)?;
-        self.certificates.mint(&Leaves {
-            names: &place.names,
-            cluster: &spec.name,
-            validity,
-        })?;
-        Ok(())
+        let validity = certificates::validity(spec, observed, &place.storage_dir);
+        let minted = certificates::mint(&self.certificates, &spec.name, &place.names, validity);
+        Ok(minted?)
     }
 
     pub(super) fn mint_clients(
@@ -206,29 +183,15 @@ impl Agent {
         observed: &Observed,
         place: &HostPlace,
     ) -> Result<(), AgentError> {
-        let validity = validity(spec, observed, place);
-        self.certificates
-            .ensure_authorities(&spec.name, validity.not_after)?;
-        for name in spec
-            .clients
-            .iter()
-            .map(heapless::String::as_str)
-            .chain([ADMIN])
-        {
-            if client_due(&self.certificates, name, observed.now, observed.clock) {
-                self.certificates.issue(name, validity)?;
-            }
-        }
-        Ok(())
+        let validity = certificates::validity(spec, observed, &place.storage_dir);
+        let issued = certificates::issue_due(&self.certificates, spec, observed, validity);
+        Ok(issued?)
     }
 
     /// Writes what the guard needs for a start.
     pub(super) fn prepare(&self, spec: &ClusterSpec, place: &HostPlace) -> Result<(), AgentError> {
         let (identity, _) = records::load_identities(&self.paths, &place.storage_dir)?;
-        let unborn = || AgentError::Etcd {
-            what: "start etcd",
-            why: "this host has no identity yet".to_owned(),
-        };
+        let unborn = || failed("start etcd", "this host has no identity yet");
         let identity = identity.ok_or_else(unborn)?;
         let version: Version = identity.version.parse().map_err(|_| unborn())?;
         let conf = place
@@ -267,21 +230,11 @@ impl Agent {
         Ok(state::write_file(&marker, b"size: 0\n")?)
     }
 
-    async fn probe_write(&mut self, observed: &Observed) -> Result<(), AgentError> {
-        let Some(client) = self.memory.client.as_mut() else {
-            return Ok(());
-        };
-        let written = client::probe_write(client).await;
-        if written == Writing::Acknowledged {
-            if let Some(Process::Running { pid, .. }) =
-                observed.instances.first().map(|it| it.process)
-            {
-                self.memory.write_proven = Some(pid);
-            }
+    async fn probe_write(&mut self, observed: &Observed) {
+        let process = observed.instances.first().map(|it| it.process);
+        if self.memory.contact.probe_write(process).await {
             starts::clear(&self.paths);
         }
-        self.memory.last_write = Some(written);
-        Ok(())
     }
 
     fn record_served(&self, observed: &Observed, place: &HostPlace) -> Result<(), AgentError> {
@@ -295,59 +248,6 @@ impl Agent {
             };
             records::save_identity(&self.paths, &place.storage_dir, &file)?;
         }
-        Ok(())
-    }
-
-    /// Rule D28: compact, defragment, look, and only then disarm.
-    async fn regain_space(&mut self, observed: &Observed) -> Result<(), AgentError> {
-        let failed = |what| {
-            move |error: etcd_client::Error| AgentError::Etcd {
-                what,
-                why: client::plain(&error),
-            }
-        };
-        let instance = observed.instances.first();
-        let details = instance.and_then(|it| it.service.details);
-        let quota = instance
-            .and_then(|it| it.facts.identity.as_ref())
-            .map(|it| it.quota);
-        let (Some(client), Some(details), Some(quota)) =
-            (self.memory.client.as_mut(), details, quota)
-        else {
-            return Ok(());
-        };
-        // Counted before it is made: one that fails half-way is not repeated with every pass.
-        let attempts = self.memory.regain.map_or(0, |(it, _)| it.attempts);
-        let mut attempt = Regain {
-            revision: details.revision,
-            in_use: details.db_in_use,
-            attempts: attempts.saturating_add(1),
-            seconds: 0,
-        };
-        self.memory.regain = Some((attempt, clock::since_boot().as_secs()));
-        let (size, in_use) = client::compact_and_defragment(client)
-            .await
-            .map_err(failed("compact and defragment"))?;
-        attempt.in_use = in_use;
-        self.memory.regain = Some((attempt, clock::since_boot().as_secs()));
-        tracing::info!(size, in_use, quota, "compacted and defragmented");
-        if size > quota / 100 * REGAINED_PERCENT {
-            return Err(AgentError::Etcd {
-                what: "regain space",
-                why: format!(
-                    "{} MiB of the quota's {} MiB are live data: delete keys, then compact",
-                    in_use >> 20,
-                    quota >> 20
-                ),
-            });
-        }
-        client::disarm_no_space(client, details.member)
-            .await
-            .map_err(failed("disarm the NOSPACE alarm"))?;
-        self.memory.regain = None;
-        // A write must be proven again.
-        self.memory.write_proven = None;
-        self.memory.last_write = None;
         Ok(())
     }
 
@@ -388,17 +288,13 @@ impl Agent {
     }
 }
 
-/// A word that no other cluster of this name has: etcd derives the cluster's id from it.
-pub(super) fn new_token(spec: &ClusterSpec) -> Result<String, AgentError> {
-    let mut random = [0_u8; 8];
-    ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut random).map_err(
-        |_| AgentError::Etcd {
-            what: "make a cluster token",
-            why: "the kernel gave no random bytes".to_owned(),
-        },
-    )?;
-    Ok(format!("{}-{}", spec.name, state::hex(&random)))
+pub(super) fn failed(what: &'static str, why: &str) -> AgentError {
+    let why = why.to_owned();
+    CallError { what, why }.into()
 }
+
+/// Why there is no token.
+pub(super) const NO_RANDOM_BYTES: &str = "the kernel gave no random bytes";
 
 /// The time, where it is trusted.
 fn trusted(observed: &Observed) -> Option<crate::cluster::Timestamp> {
@@ -407,16 +303,3 @@ fn trusted(observed: &Observed) -> Option<crate::cluster::Timestamp> {
 
 /// Lines that are not repeated.
 const TOLD_MAX: usize = 8;
-
-/// How long new leaves live: by a trusted clock, or whatever the clock says.
-pub(super) fn validity(spec: &ClusterSpec, observed: &Observed, place: &HostPlace) -> Validity {
-    match observed.clock {
-        Clock::Trusted => Validity::trusted(observed.now, spec.leaf_seconds),
-        Clock::BehindKnown { newest } => Validity::provisional(newest, spec.leaf_seconds),
-        Clock::Unsynchronised => {
-            let data = records::data_dir(&place.storage_dir);
-            let newest = clock::newest_known(&data, Some(observed.now));
-            Validity::provisional(newest, spec.leaf_seconds)
-        }
-    }
-}

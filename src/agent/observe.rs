@@ -1,23 +1,23 @@
 //! What one pass sees on this host. Reads only; a failed read is a value.
 
+use std::net::Ipv4Addr;
+
 use super::Agent;
 use super::driver::Driver as _;
 use crate::clock;
 use crate::cluster::{MemberName, Timestamp};
 use crate::disk;
-use crate::etcd::{client, metrics, store};
+use crate::etcd::store;
 use crate::host::HostFacts;
-use crate::member::certificates::{Wanted, survey};
+use crate::member::certificates::{self, Wanted, survey};
+use crate::member::contact::Endpoint;
 use crate::member::facts::{self, Gathered};
 use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, RefusalFile};
 use crate::member::starts;
-use crate::observed::{
-    Authority, Certificates, Clock, Instance, Membership, Observed, Pairs, Process, Proposals,
-    Reading, Regain, Restoring, Service, Writing,
-};
+use crate::observed::{Authority, Certificates, Clock, Instance, Observed, Process, Restoring};
 use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN};
-use crate::start::{CertificatesUsable, Facts, Writable};
+use crate::start::{Facts, Writable};
 use crate::sysfs;
 use crate::systemd;
 use crate::version::Version;
@@ -36,8 +36,8 @@ impl Agent {
         let process = self.driver.look();
         let running = matches!(process, Process::Running { .. });
         let now = clock::now();
-        let (certificates, clock) = self.certificates(spec, &place, now);
-        let usable = usable(&certificates);
+        let (summary, clock) = self.certificates(spec, &place, now);
+        let usable = certificates::usable(&summary);
         let newest_installed = store::newest_supported(&self.paths.store());
         let version = self.version(spec, &place, newest_installed);
         let launch = place.launch(spec, version);
@@ -55,13 +55,15 @@ impl Agent {
         let machine_changed = identity
             .as_ref()
             .is_some_and(|it| it.is_of_another_machine(&facts::machine_id(&self.paths)));
-        let (service, membership) = self.service(spec, &place, process, &facts).await;
-        let regain = self.regain(&service);
-        let refused = if running {
-            None
-        } else {
-            RefusalFile::load(&self.paths)
-        };
+        let endpoint = self.endpoint(spec, &place);
+        let served = facts
+            .identity
+            .as_ref()
+            .is_some_and(|it| it.served.is_some());
+        let contact = &mut self.memory.contact;
+        let (service, membership) = contact.look(&endpoint, process, served).await;
+        let regain = contact.regain(&service);
+        let refused = RefusalFile::load(&self.paths).filter(|_| !running);
         let instance = Instance {
             member: member(spec, &facts),
             process,
@@ -69,7 +71,7 @@ impl Agent {
             facts,
             newest_installed,
             quota_at_birth: quota_at_birth(&place),
-            certificates,
+            certificates: summary,
             service,
             restart_in: if running {
                 0
@@ -95,6 +97,14 @@ impl Agent {
             backups,
             restoring,
             instances,
+        }
+    }
+
+    fn endpoint(&self, spec: &ClusterSpec, place: &HostPlace) -> Endpoint {
+        Endpoint {
+            url: place.client_url.clone(),
+            files: self.certificates.operator_files(),
+            metrics: (Ipv4Addr::LOCALHOST, spec.network.metrics_port).into(),
         }
     }
 
@@ -150,49 +160,6 @@ impl Agent {
             .unwrap_or(Version::new(0, 0, 0))
     }
 
-    async fn service(
-        &mut self,
-        spec: &ClusterSpec,
-        place: &HostPlace,
-        process: Process,
-        facts: &Facts,
-    ) -> (Service, Membership) {
-        let Process::Running { pid, .. } = process else {
-            self.memory.client = None;
-            self.memory.numbers = None;
-            self.memory.write_proven = None;
-            self.memory.last_write = None;
-            let membership = if facts.identity.as_ref().is_none_or(|it| it.served.is_none()) {
-                Membership::Unbootstrapped
-            } else {
-                Membership::Unreachable
-            };
-            return (Service::UNKNOWN, membership);
-        };
-        let files = self.certificates.operator_files();
-        let look = client::look(&place.client_url, &files).await;
-        let answered = look.read == Reading::Answered;
-        let write = match &self.memory.last_write {
-            _ if self.memory.write_proven == Some(pid) => Writing::Acknowledged,
-            Some(failed) => failed.clone(),
-            None => Writing::NotTried,
-        };
-        let proposals = if answered && write == Writing::Acknowledged {
-            self.proposals(spec.network.metrics_port).await
-        } else {
-            Proposals::Unknown
-        };
-        self.memory.client = look.client;
-        let service = Service {
-            read: look.read,
-            write,
-            alarms: look.alarms,
-            proposals,
-            details: look.details,
-        };
-        (service, look.membership)
-    }
-
     /// The box; asking the firmware of a Pi interrupts it, so that it is not asked with every pass.
     fn host(&mut self, place: &HostPlace, writable: Writable) -> HostFacts {
         let uptime = clock::since_boot().as_secs();
@@ -207,30 +174,6 @@ impl Agent {
         self.memory.host = Some((facts.clone(), uptime));
         facts
     }
-
-    /// The last attempt to regain space, until the alarm is gone.
-    fn regain(&mut self, service: &Service) -> Option<Regain> {
-        if service.read == Reading::Answered && !service.alarms.no_space {
-            self.memory.regain = None;
-        }
-        let (attempt, at) = self.memory.regain?;
-        let seconds = clock::since_boot().as_secs().saturating_sub(at);
-        Some(Regain { seconds, ..attempt })
-    }
-
-    /// Stuck: as many wait as a pass before or more, and nothing was applied since.
-    async fn proposals(&mut self, port: u16) -> Proposals {
-        let numbers = metrics::read(port).await;
-        let before = std::mem::replace(&mut self.memory.numbers, numbers);
-        match (before, numbers) {
-            (_, Some(now)) if now.pending < 0.5 => Proposals::Moving,
-            (Some(before), Some(now)) if before.pending > 0.5 && before.applied >= now.applied => {
-                Proposals::Stuck
-            }
-            (Some(_), Some(_)) => Proposals::Moving,
-            (_, None) | (None, Some(_)) => Proposals::Unknown,
-        }
-    }
 }
 
 /// The member of this host: the document's, or who lives here while its size is 0.
@@ -238,15 +181,6 @@ fn member(spec: &ClusterSpec, facts: &Facts) -> MemberName {
     let born = || facts.identity.as_ref().map(|it| it.member.clone());
     let asked = spec.members.first().cloned();
     asked.or_else(born).unwrap_or_default()
-}
-
-fn usable(certificates: &Certificates) -> CertificatesUsable {
-    match certificates.pairs {
-        Pairs::Usable | Pairs::AddressesDiffer => CertificatesUsable::Yes,
-        // They are made before the start, unless there is nothing to sign them with.
-        _ if certificates.authorities_usable => CertificatesUsable::Yes,
-        _ => CertificatesUsable::No,
-    }
 }
 
 /// Rule D27: a quarter of the free disk, at most 2 GiB.

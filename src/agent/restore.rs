@@ -1,13 +1,14 @@
 //! Restores on this host, step by step as the core plans them.
 
-use super::apply::new_token;
-use super::backup::Ended;
+use super::apply::{NO_RANDOM_BYTES, failed};
 use super::driver::Driver as _;
 use super::observe::quota_at_birth;
 use super::{Agent, AgentError, chain};
 use crate::backup::restore::{
-    self, CrashPoint, Outcome, Preparation, Reason, RestoreError, RestoreRecord, StoredPhase,
+    self, CrashPoint, Outcome, Preparation, Prepared, Reason, RestoreError, RestoreRecord,
+    StoredPhase,
 };
+use crate::backup::work::{self, Ended};
 use crate::backup::{place as backup_place, source};
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::etcd::store;
@@ -18,12 +19,6 @@ use crate::observed::{Observed, Restoring};
 use crate::plan::permit::Permit;
 use crate::plan::{Asked, Hold};
 use crate::spec::ClusterSpec;
-
-/// What preparing brought.
-pub(super) struct Prepared {
-    record: RestoreRecord,
-    result: Result<IdentityFile, String>,
-}
 
 impl Agent {
     /// The restore under way, as the core sees it. A record that cannot be read is one of the member's.
@@ -104,7 +99,8 @@ impl Agent {
         };
         let identity = if let Some(former) = &record.former {
             IdentityFile {
-                token: new_token(spec)?,
+                token: records::new_token(&spec.name)
+                    .ok_or_else(|| failed("make a cluster token", NO_RANDOM_BYTES))?,
                 former_ids: former.clusters(),
                 cluster_id: None,
                 member_id: None,
@@ -123,7 +119,7 @@ impl Agent {
         let peer_url = place.peer_url(&spec);
         self.begin(move || {
             let mut record = record;
-            let resolved = match super::backup::runtime() {
+            let resolved = match work::runtime() {
                 Ok(runtime) => {
                     runtime.block_on(source::resolve(&paths, &spec, &mut record, &identity))
                 }
@@ -290,9 +286,7 @@ impl Agent {
     /// What was proven of the process before, and counted against it, is not the next one's.
     fn forget_service(&mut self) {
         starts::forget(&self.paths);
-        self.memory.client = None;
-        self.memory.write_proven = None;
-        self.memory.last_write = None;
+        self.memory.contact.forget();
         self.memory.seen = None;
     }
 }

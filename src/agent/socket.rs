@@ -17,8 +17,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Agent, AgentError, apply};
-use crate::member::place;
+use super::{Agent, AgentError};
+use crate::member::{certificates, place};
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
 
@@ -154,7 +154,7 @@ impl Agent {
             Request::Issue(name) => {
                 let observed = self.gather(spec).await;
                 let place = place::resolve(&self.paths, spec);
-                let validity = apply::validity(spec, &observed, &place);
+                let validity = certificates::validity(spec, &observed, &place.storage_dir);
                 self.certificates
                     .issue(&name, validity)
                     .map_err(|error| error.to_string())

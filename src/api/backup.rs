@@ -44,7 +44,8 @@ pub struct BackupDestination {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LocalDestination {
-    /// The directory.
+    /// The directory. In Kubernetes on the operator's node, and only below
+    /// /var/lib/etcd-operator/NAMESPACE/NAME.
     #[schemars(length(max = 256), extend("pattern" = formats::ABSOLUTE_PATH))]
     pub path: String,
     /// How many of the newest snapshots stay.
@@ -100,6 +101,11 @@ pub struct S3Destination {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256), extend("pattern" = formats::ABSOLUTE_PATH))]
     pub credentials: Option<String>,
+    /// In Kubernetes, where no file of the node is read: a Secret of this namespace whose key
+    /// `credentials` holds the text of such a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253), extend("pattern" = formats::DNS_LABEL))]
+    pub credentials_secret: Option<String>,
     /// How many of the newest snapshots stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]

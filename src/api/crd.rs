@@ -1,33 +1,51 @@
-//! The CustomResourceDefinition: the schema of the types, and the rules of [`super::rules`].
+//! The CustomResourceDefinitions: the schemas of the types, and the rules of [`super::rules`].
 //!
 //! `deploy/crds.yaml` is generated from here and a test proves it fresh. The binary carries the
 //! file, not this code: the host's parser checks documents against the very schema that the API
 //! server checks them against.
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
 use serde_json::{Value, json};
 
-use super::{EtcdCluster, rules};
+use super::{EtcdBackup, EtcdCluster, EtcdRestore, requests, rules};
 
 /// `deploy/crds.yaml`.
 pub const CRDS_YAML: &str = include_str!("../../deploy/crds.yaml");
 
-/// The CRD as the types and rules say it.
-pub fn generate() -> Value {
-    let mut crd = serde_json::to_value(EtcdCluster::crd()).unwrap_or(Value::Null);
+/// The CRD of `EtcdCluster`, the one that the host's parser checks documents against.
+pub fn of_clusters() -> &'static str {
+    CRDS_YAML.split("\n---\n").next().unwrap_or(CRDS_YAML)
+}
+
+/// The CRDs as the types and rules say it: clusters first.
+pub fn generate() -> [Value; 3] {
+    let cluster: Vec<Value> = rules::RULES.iter().map(rule).collect();
+    let immutable = || json!({"rule": requests::IMMUTABLE.0, "message": requests::IMMUTABLE.1});
+    let acknowledged =
+        json!({"rule": requests::ACKNOWLEDGED.0, "message": requests::ACKNOWLEDGED.1});
+    [
+        finished(EtcdCluster::crd(), cluster),
+        finished(EtcdBackup::crd(), vec![immutable()]),
+        finished(EtcdRestore::crd(), vec![immutable(), acknowledged]),
+    ]
+}
+
+fn rule(it: &rules::Rule) -> Value {
+    match it.path {
+        "" => json!({"rule": it.cel, "message": it.message}),
+        path => json!({
+            "rule": it.cel,
+            "message": format!("spec.{path}: {}", it.message),
+            "fieldPath": format!(".{path}"),
+        }),
+    }
+}
+
+fn finished(crd: CustomResourceDefinition, rules: Vec<Value>) -> Value {
+    let mut crd = serde_json::to_value(crd).unwrap_or(Value::Null);
     let spec = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
     if let Some(Value::Object(spec)) = spec {
-        let rules: Vec<Value> = rules::RULES
-            .iter()
-            .map(|it| match it.path {
-                "" => json!({"rule": it.cel, "message": it.message}),
-                path => json!({
-                    "rule": it.cel,
-                    "message": format!("spec.{path}: {}", it.message),
-                    "fieldPath": format!(".{path}"),
-                }),
-            })
-            .collect();
         spec.insert("x-kubernetes-validations".to_owned(), Value::Array(rules));
     }
     if let Some(schema) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {

@@ -35,6 +35,9 @@ pub const RECIPIENT: &str = r"^age1[02-9ac-hj-np-z]{58}$";
 pub const SNAPSHOT_SOURCE: &str =
     r"^(latest|[a-z0-9]([A-Za-z0-9-]*[a-z0-9])?|(/[A-Za-z0-9_+@=:,-][A-Za-z0-9._+@=:,-]*)+)$";
 
+/// `latest`, or the name of a snapshot.
+pub const SNAPSHOT_NAME: &str = r"^[a-z0-9]([A-Za-z0-9-]*[a-z0-9])?$";
+
 /// A format: its pattern, its check and how a message names it.
 pub struct Format {
     /// The pattern in the CRD.

@@ -3,7 +3,7 @@
 //!
 //! A test runs both over thousands of documents and compares the verdicts.
 
-use super::{Backup, BackupDestination, DeletionPolicy, formats};
+use super::{Backup, BackupDestination, formats};
 use super::{EtcdClusterSpec, SingleMemberRecovery, TlsMode};
 
 /// One rule over `spec`.
@@ -136,12 +136,6 @@ pub const RULES: &[Rule] = &[
         holds: |spec| spec.clients.iter().all(|it| it.name != "etcd-operator"),
     },
     Rule {
-        path: "storage.volumeClaim",
-        cel: "!has(self.storage.volumeClaim)",
-        message: "not supported yet",
-        holds: |spec| spec.storage.volume_claim.is_none(),
-    },
-    Rule {
         path: "storage.memory",
         cel: "!has(self.storage.memory)",
         message: "not supported yet",
@@ -158,12 +152,6 @@ pub const RULES: &[Rule] = &[
         cel: "!has(self.tls.secretRefs)",
         message: "not supported yet",
         holds: |spec| spec.tls.secret_refs.is_none(),
-    },
-    Rule {
-        path: "clients",
-        cel: "!has(self.clients) || self.clients.all(one, !has(one.namespace))",
-        message: "namespace is not supported yet",
-        holds: |spec| spec.clients.iter().all(|it| it.namespace.is_none()),
     },
     Rule {
         path: "backup",
@@ -228,24 +216,6 @@ pub const RULES: &[Rule] = &[
         cel: "!has(self.maintenance.windows) || size(self.maintenance.windows) == 0",
         message: "not supported yet",
         holds: |spec| spec.maintenance.windows.is_empty(),
-    },
-    Rule {
-        path: "deletionPolicy",
-        cel: "self.deletionPolicy == 'Retain'",
-        message: "only Retain is supported yet",
-        holds: |spec| spec.deletion_policy == DeletionPolicy::Retain,
-    },
-    Rule {
-        path: "pod",
-        cel: "!has(self.pod)",
-        message: "not supported yet",
-        holds: |spec| spec.pod.is_none(),
-    },
-    Rule {
-        path: "image",
-        cel: "!has(self.image)",
-        message: "not supported yet",
-        holds: |spec| spec.image.is_none(),
     },
     Rule {
         path: "hosts",

@@ -130,6 +130,14 @@ pub fn check_room(storage_dir: &Path, database: u64) -> Result<(), RestoreError>
     }
 }
 
+/// What preparing brought.
+pub struct Prepared {
+    /// The restore, its source resolved.
+    pub record: RestoreRecord,
+    /// Who will live there; or why nothing was made.
+    pub result: Result<IdentityFile, String>,
+}
+
 /// What preparing needs to know.
 pub struct Preparation<'a> {
     /// The restore.

@@ -116,6 +116,8 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
         names: Vec::new(),
         client_url: format!("https://127.0.0.1:{client_port}"),
         metrics_url: String::new(),
+        metrics_listen: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        log_stdout: false,
     };
     let record = RestoreRecord {
         id: String::new(),

@@ -33,6 +33,20 @@ pub(super) enum Command {
         after_help = "Reads the document, starts etcd with mutual TLS and keeps it alive. SIGHUP reads the\ndocument again; SIGTERM ends the operator and leaves etcd running.\n\nExample:\n  etcd-operator etcd install --from ./etcd-v3.6.14-linux-arm64 3.6.14\n  etcd-operator agent"
     )]
     Agent(AgentArgs),
+    /// Keeps etcd alive in Kubernetes, from EtcdCluster objects, until SIGTERM; etcd stays
+    #[command(
+        after_help = "What the DaemonSet of deploy/etcd-operator.yaml runs. It needs POD_NAME, POD_NAMESPACE and\nNODE_NAME in its environment.\n\nExample:\n  etcd-operator manifests | kubectl apply -f -"
+    )]
+    Controller(ControllerArgs),
+    /// Prints what runs the controller in Kubernetes: RBAC and a DaemonSet
+    #[command(
+        after_help = "Example:\n  etcd-operator manifests --image registry.example/etcd-operator:1 | kubectl apply -f -"
+    )]
+    Manifests {
+        /// The operator's image
+        #[arg(long)]
+        image: Option<String>,
+    },
     /// Starts etcd after its checks; what service managers call
     #[command(
         after_help = "Every start of etcd goes through here. It checks identity, data, certificates and earlier\nstarts, then becomes etcd. A refusal exits with 3 and the reason.\n\nExample:\n  etcd-operator guard --detach"
@@ -107,6 +121,19 @@ pub(super) struct AgentArgs {
     pub(super) log_level: tracing::Level,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct ControllerArgs {
+    /// Serves /metrics, /livez and /readyz on this port of the Pod
+    #[arg(long, value_name = "PORT", default_value_t = crate::controller::manifests::PORT)]
+    pub(super) port: u16,
+    /// How logs look
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub(super) log_format: LogFormat,
+    /// How much is logged: error, warn, info, debug
+    #[arg(long, default_value = "info")]
+    pub(super) log_level: tracing::Level,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum DriverChoice {
     /// systemd where it runs this host and is supported, else process
@@ -117,6 +144,7 @@ pub(super) enum DriverChoice {
     Process,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Debug, Args)]
 pub(super) struct GuardArgs {
     /// For the agent: a session of its own, where no service manager keeps the process
@@ -125,6 +153,12 @@ pub(super) struct GuardArgs {
     /// For a service manager: what may pass by itself is waited for
     #[arg(long)]
     pub(super) supervised: bool,
+    /// For a Pod of the controller: what it needs comes with the environment
+    #[arg(long, conflicts_with_all = ["detach", "supervised"])]
+    pub(super) pod: bool,
+    /// For a Pod of the controller: puts a copy of this program into DIR and ends
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["detach", "supervised", "pod"])]
+    pub(super) copy_to: Option<PathBuf>,
     /// For a service manager: etcd has ended
     #[arg(long, conflicts_with_all = ["detach", "supervised"])]
     pub(super) ended: bool,
@@ -215,6 +249,12 @@ pub(super) struct RestoreArgs {
     /// Only says what would be done, and what would be lost
     #[arg(long)]
     pub(super) dry_run: bool,
+    /// For a Pod of the controller: what it needs comes with the environment
+    #[arg(long, hide = true)]
+    pub(super) pod: bool,
+    /// The last revision that the live data was seen to have
+    #[arg(long, hide = true, value_name = "REVISION")]
+    pub(super) live_revision: Option<i64>,
     /// Does it without asking
     #[arg(long)]
     pub(super) yes: bool,

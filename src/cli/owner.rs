@@ -38,6 +38,8 @@ pub(super) fn act_as_owner(context: &Context, command: &Command) -> Result<(), F
         | Command::Unit(_)
         | Command::Preflight(_)
         | Command::VerifySnapshot { .. }
+        | Command::Controller(_)
+        | Command::Manifests { .. }
         | Command::Crd => return Ok(()),
     }
     #[expect(

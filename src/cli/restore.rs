@@ -55,6 +55,9 @@ struct Proposal {
 }
 
 pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
+    if arguments.pod {
+        return super::pod::restore(context, arguments);
+    }
     let spec = context.document()?;
     let place = place::resolve(&context.paths, &spec);
     if RestoreRecord::load(&context.paths)?.is_some() {
@@ -67,7 +70,8 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     }
     let (identity, marker) = records::load_identities(&context.paths, &place.storage_dir)?;
     let former = identity.or(marker);
-    let found = find(context, &spec, arguments, former.as_ref())?;
+    let found = find(context, &spec, arguments, former.as_ref());
+    let found = runtime()?.block_on(found)?;
     check(&spec, &found, former.as_ref())?;
     if arguments.dry_run || !arguments.yes {
         // Whom a person asks about it, knows it to be whole; a yes beforehand waits for no answer.
@@ -102,7 +106,7 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     tell(arguments.output, &report)
 }
 
-fn find(
+pub(super) async fn find(
     context: &Context,
     spec: &ClusterSpec,
     arguments: &RestoreArgs,
@@ -117,19 +121,23 @@ fn find(
     let mut show = |it| display.show(it);
     let found = if let Some(key) = from.strip_prefix("s3://") {
         let found = source::find_in_bucket(paths, spec, key, identity, &mut show);
-        runtime()?.block_on(found)?
+        found.await?
     } else if from.contains('/') || Path::new(from).exists() {
         source::file(&std::path::absolute(from)?)?
     } else {
         from.clone_into(&mut wanted.name);
         let found = source::find_anywhere(paths, spec, (&wanted, identity), &clusters, &mut show);
-        runtime()?.block_on(found)?
+        found.await?
     };
     Ok(found)
 }
 
 /// Another cluster's snapshot, or one of a newer etcd, is refused before anything is written down.
-fn check(spec: &ClusterSpec, found: &Found, former: Option<&IdentityFile>) -> Result<(), Failure> {
+pub(super) fn check(
+    spec: &ClusterSpec,
+    found: &Found,
+    former: Option<&IdentityFile>,
+) -> Result<(), Failure> {
     if let Some(other) = found
         .cluster
         .as_deref()

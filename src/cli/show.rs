@@ -167,7 +167,7 @@ pub(super) fn env(context: &Context, k3s: bool) -> Outcome {
         let text = "there is no client certificate yet: start etcd-operator agent, then try again";
         return Err(Failure::new(FAILED, text));
     }
-    let ClientFiles { ca, cert, key } = certificates.client_files(client);
+    let ClientFiles { ca, cert, key, .. } = certificates.client_files(client);
     if k3s {
         let embedded = context.paths.k3s_embedded_etcd();
         if embedded.exists() {

@@ -70,9 +70,12 @@ pub async fn connect(url: &str, files: &ClientFiles) -> Result<Client, String> {
         fs::read(path).map_err(|error| format!("failed to read {}: {error}", path.display()))
     };
     let identity = Identity::from_pem(read(&files.cert)?, read(&files.key)?);
-    let tls = TlsOptions::new()
+    let mut tls = TlsOptions::new()
         .ca_certificate(Certificate::from_pem(read(&files.ca)?))
         .identity(identity);
+    if let Some(name) = &files.server_name {
+        tls = tls.domain_name(name);
+    }
     let options = ConnectOptions::new()
         .with_tls(tls)
         .with_connect_timeout(CONNECT_DEADLINE);

@@ -1,6 +1,6 @@
-//! etcd's metrics on loopback, read line by line: a page of them is never held in memory.
+//! etcd's metrics, read line by line: a page of them is never held in memory.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Empty};
@@ -22,13 +22,8 @@ pub struct Numbers {
 }
 
 /// Reads them; `None` when etcd does not tell in time.
-pub async fn read(port: u16) -> Option<Numbers> {
-    timeout(
-        DEADLINE,
-        fetch(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
-    )
-    .await
-    .ok()?
+pub async fn read(address: SocketAddr) -> Option<Numbers> {
+    timeout(DEADLINE, fetch(address)).await.ok()?
 }
 
 async fn fetch(address: SocketAddr) -> Option<Numbers> {
@@ -38,7 +33,7 @@ async fn fetch(address: SocketAddr) -> Option<Numbers> {
         .ok()?;
     let driver = tokio::spawn(connection);
     let request = Request::get("/metrics")
-        .header("host", "127.0.0.1")
+        .header("host", address.to_string())
         .body(Empty::<Bytes>::new())
         .ok()?;
     let mut response = sender.send_request(request).await.ok()?;

@@ -201,6 +201,28 @@ pub fn install(
     })
 }
 
+/// Where an image of etcd has its programs.
+pub const IMAGE_PROGRAMS: &str = "/usr/local/bin";
+
+/// In a Pod etcd comes with the image: the store names its programs, once the image is seen to hold the
+/// version that is wanted (rule C6).
+pub fn link(store: &Path, version: Version) -> Result<(), StoreError> {
+    let programs = Path::new(IMAGE_PROGRAMS);
+    check(&programs.join("etcd"), version)?;
+    let folder = folder(store, version);
+    state::create_private_dir(&folder)?;
+    for name in PROGRAMS {
+        let (link, target) = (folder.join(name), programs.join(name));
+        if !target.exists() || fs::read_link(&link).is_ok_and(|it| it == target) {
+            continue;
+        }
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(&target, &link)
+            .map_err(|source| StoreError::Copy { path: link, source })?;
+    }
+    Ok(())
+}
+
 /// Whether two folders hold the same bytes: a worn card gives back others than were recorded.
 fn same_programs(one: &Path, other: &Path, programs: &[&str]) -> bool {
     programs

@@ -1,10 +1,16 @@
 //! The certificates of this host as the core sees them: one bounded summary.
 
+use std::path::Path;
+
+use super::records;
+use crate::clock;
 use crate::cluster::ADMIN;
 use crate::cluster::Timestamp;
-use crate::observed::{Certificates as Summary, Clock, Pairs};
+use crate::observed::{Certificates as Summary, Clock, Observed, Pairs};
 use crate::plan::certificate::due;
-use crate::tls::{Certificates, Leaf, Usability};
+use crate::spec::ClusterSpec;
+use crate::start::CertificatesUsable;
+use crate::tls::{Certificates, Leaf, Leaves, TlsError, Usability, Validity};
 
 /// What clients are told and who the document names.
 pub struct Wanted<'a> {
@@ -24,7 +30,7 @@ pub fn survey(certificates: &Certificates, now: Timestamp, wanted: &Wanted<'_>) 
         match leaf {
             Ok(leaf) => {
                 let covers = wanted.names.iter().all(|it| leaf.names.contains(it));
-                pairs = worst(pairs, validity(&leaf, now));
+                pairs = worst(pairs, pairs_of(&leaf, now));
                 if role == "server" && !covers {
                     pairs = worst(pairs, Pairs::AddressesDiffer);
                 }
@@ -73,11 +79,66 @@ pub fn client_due(certificates: &Certificates, name: &str, now: Timestamp, clock
         return true;
     };
     let renewal = leaf.is_provisional() || due(leaf.not_before, leaf.not_after, now);
-    validity(&leaf, now) != Pairs::Usable || clock == Clock::Trusted && renewal
+    pairs_of(&leaf, now) != Pairs::Usable || clock == Clock::Trusted && renewal
+}
+
+/// Whether etcd may be started with them: what is not usable is made before the start, unless there is
+/// nothing to sign it with.
+pub fn usable(certificates: &Summary) -> CertificatesUsable {
+    match certificates.pairs {
+        Pairs::Usable | Pairs::AddressesDiffer => CertificatesUsable::Yes,
+        _ if certificates.authorities_usable => CertificatesUsable::Yes,
+        _ => CertificatesUsable::No,
+    }
+}
+
+/// How long new leaves live: by a trusted clock, or whatever the clock says.
+pub fn validity(spec: &ClusterSpec, observed: &Observed, storage_dir: &Path) -> Validity {
+    match observed.clock {
+        Clock::Trusted => Validity::trusted(observed.now, spec.leaf_seconds),
+        Clock::BehindKnown { newest } => Validity::provisional(newest, spec.leaf_seconds),
+        Clock::Unsynchronised => {
+            let data = records::data_dir(storage_dir);
+            let newest = clock::newest_known(&data, Some(observed.now));
+            Validity::provisional(newest, spec.leaf_seconds)
+        }
+    }
+}
+
+/// New leaves for etcd and the operator, and the CAs where there are none.
+pub fn mint(
+    certificates: &Certificates,
+    cluster: &str,
+    names: &[String],
+    validity: Validity,
+) -> Result<(), TlsError> {
+    certificates.ensure_authorities(cluster, validity.not_after)?;
+    certificates.mint(&Leaves {
+        names,
+        cluster,
+        validity,
+    })
+}
+
+/// New leaves for the document's clients that need one.
+pub fn issue_due(
+    certificates: &Certificates,
+    spec: &ClusterSpec,
+    observed: &Observed,
+    validity: Validity,
+) -> Result<(), TlsError> {
+    certificates.ensure_authorities(&spec.name, validity.not_after)?;
+    let declared = spec.clients.iter().map(heapless::String::as_str);
+    for name in declared.chain([ADMIN]) {
+        if client_due(certificates, name, observed.now, observed.clock) {
+            certificates.issue(name, validity)?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether a sound pair is valid now.
-fn validity(leaf: &Leaf, now: Timestamp) -> Pairs {
+fn pairs_of(leaf: &Leaf, now: Timestamp) -> Pairs {
     if now > leaf.not_after {
         Pairs::Expired
     } else if now < leaf.not_before {

@@ -26,6 +26,10 @@ pub struct HostPlace {
     pub client_url: String,
     /// etcd's metrics.
     pub metrics_url: String,
+    /// Where etcd serves them.
+    pub metrics_listen: IpAddr,
+    /// etcd logs to standard output, too.
+    pub log_stdout: bool,
 }
 
 /// Resolves what the document leaves open.
@@ -77,6 +81,8 @@ pub fn resolve(paths: &Paths, spec: &ClusterSpec) -> HostPlace {
             spec.network.client_port
         ),
         metrics_url: format!("http://127.0.0.1:{}", spec.network.metrics_port),
+        metrics_listen: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        log_stdout: false,
         listen,
         advertised,
         names,
@@ -114,7 +120,7 @@ impl HostPlace {
             .map(|it| SocketAddr::new(*it, spec.network.client_port))
             .chain([
                 SocketAddr::new(local, spec.network.peer_port),
-                SocketAddr::new(local, spec.network.metrics_port),
+                SocketAddr::new(self.metrics_listen, spec.network.metrics_port),
             ])
             .collect()
     }
@@ -162,6 +168,8 @@ impl HostPlace {
             data_dir: &data_dir,
             tls_dir: &tls_dir,
             log_file: Some(&log_file),
+            log_stdout: self.log_stdout,
+            metrics_listen: self.metrics_listen,
             quota: identity.quota,
             listen: &self.listen,
             advertised: &self.advertised,

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{ClusterId, ClusterName, MemberId, MemberName, detail};
 use crate::diagnosis;
 use crate::paths::Paths;
+use crate::spec::ClusterSpec;
 use crate::start::{Identity, Refusal};
 use crate::state::{self, StateError};
+use crate::version::Version;
 
 /// The identity file (rule B9), in the state directory and beside the data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +90,29 @@ impl IdentityFile {
         !own.is_empty() && !self.machine_id.is_empty() && self.machine_id != own
     }
 
+    /// What is fixed when a cluster is born; etcd gives the ids once it serves.
+    pub fn at_birth(
+        spec: &ClusterSpec,
+        token: String,
+        version: Version,
+        quota: u64,
+        machine_id: String,
+    ) -> Self {
+        let member = spec.members.first().map(ToString::to_string);
+        IdentityFile {
+            cluster: spec.name.to_string(),
+            member: member.unwrap_or_default(),
+            token,
+            version: version.to_string(),
+            quota,
+            machine_id,
+            cluster_id: None,
+            member_id: None,
+            former_ids: Vec::new(),
+            jumps: Vec::new(),
+        }
+    }
+
     /// As the core has it; `None` when a field does not fit, which no version of ours writes.
     pub fn to_identity(&self) -> Option<Identity> {
         let hex = |text: &Option<String>| u64::from_str_radix(text.as_deref()?, 16).ok();
@@ -103,6 +128,14 @@ impl IdentityFile {
             },
         })
     }
+}
+
+/// A word that no other cluster of this name has: etcd derives the cluster's id from it. `None`: the
+/// kernel gave no random bytes.
+pub fn new_token(cluster: &str) -> Option<String> {
+    let mut random = [0_u8; 8];
+    ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut random).ok()?;
+    Some(format!("{cluster}-{}", state::hex(&random)))
 }
 
 /// The copy of the identity beside the data.

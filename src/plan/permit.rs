@@ -4,7 +4,7 @@
 //! `execute` asks again from a fresh observation before it acts.
 
 use crate::cluster::{Health, MemberId, MemberSet, Role, VOTERS_MAX, quorum};
-use crate::observed::Membership;
+use crate::observed::{Membership, Observed};
 use crate::plan::Hold;
 
 /// Leave to interrupt, add, promote or remove. Only this module makes one.
@@ -74,6 +74,23 @@ pub fn to_interrupt(
         _ if members.voter_count() <= 1 => Err(Hold::OutageNotDeclared),
         _ => Err(Hold::QuorumLost),
     }
+}
+
+/// The second half of the pair: asked again right before the act, of the newest observation.
+pub fn second_look(observed: &Observed, permit: Permit) -> Result<(), Hold> {
+    let instance = observed.instances.first();
+    let member = instance
+        .and_then(|it| it.service.details)
+        .map(|it| it.member);
+    let declared = match permit.grounds() {
+        Grounds::QuorumSurvives => None,
+        Grounds::DeclaredOutage(declared) => Some(declared),
+    };
+    let alone = instance.is_some_and(|it| it.alone);
+    if declared != Some(Declared::SizeZero) || member.is_some() {
+        to_interrupt(&observed.membership, member, alone, declared)?;
+    }
+    Ok(())
 }
 
 /// May a learner be added? Adding one never changes quorum, but a cluster without quorum cannot

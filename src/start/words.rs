@@ -31,6 +31,7 @@ impl Refusal {
             Refusal::AddressUnavailable(conflict) if conflict.not_ours => "AddressGone",
             Refusal::AddressUnavailable(_) => "PortTaken",
             Refusal::CrashLoop { .. } => "CrashLoop",
+            Refusal::Unplaceable { reason, .. } => reason,
             Refusal::Other(_) => "GuardRefused",
         }
     }
@@ -97,6 +98,7 @@ impl Refusal {
                 diagnosis: Some(it),
                 ..
             } => detail(format_args!("{}", it.next_step)),
+            Refusal::Unplaceable { next, .. } => detail(format_args!("{next}")),
             Refusal::CrashLoop {
                 diagnosis: None, ..
             }
@@ -207,6 +209,7 @@ impl fmt::Display for Refusal {
                     "etcd ended {failed} times before it served, for a reason that its log may tell"
                 )
             }
+            Refusal::Unplaceable { why, .. } => write!(f, "{why}"),
             Refusal::Other(text) => write!(f, "{text}"),
         }
     }

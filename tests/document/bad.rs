@@ -274,7 +274,6 @@ fn a_mistake_hides_no_other() {
             line 9: spec.storage.quota: found '1Mi': at least 16Mi, written with Mi, Gi or Ti
             line 10: spec.backup.interval: found 'often', allowed: a time span such as 30m or 6h
             line 10: spec.backup.destinations: is missing
-            line 11: spec.image: found 'etcd': not supported yet
             line 12: spec.clients: each name may appear once
             line 13: spec.options: heartbeatMilliseconds and electionMilliseconds are set together or not at all"#]],
     );

@@ -18,7 +18,7 @@ fn walk(schema: &Json, path: &str, visit: &mut dyn FnMut(&str, &Json)) {
 }
 
 fn schema() -> Json {
-    let crds: Json = serde_saphyr::from_str(crd::CRDS_YAML).unwrap();
+    let crds: Json = serde_saphyr::from_str(crd::of_clusters()).unwrap();
     crds.pointer("/spec/versions/0/schema/openAPIV3Schema")
         .unwrap()
         .clone()
@@ -148,7 +148,7 @@ fn each_field_is_explained() {
 
 #[test]
 fn the_printed_columns_and_the_scale_read_fields_that_are_there() {
-    let crds: Json = serde_saphyr::from_str(crd::CRDS_YAML).unwrap();
+    let crds: Json = serde_saphyr::from_str(crd::of_clusters()).unwrap();
     let version = &crds["spec"]["versions"][0];
     let schema = &version["schema"]["openAPIV3Schema"];
     let columns = version["additionalPrinterColumns"]

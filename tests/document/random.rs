@@ -149,6 +149,7 @@ fn backup(random: &mut Random) -> Backup {
         path_style: random.one_in(2),
         ca_file: random.rarely(2, |_| "/etc/ca.pem".to_owned()),
         credentials: random.rarely(2, |_| "/etc/s3".to_owned()),
+        credentials_secret: random.rarely(2, |_| "s3".to_owned()),
         keep: random.rarely(2, |_| 3),
         keep_hourly: random.rarely(2, |_| 24),
         keep_daily: random.rarely(2, |_| 7),

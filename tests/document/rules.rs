@@ -68,7 +68,7 @@ fn thin_out(schema: &Json, value: &mut Json, random: &mut Random) {
 }
 
 fn spec_schema() -> Json {
-    let crds: Json = serde_saphyr::from_str(crd::CRDS_YAML).unwrap();
+    let crds: Json = serde_saphyr::from_str(crd::of_clusters()).unwrap();
     crds.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec")
         .unwrap()
         .clone()
@@ -126,7 +126,7 @@ fn the_defaults_of_the_crd_are_those_of_the_types() {
 
 #[test]
 fn the_name_rule_says_what_the_parser_says() {
-    let crds: Json = serde_saphyr::from_str(crd::CRDS_YAML).unwrap();
+    let crds: Json = serde_saphyr::from_str(crd::of_clusters()).unwrap();
     let rules =
         &crds["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["x-kubernetes-validations"];
     let environment = Arc::new(Env::stdlib());

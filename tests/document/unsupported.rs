@@ -7,10 +7,6 @@ use super::check_spec;
 #[test]
 fn each_field_without_effect() {
     check_spec(
-        "spec:\n  storage: {volumeClaim: {size: 1Gi}}",
-        &expect!["line 6: spec.storage.volumeClaim: not supported yet"],
-    );
-    check_spec(
         "spec:\n  storage: {memory: {sizeLimit: 1Gi}}",
         &expect!["line 6: spec.storage.memory: not supported yet"],
     );
@@ -27,28 +23,12 @@ fn each_field_without_effect() {
         &expect!["line 6: spec.tls.secretRefs: not supported yet"],
     );
     check_spec(
-        "spec:\n  clients:\n    - name: k3s\n      namespace: kube-system",
-        &expect!["line 6: spec.clients: namespace is not supported yet"],
-    );
-    check_spec(
         "spec:\n  maintenance:\n    defragment: {fragmentationPercent: 50, minimumSize: 100Mi}",
         &expect!["line 7: spec.maintenance.defragment: not supported yet"],
     );
     check_spec(
         "spec:\n  maintenance:\n    windows: [{schedule: 0 3 * * *, minutes: 60}]",
         &expect!["line 7: spec.maintenance.windows: not supported yet"],
-    );
-    check_spec(
-        "spec:\n  deletionPolicy: Delete",
-        &expect!["line 6: spec.deletionPolicy: found 'Delete': only Retain is supported yet"],
-    );
-    check_spec(
-        "spec:\n  pod: {}",
-        &expect!["line 6: spec.pod: not supported yet"],
-    );
-    check_spec(
-        "spec:\n  image: registry.example/etcd:3.6.14",
-        &expect!["line 6: spec.image: found 'registry.example/etcd:3.6.14': not supported yet"],
     );
     check_spec(
         "spec:\n  hosts: [{name: one, address: 10.0.0.1}]",
@@ -68,12 +48,10 @@ fn several_at_once_even_where_they_are_wrong_in_themselves() {
             line 8: spec.storage.memory.sizeLimit: found 'much', allowed: a size such as 512Mi or 2Gi
             line 8: spec.storage.memory: not supported yet
             line 9: spec.storage.volumeClaim.size: is missing
-            line 9: spec.storage.volumeClaim: not supported yet
             line 10: spec.bootstrap: found 'latest', allowed: a map
             line 11: spec.hosts[0].name: found 'One', allowed: lower-case letters, digits and '-', beginning and ending with a letter or digit
             line 11: spec.hosts[0].address: is missing
             line 11: spec.hosts: not supported yet
-            line 12: spec.pod: not supported yet
             line 13: spec.pod.labels.a: found the number 1, allowed: text, in quotes if it looks like a number"#]],
     );
 }

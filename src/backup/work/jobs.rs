@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::super::chain;
 use super::BUSY;
+use crate::backup::chain;
 use crate::backup::create::{self, Created};
-use crate::backup::local::LocalStore;
+use crate::backup::local::{Entry, LocalStore};
 use crate::backup::manifest::Class;
 use crate::backup::{place, prune, trial, verify};
 use crate::cluster::{Timestamp, detail};
@@ -27,6 +27,7 @@ pub(super) struct SnapshotJob {
     pub(super) cluster: String,
     pub(super) member: String,
     pub(super) clusters: Vec<String>,
+    pub(super) class: Class,
     pub(super) now: Option<Timestamp>,
 }
 
@@ -50,7 +51,8 @@ pub(super) fn locked(paths: &Paths, work: place::Work) -> Result<place::BackupLo
     }
 }
 
-pub(in crate::agent) fn runtime() -> Result<tokio::runtime::Runtime, BackupFailure> {
+/// A runtime for a job in a thread of its own.
+pub fn runtime() -> Result<tokio::runtime::Runtime, BackupFailure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -65,6 +67,13 @@ impl SnapshotJob {
         taken
     }
 
+    /// The newest one of this cluster.
+    pub(super) fn newest(&self) -> Result<Option<Entry>, BackupFailure> {
+        let entries = self.store.list();
+        let entries = entries.map_err(|error| failure("DestinationUnusable", &error))?;
+        Ok(entries.into_iter().find(|it| it.is_of(&self.clusters)))
+    }
+
     fn take(&self) -> Result<(), BackupFailure> {
         let unusable = |error: &dyn std::error::Error| failure("DestinationUnusable", error);
         place::prepare(&self.paths, &self.store).map_err(|it| unusable(&it))?;
@@ -75,7 +84,7 @@ impl SnapshotJob {
             cluster: &self.cluster,
             member: &self.member,
             store: &self.store,
-            class: Class::Scheduled,
+            class: self.class,
             now: self.now,
             entries: &entries,
         };

@@ -1,0 +1,464 @@
+//! What an operator knows of a cluster's snapshots, and the job that works on them beside its loop. Both
+//! homes use it.
+//!
+//! A job runs in a thread of its own with a runtime of its own, so that neither a slow card nor a thin
+//! link keeps the operator from looking after etcd. Its end wakes the loop.
+
+mod jobs;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use super::copy::CopyError;
+use super::local::{Entry, LocalError, LocalStore};
+use super::manifest::{Class, Manifest};
+use super::restore::Prepared;
+use super::{copy, place, schedule};
+use crate::clock;
+use crate::cluster::{Detail, Timestamp};
+use crate::member::records::IdentityFile;
+use crate::observed::{BackupFailure, Backups, Clock, SnapshotSeen};
+use crate::paths::Paths;
+use crate::retention::VERIFIED;
+use crate::spec::ClusterSpec;
+use crate::spec::backup::{Backup, Trigger};
+use crate::state::{self, StateError};
+use crate::tls::ClientFiles;
+
+pub use jobs::runtime;
+
+use jobs::{SnapshotJob, check, failure, locked, trial};
+
+/// Seconds until the next attempt after so many failed ones.
+const RETRY: [u64; 4] = [60, 300, 900, 3600];
+
+/// A command holds the lock on backups.
+const BUSY: &str = "BackupBusy";
+const BUSY_SECONDS: u64 = 5;
+
+/// What is remembered from pass to pass.
+#[derive(Default)]
+pub struct Work {
+    /// The job under way.
+    job: Option<JoinHandle<Ended>>,
+    /// Copies under way, which may take long.
+    copying: Option<JoinHandle<Ended>>,
+    /// Rung by a job that ends.
+    bell: Arc<tokio::sync::Notify>,
+    snapshot: Attempts,
+    copies: Attempts,
+    checks: Attempts,
+    /// What the last snapshot took, in milliseconds.
+    took: Option<u64>,
+    /// The last listing, the directory's stamp then, and its path.
+    listing: Option<(SystemTime, PathBuf, Vec<Entry>)>,
+}
+
+/// Failed attempts since the last one that succeeded.
+#[derive(Default)]
+struct Attempts {
+    failed: usize,
+    last: Option<BackupFailure>,
+    /// Seconds since boot.
+    at: u64,
+    /// Not before, in seconds since boot.
+    wait: Option<u64>,
+}
+
+impl Attempts {
+    fn record(&mut self, failure: Option<BackupFailure>) {
+        self.at = clock::since_boot().as_secs();
+        self.failed = if failure.is_some() {
+            self.failed + 1
+        } else {
+            0
+        };
+        self.last = failure;
+    }
+
+    fn retry_in(&self) -> u64 {
+        let now = clock::since_boot().as_secs();
+        let wait = self.wait.map_or(0, |it| it.saturating_sub(now));
+        wait.max(self.back_off())
+    }
+
+    fn back_off(&self) -> u64 {
+        match self.failed {
+            0 => 0,
+            failed => {
+                let wait = RETRY[(failed - 1).min(RETRY.len() - 1)];
+                (self.at + wait).saturating_sub(clock::since_boot().as_secs())
+            }
+        }
+    }
+}
+
+/// How a job ended.
+pub enum Ended {
+    /// A snapshot was taken, or there was nothing new.
+    Snapshot(Result<(), BackupFailure>, Duration),
+    /// Copies were made.
+    Copies(Result<(), BackupFailure>),
+    /// What is kept was checked.
+    Checks(Result<(), BackupFailure>),
+    /// The new data of a restore.
+    Prepared(Box<Prepared>),
+    /// What a person asked for.
+    Asked(Box<Asked>),
+}
+
+/// When the document's next snapshot was found to hold nothing new (rule B5). Under /run.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RunsFile {
+    boot_id: String,
+    /// Seconds since boot.
+    skipped: Option<u64>,
+    /// By the wall clock.
+    skipped_at: Option<i64>,
+}
+
+fn runs(paths: &Paths) -> RunsFile {
+    state::load_volatile::<RunsFile>(&paths.backup_runs())
+        .filter(|it| it.boot_id == clock::boot_id())
+        .unwrap_or_default()
+}
+
+/// Whose snapshots are worked on, as one pass knows it.
+pub struct Member<'a> {
+    /// Where records lie.
+    pub paths: &'a Paths,
+    /// The document.
+    pub spec: &'a ClusterSpec,
+    /// Who lives there; none before birth.
+    pub identity: Option<&'a IdentityFile>,
+    /// Where etcd is reached.
+    pub url: &'a str,
+    /// The operator as its client.
+    pub files: ClientFiles,
+}
+
+impl Member<'_> {
+    /// The ids that this cluster has and had.
+    fn clusters(&self) -> Vec<String> {
+        self.identity
+            .map(IdentityFile::clusters)
+            .unwrap_or_default()
+    }
+}
+
+/// What is told once a job has ended.
+pub enum Told {
+    /// It failed: a line for the log.
+    Failure(String),
+    /// The new data of a restore.
+    Prepared(Box<Prepared>),
+    /// What a person asked for ended.
+    Asked(Box<Asked>),
+}
+
+/// A snapshot that a person asked for.
+pub struct Asked {
+    /// Of what asked for it.
+    pub id: String,
+    /// The newest snapshot then: just taken, or there already with nothing written since.
+    pub result: Result<Option<Entry>, BackupFailure>,
+}
+
+impl Work {
+    /// Rung by a job that ends.
+    pub fn bell(&self) -> Arc<tokio::sync::Notify> {
+        self.bell.clone()
+    }
+
+    /// Begins a job; its end rings.
+    pub fn begin(&mut self, job: impl FnOnce() -> Ended + Send + 'static) {
+        self.job = Some(self.spawn(job));
+    }
+
+    fn spawn(&self, job: impl FnOnce() -> Ended + Send + 'static) -> JoinHandle<Ended> {
+        let bell = self.bell.clone();
+        std::thread::spawn(move || {
+            let ended = job();
+            bell.notify_one();
+            ended
+        })
+    }
+
+    /// Whether a job runs that keeps others from beginning.
+    pub fn is_busy(&self) -> bool {
+        self.job.is_some()
+    }
+
+    /// Takes note of jobs that have ended.
+    pub fn collect(&mut self) -> Vec<Told> {
+        let ended =
+            |it: &Option<JoinHandle<Ended>>| it.as_ref().is_some_and(JoinHandle::is_finished);
+        let mut jobs = Vec::new();
+        if ended(&self.job) {
+            jobs.extend(self.job.take());
+        }
+        if ended(&self.copying) {
+            jobs.extend(self.copying.take());
+        }
+        // A panic ends the whole process (panic = "abort"), so that a join always succeeds.
+        let ended = jobs.into_iter().filter_map(|it| it.join().ok());
+        ended.filter_map(|it| self.take_note(it)).collect()
+    }
+
+    fn take_note(&mut self, ended: Ended) -> Option<Told> {
+        let (attempts, result) = match ended {
+            Ended::Snapshot(result, took) => {
+                self.took = u64::try_from(took.as_millis()).ok();
+                (&mut self.snapshot, result)
+            }
+            Ended::Copies(result) => (&mut self.copies, result),
+            Ended::Checks(result) => (&mut self.checks, result),
+            Ended::Prepared(prepared) => return Some(Told::Prepared(prepared)),
+            Ended::Asked(asked) => return Some(Told::Asked(asked)),
+        };
+        if result.as_ref().is_err_and(|it| it.reason == BUSY) {
+            // A command works on the snapshots: that is no failure, and soon over.
+            attempts.wait = Some(clock::since_boot().as_secs() + BUSY_SECONDS);
+            return None;
+        }
+        attempts.record(result.clone().err());
+        let failure = result.err()?;
+        Some(Told::Failure(format!(
+            "{}: {}",
+            failure.reason, failure.why
+        )))
+    }
+
+    /// What is known of the snapshots of this cluster.
+    pub fn look(
+        &mut self,
+        member: &Member<'_>,
+        clock: Clock,
+        now: Timestamp,
+        restore_failed: Option<Detail>,
+    ) -> Backups {
+        let busy = self.is_busy();
+        let trusted = Some(now).filter(|_| clock == Clock::Trusted);
+        let (paths, spec) = (member.paths, member.spec);
+        let (Some(backup), Some(store)) = (&spec.backup, place::primary(spec)) else {
+            return Backups {
+                busy,
+                restore_failed,
+                ..Backups::default()
+            };
+        };
+        let clusters = member.clusters();
+        let mut failed = self.snapshot.last.clone();
+        let entries = match self.list(&store) {
+            Ok(entries) => entries,
+            Err(error) => {
+                failed = failed.or(Some(failure("DestinationUnusable", &error)));
+                Vec::new()
+            }
+        };
+        let ours: Vec<&Entry> = entries.iter().filter(|it| it.is_of(&clusters)).collect();
+        let newest = ours.first().and_then(|it| it.manifest.as_ref().ok());
+        let verified = ours.iter().find(|it| it.level() >= VERIFIED).copied();
+        let queue = copy::queue(paths, spec, &entries, &clusters);
+        let bytes = |entries: &mut dyn Iterator<Item = &&Entry>| {
+            entries.fold((0_u32, 0_u64), |(count, bytes), it| {
+                (count + 1, bytes + it.size.unwrap_or(0))
+            })
+        };
+        Backups {
+            due_in: due_in(paths, backup, newest, clock, now),
+            busy,
+            last: ours.first().map(|it| seen(it)),
+            verified: verified.map(seen),
+            kept: bytes(&mut ours.iter()),
+            took_milliseconds: self.took,
+            failed: failed.or_else(|| self.checks.last.clone()),
+            retry_in: self.snapshot.retry_in(),
+            queued: queue,
+            copy_failed: self.copies.last.clone(),
+            copies_checked: copy::last_check(paths, spec),
+            copy_due: (queue.0 > 0 || copy::check_due(paths, spec, trusted))
+                && self.copying.is_none()
+                && self.copies.retry_in() == 0,
+            check_due: self.checks.retry_in() == 0 && check_due(backup, verified, clock, now),
+            restore_failed,
+        }
+    }
+
+    /// The listing, read again only when something came or went: a look every few seconds must cost
+    /// nothing.
+    fn list(&mut self, store: &LocalStore) -> Result<Vec<Entry>, LocalError> {
+        let stamp = store.stamp();
+        if let (Some(stamp), Some((known, path, entries))) = (stamp, &self.listing)
+            && stamp == *known
+            && path == store.path()
+        {
+            return Ok(entries.clone());
+        }
+        let entries = store.list()?;
+        self.listing = stamp.map(|it| (it, store.path().to_owned(), entries.clone()));
+        Ok(entries)
+    }
+
+    /// Takes a snapshot beside the loop, and removes what the document no longer keeps. `asked`: the id
+    /// of what asked for it, where it was not the document.
+    pub fn take(&mut self, member: &Member<'_>, now: Option<Timestamp>, asked: Option<String>) {
+        let spec = member.spec;
+        let first = spec.backup.as_ref().and_then(|it| it.destinations.first());
+        let (Some(identity), Some(store), Some(first)) =
+            (member.identity, place::primary(spec), first)
+        else {
+            return;
+        };
+        let job = SnapshotJob {
+            paths: member.paths.clone(),
+            store,
+            keep: first.keep,
+            url: member.url.to_owned(),
+            files: member.files.clone(),
+            cluster: spec.name.to_string(),
+            clusters: identity.clusters(),
+            member: identity.member.clone(),
+            class: if asked.is_some() {
+                Class::OnDemand
+            } else {
+                Class::Scheduled
+            },
+            now,
+        };
+        self.begin(move || {
+            let begin = clock::since_boot();
+            let result = job.run();
+            match asked {
+                Some(id) => Ended::Asked(Box::new(Asked {
+                    id,
+                    result: result.and_then(|()| job.newest()),
+                })),
+                None => Ended::Snapshot(result, clock::since_boot().saturating_sub(begin)),
+            }
+        });
+    }
+
+    /// Copies what waits to the other destinations, beside the loop.
+    pub fn copy(&mut self, member: &Member<'_>, now: Option<Timestamp>) {
+        let (paths, spec) = (member.paths.clone(), member.spec.clone());
+        let clusters = member.clusters();
+        let job = self.spawn(move || {
+            let result = locked(&paths, place::Work::Copies).and_then(|_lock| {
+                let runtime = runtime()?;
+                runtime
+                    .block_on(async {
+                        copy::run(&paths, &spec, &clusters, now, &mut |_| ()).await?;
+                        match now {
+                            Some(now) => copy::check(&paths, &spec, now, &mut |_| ()).await,
+                            None => Ok(()),
+                        }
+                    })
+                    .map_err(|error| match error {
+                        CopyError::CopyDamaged { .. } => failure("CopyDamaged", &error),
+                        _ => failure("CopyFailed", &error),
+                    })
+            });
+            Ended::Copies(result)
+        });
+        self.copying = Some(job);
+    }
+
+    /// Checks again what is kept, beside the loop.
+    pub fn check(&mut self, member: &Member<'_>, now: Option<Timestamp>) {
+        let (paths, clusters) = (member.paths.clone(), member.clusters());
+        let identity = member.identity.cloned();
+        let (Some(store), Some(identity)) = (place::primary(member.spec), identity) else {
+            return;
+        };
+        let spec = member.spec;
+        let spec = spec.clone();
+        self.begin(move || {
+            let result = locked(&paths, place::Work::Local).and_then(|_lock| {
+                check(&store, &clusters, now)?;
+                trial(&paths, &spec, &identity, &store, &clusters, now)
+            });
+            Ended::Checks(result)
+        });
+    }
+}
+
+/// The document's time for a snapshot has come, and nothing was written since the last one.
+pub fn skip(paths: &Paths, now: Timestamp) -> Result<(), StateError> {
+    let file = RunsFile {
+        boot_id: clock::boot_id(),
+        skipped: Some(clock::since_boot().as_secs()),
+        skipped_at: Some(now.0),
+    };
+    state::save_volatile(&paths.backup_runs(), &file)
+}
+
+fn seen(entry: &Entry) -> SnapshotSeen {
+    SnapshotSeen {
+        revision: entry.name.revision,
+        created: entry.manifest.as_ref().ok().and_then(Manifest::created),
+        level: entry.level(),
+        bytes: entry.size.unwrap_or(0),
+    }
+}
+
+/// Seconds until the document asks for the next snapshot (rule F7: an interval needs no clock).
+fn due_in(
+    paths: &Paths,
+    backup: &Backup,
+    newest: Option<&Manifest>,
+    clock: Clock,
+    now: Timestamp,
+) -> Option<u64> {
+    let runs = runs(paths);
+    let trusted = clock == Clock::Trusted;
+    match backup.trigger.as_ref()? {
+        Trigger::Every(seconds) => {
+            let uptime = clock::since_boot().as_secs();
+            let taken = newest.and_then(|it| {
+                if it.boot_id == clock::boot_id() {
+                    return Some(uptime.saturating_sub(it.since_boot));
+                }
+                let age = now.seconds_since(it.created().filter(|_| trusted)?);
+                u64::try_from(age).ok()
+            });
+            let skipped = runs.skipped.map(|it| uptime.saturating_sub(it));
+            // Nobody knows how old the newest is: it is taken for old, once after a boot.
+            let age = [taken, skipped].into_iter().flatten().min();
+            Some(age.map_or(0, |age| seconds.saturating_sub(age)))
+        }
+        Trigger::Schedule(text) => {
+            if !trusted {
+                return None;
+            }
+            let taken = newest.and_then(Manifest::created);
+            let base = taken.max(runs.skipped_at.map(Timestamp));
+            let Some(base) = base else { return Some(0) };
+            let next = schedule::next(text, base.min(now))?;
+            Some(u64::try_from(next.seconds_since(now)).unwrap_or(0))
+        }
+    }
+}
+
+/// Whether the newest verified snapshot was checked longer ago than the document asks.
+fn check_due(backup: &Backup, verified: Option<&Entry>, clock: Clock, now: Timestamp) -> bool {
+    let tried = verified.is_some_and(|it| it.level() >= 4);
+    let first_trial = backup.verify_level >= 4 && !tried && backup.verify_every.is_none();
+    let (Some(every), Some(entry)) = (backup.verify_every, verified) else {
+        return first_trial && verified.is_some();
+    };
+    let Ok(manifest) = &entry.manifest else {
+        return false;
+    };
+    let at = manifest.verified.at.as_deref();
+    let at = at.and_then(crate::backup::manifest::parse_rfc3339);
+    match at.filter(|_| clock == Clock::Trusted) {
+        Some(at) => now.seconds_since(at) >= i64::try_from(every).unwrap_or(i64::MAX),
+        None => false,
+    }
+}

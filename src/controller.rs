@@ -1,0 +1,424 @@
+//! Kubernetes mode: EtcdCluster objects instead of one document, Pods instead of one process.
+//!
+//! One task for each cluster makes the same passes as a host's agent: `observe` gathers, `apply` acts,
+//! `publish` tells. Watches only ring: they carry names, and the facts are looked up. Only the holder
+//! of the Lease acts (`lease`).
+//!
+//! ```text
+//! watches -> seen -> bell of the cluster -> pass: observe, plan, publish, execute
+//! ```
+
+mod apply;
+mod backup;
+mod lease;
+pub mod manifests;
+mod names;
+mod objects;
+mod observe;
+mod pod;
+mod publish;
+mod restore;
+pub mod rights;
+mod secrets;
+mod seen;
+mod serve;
+mod services;
+mod watch;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use kube::Client;
+use kube::runtime::events::{Recorder, Reporter};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+
+use crate::api::{EtcdBackup, EtcdCluster, EtcdRestore};
+use crate::backup::work::Work;
+use crate::cluster::Detail;
+use crate::member::contact::{CallError, Contact};
+use crate::member::records::IdentityFile;
+use crate::paths::Paths;
+use crate::plan::Hold;
+use crate::spec::ClusterSpec;
+use crate::state::StateError;
+use crate::tls::{Certificates, TlsError};
+use objects::{Kind, Objects};
+use seen::{Key, Meta, PodSeen, Seen};
+
+pub use names::{NODE_DIR, RUN_DIR};
+
+/// Why a pass, or the controller, failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    /// There is no way to the API server.
+    #[error(
+        "failed to find the API server; in a Pod it is told by the environment, elsewhere by KUBECONFIG: {0}"
+    )]
+    Config(String),
+    /// The API server refused or did not answer.
+    #[error("failed to {what} {kind} {name}: {why}")]
+    Api {
+        /// Which step.
+        what: &'static str,
+        /// On what.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// The server's code; 0 where it did not answer.
+        code: u16,
+        /// Its reason.
+        why: String,
+    },
+    /// An object of our name is somebody else's.
+    #[error("{kind} {name} is there and not ours")]
+    NotOurs {
+        /// Its kind.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// An object of ours that cannot be made; a defect.
+    #[error("a {0} of ours is malformed")]
+    Malformed(&'static str),
+    /// A record.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// Certificates.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// A call to etcd.
+    #[error(transparent)]
+    Etcd(#[from] CallError),
+    /// A step is no longer allowed by what a second look shows.
+    #[error("a step is not taken after a second look: {0}")]
+    NoPermit(Hold),
+    /// Another operator acts.
+    #[error("the Lease was taken by {0}; this operator ends")]
+    LeaseLost(String),
+    /// A step that the system refused.
+    #[error("failed to {what} {}", path.display())]
+    System {
+        /// The step.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+}
+
+impl ControllerError {
+    fn api(what: &'static str, kind: Kind, name: &str, error: kube::Error) -> Self {
+        Self::of_server(what, kind.name(), name, error)
+    }
+
+    fn of_server(what: &'static str, kind: &'static str, name: &str, error: kube::Error) -> Self {
+        let (code, why) = match error {
+            kube::Error::Api(status) => (status.code, status.message),
+            other => (0, other.to_string()),
+        };
+        ControllerError::Api {
+            what,
+            kind,
+            name: name.to_owned(),
+            code,
+            why,
+        }
+    }
+
+    fn not_ours(kind: Kind, name: &str) -> Self {
+        ControllerError::NotOurs {
+            kind: kind.name(),
+            name: name.to_owned(),
+        }
+    }
+}
+
+/// Where the operator itself runs.
+#[derive(Clone, Debug)]
+pub struct Own {
+    /// Its Pod.
+    pub pod: String,
+    /// Its Pod's namespace.
+    pub namespace: String,
+    /// Its node.
+    pub node: String,
+    /// Its address for metrics, `/livez` and `/readyz`.
+    pub listen: std::net::SocketAddr,
+}
+
+/// What all clusters share.
+struct Shared {
+    client: Client,
+    own: Own,
+    /// The operator's own image, which brings the guard into members' Pods.
+    image: RefCell<String>,
+    clusters: Seen<Watched<EtcdCluster>>,
+    backups: Seen<Watched<EtcdBackup>>,
+    restores: Seen<Watched<EtcdRestore>>,
+    pods: Seen<PodSeen>,
+    services: Seen<Meta>,
+    secrets: Seen<Meta>,
+    claims: Seen<Meta>,
+    bells: RefCell<BTreeMap<Key, Rc<Notify>>>,
+    recorder: Recorder,
+    metrics: serve::Fleet,
+    /// The Lease is ours.
+    acting: Cell<bool>,
+    /// Seconds since boot of the last answer of the API server.
+    answered: Cell<u64>,
+    /// Rung when another operator's Pod comes or goes.
+    operators: Notify,
+}
+
+/// An object of ours with its name, compared by version.
+#[derive(Clone, Debug)]
+struct Watched<K> {
+    meta: Meta,
+    name: String,
+    object: K,
+}
+
+impl<K> PartialEq for Watched<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.meta.resource_version == other.meta.resource_version
+    }
+}
+
+impl Shared {
+    fn ring(&self, key: &Key) {
+        if let Some(bell) = self.bells.borrow().get(key) {
+            bell.notify_one();
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.clusters.is_ready()
+            && self.backups.is_ready()
+            && self.restores.is_ready()
+            && self.pods.is_ready()
+            && self.services.is_ready()
+            && self.secrets.is_ready()
+            && self.claims.is_ready()
+    }
+}
+
+/// One EtcdCluster: the controller's [`crate::runtime::Runtime`] is over one.
+struct Cluster {
+    shared: Rc<Shared>,
+    namespace: String,
+    name: String,
+    /// This pass' object.
+    object: Rc<Watched<EtcdCluster>>,
+    objects: Objects,
+    /// Directories on the node that this cluster may use, and its place under /run.
+    paths: Paths,
+    certificates: Certificates,
+    /// From the Secret; `None` before birth.
+    identity: Option<IdentityFile>,
+    /// The Secret was read: before that, nothing is known of identity and CAs.
+    loaded: bool,
+    memory: Memory,
+}
+
+/// What is kept from pass to pass: nothing that a decision could not do without.
+#[derive(Default)]
+struct Memory {
+    contact: Contact,
+    /// The last document that was sound: in force while a newer one is not.
+    spec: Option<ClusterSpec>,
+    /// Why the newest one is not.
+    invalid: Option<Detail>,
+    /// Why the last pass could not be carried out.
+    failed: Option<Detail>,
+    /// How many passes failed in a row.
+    failures: usize,
+    /// What keeps the Pod from its place.
+    unplaceable: Option<(&'static str, Detail)>,
+    published: Option<crate::api::EtcdClusterStatus>,
+    /// Events that were told, so that each is told once.
+    told: std::collections::VecDeque<String>,
+    /// Snapshots.
+    work: Work,
+    /// The EtcdBackup whose snapshot is being taken.
+    taking: Option<String>,
+    /// A restore that the document or an EtcdRestore asked for.
+    restoring: Option<restore::Asked>,
+    /// The last revision that etcd was seen to have before it was stopped for one.
+    live_revision: Option<i64>,
+    /// Why the document's own restore failed.
+    bootstrap_failed: Option<Detail>,
+}
+
+/// Looks at a cluster no closer together than this, however often it is rung for.
+const LOOKS_APART: Duration = Duration::from_millis(20);
+
+/// Runs until SIGTERM. Members stay.
+pub async fn run(own: Own) -> Result<(), ControllerError> {
+    let local = tokio::task::LocalSet::new();
+    local.run_until(act(own)).await
+}
+
+async fn act(own: Own) -> Result<(), ControllerError> {
+    let signals = |kind| {
+        signal(kind).map_err(|source| ControllerError::System {
+            what: "listen for signals",
+            path: PathBuf::new(),
+            source,
+        })
+    };
+    let mut terminate = signals(SignalKind::terminate())?;
+    let mut interrupt = signals(SignalKind::interrupt())?;
+    let client = Client::try_default()
+        .await
+        .map_err(|error| ControllerError::Config(error.to_string()))?;
+    let recorder = Recorder::new(
+        client.clone(),
+        Reporter {
+            controller: "etcd-operator".to_owned(),
+            instance: Some(own.pod.clone()),
+        },
+    );
+    let shared = Rc::new(Shared {
+        client,
+        own,
+        image: RefCell::default(),
+        clusters: Seen::default(),
+        backups: Seen::default(),
+        restores: Seen::default(),
+        pods: Seen::default(),
+        services: Seen::default(),
+        secrets: Seen::default(),
+        claims: Seen::default(),
+        bells: RefCell::default(),
+        recorder,
+        metrics: serve::Fleet::default(),
+        acting: Cell::new(false),
+        answered: Cell::new(0),
+        operators: Notify::new(),
+    });
+    serve::begin(&shared).await?;
+    let lease = lease::Lease::new(&shared);
+    let ended = tokio::select! {
+        ended = keep(&shared, &lease) => ended,
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    };
+    if shared.acting.get() {
+        tracing::info!("operator ends; members stay");
+        lease.release().await;
+    }
+    ended
+}
+
+/// Waits for the Lease, then for everything else.
+async fn keep(shared: &Rc<Shared>, lease: &lease::Lease) -> Result<(), ControllerError> {
+    watch::pods(shared);
+    lease.acquire().await;
+    shared.acting.set(true);
+    tracing::info!(node = %shared.own.node, "this operator acts");
+    shared.image.replace(own_image(shared).await);
+    watch::everything(shared);
+    lease.keep().await
+}
+
+/// The image of this Pod, which members' Pods take the guard from.
+async fn own_image(shared: &Shared) -> String {
+    let objects = Objects::new(shared.client.clone());
+    loop {
+        let own = &shared.own;
+        match objects.get(Kind::Pod, &own.namespace, &own.pod).await {
+            Ok(Some(pod)) => {
+                let image = pod.data["spec"]["containers"][0]["image"].as_str();
+                return image.unwrap_or_default().to_owned();
+            }
+            // Outside of a Pod: a controller on a desk, for tests.
+            Ok(None) => return std::env::var("ETCD_OPERATOR_IMAGE").unwrap_or_default(),
+            Err(error) => tracing::warn!("{error}"),
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+}
+
+/// One cluster, until its object has gone.
+async fn keep_cluster(shared: Rc<Shared>, key: Key, bell: Rc<Notify>) {
+    let (namespace, name) = key.clone();
+    let mut cluster: Option<Cluster> = None;
+    loop {
+        if shared.is_ready() {
+            let Some(object) = shared.clusters.get(&namespace, &name) else {
+                break;
+            };
+            let again = cluster
+                .as_ref()
+                .is_some_and(|it| it.object.meta.uid == object.meta.uid);
+            if !again {
+                cluster = Some(Cluster::new(&shared, object.clone()));
+            }
+            let Some(cluster) = cluster.as_mut() else {
+                break;
+            };
+            cluster.object = object;
+            let wait = cluster.pass().await;
+            let work = cluster.memory.work.bell();
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = bell.notified() => {}
+                () = work.notified() => {}
+            }
+        } else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        tokio::time::sleep(LOOKS_APART).await;
+    }
+    shared.bells.borrow_mut().remove(&key);
+    shared.metrics.forget(&namespace, &name);
+    tracing::info!(%namespace, %name, "the EtcdCluster has gone; what it says stays stays");
+}
+
+impl Cluster {
+    fn new(shared: &Rc<Shared>, object: Rc<Watched<EtcdCluster>>) -> Self {
+        let (namespace, name) = (object.meta.namespace.clone(), object.name.clone());
+        let below = |dir: &str| PathBuf::from(dir).join(&namespace).join(&name);
+        let run = below(RUN_DIR);
+        let paths = Paths {
+            etc: run.clone(),
+            lib: below(NODE_DIR).join("state"),
+            run: run.clone(),
+            root: PathBuf::from("/"),
+        };
+        let memory = Memory {
+            // What the last operator told: a condition keeps its time, and nothing is told again.
+            published: object.object.status.clone(),
+            ..Memory::default()
+        };
+        Cluster {
+            shared: shared.clone(),
+            objects: Objects::new(shared.client.clone()),
+            certificates: Certificates::at(run.join("tls")),
+            namespace,
+            name,
+            object,
+            paths,
+            identity: None,
+            loaded: false,
+            memory,
+        }
+    }
+}
+
+/// An error with all its sources.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(it) = source {
+        text.push_str(": ");
+        text.push_str(&it.to_string());
+        source = it.source();
+    }
+    text
+}

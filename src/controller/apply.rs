@@ -1,0 +1,384 @@
+//! Acts, one step of the plan after the other, and stops at the first failure.
+
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use super::names::{self, USER};
+use super::objects::Kind;
+use super::observe::{CLAIM_DEFAULT, ended};
+use super::pod::{self, Parts};
+use super::{Cluster, ControllerError};
+use crate::cluster::detail;
+use crate::member::certificates;
+use crate::member::contact::CallError;
+use crate::member::pod::PodMember;
+use crate::member::records::{self, IdentityFile};
+use crate::observed::{Clock, Observed};
+use crate::plan::permit::{Permit, second_look};
+use crate::plan::{Asked, Plan, Upkeep};
+use crate::spec::ClusterSpec;
+use crate::version::Version;
+
+/// What a Pod that is told to end gets; etcd needs far less.
+const GRACE_SECONDS: u32 = 60;
+
+impl Cluster {
+    /// Carries out a plan.
+    pub(super) async fn act(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        plan: &Plan,
+    ) -> Result<(), ControllerError> {
+        if self.object.meta.deleting || spec.paused {
+            return Ok(());
+        }
+        if self.loaded && self.identity.is_some() {
+            self.upkeep_of_objects(spec).await?;
+        }
+        for step in &plan.upkeep {
+            let told = !matches!(step, Upkeep::ProbeWrite | Upkeep::SkipSnapshot);
+            if told && !matches!(step, Upkeep::Start(_)) {
+                self.tell(step_reason(step), &step.describe(), false).await;
+            }
+            self.step(spec, observed, step).await?;
+        }
+        self.carry_restore_on(spec, observed).await?;
+        self.carry_backups_on(spec, observed).await
+    }
+
+    /// What somebody removed or edited is put back. While nothing has changed, nothing is sent.
+    async fn upkeep_of_objects(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
+        self.ensure_services(spec).await?;
+        self.ensure_policy(spec).await?;
+        self.push().await?;
+        self.push_clients().await
+    }
+
+    async fn step(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        step: &Upkeep,
+    ) -> Result<(), ControllerError> {
+        match step {
+            Upkeep::AdoptIdentity => Ok(()), // both copies are one here
+            Upkeep::LatchIdentity { version, quota } => self.latch(spec, *version, *quota),
+            Upkeep::MintCertificates(_) => {
+                let place = self.place(spec, None);
+                let validity = certificates::validity(spec, observed, &self.paths.lib);
+                let (dir, names) = (&self.certificates, &place.names);
+                certificates::mint(dir, &spec.name, names, validity)?;
+                self.push().await
+            }
+            Upkeep::MintClients => {
+                let validity = certificates::validity(spec, observed, &self.paths.lib);
+                certificates::issue_due(&self.certificates, spec, observed, validity)?;
+                self.push_clients().await
+            }
+            Upkeep::Start(_) => self.start(spec).await,
+            Upkeep::Stop(permit) | Upkeep::Restart(permit) => {
+                // A Restart is the same: the next pass finds no Pod and makes one as the document says.
+                self.stop(observed, *permit).await
+            }
+            Upkeep::ProbeWrite => {
+                let process = observed.instances.first().map(|it| it.process);
+                self.memory.contact.probe_write(process).await;
+                Ok(())
+            }
+            Upkeep::RecordServed => self.record_served(observed).await,
+            Upkeep::RegainSpace(permit) => {
+                second_look(observed, *permit).map_err(ControllerError::NoPermit)?;
+                match observed.instances.first() {
+                    Some(instance) => Ok(self.memory.contact.regain_space(instance).await?),
+                    None => Ok(()),
+                }
+            }
+            Upkeep::SkipSnapshot => self.skip_snapshot(observed.now),
+            Upkeep::TakeSnapshot => self.take_snapshot(spec, trusted(observed)),
+            Upkeep::CopySnapshots => self.copy_snapshots(spec, trusted(observed)).await,
+            Upkeep::CheckSnapshots => {
+                self.check_snapshots(spec, trusted(observed));
+                Ok(())
+            }
+            Upkeep::RequestRestore(Asked::Bootstrap) => {
+                self.request_bootstrap();
+                Ok(())
+            }
+            Upkeep::RequestRestore(Asked::Recovery) => Ok(()),
+            // Of a restore on a host: here its Pod takes these steps.
+            Upkeep::PrepareRestore
+            | Upkeep::SwapRestored(_)
+            | Upkeep::FinishRestore
+            | Upkeep::UndoRestore(_) => Ok(()),
+        }
+    }
+
+    fn latch(
+        &mut self,
+        spec: &ClusterSpec,
+        version: Version,
+        quota: u64,
+    ) -> Result<(), ControllerError> {
+        self.identity = Some(self.identity_at_birth(spec, version, quota)?);
+        Ok(())
+    }
+
+    pub(super) fn identity_at_birth(
+        &self,
+        spec: &ClusterSpec,
+        version: Version,
+        quota: u64,
+    ) -> Result<IdentityFile, ControllerError> {
+        let token = records::new_token(&spec.name).ok_or_else(|| CallError {
+            what: "make a cluster token",
+            why: "the kernel gave no random bytes".to_owned(),
+        })?;
+        // The node that has the data, where it lies in a directory of a node.
+        let node = if self.object.object.spec.storage.path.is_some() {
+            self.shared.own.node.clone()
+        } else {
+            String::new()
+        };
+        Ok(IdentityFile::at_birth(spec, token, version, quota, node))
+    }
+
+    /// What goes into a Pod of this cluster.
+    pub(super) fn pod_member(
+        &self,
+        spec: &ClusterSpec,
+        identity: &IdentityFile,
+    ) -> Option<PodMember> {
+        let version: Version = identity.version.parse().ok()?;
+        let place = self.place(spec, None);
+        Some(PodMember {
+            launch: place.launch(spec, version),
+            conf: place.etcd_conf(&Self::pod_paths(), spec, identity)?,
+            identity: identity.clone(),
+        })
+    }
+
+    async fn start(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
+        self.memory.unplaceable = None;
+        let started = self.try_start(spec).await;
+        if let Err(error) = &started
+            && let Some(reason) = unplaceable(error)
+        {
+            // Told as a hold, and tried again with every look.
+            let why = detail(format_args!("{error}"));
+            self.memory.unplaceable = Some((reason, why));
+            return Ok(());
+        }
+        started
+    }
+
+    async fn try_start(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
+        let Some(identity) = self.identity.clone() else {
+            return Ok(());
+        };
+        let name = names::member(&self.name);
+        if let Some(there) = self.shared.pods.get(&self.namespace, &name) {
+            if ended(&there) && !there.meta.deleting {
+                let text = detail(format_args!(
+                    "the Pod {name} has ended ({}) and is replaced; its data stays",
+                    there.reason
+                ));
+                self.tell("PodReplaced", &text, true).await;
+                let uid = &there.meta.uid;
+                return self
+                    .objects
+                    .remove(Kind::Pod, &self.namespace, &name, uid, Some(0))
+                    .await;
+            }
+            return Ok(()); // the kubelet starts it
+        }
+        let Some(member) = self.pod_member(spec, &identity) else {
+            return Ok(());
+        };
+        self.push().await?;
+        self.ensure_services(spec).await?;
+        self.ensure_storage(spec, &member).await?;
+        let object = self.object.clone();
+        let image = self.shared.image.borrow().clone();
+        let parts = self.parts(spec, &object.object.spec, &member, &image);
+        self.objects
+            .ensure(Kind::Pod, pod::member(&parts), None)
+            .await?;
+        let text = detail(format_args!("the Pod {name} was made"));
+        self.tell("PodCreated", &text, false).await;
+        self.ensure_policy(spec).await
+    }
+
+    pub(super) fn parts<'a>(
+        &'a self,
+        spec: &'a ClusterSpec,
+        wire: &'a crate::api::EtcdClusterSpec,
+        member: &'a PodMember,
+        image: &'a str,
+    ) -> Parts<'a> {
+        Parts {
+            namespace: &self.namespace,
+            name: &self.name,
+            wire,
+            spec,
+            member,
+            operator_image: image,
+            node: Some(member.identity.machine_id.as_str()).filter(|it| !it.is_empty()),
+            owner: self.owner(),
+        }
+    }
+
+    /// The claim, or the directory of this node.
+    pub(super) async fn ensure_storage(
+        &mut self,
+        spec: &ClusterSpec,
+        member: &PodMember,
+    ) -> Result<(), ControllerError> {
+        let object = self.object.clone();
+        let wire = &object.object.spec;
+        if wire.storage.path.is_some() {
+            let path = pod::node_path(&self.namespace, &self.name, wire);
+            return Self::prepare_dir(Path::new(&path));
+        }
+        let name = names::claim(&self.name);
+        if self.shared.claims.get(&self.namespace, &name).is_some() {
+            return Ok(()); // a claim is for life
+        }
+        let labels = self.labels();
+        let claim = pod::claim(&self.parts(spec, wire, member, ""), &labels, CLAIM_DEFAULT);
+        self.objects.ensure(Kind::Claim, claim, None).await
+    }
+
+    /// A directory for the member's user. Its parents belong to root: nobody but this operator can put
+    /// a link in its place.
+    pub(super) fn prepare_dir(path: &Path) -> Result<(), ControllerError> {
+        let failed = |what: &'static str| {
+            let path = path.to_owned();
+            move |source| ControllerError::System { what, path, source }
+        };
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(failed("create"))?;
+        // The member's user passes through to its own, and lists nothing.
+        let above = path.ancestors().skip(1);
+        let ours = above.take_while(|it| it.as_os_str().len() > names::NODE_DIR.len());
+        for dir in ours.filter(|it| it.starts_with(names::NODE_DIR)) {
+            let open = std::fs::Permissions::from_mode(0o711);
+            std::fs::set_permissions(dir, open).map_err(failed("open the way to"))?;
+        }
+        let is_dir = std::fs::symlink_metadata(path).is_ok_and(|it| it.is_dir());
+        if !is_dir {
+            let not = std::io::Error::from(std::io::ErrorKind::NotADirectory);
+            return Err(failed("use")(not));
+        }
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
+            .map_err(failed("protect"))?;
+        std::os::unix::fs::lchown(path, Some(USER), Some(USER)).map_err(failed("give away"))
+    }
+
+    async fn stop(&mut self, observed: &Observed, permit: Permit) -> Result<(), ControllerError> {
+        second_look(observed, permit).map_err(ControllerError::NoPermit)?;
+        let name = names::member(&self.name);
+        let Some(pod) = self.shared.pods.get(&self.namespace, &name) else {
+            return Ok(());
+        };
+        self.objects
+            .remove(
+                Kind::Pod,
+                &self.namespace,
+                &name,
+                &pod.meta.uid, // what was planned for one Pod is not done to another
+                Some(GRACE_SECONDS),
+            )
+            .await
+    }
+
+    async fn record_served(&mut self, observed: &Observed) -> Result<(), ControllerError> {
+        let details = observed.instances.first().and_then(|it| it.service.details);
+        if let (Some(details), Some(identity)) = (details, self.identity.as_mut()) {
+            identity.cluster_id = Some(details.cluster.to_string());
+            identity.member_id = Some(details.member.to_string());
+        }
+        self.push().await
+    }
+}
+
+/// Paths of the document that reach beyond what a namespace may use: which, and what it may.
+pub(super) fn foreign_path(
+    namespace: &str,
+    name: &str,
+    wire: &crate::api::EtcdClusterSpec,
+) -> Option<(String, String)> {
+    let own = pod::node_dir(namespace, name);
+    let of_namespace = pod::node_dir(namespace, "");
+    let backup = wire.backup.as_ref().map(|it| it.destinations.as_slice());
+    let destinations = backup.unwrap_or_default();
+    let local = destinations.iter().filter_map(|it| it.local.as_ref());
+    let s3 = destinations.iter().filter_map(|it| it.s3.as_ref());
+    let bootstrap = wire.bootstrap.as_ref().map(|it| it.from.as_str());
+    let mut paths: Vec<&str> = Vec::new();
+    paths.extend(wire.storage.path.as_deref());
+    paths.extend(local.map(|it| it.path.as_str()));
+    for it in s3 {
+        paths.extend(it.ca_file.as_deref());
+        paths.extend(it.credentials.as_deref());
+    }
+    let below = |dir: &str, path: &str| {
+        let rest = path.strip_prefix(dir).unwrap_or_default();
+        rest.trim_start_matches('/') != rest && !rest.split('/').any(|it| it == "..")
+    };
+    // A snapshot may be another cluster's of the namespace, whoever may create this object may see it.
+    let source = bootstrap.filter(|it| it.starts_with('/'));
+    let source = source.filter(|it| !below(of_namespace.trim_end_matches('/'), it));
+    let foreign = paths.into_iter().find(|it| !below(&own, it)).or(source)?;
+    Some((foreign.to_owned(), format!("{own}/")))
+}
+
+/// Refusals of the API server, and of what lies there, that a person has to mend.
+fn unplaceable(error: &ControllerError) -> Option<&'static str> {
+    match error {
+        ControllerError::NotOurs { .. } => Some("NotOurs"),
+        ControllerError::Api { code: 403, why, .. } if why.contains("being terminated") => {
+            Some("NamespaceTerminating")
+        }
+        ControllerError::Api { code: 403, why, .. } if why.contains("PodSecurity") => {
+            Some("PodRefused")
+        }
+        ControllerError::Api { code: 403, why, .. } if why.contains("exceeded quota") => {
+            Some("QuotaExceeded")
+        }
+        ControllerError::Api { code: 403, .. } => Some("RightMissing"),
+        ControllerError::System { .. } => Some("DirectoryUnusable"),
+        _ => None,
+    }
+}
+
+/// The time, where it is trusted.
+pub(super) fn trusted(observed: &Observed) -> Option<crate::cluster::Timestamp> {
+    (observed.clock == Clock::Trusted).then_some(observed.now)
+}
+
+/// The reason of an Event: stable, one CamelCase word.
+fn step_reason(step: &Upkeep) -> &'static str {
+    match step {
+        Upkeep::AdoptIdentity | Upkeep::LatchIdentity { .. } => "Born",
+        Upkeep::MintCertificates(_) => "CertificatesMade",
+        Upkeep::MintClients => "ClientCertificatesMade",
+        Upkeep::Start(_) => "Starting",
+        Upkeep::Stop(_) => "Stopping",
+        Upkeep::Restart(_) => "Restarting",
+        Upkeep::ProbeWrite => "WriteProven",
+        Upkeep::RecordServed => "Served",
+        Upkeep::RegainSpace(_) => "RegainingSpace",
+        Upkeep::SkipSnapshot | Upkeep::TakeSnapshot => "TakingSnapshot",
+        Upkeep::CopySnapshots => "CopyingSnapshots",
+        Upkeep::CheckSnapshots => "CheckingSnapshots",
+        Upkeep::RequestRestore(_)
+        | Upkeep::PrepareRestore
+        | Upkeep::SwapRestored(_)
+        | Upkeep::FinishRestore
+        | Upkeep::UndoRestore(_) => "Restoring",
+    }
+}

@@ -1,0 +1,337 @@
+//! Snapshots in Kubernetes: the host's pipeline, in the operator's own Pod, into directories of the node
+//! that it alone writes to and into buckets; and EtcdBackups, which ask for one now.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use serde_json::json;
+
+use super::names::{self, OPERATOR};
+use super::objects::Kind;
+use super::restore::wire_now;
+use super::{Cluster, ControllerError, Watched};
+use crate::api::requests::{EtcdBackupStatus, Phase};
+use crate::api::{EtcdBackup, GROUP, VERSION};
+use crate::backup::local::LocalStore;
+use crate::backup::place;
+use crate::backup::source::LATEST;
+use crate::backup::work::{self, Asked, Member, Told, Work};
+use crate::cluster::{Timestamp, detail};
+use crate::member::records::IdentityFile;
+use crate::observed::{Backups, Clock, Observed, Reading};
+use crate::spec::ClusterSpec;
+use crate::spec::backup::{Place, Text};
+use crate::state;
+use crate::tls::ClientFiles;
+
+/// Key of a Secret with the text of a file of access keys.
+const CREDENTIALS: &str = "credentials";
+
+impl Cluster {
+    /// What is known of the snapshots.
+    pub(super) fn backups(&mut self, spec: &ClusterSpec, clock: Clock, now: Timestamp) -> Backups {
+        let failed = self.memory.bootstrap_failed.clone();
+        self.with_member(spec, |work, member| work.look(member, clock, now, failed))
+    }
+
+    fn with_member<T>(
+        &mut self,
+        spec: &ClusterSpec,
+        act: impl FnOnce(&mut Work, &Member<'_>) -> T,
+    ) -> T {
+        let pod = names::member(&self.name);
+        let pod = self.shared.pods.get(&self.namespace, &pod);
+        let place = self.place(spec, pod.as_deref());
+        let member = Member {
+            paths: &self.paths,
+            spec,
+            identity: self.identity.as_ref(),
+            url: &place.client_url,
+            files: ClientFiles {
+                server_name: Some(self.server_name()),
+                ..self.certificates.operator_files()
+            },
+        };
+        act(&mut self.memory.work, &member)
+    }
+
+    /// Where the access keys of a bucket lie, while they are needed: in memory, for this operator alone.
+    fn credentials_file(&self, index: usize) -> PathBuf {
+        self.paths.run.join(format!("s3-{index}"))
+    }
+
+    /// What the document says in names of Kubernetes, in those of the pipeline: a bucket's Secret is a
+    /// file of this operator.
+    pub(super) fn resolve(&self, spec: &mut ClusterSpec) {
+        let wire = &self.object.object.spec;
+        let asked = wire.backup.as_ref().map(|it| it.destinations.as_slice());
+        let known = spec
+            .backup
+            .as_mut()
+            .map(|it| it.destinations.as_mut_slice());
+        let both = known
+            .unwrap_or_default()
+            .iter_mut()
+            .zip(asked.unwrap_or_default());
+        for (index, (destination, asked)) in both.enumerate() {
+            let named = asked
+                .s3
+                .as_ref()
+                .and_then(|it| it.credentials_secret.as_ref());
+            if let (Place::S3(s3), Some(_)) = (&mut destination.place, named) {
+                let path = self.credentials_file(index);
+                s3.credentials = Text::try_from(path.to_string_lossy().as_ref()).ok();
+            }
+        }
+    }
+
+    /// Access keys, read anew for each run (rule B15).
+    async fn fetch_credentials(&mut self) -> Result<(), ControllerError> {
+        let object = self.object.clone();
+        let backup = object.object.spec.backup.as_ref();
+        for (index, it) in backup.iter().flat_map(|it| &it.destinations).enumerate() {
+            let Some(name) = it.s3.as_ref().and_then(|it| it.credentials_secret.as_ref()) else {
+                continue;
+            };
+            let secret = self
+                .objects
+                .get(Kind::Secret, &self.namespace, name)
+                .await?;
+            let text = secret.and_then(|it| {
+                let text = it.data["data"][CREDENTIALS].as_str()?.to_owned();
+                STANDARD.decode(text).ok()
+            });
+            let Some(text) = text else {
+                let text = format!("there is no Secret {name} with a key {CREDENTIALS}");
+                self.tell("SecretMissing", &text, true).await;
+                continue;
+            };
+            state::create_private_dir(&self.paths.run)?;
+            state::write_file(&self.credentials_file(index), &text)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn skip_snapshot(&self, now: Timestamp) -> Result<(), ControllerError> {
+        Ok(work::skip(&self.paths, now)?)
+    }
+
+    /// Directories for snapshots: made below the one that this cluster may use.
+    fn prepare_destinations(spec: &ClusterSpec) -> Result<(), ControllerError> {
+        let backup = spec.backup.as_ref().map(|it| it.destinations.as_slice());
+        for destination in backup.unwrap_or_default() {
+            if let Some(path) = destination.local_path() {
+                Self::prepare_dir(Path::new(path))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn take_snapshot(
+        &mut self,
+        spec: &ClusterSpec,
+        now: Option<Timestamp>,
+    ) -> Result<(), ControllerError> {
+        Self::prepare_destinations(spec)?;
+        self.with_member(spec, |work, member| work.take(member, now, None));
+        Ok(())
+    }
+
+    pub(super) async fn copy_snapshots(
+        &mut self,
+        spec: &ClusterSpec,
+        now: Option<Timestamp>,
+    ) -> Result<(), ControllerError> {
+        Self::prepare_destinations(spec)?;
+        self.fetch_credentials().await?;
+        self.with_member(spec, |work, member| work.copy(member, now));
+        Ok(())
+    }
+
+    pub(super) fn check_snapshots(&mut self, spec: &ClusterSpec, now: Option<Timestamp>) {
+        self.with_member(spec, |work, member| work.check(member, now));
+    }
+
+    /// The file of a verified snapshot on this node.
+    pub(super) fn snapshot_file(&self, from: &str) -> Option<String> {
+        let store: LocalStore = place::primary(self.memory.spec.as_ref()?)?;
+        let entries = store.list().ok()?;
+        let clusters = self.identity.as_ref().map(IdentityFile::clusters);
+        let entry = match from {
+            LATEST => place::newest_verified(&entries, &clusters.unwrap_or_default()),
+            name => entries.iter().find(|it| it.name.to_string() == name),
+        };
+        let path = store.snapshot(&entry?.name);
+        Some(path.to_string_lossy().into_owned())
+    }
+
+    /// What has ended is told, and what was asked for is begun.
+    pub(super) async fn carry_backups_on(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+    ) -> Result<(), ControllerError> {
+        for told in self.memory.work.collect() {
+            match told {
+                Told::Failure(text) => self.tell("BackupFailed", &text, true).await,
+                Told::Asked(asked) => {
+                    self.memory.taking = None;
+                    self.end_backup(*asked).await?;
+                }
+                Told::Prepared(_) => {} // of a restore on a host
+            }
+        }
+        let now = super::apply::trusted(observed);
+        for request in self.backup_requests() {
+            let status = request.object.status.clone().unwrap_or_default();
+            if matches!(status.phase, Some(Phase::Succeeded | Phase::Failed)) {
+                self.remove_old(&request, observed.now).await?;
+                continue;
+            }
+            let Some(_) = &spec.backup else {
+                let text = format!("{} has no spec.backup: nobody knows where to", self.name);
+                self.write_backup(&request.name, &failed(&text)).await?;
+                continue;
+            };
+            let answers = observed
+                .instances
+                .first()
+                .is_some_and(|it| it.service.read == Reading::Answered);
+            if !answers || self.memory.work.is_busy() || self.memory.taking.is_some() {
+                continue; // looked at again when something has changed
+            }
+            Self::prepare_destinations(spec)?;
+            let id = request.meta.uid.clone();
+            self.memory.taking = Some(id.clone());
+            self.with_member(spec, |work, member| work.take(member, now, Some(id)));
+            let status = EtcdBackupStatus {
+                phase: Some(Phase::Running),
+                ..EtcdBackupStatus::default()
+            };
+            self.write_backup(&request.name, &status).await?;
+        }
+        Ok(())
+    }
+
+    /// Requests for this cluster, oldest first.
+    fn backup_requests(&self) -> Vec<Rc<Watched<EtcdBackup>>> {
+        let mut all: Vec<Rc<Watched<EtcdBackup>>> = self
+            .shared
+            .backups
+            .all()
+            .into_iter()
+            .filter(|it| {
+                it.meta.namespace == self.namespace
+                    && it.object.spec.cluster == self.name
+                    && !it.meta.deleting
+            })
+            .collect();
+        all.sort_by_key(|it| {
+            let created = it.object.metadata.creation_timestamp.clone();
+            (created.map(|it| it.0), it.name.clone())
+        });
+        all
+    }
+
+    async fn end_backup(&mut self, asked: Asked) -> Result<(), ControllerError> {
+        let all = self.backup_requests();
+        let Some(request) = all.iter().find(|it| it.meta.uid == asked.id) else {
+            return Ok(()); // removed meanwhile; the snapshot stays
+        };
+        let status = match asked.result {
+            Ok(Some(entry)) => {
+                let text = format!(
+                    "{} at revision {}, verified at level {}",
+                    entry.name,
+                    entry.name.revision,
+                    entry.level()
+                );
+                self.tell("SnapshotTaken", &text, false).await;
+                EtcdBackupStatus {
+                    phase: Some(Phase::Succeeded),
+                    snapshot: Some(entry.name.to_string()),
+                    revision: Some(entry.name.revision),
+                    level: Some(entry.level()),
+                    size: entry.size,
+                    message: None,
+                    completed: wire_now(),
+                }
+            }
+            Ok(None) => failed("the snapshot is not there any more"),
+            Err(failure) => {
+                let text = format!("{}: {}", failure.reason, failure.why);
+                self.tell("BackupFailed", &text, true).await;
+                failed(&text)
+            }
+        };
+        self.write_backup(&request.name, &status).await
+    }
+
+    /// An EtcdBackup whose time is over.
+    async fn remove_old(
+        &self,
+        request: &Watched<EtcdBackup>,
+        now: Timestamp,
+    ) -> Result<(), ControllerError> {
+        let status = request.object.status.as_ref();
+        let ended = status.and_then(|it| it.completed.as_ref());
+        let (Some(hours), Some(ended)) = (request.object.spec.ttl_hours, ended) else {
+            return Ok(());
+        };
+        if now.seconds_since(Timestamp(ended.0.as_second())) < i64::from(hours) * 3600 {
+            return Ok(());
+        }
+        let api = Api::<EtcdBackup>::namespaced(self.shared.client.clone(), &self.namespace);
+        let parameters = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(request.meta.uid.clone()),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match api.delete(&request.name, &parameters).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(it)) if it.is_not_found() || it.is_conflict() => Ok(()),
+            Err(error) => {
+                let (what, kind) = ("remove", "EtcdBackup");
+                Err(ControllerError::of_server(what, kind, &request.name, error))
+            }
+        }
+    }
+
+    async fn write_backup(
+        &self,
+        name: &str,
+        status: &EtcdBackupStatus,
+    ) -> Result<(), ControllerError> {
+        let api = Api::<EtcdBackup>::namespaced(self.shared.client.clone(), &self.namespace);
+        let object = json!({
+            "apiVersion": format!("{GROUP}/{VERSION}"),
+            "kind": "EtcdBackup",
+            "metadata": {"name": name},
+            "status": status,
+        });
+        let parameters = PatchParams::apply(OPERATOR).force();
+        let patch = Patch::Apply(object);
+        match api.patch_status(name, &parameters, &patch).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(it)) if it.is_not_found() => Ok(()),
+            Err(error) => {
+                let (what, kind) = ("write the status of", "EtcdBackup");
+                Err(ControllerError::of_server(what, kind, name, error))
+            }
+        }
+    }
+}
+
+fn failed(message: &str) -> EtcdBackupStatus {
+    EtcdBackupStatus {
+        phase: Some(Phase::Failed),
+        message: Some(detail(format_args!("{message}")).to_string()),
+        completed: wire_now(),
+        ..EtcdBackupStatus::default()
+    }
+}

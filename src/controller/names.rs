@@ -1,0 +1,59 @@
+//! Names, labels and annotations of everything that the controller makes.
+
+/// Whose it is; the watches ask for nothing else.
+pub(super) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+pub(super) const OPERATOR: &str = "etcd-operator";
+/// `managed-by` as a selector.
+pub(super) const OURS: &str = "app.kubernetes.io/managed-by=etcd-operator";
+/// The EtcdCluster that it is for.
+pub(super) const CLUSTER: &str = "etcd.edge-operator.io/cluster";
+/// That cluster's namespace, on a Secret in another one.
+pub(super) const CLUSTER_NAMESPACE: &str = "etcd.edge-operator.io/cluster-namespace";
+/// On a Namespace: the one whose clusters may put Secrets for clients there.
+pub(super) const ACCEPTS_CLIENTS_OF: &str = "etcd.edge-operator.io/accepts-clients-of";
+/// On a Pod: what the document asked for when it was made.
+pub(super) const SETTINGS: &str = "etcd.edge-operator.io/settings";
+/// On a Pod: the version of etcd in it.
+pub(super) const VERSION: &str = "etcd.edge-operator.io/etcd-version";
+
+/// Whose directories on the node these are; below it NAMESPACE/NAME.
+pub const NODE_DIR: &str = "/var/lib/etcd-operator";
+/// Where the operator keeps what a reboot may take: certificates among it, so that no key of a Secret
+/// ever reaches the node's disk.
+pub const RUN_DIR: &str = "/run/etcd-operator";
+
+/// The image of etcd where the document names none.
+pub(super) const IMAGE: &str = "quay.io/coreos/etcd";
+
+/// The member's user in its Pod, and the group of its volume.
+pub(super) const USER: u32 = 65532;
+
+pub(super) fn member(cluster: &str) -> String {
+    format!("{cluster}-0")
+}
+
+pub(super) fn claim(cluster: &str) -> String {
+    format!("data-{cluster}-0")
+}
+
+pub(super) fn restore_pod(cluster: &str) -> String {
+    format!("{cluster}-restore")
+}
+
+pub(super) fn client_service(cluster: &str) -> String {
+    format!("{cluster}-client")
+}
+
+/// The CAs, the operator's own certificate and the identity: what only the operator reads.
+pub(super) fn authority_secret(cluster: &str) -> String {
+    format!("{cluster}-ca")
+}
+
+/// What the member's Pod mounts.
+pub(super) fn member_secret(cluster: &str) -> String {
+    format!("{cluster}-member")
+}
+
+pub(super) fn client_secret(cluster: &str, client: &str) -> String {
+    format!("{cluster}-client-{client}")
+}

@@ -1,0 +1,388 @@
+//! What one pass sees of one cluster. Reads only; a failed read is a value.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use super::seen::{Container, PodSeen};
+use super::{Cluster, names};
+use crate::api::formats;
+use crate::clock;
+use crate::cluster::{Detail, MemberName, Timestamp, detail};
+use crate::disk;
+use crate::member::certificates::{self, Wanted, survey};
+use crate::member::contact::Endpoint;
+use crate::member::place::HostPlace;
+use crate::member::pod::{refusal_from, unplaceable};
+use crate::member::records::IdentityFile;
+use crate::observed::{
+    Authority, Certificates, Clock, Instance, Membership, Observed, Process, Reading, Service,
+    Writing,
+};
+use crate::render;
+use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN, Settings};
+use crate::start::{
+    Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Log, Refusal,
+    StartHistory, Writable,
+};
+use crate::version::Version;
+
+/// What a cluster is born with where its document names no version: the newest of the line that has
+/// been out longest without a bug that loses data, as far as this operator knows.
+pub(super) const VERSION_AT_BIRTH: Version = Version::new(3, 6, 16);
+
+/// The next look at a Pod that waits; its watch rings before.
+const WAITS_SECONDS: u64 = 5;
+/// The size of a claim where the document names none.
+pub(super) const CLAIM_DEFAULT: &str = "2Gi";
+
+impl Cluster {
+    /// Looks at everything.
+    pub(super) async fn gather(&mut self, spec: &ClusterSpec) -> Observed {
+        let now = clock::now();
+        let pod = self
+            .shared
+            .pods
+            .get(&self.namespace, &names::member(&self.name));
+        let place = self.place(spec, pod.as_deref());
+        let process = self.process(pod.as_deref());
+        let (certificates, clock) = self.certificates(spec, &place, now);
+        let identity = self.identity.as_ref().and_then(IdentityFile::to_identity);
+        let served = identity.as_ref().is_some_and(|it| it.served.is_some());
+        let (service, membership) = self.ask(&place, spec, process, served).await;
+        let regain = self.memory.contact.regain(&service);
+        let waiting = self.waiting(pod.as_deref());
+        let facts = self.facts(spec, identity, certificates::usable(&certificates));
+        let instance = Instance {
+            member: member(spec, self.identity.as_ref()),
+            process,
+            alone: true, // sizes above 1 are refused, so no cluster of ours had another member
+            facts,
+            newest_installed: Some(VERSION_AT_BIRTH),
+            quota_at_birth: self.quota_at_birth(),
+            certificates,
+            service,
+            restart_in: if waiting == Waiting::No {
+                0
+            } else {
+                WAITS_SECONDS
+            },
+            refused: match waiting {
+                Waiting::Refused(refusal) => Some(refusal),
+                Waiting::No | Waiting::Silently => None,
+            },
+            machine_changed: false,
+            kept_elsewhere: false,
+            regain,
+        };
+        let backups = self.backups(spec, clock, now);
+        let mut instances = heapless::Vec::new();
+        let _ = instances.push(instance);
+        Observed {
+            now,
+            clock,
+            authority: Authority::Cluster,
+            membership,
+            failed: self
+                .memory
+                .invalid
+                .clone()
+                .or_else(|| self.memory.failed.clone()),
+            host: None, // the node is Kubernetes' to watch
+            backups,
+            restoring: None, // its steps are its Pod's
+            instances,
+        }
+    }
+
+    async fn ask(
+        &mut self,
+        place: &HostPlace,
+        spec: &ClusterSpec,
+        process: Process,
+        served: bool,
+    ) -> (Service, Membership) {
+        let files = crate::tls::ClientFiles {
+            server_name: Some(self.server_name()),
+            ..self.certificates.operator_files()
+        };
+        let address = place.listen.first().copied();
+        let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        if address.is_unspecified() && matches!(process, Process::Running { .. }) {
+            let nobody = Service {
+                read: Reading::Failed(detail(format_args!("the Pod has no address yet"))),
+                write: Writing::NotTried,
+                ..Service::UNKNOWN
+            };
+            return (nobody, Membership::Unreachable);
+        }
+        let endpoint = Endpoint {
+            url: place.client_url.clone(),
+            files,
+            metrics: (address, spec.network.metrics_port).into(),
+        };
+        self.memory.contact.look(&endpoint, process, served).await
+    }
+
+    /// A name that the server's certificate always carries: Pods' addresses come and go.
+    pub(super) fn server_name(&self) -> String {
+        format!(
+            "{}.{}.svc",
+            names::client_service(&self.name),
+            self.namespace
+        )
+    }
+
+    /// The member's place as the operator reaches it: at its Pod's address.
+    pub(super) fn place(&self, spec: &ClusterSpec, pod: Option<&PodSeen>) -> HostPlace {
+        let address = pod.and_then(|it| it.address.as_deref()?.parse::<IpAddr>().ok());
+        let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let host = render::url_host(&address.to_string());
+        HostPlace {
+            storage_dir: Self::pod_paths().member(),
+            storage_named: false,
+            listen: vec![address],
+            advertised: vec![self.server_name()],
+            names: self.names(spec),
+            client_url: format!("https://{host}:{}", spec.network.client_port),
+            metrics_url: format!("http://{host}:{}", spec.network.metrics_port),
+            metrics_listen: address,
+            log_stdout: true,
+        }
+    }
+
+    /// The state directory inside of the member's Pod.
+    pub(super) fn pod_paths() -> crate::paths::Paths {
+        crate::paths::Paths::under(&PathBuf::from("/"))
+    }
+
+    /// Everything that the server's certificate names.
+    fn names(&self, spec: &ClusterSpec) -> Vec<String> {
+        let (name, namespace) = (&self.name, &self.namespace);
+        let service = names::client_service(name);
+        let mut all: Vec<String> = vec![
+            service.clone(),
+            format!("{service}.{namespace}"),
+            format!("{service}.{namespace}.svc"),
+            format!("{service}.{namespace}.svc.cluster.local"),
+            format!("{}.{name}.{namespace}.svc", names::member(name)),
+            format!(
+                "{}.{name}.{namespace}.svc.cluster.local",
+                names::member(name)
+            ),
+        ];
+        all.extend(spec.network.advertised.iter().map(ToString::to_string));
+        all.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    fn process(&self, pod: Option<&PodSeen>) -> Process {
+        let Some(pod) = pod else {
+            return Process::Stopped;
+        };
+        if pod.owner.as_deref() != Some(&self.object.meta.uid) {
+            return Process::Foreign { pid: None };
+        }
+        if pod.meta.deleting {
+            return Process::Unknown; // it ends; what comes after it is made when it has gone
+        }
+        let (Container::Running { id, started }, Some(settings), Some(version)) =
+            (&pod.container, pod.settings, pod.version.as_deref())
+        else {
+            return Process::Stopped;
+        };
+        let Ok(version) = version.parse() else {
+            return Process::Foreign { pid: None };
+        };
+        let started = crate::backup::manifest::parse_rfc3339(started);
+        let seconds = started.map_or(0, |it| clock::now().seconds_since(it).max(0));
+        Process::Running {
+            pid: number(id),
+            settings: Settings(settings),
+            version,
+            seconds: u64::try_from(seconds).unwrap_or(0),
+        }
+    }
+
+    /// A Pod that is there and does not run.
+    fn waiting(&self, pod: Option<&PodSeen>) -> Waiting {
+        if let Some((reason, why)) = &self.memory.unplaceable {
+            return Waiting::Refused(unplaceable(reason, format_args!("{why}")));
+        }
+        let Some(pod) = pod.filter(|it| !ended(it)) else {
+            return Waiting::No; // evicted, or its node was shut down: it is replaced
+        };
+        match &pod.container {
+            Container::Running { .. } => Waiting::No,
+            Container::Waiting { reason, message } => {
+                Waiting::because(why_waiting(pod, reason, message))
+            }
+            Container::Ended { .. } => {
+                Waiting::because(pod.last_words.as_deref().map(refusal_from))
+            }
+            Container::None if pod.reason == "Unschedulable" => {
+                Waiting::Refused(self.unschedulable(&pod.message))
+            }
+            Container::None => Waiting::Silently,
+        }
+    }
+
+    /// The scheduler finds no node. Of a claim that is not bound it only says so.
+    fn unschedulable(&self, message: &str) -> Refusal {
+        let claim = self.object.object.spec.storage.volume_claim.as_ref();
+        let named = claim.is_some_and(|it| it.storage_class_name.is_some());
+        let unbound = message.contains("unbound immediate PersistentVolumeClaims");
+        let reason = if unbound && !named {
+            "NoStorageClass"
+        } else {
+            "Unschedulable"
+        };
+        unplaceable(reason, format_args!("{message}"))
+    }
+
+    fn certificates(
+        &self,
+        spec: &ClusterSpec,
+        place: &HostPlace,
+        now: Timestamp,
+    ) -> (Certificates, Clock) {
+        let clients: Vec<&str> = spec.clients.iter().map(heapless::String::as_str).collect();
+        let wanted = |clock| Wanted {
+            names: &place.names,
+            clients: &clients,
+            clock,
+        };
+        // The clock's trust depends on what is dated, and renewal on the clock's trust.
+        let dated = survey(&self.certificates, now, &wanted(Clock::Unsynchronised));
+        let known = (dated.not_before.0 > 0).then_some(dated.not_before);
+        let newest = clock::newest_known(&self.paths.member(), known);
+        match clock::trust(&self.paths, now, newest, false) {
+            Clock::Trusted => {
+                let trusted = survey(&self.certificates, now, &wanted(Clock::Trusted));
+                (trusted, Clock::Trusted)
+            }
+            clock => (dated, clock),
+        }
+    }
+
+    /// What a start would find. The data lies on a volume that only the member's Pod sees: there the
+    /// guard looks before each start and refuses in words that this operator reads; until it has,
+    /// nothing is known to be wrong.
+    fn facts(
+        &self,
+        spec: &ClusterSpec,
+        identity: Option<Identity>,
+        certificates: CertificatesUsable,
+    ) -> Facts {
+        let served = identity.as_ref().is_some_and(|it| it.served.is_some());
+        let born = identity.as_ref().map(|it| it.version);
+        let version = born.or(spec.version).unwrap_or(VERSION_AT_BIRTH);
+        Facts {
+            cluster: spec.name.clone(),
+            hibernates: false,
+            restoring: false,
+            unreadable: self.unloaded(),
+            version,
+            unsafe_filesystem_allowed: spec.unsafe_filesystem_allowed,
+            marker: identity.clone(),
+            identity,
+            data: DataDir {
+                wal_segments: u32::from(served),
+                wal_from_start: served,
+                database: if served {
+                    Database::Present
+                } else {
+                    Database::Absent
+                },
+                snapshots: 0,
+                owner: None,
+                log: Log::UNREAD,
+                in_use: false,
+            },
+            filesystem: Filesystem::Unknown,
+            writable: Writable::Yes,
+            binary: Binary::Ready,
+            certificates,
+            conflict: None,
+            seen: None,
+            history: StartHistory::NONE,
+        }
+    }
+
+    /// Before the Secret was read nothing is known of the cluster's identity: nothing is started.
+    fn unloaded(&self) -> Option<Detail> {
+        if self.loaded {
+            return None;
+        }
+        let name = names::authority_secret(&self.name);
+        Some(detail(format_args!(
+            "the Secret {name} could not be read yet"
+        )))
+    }
+
+    /// Rule D27, of the disk under a path, or of the claim's size: half of it, since etcd needs room for
+    /// its log and for a defragmented copy.
+    pub(super) fn quota_at_birth(&self) -> u64 {
+        let storage = &self.object.object.spec.storage;
+        let room = if storage.path.is_some() {
+            disk::free_bytes(std::path::Path::new(names::NODE_DIR)).map(|it| it / 4)
+        } else {
+            let size = storage.volume_claim.as_ref().map(|it| it.size.as_str());
+            formats::bytes(size.unwrap_or(CLAIM_DEFAULT)).map(|it| it / 2)
+        };
+        room.unwrap_or(QUOTA_DEFAULT)
+            .clamp(QUOTA_MIN, QUOTA_DEFAULT)
+    }
+}
+
+/// A Pod that Kubernetes will not start again.
+pub(super) fn ended(pod: &PodSeen) -> bool {
+    matches!(pod.phase.as_str(), "Failed" | "Succeeded")
+}
+
+/// A number that changes with each start of a container.
+fn number(id: &str) -> u32 {
+    let hex = id.rsplit('/').next().unwrap_or_default();
+    let hex = hex.get(..8).unwrap_or_default();
+    u32::from_str_radix(hex, 16).unwrap_or(1).max(1)
+}
+
+/// The document's member, or who lives here while its size is 0.
+fn member(spec: &ClusterSpec, identity: Option<&IdentityFile>) -> MemberName {
+    let born = || MemberName::try_from(identity?.member.as_str()).ok();
+    let asked = spec.members.first().cloned();
+    asked.or_else(born).unwrap_or_default()
+}
+
+/// What is in the way of a start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Waiting {
+    /// Nothing.
+    No,
+    /// Kubernetes is at it.
+    Silently,
+    /// Something that it, or the guard, says.
+    Refused(Refusal),
+}
+
+impl Waiting {
+    fn because(refusal: Option<Refusal>) -> Self {
+        refusal.map_or(Waiting::Silently, Waiting::Refused)
+    }
+}
+
+/// Why a container is not started, in Kubernetes' own words.
+fn why_waiting(pod: &PodSeen, reason: &str, message: &str) -> Option<Refusal> {
+    match reason {
+        "ErrImagePull" | "ImagePullBackOff" | "ErrImageNeverPull" | "InvalidImageName" => {
+            let why = format_args!("{reason}: {message}");
+            Some(unplaceable("ImageUnavailable", why))
+        }
+        "CrashLoopBackOff" => pod.last_words.as_deref().map(refusal_from),
+        "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => Some(
+            unplaceable("PodRefused", format_args!("{reason}: {message}")),
+        ),
+        _ => None, // ContainerCreating, PodInitializing
+    }
+}

@@ -1,0 +1,307 @@
+//! Pods as data: a member's, and the one of a restore. Pure: what goes in decides what comes out.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::names::{self, CLUSTER, MANAGED_BY, NODE_DIR, OPERATOR, SETTINGS, USER, VERSION};
+use crate::api::EtcdClusterSpec;
+use crate::member::pod::{
+    DOCUMENT_VARIABLE, LAST_WORDS, PodMember, RESTORE_VARIABLE, TLS_DIR, VARIABLE,
+};
+use crate::spec::{ClusterSpec, Profile};
+
+/// Everything that a Pod is made of.
+pub(super) struct Parts<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+    pub(super) wire: &'a EtcdClusterSpec,
+    pub(super) spec: &'a ClusterSpec,
+    pub(super) member: &'a PodMember,
+    /// The operator's image, which brings the guard.
+    pub(super) operator_image: &'a str,
+    /// The node that has the data, for data that lies in a directory of it.
+    pub(super) node: Option<&'a str>,
+    pub(super) owner: Value,
+}
+
+/// Where the guard lies inside of the Pod.
+const GUARD_DIR: &str = "/guard";
+const STATE_DIR: &str = NODE_DIR;
+
+/// The claim, or the directory of the node that is prepared for this cluster and no other.
+pub(super) fn data_volume(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> Value {
+    if wire.storage.path.is_some() {
+        let path = node_path(namespace, name, wire);
+        json!({"name": "data", "hostPath": {"path": path, "type": "Directory"}})
+    } else {
+        json!({"name": "data", "persistentVolumeClaim": {"claimName": names::claim(name)}})
+    }
+}
+
+/// The directory of the node with the data, where the document asks for one.
+pub(super) fn node_path(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> String {
+    let own = node_dir(namespace, name);
+    wire.storage
+        .path
+        .clone()
+        .unwrap_or_else(|| format!("{own}/member"))
+}
+
+/// The one directory of the node that a cluster may use.
+pub(super) fn node_dir(namespace: &str, name: &str) -> String {
+    format!("{NODE_DIR}/{namespace}/{name}")
+}
+
+/// The member's image of etcd.
+pub(super) fn etcd_image(wire: &EtcdClusterSpec, version: &str) -> String {
+    let standard = || format!("{}:v{version}", names::IMAGE);
+    wire.image.clone().unwrap_or_else(standard)
+}
+
+/// The claim of a cluster. It has no owner: it outlives the object, unless the document says otherwise.
+pub(super) fn claim(parts: &Parts<'_>, labels: &BTreeMap<String, String>, default: &str) -> Value {
+    let asked = parts.wire.storage.volume_claim.as_ref();
+    let mut spec = json!({
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": asked.map_or(default, |it| it.size.as_str())}},
+    });
+    if let Some(class) = asked.and_then(|it| it.storage_class_name.as_ref()) {
+        spec["storageClassName"] = json!(class);
+    }
+    let mut metadata = json!({
+        "name": names::claim(parts.name),
+        "namespace": parts.namespace,
+        "labels": labels,
+    });
+    if parts.wire.deletion_policy == crate::api::DeletionPolicy::Delete {
+        metadata["ownerReferences"] = parts.owner.clone();
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata,
+        "spec": spec,
+    })
+}
+
+/// The member's Pod: the guard is its entrypoint, in etcd's own image.
+pub(super) fn member(parts: &Parts<'_>) -> Value {
+    let network = &parts.spec.network;
+    let port = |name: &str, number: u16| json!({"name": name, "containerPort": number});
+    let probe = |path: &str, period: u32, failures: u32| {
+        json!({
+            "httpGet": {"path": path, "port": "metrics"},
+            "periodSeconds": period,
+            "timeoutSeconds": 5,
+            "failureThreshold": failures,
+        })
+    };
+    let mut container = container(parts, &["guard", "--pod"]);
+    container["ports"] = json!([
+        port("client", network.client_port),
+        port("peer", network.peer_port),
+        port("metrics", network.metrics_port),
+    ]);
+    // Rule D44: a restart makes a slow disk slower, so that only an etcd that has stood still for minutes
+    // is restarted. A guard that waits is none, and its own end is its answer.
+    container["livenessProbe"] = probe("/livez", 30, 6);
+    container["livenessProbe"]["initialDelaySeconds"] = json!(60);
+    container["readinessProbe"] = probe("/readyz", 3, 3);
+    let mut pod = pod(parts, &names::member(parts.name), "member", &container);
+    pod["spec"]["hostname"] = json!(names::member(parts.name));
+    pod["spec"]["subdomain"] = json!(parts.name);
+    pod["spec"]["restartPolicy"] = json!("Always");
+    let tls = json!({"name": "tls", "secret": {
+        "secretName": names::member_secret(parts.name),
+        "defaultMode": 0o440,
+        "optional": true, // the guard waits for it, and says so
+    }});
+    extend(&mut pod["spec"]["volumes"], vec![tls]);
+    let mount = json!({"name": "tls", "mountPath": TLS_DIR, "readOnly": true});
+    extend(
+        &mut pod["spec"]["containers"][0]["volumeMounts"],
+        vec![mount],
+    );
+    pod
+}
+
+/// What the Pod of a restore is asked.
+pub(super) struct Restore<'a> {
+    /// Of what asked for it: it is carried out once.
+    pub(super) id: &'a str,
+    /// What the host's command reads.
+    pub(super) document: &'a str,
+    pub(super) arguments: &'a [String],
+    /// The directory of the node with the snapshots, read-only.
+    pub(super) snapshots: Option<String>,
+}
+
+/// The Pod of a restore: it works on the volume of a member that is stopped.
+pub(super) fn restore(parts: &Parts<'_>, asks: &Restore<'_>) -> Value {
+    let words = ["restore", "--pod", "--yes"].into_iter();
+    let words: Vec<&str> = words
+        .chain(asks.arguments.iter().map(String::as_str))
+        .collect();
+    let mut container = container(parts, &words);
+    let memory = json!({"medium": "Memory", "sizeLimit": "1Mi"});
+    let mut volumes = vec![
+        json!({"name": "document", "emptyDir": memory}),
+        json!({"name": "keys", "emptyDir": memory}),
+    ];
+    let mut mounts = vec![
+        json!({"name": "document", "mountPath": "/etc/etcd-operator"}),
+        json!({"name": "keys", "mountPath": format!("{STATE_DIR}/tls")}),
+    ];
+    let mut env = vec![
+        json!({"name": DOCUMENT_VARIABLE, "value": asks.document}),
+        json!({"name": RESTORE_VARIABLE, "value": asks.id}),
+    ];
+    if let Some(dir) = &asks.snapshots {
+        volumes.push(json!({"name": "snapshots", "hostPath": {"path": dir, "type": "Directory"}}));
+        mounts.push(json!({"name": "snapshots", "mountPath": dir, "readOnly": true}));
+    }
+    let backup = parts.wire.backup.as_ref();
+    let mut s3 = backup.into_iter().flat_map(|it| &it.destinations);
+    if let Some(secret) = s3.find_map(|it| it.s3.as_ref()?.credentials_secret.as_ref()) {
+        volumes.push(json!({"name": "s3", "secret": {
+            "secretName": secret,
+            "defaultMode": 0o440,
+            "items": [{"key": "credentials", "path": crate::s3::SYSTEMD_CREDENTIAL}],
+        }}));
+        mounts.push(json!({"name": "s3", "mountPath": "/s3", "readOnly": true}));
+        env.push(json!({"name": "CREDENTIALS_DIRECTORY", "value": "/s3"}));
+    }
+    extend(&mut container["env"], env);
+    extend(&mut container["volumeMounts"], mounts);
+    let mut pod = pod(
+        parts,
+        &names::restore_pod(parts.name),
+        "restore",
+        &container,
+    );
+    pod["spec"]["restartPolicy"] = json!("OnFailure");
+    extend(&mut pod["spec"]["volumes"], volumes);
+    pod
+}
+
+fn extend(list: &mut Value, more: Vec<Value>) {
+    if let Some(list) = list.as_array_mut() {
+        list.extend(more);
+    }
+}
+
+fn container(parts: &Parts<'_>, words: &[&str]) -> Value {
+    let member = serde_json::to_string(parts.member).unwrap_or_default();
+    let mut arguments = vec![format!("{GUARD_DIR}/etcd-operator")];
+    arguments.extend(words.iter().map(|it| (*it).to_owned()));
+    json!({
+        "name": "etcd",
+        "image": etcd_image(parts.wire, &parts.member.launch.version),
+        "imagePullPolicy": "IfNotPresent",
+        "command": arguments,
+        "env": [{"name": VARIABLE, "value": member}],
+        "resources": resources(parts),
+        "securityContext": confined(),
+        "terminationMessagePath": LAST_WORDS,
+        "volumeMounts": [
+            {"name": "data", "mountPath": STATE_DIR},
+            {"name": "run", "mountPath": names::RUN_DIR},
+            {"name": "guard", "mountPath": GUARD_DIR, "readOnly": true},
+        ],
+    })
+}
+
+fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Value {
+    let asked = parts.wire.pod.clone().unwrap_or_default();
+    let mut labels = asked.labels;
+    labels.extend(
+        [
+            ("app.kubernetes.io/name", "etcd"),
+            ("app.kubernetes.io/instance", parts.name),
+            ("app.kubernetes.io/component", component),
+            (MANAGED_BY, OPERATOR),
+            (CLUSTER, parts.name),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned())),
+    );
+    let mut annotations = asked.annotations;
+    let settings = format!("{:016x}", parts.spec.settings.0);
+    annotations.insert(SETTINGS.to_owned(), settings);
+    annotations.insert(VERSION.to_owned(), parts.member.launch.version.clone());
+    let mut selector = asked.node_selector;
+    if let Some(node) = parts.node {
+        selector.insert("kubernetes.io/hostname".to_owned(), node.to_owned());
+    }
+    let always = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoExecute"});
+    let mut spec = json!({
+        "automountServiceAccountToken": false,
+        "enableServiceLinks": false,
+        "terminationGracePeriodSeconds": 60,
+        "nodeSelector": selector,
+        // A node that comes back finds its member, however long it was away.
+        "tolerations": [
+            always("node.kubernetes.io/not-ready"),
+            always("node.kubernetes.io/unreachable"),
+        ],
+        "securityContext": {
+            "runAsNonRoot": true,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "initContainers": [{
+            "name": "guard",
+            "image": parts.operator_image,
+            "imagePullPolicy": "IfNotPresent",
+            "args": ["guard", "--copy-to", GUARD_DIR],
+            "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+            "securityContext": confined(),
+            "volumeMounts": [{"name": "guard", "mountPath": GUARD_DIR}],
+        }],
+        "containers": [container],
+        "volumes": [
+            data_volume(parts.namespace, parts.name, parts.wire),
+            {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},
+            {"name": "guard", "emptyDir": {"sizeLimit": "32Mi"}},
+        ],
+    });
+    if let Some(class) = &asked.priority_class_name {
+        spec["priorityClassName"] = json!(class);
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": parts.namespace,
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": parts.owner,
+        },
+        "spec": spec,
+    })
+}
+
+/// What Pod Security calls restricted.
+fn confined() -> Value {
+    json!({
+        "allowPrivilegeEscalation": false,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": true,
+    })
+}
+
+/// What is reserved, by profile. There is no limit: an etcd that is killed for its memory, of which a
+/// mapped database is a part, helps nobody.
+fn resources(parts: &Parts<'_>) -> Value {
+    let (cpu, memory) = match parts.spec.profile {
+        Profile::Edge => ("20m", "64Mi"),
+        Profile::Standard => ("100m", "256Mi"),
+    };
+    let asked = parts.wire.pod.as_ref();
+    let asked = asked.and_then(|it| it.memory_request.as_deref());
+    json!({"requests": {"cpu": cpu, "memory": asked.unwrap_or(memory)}})
+}

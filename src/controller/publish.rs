@@ -1,0 +1,310 @@
+//! What the operator tells: the object's status, Events and metrics.
+
+use std::time::Duration;
+
+use kube::Resource as _;
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::events::{Event, EventType};
+use serde_json::json;
+
+use super::names::OPERATOR;
+use super::{Cluster, ControllerError, chain};
+use crate::api::status::{EtcdClusterStatus, rfc3339, to_wire};
+use crate::api::{EtcdCluster, GROUP, VERSION, convert, rules};
+use crate::clock;
+use crate::cluster::{Detail, Timestamp, detail};
+use crate::observed::Observed;
+use crate::plan::Plan;
+use crate::runtime::{Runtime, reconcile};
+use crate::spec::{ClusterSpec, Settings};
+use crate::status::Status;
+
+/// A status that says the same is written again after so long: a dead operator shows.
+const HEARTBEAT_SECONDS: i64 = 1800;
+/// After a pass that failed, the next one waits longer each time.
+const FAILED: [u64; 5] = [1, 2, 5, 15, 30];
+/// Events that are not told again.
+const TOLD_MAX: usize = 24;
+
+impl Cluster {
+    /// One pass; a failure is logged once, stands in the next status, and is tried again.
+    pub(super) async fn pass(&mut self) -> Duration {
+        if let Err(error) = self.load().await {
+            return self.failed(&error);
+        }
+        self.memory.invalid = None;
+        match self.judge() {
+            Ok(spec) => self.memory.spec = Some(spec),
+            Err(why) => {
+                self.tell("SpecInvalid", &why, true).await;
+                self.memory.invalid = Some(detail(format_args!("SpecInvalid: {why}")));
+            }
+        }
+        let Some(spec) = self.memory.spec.clone() else {
+            return match self.publish_invalid().await {
+                Ok(()) => Duration::from_secs(600), // the watch rings when it changes
+                Err(error) => self.failed(&error),
+            };
+        };
+        match reconcile(self, &spec).await {
+            Ok(wait) => {
+                self.memory.failed = None;
+                self.memory.failures = 0;
+                wait
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn failed(&mut self, error: &ControllerError) -> Duration {
+        let text = chain(error);
+        if self.memory.failed.as_deref() != Some(detail(format_args!("{text}")).as_str()) {
+            tracing::warn!(namespace = %self.namespace, cluster = %self.name, "{text}");
+        }
+        self.memory.failed = Some(detail(format_args!("{text}")));
+        let wait = FAILED[self.memory.failures.min(FAILED.len() - 1)];
+        self.memory.failures += 1;
+        Duration::from_secs(wait)
+    }
+
+    /// The object as the host's parser would judge it: the API server has checked it against its own
+    /// copy of the rules, which may be another version's.
+    fn judge(&mut self) -> Result<ClusterSpec, Detail> {
+        let object = self.object.clone();
+        let wire = &object.object.spec;
+        if let Some(rule) = rules::RULES.iter().find(|it| !(it.holds)(wire)) {
+            let (path, message) = (rule.path, rule.message);
+            return Err(detail(format_args!("spec.{path}: {message}")));
+        }
+        let mut spec = convert::to_spec(&self.name, wire).map_err(|misfits| {
+            let first = misfits.first();
+            let (path, found, allowed) = first.map_or(("", "", ""), |it| {
+                (it.path.as_str(), it.found.as_str(), it.allowed)
+            });
+            detail(format_args!("{path}: found '{found}', allowed: {allowed}"))
+        })?;
+        if let Some((path, own)) = super::apply::foreign_path(&self.namespace, &self.name, wire) {
+            return Err(detail(format_args!(
+                "PathNotAllowed: {path} is not this cluster's: in Kubernetes it may use {own} of the node and nothing else"
+            )));
+        }
+        // A Pod is made again for what stands in it, as etcd is restarted for its settings.
+        let pod = json!({"pod": wire.pod, "image": wire.image});
+        if wire.pod.is_some() || wire.image.is_some() {
+            let sum = crate::state::sha256(pod.to_string().as_bytes());
+            let sum = u64::from_str_radix(&sum[..16], 16).unwrap_or_default();
+            spec.settings = Settings(spec.settings.0 ^ sum);
+        }
+        self.resolve(&mut spec);
+        self.take_up_restore(&mut spec);
+        Ok(spec)
+    }
+
+    fn reference(&self) -> k8s_openapi::api::core::v1::ObjectReference {
+        self.object.object.object_ref(&())
+    }
+
+    /// An Event, once: the same words are not told again while they are among the last ones.
+    pub(super) async fn tell(&mut self, reason: &str, text: &str, warning: bool) {
+        let line = format!("{reason}: {text}");
+        if self.memory.told.contains(&line) {
+            return;
+        }
+        if warning {
+            tracing::warn!(namespace = %self.namespace, cluster = %self.name, %reason, "{text}");
+        } else {
+            tracing::info!(namespace = %self.namespace, cluster = %self.name, %reason, "{text}");
+        }
+        self.memory.told.push_back(line);
+        if self.memory.told.len() > TOLD_MAX {
+            self.memory.told.pop_front();
+        }
+        let event = Event {
+            type_: if warning {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
+            reason: reason.to_owned(),
+            note: Some(text.to_owned()),
+            action: "Reconcile".to_owned(),
+            secondary: None,
+        };
+        let reference = self.reference();
+        let told = self.shared.recorder.publish(&event, &reference).await;
+        if let Err(error) = told {
+            tracing::debug!("an Event was not told: {error}");
+        }
+    }
+
+    async fn tell_changes(&mut self, now: &EtcdClusterStatus) {
+        let before = self.memory.published.clone().unwrap_or_default();
+        for condition in &now.conditions {
+            let old = before
+                .conditions
+                .iter()
+                .find(|it| it.type_ == condition.type_);
+            let same = old.is_some_and(|it| {
+                it.status == condition.status
+                    && (it.reason == condition.reason || condition.type_ == "Progressing")
+            });
+            if same || condition.type_ == "Progressing" {
+                continue;
+            }
+            let (kind, value) = (condition.type_.as_str(), condition.status.as_str());
+            let wrong = match kind {
+                "Degraded" => value == "True",
+                _ => value == "False",
+            };
+            let starts =
+                ["Starting", "NotConfigured", "SizeZero"].contains(&condition.reason.as_str());
+            let news = old.is_some() || wrong || kind == "Available";
+            if !news || kind == "HostHealthy" || condition.reason == "NotObserved" {
+                continue;
+            }
+            // What came and went is news again.
+            if old.is_some_and(|it| it.status != condition.status) {
+                let prefix = format!("{}: ", condition.reason);
+                self.memory.told.retain(|it| !it.starts_with(&prefix));
+            }
+            let text = format!("{kind} is {value}: {}", condition.message);
+            self.tell(&condition.reason, &text, wrong && !starts).await;
+        }
+    }
+
+    /// Writes the status where it says something new, or half an hour after the last time.
+    async fn write_status(&mut self, status: EtcdClusterStatus) -> Result<(), ControllerError> {
+        let before = self.memory.published.as_ref();
+        let old = before.and_then(|it| it.confirmed_until.as_ref());
+        let age = old.map(|it| clock::now().seconds_since(Timestamp(it.0.as_second())));
+        let heartbeat = age.is_none_or(|it| !(0..HEARTBEAT_SECONDS).contains(&it));
+        if !heartbeat && !before.is_none_or(|it| differs(it, &status)) {
+            return Ok(());
+        }
+        self.tell_changes(&status).await;
+        let api = Api::<EtcdCluster>::namespaced(self.shared.client.clone(), &self.namespace);
+        let object = json!({
+            "apiVersion": format!("{GROUP}/{VERSION}"),
+            "kind": "EtcdCluster",
+            "metadata": {"name": self.name, "uid": self.object.meta.uid},
+            "status": status,
+        });
+        let parameters = PatchParams::apply(OPERATOR).force();
+        let written = api
+            .patch_status(&self.name, &parameters, &Patch::Apply(object))
+            .await;
+        match written {
+            Ok(_) => {
+                self.memory.published = Some(status);
+                Ok(())
+            }
+            // It went meanwhile: nobody reads it any more.
+            Err(kube::Error::Api(it)) if it.is_not_found() || it.is_conflict() => Ok(()),
+            Err(error) => Err(ControllerError::of_server(
+                "write the status of",
+                "EtcdCluster",
+                &self.name,
+                error,
+            )),
+        }
+    }
+
+    /// No document was ever sound: nothing is known but that.
+    async fn publish_invalid(&mut self) -> Result<(), ControllerError> {
+        let why = self.memory.invalid.clone().unwrap_or_default();
+        let now = rfc3339(clock::now());
+        let generation = self.object.object.metadata.generation.unwrap_or(0);
+        let condition = |kind: &str, value: &str| {
+            json!({
+                "type": kind, "status": value, "reason": "SpecInvalid",
+                "message": why.as_str(), "lastTransitionTime": now,
+                "observedGeneration": generation,
+            })
+        };
+        let status = json!({
+            "conditions": [condition("Available", "Unknown"), condition("Degraded", "True")],
+            "confirmedUntil": now,
+            "observedGeneration": generation,
+            "plan": {"hold": "SpecInvalid", "message": why.as_str(), "nextStep": "correct the document"},
+        });
+        let Ok(mut status) = serde_json::from_value::<EtcdClusterStatus>(status) else {
+            return Ok(());
+        };
+        if let Some(before) = &self.memory.published {
+            for condition in &mut status.conditions {
+                let same = before
+                    .conditions
+                    .iter()
+                    .find(|it| it.type_ == condition.type_ && it.status == condition.status);
+                if let Some(same) = same {
+                    condition.last_transition_time = same.last_transition_time.clone();
+                }
+            }
+        }
+        self.write_status(status).await
+    }
+}
+
+impl Runtime for Cluster {
+    type Error = ControllerError;
+
+    async fn observe(&mut self, spec: &ClusterSpec) -> Observed {
+        self.gather(spec).await
+    }
+
+    async fn publish(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        status: &Status,
+    ) -> Result<(), ControllerError> {
+        let _ = spec;
+        let metrics = self.shared.metrics.of(&self.namespace, &self.name);
+        metrics.record(observed, status);
+        let generation = self.object.object.metadata.generation.unwrap_or(0);
+        let mut wire = to_wire(status, self.memory.published.as_ref(), generation);
+        if let Some(why) = &self.memory.invalid {
+            for it in &mut wire.conditions {
+                if it.type_ == "Degraded" {
+                    "SpecInvalid".clone_into(&mut it.reason);
+                    it.message = why.to_string();
+                }
+            }
+        }
+        if let Some(why) = self.restore_words() {
+            for it in &mut wire.conditions {
+                if it.reason == "SizeZero" {
+                    "Restoring".clone_into(&mut it.reason);
+                    it.message = why.to_string();
+                }
+            }
+            wire.plan.hold = Some("Restoring".to_owned());
+            wire.plan.message = Some(why.to_string());
+        }
+        self.write_status(wire).await
+    }
+
+    async fn execute(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        plan: &Plan,
+    ) -> Result<(), ControllerError> {
+        self.act(spec, observed, plan).await
+    }
+}
+
+/// Whether anything but times and counters changed.
+fn differs(one: &EtcdClusterStatus, other: &EtcdClusterStatus) -> bool {
+    let strip = |it: &EtcdClusterStatus| {
+        let mut it = it.clone();
+        it.confirmed_until = None;
+        it.revision = None;
+        it.database = None;
+        if let Some(backups) = &mut it.backups {
+            backups.next_seconds = None;
+        }
+        it
+    };
+    strip(one) != strip(other)
+}

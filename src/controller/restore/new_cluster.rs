@@ -1,0 +1,159 @@
+//! An EtcdRestore into a new cluster: an EtcdCluster is made whose document asks for the data.
+
+use kube::api::{Api, PostParams};
+
+use super::wire_now;
+use crate::api::requests::{EtcdRestoreStatus, Phase};
+use crate::api::{EtcdCluster, EtcdClusterSpec, EtcdRestore};
+use crate::controller::names::OPERATOR;
+use crate::controller::{Cluster, ControllerError, Watched, pod};
+
+impl Cluster {
+    /// Restores into a new cluster: it is made with the specification of this one and its snapshot.
+    pub(super) async fn make_new_clusters(&mut self) -> Result<(), ControllerError> {
+        for request in self.requests() {
+            let Some(into) = request.object.spec.into.clone() else {
+                continue;
+            };
+            let there = self.shared.clusters.get(&self.namespace, &into);
+            let status = match &there {
+                None => self.make_new_cluster(&request, &into).await?,
+                Some(there) => progress(&request, there),
+            };
+            if Some(&status) != request.object.status.as_ref() {
+                self.write_restore(&request.name, &status).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn make_new_cluster(
+        &mut self,
+        request: &Watched<EtcdRestore>,
+        into: &str,
+    ) -> Result<EtcdRestoreStatus, ControllerError> {
+        let failed = |message: String| EtcdRestoreStatus {
+            phase: Some(Phase::Failed),
+            message: Some(message),
+            completed: wire_now(),
+            ..EtcdRestoreStatus::default()
+        };
+        let Some(file) = self.snapshot_file(&request.object.spec.from) else {
+            return Ok(failed(format!(
+                "there is no verified snapshot {} of {} on this node",
+                request.object.spec.from, self.name
+            )));
+        };
+        let spec = copy_of(
+            &self.object.object.spec,
+            &self.namespace,
+            &self.name,
+            into,
+            &file,
+        );
+        let mut cluster = EtcdCluster::new(into, spec);
+        cluster.metadata.namespace = Some(self.namespace.clone());
+        cluster.metadata.annotations = Some(
+            [(RESTORED_BY.to_owned(), request.meta.uid.clone())]
+                .into_iter()
+                .collect(),
+        );
+        let api = Api::<EtcdCluster>::namespaced(self.shared.client.clone(), &self.namespace);
+        let parameters = PostParams {
+            field_manager: Some(OPERATOR.to_owned()),
+            ..PostParams::default()
+        };
+        match api.create(&parameters, &cluster).await {
+            Ok(_) => Ok(EtcdRestoreStatus {
+                phase: Some(Phase::Running),
+                snapshot: Some(file),
+                message: Some(format!("the EtcdCluster {into} was made")),
+                ..EtcdRestoreStatus::default()
+            }),
+            Err(kube::Error::Api(it)) if it.is_already_exists() => Ok(EtcdRestoreStatus {
+                phase: Some(Phase::Running),
+                ..EtcdRestoreStatus::default()
+            }),
+            Err(error) => Err(ControllerError::of_server(
+                "create",
+                "EtcdCluster",
+                into,
+                error,
+            )),
+        }
+    }
+}
+
+/// On a cluster that an EtcdRestore made: its UID.
+const RESTORED_BY: &str = "etcd.edge-operator.io/restored-by";
+
+/// How far a restore into a new cluster is, by that cluster's own status.
+fn progress(request: &Watched<EtcdRestore>, there: &Watched<EtcdCluster>) -> EtcdRestoreStatus {
+    let before = request.object.status.clone().unwrap_or_default();
+    let annotations = there.object.metadata.annotations.as_ref();
+    let ours = annotations.and_then(|it| it.get(RESTORED_BY)) == Some(&request.meta.uid);
+    if !ours {
+        return EtcdRestoreStatus {
+            phase: Some(Phase::Failed),
+            message: Some(format!(
+                "the EtcdCluster {} is there already and is left alone",
+                there.name
+            )),
+            completed: wire_now(),
+            ..before
+        };
+    }
+    let status = there.object.status.clone().unwrap_or_default();
+    let condition = |kind: &str| status.conditions.iter().find(|it| it.type_ == kind);
+    let available = condition("Available").is_some_and(|it| it.status == "True");
+    let failed = status.plan.hold.as_deref() == Some("RestoreFailed");
+    let message = if failed {
+        status.plan.message.clone()
+    } else {
+        condition("Available").map(|it| it.message.clone())
+    };
+    EtcdRestoreStatus {
+        phase: Some(match (available, failed) {
+            (true, _) => Phase::Succeeded,
+            (_, true) => Phase::Failed,
+            _ => Phase::Running,
+        }),
+        message,
+        completed: if available || failed {
+            wire_now()
+        } else {
+            None
+        },
+        ..before
+    }
+}
+
+/// The specification of a cluster for another of its namespace: what lies in directories of the node
+/// lies in its own.
+fn copy_of(
+    spec: &EtcdClusterSpec,
+    namespace: &str,
+    from: &str,
+    into: &str,
+    file: &str,
+) -> EtcdClusterSpec {
+    let (old, new) = (
+        pod::node_dir(namespace, from),
+        pod::node_dir(namespace, into),
+    );
+    let moved = |path: &str| match path.strip_prefix(&old) {
+        Some(rest) => format!("{new}{rest}"),
+        None => path.to_owned(),
+    };
+    let mut spec = spec.clone();
+    spec.storage.path = spec.storage.path.as_deref().map(moved);
+    for destination in spec.backup.iter_mut().flat_map(|it| &mut it.destinations) {
+        if let Some(local) = &mut destination.local {
+            local.path = moved(&local.path);
+        }
+    }
+    spec.bootstrap = Some(crate::api::Bootstrap {
+        from: file.to_owned(),
+    });
+    spec
+}

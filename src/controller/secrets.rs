@@ -1,0 +1,307 @@
+//! Certificates and identity: kept in Secrets, worked on in a directory in memory, so that both homes
+//! make and judge certificates with the same code and no key reaches the node's disk.
+//!
+//! ```text
+//! NAME-ca             CAs with their keys, the operator's certificate, the identity; only the operator reads it
+//! NAME-member         what the member's Pod mounts: server and peer pairs, the CAs' certificates
+//! NAME-client-CLIENT  tls.crt, tls.key, ca.crt for a client, in the namespace that the document names
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kube::api::Api;
+use serde_json::{Value, json};
+
+use super::names::{self, ACCEPTS_CLIENTS_OF, CLUSTER, CLUSTER_NAMESPACE, MANAGED_BY, OPERATOR};
+use super::objects::Kind;
+use super::{Cluster, ControllerError};
+use crate::api::DeletionPolicy;
+use crate::cluster::ADMIN;
+use crate::member::records::IdentityFile;
+use crate::state;
+
+/// Key of the identity in the CA's Secret.
+const IDENTITY: &str = "identity.json";
+
+/// Keys of the CA's Secret, and the files that they are.
+const AUTHORITY: [(&str, &str); 6] = [
+    ("peer-ca.crt", "peer-ca/ca.crt"),
+    ("peer-ca.key", "peer-ca/ca.key"),
+    ("client-ca.crt", "client-ca/ca.crt"),
+    ("client-ca.key", "client-ca/ca.key"),
+    ("operator.crt", "current/operator.crt"),
+    ("operator.key", "current/operator.key"),
+];
+
+/// Keys of the member's Secret, in the generation that is in use.
+const MEMBER: [&str; 6] = [
+    "server.crt",
+    "server.key",
+    "peer.crt",
+    "peer.key",
+    "client-ca.crt",
+    "peer-ca.crt",
+];
+
+/// Keys of a client's Secret, as the type kubernetes.io/tls has them, and the files that they are.
+const CLIENT: [(&str, &str); 3] = [
+    ("tls.crt", "client.crt"),
+    ("tls.key", "client.key"),
+    ("ca.crt", "ca.crt"),
+];
+
+type Data = BTreeMap<String, Vec<u8>>;
+
+/// A client and the namespace of its Secret.
+struct Wanted {
+    client: String,
+    namespace: String,
+}
+
+impl Cluster {
+    fn tls_dir(&self) -> PathBuf {
+        self.paths.run.join("tls")
+    }
+
+    /// Reads what an operator before this one has left: once, and again when somebody changed it.
+    pub(super) async fn load(&mut self) -> Result<(), ControllerError> {
+        if self.loaded {
+            return Ok(());
+        }
+        let authority = self.read(&names::authority_secret(&self.name)).await?;
+        let member = self.read(&names::member_secret(&self.name)).await?;
+        let dir = self.tls_dir();
+        state::create_private_dir(&self.paths.run)?;
+        let _ = fs::remove_dir_all(&dir);
+        if let Some(data) = authority {
+            self.identity = data
+                .get(IDENTITY)
+                .and_then(|it| serde_json::from_slice::<IdentityFile>(it).ok());
+            let generation = dir.join("generations/0001");
+            for ca in ["peer-ca", "client-ca"] {
+                state::create_private_dir(&dir.join(ca))?;
+            }
+            state::create_private_dir(&generation)?;
+            std::os::unix::fs::symlink("generations/0001", dir.join("current")).map_err(
+                |source| ControllerError::System {
+                    what: "link",
+                    path: dir.join("current"),
+                    source,
+                },
+            )?;
+            for (key, file) in AUTHORITY {
+                put(&dir.join(file), data.get(key))?;
+            }
+            for key in MEMBER {
+                put(
+                    &generation.join(key),
+                    member.as_ref().and_then(|it| it.get(key)),
+                )?;
+            }
+        }
+        let object = self.object.clone();
+        for wanted in wanted(&self.namespace, &object.object.spec) {
+            let name = names::client_secret(&self.name, &wanted.client);
+            // Another namespace is written to where it lets us, and never read: made anew, with no harm.
+            if wanted.namespace != self.namespace {
+                continue;
+            }
+            let Some(data) = self.read(&name).await? else {
+                continue;
+            };
+            let folder = dir.join("clients").join(format!("{}.0001", wanted.client));
+            state::create_private_dir(&folder)?;
+            for (key, file) in CLIENT {
+                put(&folder.join(file), data.get(key))?;
+            }
+            let link = dir.join("clients").join(&wanted.client);
+            let _ = std::os::unix::fs::symlink(format!("{}.0001", wanted.client), link);
+        }
+        self.loaded = true;
+        Ok(())
+    }
+
+    /// A Secret of ours; one that is not is no reason to look into it.
+    async fn read(&self, name: &str) -> Result<Option<Data>, ControllerError> {
+        let secret = self
+            .objects
+            .get(Kind::Secret, &self.namespace, name)
+            .await?;
+        let Some(secret) = secret else {
+            return Ok(None);
+        };
+        let labels = secret.metadata.labels.unwrap_or_default();
+        let ours = labels.get(MANAGED_BY).is_some_and(|it| it == OPERATOR)
+            && labels.get(CLUSTER) == Some(&self.name);
+        if !ours {
+            return Err(ControllerError::not_ours(Kind::Secret, name));
+        }
+        let data = secret.data["data"].as_object().cloned().unwrap_or_default();
+        let decoded = data.into_iter().filter_map(|(key, value)| {
+            let bytes = STANDARD.decode(value.as_str()?).ok()?;
+            Some((key, bytes))
+        });
+        Ok(Some(decoded.collect()))
+    }
+
+    /// Writes what changed: the CAs first, so that nothing that they signed is ever without them.
+    pub(super) async fn push(&mut self) -> Result<(), ControllerError> {
+        let dir = self.tls_dir();
+        let mut authority = files(&AUTHORITY.map(|(key, file)| (key, dir.join(file))));
+        if let Some(identity) = &self.identity {
+            let text = serde_json::to_vec(identity).unwrap_or_default();
+            authority.insert(IDENTITY.to_owned(), text);
+        }
+        if authority.is_empty() {
+            return Ok(());
+        }
+        let name = names::authority_secret(&self.name);
+        self.put_secret(&name, "Opaque", authority, None).await?;
+        let current = dir.join("current");
+        let member = files(&MEMBER.map(|it| (it, current.join(it))));
+        if member.len() == MEMBER.len() {
+            let name = names::member_secret(&self.name);
+            self.put_secret(&name, "Opaque", member, None).await?;
+        }
+        Ok(())
+    }
+
+    /// Certificates for clients; a namespace that has not opted in gets none.
+    pub(super) async fn push_clients(&mut self) -> Result<(), ControllerError> {
+        let object = self.object.clone();
+        let mut refused = None;
+        for wanted in wanted(&self.namespace, &object.object.spec) {
+            let folder = self.tls_dir().join("clients").join(&wanted.client);
+            let data = files(&CLIENT.map(|(key, file)| (key, folder.join(file))));
+            if data.len() < CLIENT.len() {
+                continue;
+            }
+            let other = (wanted.namespace != self.namespace).then_some(wanted.namespace.as_str());
+            if let Some(namespace) = other
+                && !self.accepts_clients(namespace).await?
+            {
+                refused = Some(namespace.to_owned());
+                continue;
+            }
+            let name = names::client_secret(&self.name, &wanted.client);
+            self.put_secret(&name, "kubernetes.io/tls", data, other)
+                .await?;
+        }
+        if let Some(namespace) = refused {
+            let text = format!(
+                "the namespace {namespace} gets no Secret: it has to carry the label {ACCEPTS_CLIENTS_OF}={}",
+                self.namespace
+            );
+            self.tell("ClientNotAccepted", &text, true).await;
+        }
+        Ok(())
+    }
+
+    /// Whether a namespace has opted in.
+    async fn accepts_clients(&self, namespace: &str) -> Result<bool, ControllerError> {
+        let api: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(self.shared.client.clone());
+        let found = api
+            .get_metadata_opt(namespace)
+            .await
+            .map_err(|error| ControllerError::of_server("read", "Namespace", namespace, error))?;
+        let labels = found.and_then(|it| it.metadata.labels).unwrap_or_default();
+        Ok(labels.get(ACCEPTS_CLIENTS_OF) == Some(&self.namespace))
+    }
+
+    async fn put_secret(
+        &mut self,
+        name: &str,
+        kind: &str,
+        data: Data,
+        namespace: Option<&str>,
+    ) -> Result<(), ControllerError> {
+        let encoded: BTreeMap<String, String> = data
+            .into_iter()
+            .map(|(key, bytes)| (key, STANDARD.encode(bytes)))
+            .collect();
+        let mut labels = self.labels();
+        if namespace.is_some() {
+            labels.insert(CLUSTER_NAMESPACE.to_owned(), self.namespace.clone());
+        }
+        let target = namespace.unwrap_or(&self.namespace).to_owned();
+        let mut metadata = json!({"name": name, "namespace": target, "labels": labels});
+        // What goes with the object is what its document lets go; an owner in another namespace is none.
+        if namespace.is_none() && self.goes_with_object(name) {
+            metadata["ownerReferences"] = self.owner();
+        }
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": metadata,
+            "type": kind,
+            "data": encoded,
+        });
+        let seen = self.shared.secrets.get(&target, name);
+        let seen = seen.as_deref();
+        self.objects.ensure(Kind::Secret, object, seen).await
+    }
+
+    /// The CA's Secret outlives the object, like the data (deletionPolicy).
+    fn goes_with_object(&self, name: &str) -> bool {
+        name != names::authority_secret(&self.name)
+            || self.object.object.spec.deletion_policy == DeletionPolicy::Delete
+    }
+
+    /// Labels of everything that is made for this cluster.
+    pub(super) fn labels(&self) -> BTreeMap<String, String> {
+        let pairs = [
+            ("app.kubernetes.io/name", "etcd"),
+            ("app.kubernetes.io/instance", self.name.as_str()),
+            (MANAGED_BY, OPERATOR),
+            (CLUSTER, self.name.as_str()),
+        ];
+        pairs
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into()
+    }
+
+    /// The EtcdCluster as the owner of what goes with it.
+    pub(super) fn owner(&self) -> Value {
+        json!([{
+            "apiVersion": format!("{}/{}", crate::api::GROUP, crate::api::VERSION),
+            "kind": "EtcdCluster",
+            "name": self.name,
+            "uid": self.object.meta.uid,
+            "controller": true,
+            "blockOwnerDeletion": false,
+        }])
+    }
+}
+
+/// The document's clients, and `admin` in the cluster's own namespace.
+fn wanted(namespace: &str, spec: &crate::api::EtcdClusterSpec) -> Vec<Wanted> {
+    let own = || namespace.to_owned();
+    let declared = spec.clients.iter().map(|it| Wanted {
+        client: it.name.clone(),
+        namespace: it.namespace.clone().unwrap_or_else(own),
+    });
+    let mut all: Vec<Wanted> = declared.collect();
+    if !all.iter().any(|it| it.client == ADMIN) {
+        all.push(Wanted {
+            client: ADMIN.to_owned(),
+            namespace: own(),
+        });
+    }
+    all
+}
+
+fn put(path: &Path, bytes: Option<&Vec<u8>>) -> Result<(), ControllerError> {
+    match bytes {
+        Some(bytes) => Ok(state::write_file(path, bytes)?),
+        None => Ok(()),
+    }
+}
+
+fn files(all: &[(&str, PathBuf)]) -> Data {
+    let read = |(key, path): &(&str, PathBuf)| Some(((*key).to_owned(), fs::read(path).ok()?));
+    all.iter().filter_map(read).collect()
+}

@@ -1,0 +1,264 @@
+//! What the watches have brought, small and by name. A watch that has not brought its first list yet
+//! knows nothing: nobody acts before [`Seen::is_ready`].
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use kube::api::{DynamicObject, ObjectMeta};
+use kube::runtime::watcher::Event;
+use serde_json::Value;
+
+use super::names::{CLUSTER, CLUSTER_NAMESPACE, SETTINGS, VERSION};
+
+/// Namespace and name.
+pub(super) type Key = (String, String);
+
+/// The objects of one watch.
+pub(super) struct Seen<T> {
+    ready: Cell<bool>,
+    items: RefCell<BTreeMap<Key, Rc<T>>>,
+    /// A list that is being brought again.
+    next: RefCell<BTreeMap<Key, Rc<T>>>,
+}
+
+impl<T> Default for Seen<T> {
+    fn default() -> Self {
+        Seen {
+            ready: Cell::new(false),
+            items: RefCell::default(),
+            next: RefCell::default(),
+        }
+    }
+}
+
+impl<T: PartialEq> Seen<T> {
+    /// The first list is complete.
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready.get()
+    }
+
+    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Rc<T>> {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.items.borrow().get(&key).cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<Rc<T>> {
+        self.items.borrow().values().cloned().collect()
+    }
+
+    /// Takes an event in; the objects that came, changed or went.
+    pub(super) fn feed(&self, event: Event<(Key, T)>) -> Vec<Rc<T>> {
+        match event {
+            Event::Apply((key, item)) => {
+                let item = Rc::new(item);
+                let before = self.items.borrow_mut().insert(key, item.clone());
+                if before.is_some_and(|it| *it == *item) {
+                    return Vec::new();
+                }
+                vec![item]
+            }
+            Event::Delete((key, _)) => self.items.borrow_mut().remove(&key).into_iter().collect(),
+            Event::Init => {
+                self.next.borrow_mut().clear();
+                Vec::new()
+            }
+            Event::InitApply((key, item)) => {
+                self.next.borrow_mut().insert(key, Rc::new(item));
+                Vec::new()
+            }
+            Event::InitDone => {
+                self.ready.set(true);
+                let before = self.items.replace(self.next.take());
+                let now = self.items.borrow();
+                let gone = before.iter().filter(|(key, _)| !now.contains_key(*key));
+                let came = now
+                    .iter()
+                    .filter(|(key, item)| before.get(*key) != Some(*item));
+                gone.chain(came).map(|(_, item)| item.clone()).collect()
+            }
+        }
+    }
+}
+
+/// What is needed of any object of ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Meta {
+    pub(super) uid: String,
+    pub(super) resource_version: String,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) deleting: bool,
+    pub(super) namespace: String,
+}
+
+impl Meta {
+    pub(super) fn of(meta: &ObjectMeta) -> Self {
+        Meta {
+            uid: meta.uid.clone().unwrap_or_default(),
+            resource_version: meta.resource_version.clone().unwrap_or_default(),
+            labels: meta.labels.clone().unwrap_or_default(),
+            deleting: meta.deletion_timestamp.is_some(),
+            namespace: meta.namespace.clone().unwrap_or_default(),
+        }
+    }
+
+    /// The cluster that it was made for: its labels say so, and for a Secret in another namespace also
+    /// which namespace the cluster is in.
+    pub(super) fn cluster(&self) -> Option<Key> {
+        let name = self.labels.get(CLUSTER)?.clone();
+        let namespace = self.labels.get(CLUSTER_NAMESPACE);
+        Some((namespace.unwrap_or(&self.namespace).clone(), name))
+    }
+}
+
+/// A container of a Pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Container {
+    /// Nothing is known of it yet.
+    None,
+    /// Not started, or to be started again.
+    Waiting {
+        reason: String,
+        message: String,
+    },
+    Running {
+        id: String,
+        /// RFC 3339.
+        started: String,
+    },
+    Ended {
+        code: i64,
+    },
+}
+
+/// A Pod, as far as a decision needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PodSeen {
+    pub(super) meta: Meta,
+    pub(super) name: String,
+    /// Of the one owner that controls it.
+    pub(super) owner: Option<String>,
+    pub(super) phase: String,
+    /// Why it failed, or is not placed.
+    pub(super) reason: String,
+    pub(super) message: String,
+    pub(super) address: Option<String>,
+    pub(super) settings: Option<u64>,
+    pub(super) version: Option<String>,
+    pub(super) container: Container,
+    /// What the container said when it last ended.
+    pub(super) last_words: Option<String>,
+    pub(super) restarts: i64,
+}
+
+fn text(value: &Value, pointer: &str) -> String {
+    let found = value.pointer(pointer).and_then(Value::as_str);
+    found.unwrap_or_default().to_owned()
+}
+
+impl PodSeen {
+    pub(super) fn of(pod: &DynamicObject) -> Self {
+        let data = &pod.data;
+        let labels = pod.metadata.annotations.as_ref();
+        let annotation = |name: &str| labels.and_then(|it| it.get(name)).cloned();
+        let container = &data["status"]["containerStatuses"][0];
+        let unplaced = data["status"]["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|it| it["type"] == "PodScheduled" && it["status"] == "False");
+        let (mut reason, mut message) =
+            (text(data, "/status/reason"), text(data, "/status/message"));
+        if let Some(it) = unplaced {
+            reason = text(it, "/reason");
+            message = text(it, "/message");
+        }
+        let first = &data["status"]["initContainerStatuses"][0];
+        let shown = if first["state"]["waiting"].is_object()
+            && !container["state"]["running"].is_object()
+        {
+            first
+        } else {
+            container
+        };
+        let words = ["/state/terminated/message", "/lastState/terminated/message"]
+            .iter()
+            .map(|it| text(container, it))
+            .find(|it| !it.is_empty());
+        PodSeen {
+            meta: Meta::of(&pod.metadata),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            owner: pod
+                .metadata
+                .owner_references
+                .iter()
+                .flatten()
+                .find(|it| it.controller == Some(true))
+                .map(|it| it.uid.clone()),
+            phase: text(data, "/status/phase"),
+            reason,
+            message,
+            address: Some(text(data, "/status/podIP")).filter(|it| !it.is_empty()),
+            settings: annotation(SETTINGS).and_then(|it| u64::from_str_radix(&it, 16).ok()),
+            version: annotation(VERSION),
+            container: state(shown),
+            last_words: words,
+            restarts: container["restartCount"].as_i64().unwrap_or(0),
+        }
+    }
+}
+
+fn state(container: &Value) -> Container {
+    let state = &container["state"];
+    if state["running"].is_object() {
+        Container::Running {
+            id: text(container, "/containerID"),
+            started: text(state, "/running/startedAt"),
+        }
+    } else if state["waiting"].is_object() {
+        Container::Waiting {
+            reason: text(state, "/waiting/reason"),
+            message: text(state, "/waiting/message"),
+        }
+    } else if state["terminated"].is_object() {
+        Container::Ended {
+            code: state["terminated"]["exitCode"].as_i64().unwrap_or(-1),
+        }
+    } else {
+        Container::None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        ("one".to_owned(), name.to_owned())
+    }
+
+    #[test]
+    fn nothing_is_known_before_the_first_list_and_a_new_list_tells_what_went() {
+        let seen = Seen::<u8>::default();
+        assert!(!seen.is_ready());
+        seen.feed(Event::Init);
+        seen.feed(Event::InitApply((key("a"), 1)));
+        assert!(!seen.is_ready() && seen.get("one", "a").is_none());
+        assert_eq!(seen.feed(Event::InitDone), [Rc::new(1)]);
+        assert_eq!(seen.feed(Event::Apply((key("b"), 2))), [Rc::new(2)]);
+        assert!(
+            seen.feed(Event::Apply((key("b"), 2))).is_empty(),
+            "as before"
+        );
+        seen.feed(Event::Init);
+        seen.feed(Event::InitApply((key("b"), 3)));
+        assert_eq!(
+            seen.all().len(),
+            2,
+            "the old list counts until the new is whole"
+        );
+        assert_eq!(seen.feed(Event::InitDone), [Rc::new(1), Rc::new(3)]);
+        assert_eq!(seen.feed(Event::Delete((key("b"), 3))), [Rc::new(3)]);
+        assert!(seen.all().is_empty());
+    }
+}

@@ -1,0 +1,99 @@
+//! `/metrics` of all clusters, `/livez` and `/readyz` of the operator itself, on its Pod's address.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+
+use super::seen::Key;
+use super::{ControllerError, Shared};
+use crate::telemetry::Metrics;
+
+/// The metrics of each cluster.
+#[derive(Default)]
+pub(super) struct Fleet(RefCell<BTreeMap<Key, Arc<Metrics>>>);
+
+impl Fleet {
+    pub(super) fn of(&self, namespace: &str, name: &str) -> Arc<Metrics> {
+        let key = (namespace.to_owned(), name.to_owned());
+        let mut all = self.0.borrow_mut();
+        let made = || Metrics::of_cluster(namespace, name);
+        all.entry(key).or_insert_with(made).clone()
+    }
+
+    pub(super) fn forget(&self, namespace: &str, name: &str) {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.0.borrow_mut().remove(&key);
+    }
+
+    fn page(&self) -> String {
+        let all: Vec<Arc<Metrics>> = self.0.borrow().values().cloned().collect();
+        Metrics::pages(&all)
+    }
+}
+
+/// Begins to answer.
+pub(super) async fn begin(shared: &Rc<Shared>) -> Result<(), ControllerError> {
+    let address = shared.own.listen;
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.map_err(|source| ControllerError::System {
+        what: "listen on",
+        path: address.to_string().into(),
+        source,
+    })?;
+    let shared = shared.clone();
+    tokio::task::spawn_local(async move {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                continue;
+            };
+            let shared = shared.clone();
+            let service = service_fn(move |request: Request<Incoming>| {
+                let response = respond(&shared, request.uri().path());
+                async move { Ok::<_, Infallible>(response) }
+            });
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service);
+            tokio::task::spawn_local(connection);
+        }
+    });
+    Ok(())
+}
+
+fn respond(shared: &Shared, path: &str) -> Response<Full<Bytes>> {
+    let ok = |text: &str| (StatusCode::OK, text.to_owned());
+    let (status, text) = match path {
+        "/metrics" => (StatusCode::OK, shared.metrics.page()),
+        // Whoever answers lives: the loop that looks and the one that answers are one thread.
+        "/livez" => ok("ok\n"),
+        "/readyz" if !shared.pods.is_ready() => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the API server has not answered yet\n".to_owned(),
+        ),
+        "/readyz" if !shared.acting.get() => ok("standing by\n"),
+        "/readyz" if shared.is_ready() => ok("acting\n"),
+        "/readyz" => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not every watch is answered: see the log\n".to_owned(),
+        ),
+        _ => (
+            StatusCode::NOT_FOUND,
+            "there are /metrics, /livez and /readyz\n".to_owned(),
+        ),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    let plain = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, plain);
+    response
+}

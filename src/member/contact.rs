@@ -1,0 +1,186 @@
+//! What an operator asks of a member's etcd, and what it keeps from one look to the next: nothing that
+//! a decision could not do without. Both homes use it.
+
+use std::net::SocketAddr;
+
+use etcd_client::Client;
+
+use crate::clock;
+use crate::etcd::{client, metrics};
+use crate::observed::{
+    Instance, Membership, Process, Proposals, Reading, Regain, Service, Writing,
+};
+use crate::plan::space::REGAINED_PERCENT;
+use crate::tls::ClientFiles;
+
+/// Where a member's etcd is reached.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// For clients.
+    pub url: String,
+    /// The operator's own certificate.
+    pub files: ClientFiles,
+    /// Its metrics.
+    pub metrics: SocketAddr,
+}
+
+/// Why a call to etcd failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("failed to {what}: {why}")]
+pub struct CallError {
+    /// Which call.
+    pub what: &'static str,
+    /// etcd's reason.
+    pub why: String,
+}
+
+/// The last look at one member.
+#[derive(Default)]
+pub struct Contact {
+    /// The last connection: open until the next look.
+    client: Option<Client>,
+    /// The process for which a write was acknowledged.
+    write_proven: Option<u32>,
+    /// The last attempt's answer.
+    last_write: Option<Writing>,
+    /// The last attempt to regain space that was not enough, and when (seconds since boot).
+    regain: Option<(Regain, u64)>,
+    /// A pass before.
+    numbers: Option<metrics::Numbers>,
+}
+
+impl Contact {
+    /// Asks etcd. `served`: the cluster has ids already.
+    pub async fn look(
+        &mut self,
+        endpoint: &Endpoint,
+        process: Process,
+        served: bool,
+    ) -> (Service, Membership) {
+        let Process::Running { pid, .. } = process else {
+            self.forget();
+            let membership = if served {
+                Membership::Unreachable
+            } else {
+                Membership::Unbootstrapped
+            };
+            return (Service::UNKNOWN, membership);
+        };
+        let look = client::look(&endpoint.url, &endpoint.files).await;
+        let answered = look.read == Reading::Answered;
+        let write = match &self.last_write {
+            _ if self.write_proven == Some(pid) => Writing::Acknowledged,
+            Some(failed) => failed.clone(),
+            None => Writing::NotTried,
+        };
+        let proposals = if answered && write == Writing::Acknowledged {
+            self.proposals(endpoint.metrics).await
+        } else {
+            Proposals::Unknown
+        };
+        self.client = look.client;
+        let service = Service {
+            read: look.read,
+            write,
+            alarms: look.alarms,
+            proposals,
+            details: look.details,
+        };
+        (service, look.membership)
+    }
+
+    /// What was proven of the process before is not proven of the next one.
+    pub fn forget(&mut self) {
+        self.client = None;
+        self.numbers = None;
+        self.write_proven = None;
+        self.last_write = None;
+    }
+
+    /// The last attempt to regain space, until the alarm is gone.
+    pub fn regain(&mut self, service: &Service) -> Option<Regain> {
+        if service.read == Reading::Answered && !service.alarms.no_space {
+            self.regain = None;
+        }
+        let (attempt, at) = self.regain?;
+        let seconds = clock::since_boot().as_secs().saturating_sub(at);
+        Some(Regain { seconds, ..attempt })
+    }
+
+    /// Stuck: as many wait as a pass before or more, and nothing was applied since.
+    async fn proposals(&mut self, address: SocketAddr) -> Proposals {
+        let numbers = metrics::read(address).await;
+        let before = std::mem::replace(&mut self.numbers, numbers);
+        match (before, numbers) {
+            (_, Some(now)) if now.pending < 0.5 => Proposals::Moving,
+            (Some(before), Some(now)) if before.pending > 0.5 && before.applied >= now.applied => {
+                Proposals::Stuck
+            }
+            (Some(_), Some(_)) => Proposals::Moving,
+            (_, None) | (None, Some(_)) => Proposals::Unknown,
+        }
+    }
+
+    /// One write that leaves nothing behind; whether it was acknowledged.
+    pub async fn probe_write(&mut self, process: Option<Process>) -> bool {
+        let Some(client) = self.client.as_mut() else {
+            return false;
+        };
+        let written = client::probe_write(client).await;
+        let acknowledged = written == Writing::Acknowledged;
+        if acknowledged && let Some(Process::Running { pid, .. }) = process {
+            self.write_proven = Some(pid);
+        }
+        self.last_write = Some(written);
+        acknowledged
+    }
+
+    /// Rule D28: compact, defragment, look, and only then disarm.
+    pub async fn regain_space(&mut self, instance: &Instance) -> Result<(), CallError> {
+        let failed = |what| {
+            move |error: etcd_client::Error| CallError {
+                what,
+                why: client::plain(&error),
+            }
+        };
+        let details = instance.service.details;
+        let quota = instance.facts.identity.as_ref().map(|it| it.quota);
+        let (Some(client), Some(details), Some(quota)) = (self.client.as_mut(), details, quota)
+        else {
+            return Ok(());
+        };
+        // Counted before it is made: one that fails half-way is not repeated with every pass.
+        let attempts = self.regain.map_or(0, |(it, _)| it.attempts);
+        let mut attempt = Regain {
+            revision: details.revision,
+            in_use: details.db_in_use,
+            attempts: attempts.saturating_add(1),
+            seconds: 0,
+        };
+        self.regain = Some((attempt, clock::since_boot().as_secs()));
+        let (size, in_use) = client::compact_and_defragment(client)
+            .await
+            .map_err(failed("compact and defragment"))?;
+        attempt.in_use = in_use;
+        self.regain = Some((attempt, clock::since_boot().as_secs()));
+        tracing::info!(size, in_use, quota, "compacted and defragmented");
+        if size > quota / 100 * REGAINED_PERCENT {
+            return Err(CallError {
+                what: "regain space",
+                why: format!(
+                    "{} MiB of the quota's {} MiB are live data: delete keys, then compact",
+                    in_use >> 20,
+                    quota >> 20
+                ),
+            });
+        }
+        client::disarm_no_space(client, details.member)
+            .await
+            .map_err(failed("disarm the NOSPACE alarm"))?;
+        self.regain = None;
+        // A write must be proven again.
+        self.write_proven = None;
+        self.last_write = None;
+        Ok(())
+    }
+}

@@ -1,0 +1,248 @@
+//! A member inside a Pod: what the controller hands over, and how it is laid down where the guard
+//! looks for it. The Pod's claim is mounted at the state directory, so that a member's disk looks the
+//! same in both homes.
+
+use serde::{Deserialize, Serialize};
+
+use super::records::{self, IdentityFile, Launch};
+use crate::cluster::detail;
+use crate::diagnosis::DIAGNOSES;
+use crate::etcd::store;
+use crate::paths::Paths;
+use crate::start::Refusal;
+use crate::state::{self, StateError};
+use crate::tls::Certificates;
+use crate::version::Version;
+
+/// The environment variable that carries a [`PodMember`]. No secret is in it.
+pub const VARIABLE: &str = "ETCD_OPERATOR_MEMBER";
+/// The one that carries the document for a restore.
+pub const DOCUMENT_VARIABLE: &str = "ETCD_OPERATOR_DOCUMENT";
+/// The one that carries the id of a restore, the EtcdRestore's UID among them.
+pub const RESTORE_VARIABLE: &str = "ETCD_OPERATOR_RESTORE";
+/// Where the Secret with the member's certificates is mounted.
+pub const TLS_DIR: &str = "/tls";
+/// Where a Pod leaves its last words for the controller.
+pub const LAST_WORDS: &str = "/dev/termination-log";
+
+/// What the controller knows of a member, fixed when the Pod is made: the kubelet starts it again
+/// with the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodMember {
+    /// The controller's copy of the identity; the other one lies beside the data (rule B9).
+    pub identity: IdentityFile,
+    /// What the guard needs for a start.
+    pub launch: Launch,
+    /// etcd's configuration file.
+    pub conf: String,
+}
+
+/// The last words of a Pod that was made for a restore.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Restored {
+    /// Of the restore.
+    pub id: String,
+    /// Who lives on the volume now.
+    pub identity: Option<IdentityFile>,
+    /// etcd has served the new data; otherwise the data from before is there.
+    pub succeeded: bool,
+    /// The snapshot.
+    pub snapshot: String,
+    /// Its revision.
+    pub revision: i64,
+    /// Revisions that were there before and are not any more, where that is known.
+    pub revisions_lost: Option<i64>,
+    /// Why it failed, or where the old data is.
+    pub message: String,
+}
+
+/// A reason why a member has no place, with what a person does about it.
+pub fn unplaceable(reason: &'static str, why: std::fmt::Arguments<'_>) -> Refusal {
+    Refusal::Unplaceable {
+        reason,
+        why: detail(why),
+        next: next_step(reason),
+    }
+}
+
+fn next_step(reason: &str) -> &'static str {
+    match reason {
+        "ImageUnavailable" => {
+            "import the image on the node (k3s ctr images import FILE), or correct spec.image"
+        }
+        "ImageVersion" => "set spec.version to what image and data are, or correct spec.image",
+        "NoStorageClass" => {
+            "name one in storage.volumeClaim.storageClassName, make one the default, or use storage.path"
+        }
+        "NotOurs" => {
+            "rename or remove that object: the operator takes over nothing that it did not make"
+        }
+        "PodRefused" => {
+            "allow it: for storage.path the namespace needs pod-security.kubernetes.io/enforce=privileged"
+        }
+        "RightMissing" => "apply deploy/etcd-operator.yaml of this version",
+        "DataDirMissing" => {
+            "bring back the volume that holds the data; if it is lost for good, restore a snapshot"
+        }
+        "DataForeign" | "DataOfAnotherCluster" | "StorageOfAnotherCluster" => {
+            "give the cluster the volume that is its own; nothing was touched"
+        }
+        _ => "see kubectl describe pod and kubectl logs",
+    }
+}
+
+/// Reasons that a guard may send besides those of a diagnosis.
+const REASONS: &[&str] = &[
+    "AcknowledgedWritesMissing",
+    "AddressGone",
+    "BinaryMissing",
+    "BinaryWrongArchitecture",
+    "CertificatesUnusable",
+    "CrashLoop",
+    "DataDirIncomplete",
+    "DataDirMissing",
+    "DataForeign",
+    "DataInUse",
+    "DataOfAnotherCluster",
+    "DocumentOfAnotherCluster",
+    "FilesystemReadOnly",
+    "FilesystemStalled",
+    "FilesystemUnsafe",
+    "ImageVersion",
+    "PortTaken",
+    "RecordUnreadable",
+    "Restoring",
+    "StorageMissing",
+    "StorageOfAnotherCluster",
+];
+
+/// What a guard refused, from its last words `REASON: message`.
+pub fn refusal_from(words: &str) -> Refusal {
+    let (reason, why) = words.split_once(": ").unwrap_or(("", words));
+    let diagnosed = DIAGNOSES.iter().map(|it| it.reason);
+    let mut known = REASONS.iter().copied().chain(diagnosed);
+    match known.find(|it| *it == reason) {
+        Some(reason) => unplaceable(reason, format_args!("{why}")),
+        None => Refusal::Other(detail(format_args!("{words}"))),
+    }
+}
+
+/// Leaves last words for the controller. Where nobody asked for any, there is no such file.
+pub fn say_last(words: &str) {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a file that the kubelet mounts: it can only be written in place"
+    )]
+    let said = std::fs::write(LAST_WORDS, words);
+    if let Err(error) = said {
+        tracing::debug!(%error, "no last words");
+    }
+}
+
+/// Why nothing was laid down.
+#[derive(Debug)]
+pub enum LayDownError {
+    /// etcd must not be started here.
+    Refused(Refusal),
+    /// A record.
+    State(StateError),
+}
+
+impl From<StateError> for LayDownError {
+    fn from(error: StateError) -> Self {
+        LayDownError::State(error)
+    }
+}
+
+fn refused(reason: &'static str, why: std::fmt::Arguments<'_>) -> LayDownError {
+    LayDownError::Refused(unplaceable(reason, why))
+}
+
+impl PodMember {
+    /// From the environment of this process; `None`: it is not in a Pod of ours.
+    pub fn from_environment() -> Option<Self> {
+        serde_json::from_str(&std::env::var(VARIABLE).ok()?).ok()
+    }
+
+    /// Puts the records where the guard looks for them, and the image's etcd into the store. What lies
+    /// on the volume already is never overwritten by what the controller believes.
+    pub fn lay_down(&self, paths: &Paths) -> Result<(), LayDownError> {
+        state::create_private_dir(&paths.member())?;
+        let version: Version = self.launch.version.parse().map_err(|_| {
+            refused(
+                "ImageVersion",
+                format_args!("{} is no version", self.launch.version),
+            )
+        })?;
+        store::link(&paths.store(), version)
+            .map_err(|error| refused("ImageVersion", format_args!("{error}")))?;
+        self.reconcile_identity(paths)?;
+        write_changed(&paths.etcd_conf(), self.conf.as_bytes())?;
+        if state::load::<Launch>(&paths.launch())
+            .ok()
+            .flatten()
+            .as_ref()
+            != Some(&self.launch)
+        {
+            state::save(&paths.launch(), &self.launch)?;
+        }
+        point_at_secret(paths);
+        Ok(())
+    }
+
+    /// Two copies, as on a host (rule B9): the controller's, and the one beside the data.
+    fn reconcile_identity(&self, paths: &Paths) -> Result<(), LayDownError> {
+        let storage_dir = &self.launch.storage_dir;
+        let (_, beside) = records::load_identities(paths, storage_dir)?;
+        let ours = &self.identity;
+        let Some(beside) = beside else {
+            let data = records::data_dir(storage_dir);
+            let empty = std::fs::read_dir(&data).map_or(true, |mut it| it.next().is_none());
+            return match (&ours.cluster_id, empty) {
+                (None, true) => Ok(records::save_identity(paths, storage_dir, ours)?),
+                (Some(_), true) => Err(LayDownError::Refused(Refusal::DataMissing)), // rule D3
+                (_, false) => Err(LayDownError::Refused(Refusal::DataForeign)),      // rule A10
+            };
+        };
+        if beside.version != ours.version {
+            return Err(refused(
+                "ImageVersion",
+                format_args!(
+                    "the data is of etcd {} and this Pod has {}",
+                    beside.version, ours.version
+                ),
+            ));
+        }
+        match (&ours.cluster_id, &beside.cluster_id) {
+            (Some(ours), Some(beside)) if ours != beside => {
+                let id = u64::from_str_radix(beside, 16).unwrap_or_default();
+                let other = crate::cluster::ClusterId(id);
+                Err(LayDownError::Refused(Refusal::DataOfAnotherCluster(other)))
+            }
+            (Some(_), None) if ours.token == beside.token => {
+                Ok(records::save_identity(paths, storage_dir, ours)?)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Flash is written only for a change.
+fn write_changed(path: &std::path::Path, bytes: &[u8]) -> Result<(), StateError> {
+    if std::fs::read(path).is_ok_and(|it| it == bytes) {
+        return Ok(());
+    }
+    state::write_file(path, bytes)
+}
+
+/// etcd reads its certificates where the Secret is mounted: the kubelet exchanges them there.
+fn point_at_secret(paths: &Paths) {
+    let current = Certificates::at(paths.tls()).current();
+    if std::fs::read_link(&current).is_ok_and(|it| it.as_os_str() == TLS_DIR) {
+        return;
+    }
+    let _ = state::create_private_dir(&paths.tls());
+    let _ = std::fs::remove_file(&current);
+    let _ = std::os::unix::fs::symlink(TLS_DIR, &current);
+}
