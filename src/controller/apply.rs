@@ -180,8 +180,8 @@ impl Cluster {
         if let Some(there) = self.shared.pods.get(&self.namespace, &name) {
             if ended(&there) && !there.meta.deleting {
                 let text = detail(format_args!(
-                    "the Pod {name} has ended ({}) and is replaced; its data stays",
-                    there.reason
+                    "the Pod {name} has ended and is replaced, its data stays: {} {}",
+                    there.reason, there.message
                 ));
                 self.tell("PodReplaced", &text, true).await;
                 let uid = &there.meta.uid;

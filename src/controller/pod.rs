@@ -145,14 +145,8 @@ pub(super) fn restore(parts: &Parts<'_>, asks: &Restore<'_>) -> Value {
         .collect();
     let mut container = container(parts, &words);
     let memory = json!({"medium": "Memory", "sizeLimit": "1Mi"});
-    let mut volumes = vec![
-        json!({"name": "document", "emptyDir": memory}),
-        json!({"name": "keys", "emptyDir": memory}),
-    ];
-    let mut mounts = vec![
-        json!({"name": "document", "mountPath": "/etc/etcd-operator"}),
-        json!({"name": "keys", "mountPath": format!("{STATE_DIR}/tls")}),
-    ];
+    let mut volumes = vec![json!({"name": "document", "emptyDir": memory})];
+    let mut mounts = vec![json!({"name": "document", "mountPath": "/etc/etcd-operator"})];
     let mut env = vec![
         json!({"name": DOCUMENT_VARIABLE, "value": asks.document}),
         json!({"name": RESTORE_VARIABLE, "value": asks.id}),
@@ -206,6 +200,7 @@ fn container(parts: &Parts<'_>, words: &[&str]) -> Value {
         "terminationMessagePath": LAST_WORDS,
         "volumeMounts": [
             {"name": "data", "mountPath": STATE_DIR},
+            {"name": "keys", "mountPath": format!("{STATE_DIR}/tls")},
             {"name": "run", "mountPath": names::RUN_DIR},
             {"name": "guard", "mountPath": GUARD_DIR, "readOnly": true},
         ],
@@ -264,8 +259,10 @@ fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Val
         "containers": [container],
         "volumes": [
             data_volume(parts.namespace, parts.name, parts.wire),
+            // What the volume never holds: where etcd finds its certificates, or a restore's own.
+            {"name": "keys", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
             {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},
-            {"name": "guard", "emptyDir": {"sizeLimit": "32Mi"}},
+            {"name": "guard", "emptyDir": {"sizeLimit": "64Mi"}},
         ],
     });
     if let Some(class) = &asked.priority_class_name {

@@ -181,6 +181,14 @@ impl Cluster {
         if !heartbeat && !before.is_none_or(|it| differs(it, &status)) {
             return Ok(());
         }
+        // An operator that has just come proves a write first: until then, what the last one said stands.
+        let reason = |it: &EtcdClusterStatus| {
+            let found = it.conditions.iter().find(|it| it.type_ == "Available");
+            found.map(|it| it.reason.clone()).unwrap_or_default()
+        };
+        if reason(&status) == "WriteNotProven" && before.is_some_and(|it| reason(it) == "Serving") {
+            return Ok(());
+        }
         self.tell_changes(&status).await;
         let api = Api::<EtcdCluster>::namespaced(self.shared.client.clone(), &self.namespace);
         let object = json!({

@@ -162,14 +162,15 @@ impl PodSeen {
         let labels = pod.metadata.annotations.as_ref();
         let annotation = |name: &str| labels.and_then(|it| it.get(name)).cloned();
         let container = &data["status"]["containerStatuses"][0];
-        let unplaced = data["status"]["conditions"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .find(|it| it["type"] == "PodScheduled" && it["status"] == "False");
+        // Why it is not placed; or why the kubelet ended it, also where its end was a clean one.
+        let conditions = data["status"]["conditions"].as_array();
+        let told = conditions.into_iter().flatten().find(|it| {
+            it["type"] == "PodScheduled" && it["status"] == "False"
+                || it["type"] == "DisruptionTarget" && it["status"] == "True"
+        });
         let (mut reason, mut message) =
             (text(data, "/status/reason"), text(data, "/status/message"));
-        if let Some(it) = unplaced {
+        if let Some(it) = told {
             reason = text(it, "/reason");
             message = text(it, "/message");
         }

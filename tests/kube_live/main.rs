@@ -19,5 +19,7 @@
 mod cluster;
 mod images;
 mod lab;
+mod operator;
 mod prometheus;
 mod smoke;
+mod walk;

@@ -1,0 +1,250 @@
+//! What a person does with it on a node, in one walk.
+
+use std::time::Instant;
+
+use crate::lab::{SOON, is_true};
+use crate::operator::{Operated, document, pass};
+
+const BACKUP: &str = "{backup: {interval: 24h, destinations: [{local: {path: /var/lib/etcd-operator/default/shop/snapshots, keep: 5}}]}, clients: [{name: till, namespace: tills}]}";
+
+#[test]
+fn a_person_walks_through_it() {
+    let begun = Instant::now();
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    println!("node and operator up in {:.1?}", begun.elapsed());
+    resource_types(&it);
+    create(&it);
+    delete_the_pod(&it);
+    without_the_operator(&it);
+    hibernate(&it);
+    a_client_of_another_namespace(&it);
+    back_up_and_restore(&it);
+    into_a_new_cluster(&it);
+    delete_and_create_again(&it);
+}
+
+fn resource_types(it: &Operated) {
+    let types = it
+        .kubectl(&["api-resources", "--api-group=etcd.edge-operator.io"])
+        .good();
+    for kind in ["EtcdCluster", "EtcdBackup", "EtcdRestore"] {
+        assert!(types.contains(kind), "{types}");
+    }
+    let explained = it.kubectl(&["explain", "etcdcluster.spec"]).good();
+    assert!(
+        explained.contains("Voting members: 1, 3, 5 or 7."),
+        "{explained}"
+    );
+    let refused = it.try_apply(&document("EtcdCluster", "shop", "{size: 2}"));
+    assert!(
+        !refused.ok && refused.stderr.contains("allowed are 0 (stopped"),
+        "{refused:?}"
+    );
+}
+
+fn create(it: &Operated) {
+    let begun = Instant::now();
+    it.apply(&document("EtcdCluster", "shop", BACKUP));
+    let waits = [
+        "wait",
+        "--for=condition=Available",
+        "etcd/shop",
+        "--timeout=90s",
+    ];
+    it.kubectl(&waits).good();
+    println!("apply to Available: {:.1?}", begun.elapsed());
+    it.put("shop", "first", "1");
+    let shown = it.kubectl(&["get", "etcd"]).good();
+    for column in ["READY", "VERSION", "AVAILABLE", "BACKUP", "HOLD", "AGE"] {
+        assert!(shown.contains(column), "{shown}");
+    }
+    for service in ["shop", "shop-client"] {
+        it.kubectl(&["get", "service", service]).good();
+    }
+    let told: Vec<String> = it.eventually("the story in Events", SOON, || {
+        let events = it.events("default");
+        let reasons: Vec<String> = events.into_iter().map(|(reason, _)| reason).collect();
+        reasons.contains(&"Serving".to_owned()).then_some(reasons)
+    });
+    for reason in ["Born", "CertificatesMade", "PodCreated", "Serving"] {
+        assert!(told.contains(&reason.to_owned()), "{reason} in {told:?}");
+    }
+}
+
+fn delete_the_pod(it: &Operated) {
+    let uid = it.pod_uid("shop").unwrap();
+    let begun = Instant::now();
+    it.kubectl(&["delete", "pod", "shop-0", "--wait=false"])
+        .good();
+    it.eventually("another pod", SOON, || {
+        it.pod_uid("shop").filter(|it| *it != uid)
+    });
+    it.put("shop", "second", "2");
+    println!("pod deleted to the next write: {:.1?}", begun.elapsed());
+    assert_eq!(it.get("shop", "first"), "1");
+}
+
+/// Deleting its pod and its DaemonSet leaves etcd serving; a new one changes nothing.
+fn without_the_operator(it: &Operated) {
+    it.available("shop");
+    let uid = it.pod_uid("shop").unwrap();
+    it.kubectl(&["delete", "pod", "-n", "etcd-operator", "--all"])
+        .good();
+    it.acting();
+    it.put("shop", "third", "3");
+    it.kubectl(&[
+        "delete",
+        "-n",
+        "etcd-operator",
+        "daemonset",
+        "etcd-operator",
+    ])
+    .good();
+    it.gone(&[
+        "pods",
+        "-n",
+        "etcd-operator",
+        "-l",
+        "none=none",
+        "etcd-operator-none",
+    ]);
+    pass(3);
+    it.put("shop", "fourth", "4");
+    it.install();
+    it.available("shop");
+    pass(3);
+    assert_eq!(it.pod_uid("shop"), Some(uid), "nobody touched the member");
+}
+
+fn hibernate(it: &Operated) {
+    it.patch("shop", r#"{"spec":{"size":0}}"#);
+    it.says("shop", "Available", "SizeZero");
+    it.gone(&["pod", "shop-0"]);
+    it.patch("shop", r#"{"spec":{"size":1}}"#);
+    it.available("shop");
+    assert_eq!(it.get("shop", "fourth"), "4");
+}
+
+fn a_client_of_another_namespace(it: &Operated) {
+    it.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: tills}\n");
+    pass(2);
+    let secret = ["get", "secret", "-n", "tills", "shop-client-till"];
+    assert!(!it.kubectl(&secret).ok, "it has not opted in");
+    it.kubectl(&[
+        "label",
+        "namespace",
+        "tills",
+        "etcd.edge-operator.io/accepts-clients-of=default",
+    ])
+    .good();
+    it.eventually("the client's Secret", SOON, || {
+        it.kubectl(&secret).ok.then_some(())
+    });
+    it.apply(CLIENT);
+    it.ready("tills", "till");
+    let command = [
+        "/usr/local/bin/etcdctl",
+        "--endpoints=https://shop-client.default.svc:2379",
+        "--cacert=/client/ca.crt",
+        "--cert=/client/tls.crt",
+        "--key=/client/tls.key",
+        "get",
+        "first",
+        "--print-value-only",
+    ];
+    it.eventually("the client's read", SOON, || {
+        let read = it.exec("tills", "till", "till", &command);
+        (read.ok && read.stdout == "1\n").then_some(())
+    });
+}
+
+/// It has the Secret and waits; `etcdctl` is a real client.
+const CLIENT: &str = r"
+apiVersion: v1
+kind: Pod
+metadata: {name: till, namespace: tills}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: till
+    image: quay.io/coreos/etcd:v3.6.16
+    command: [/usr/local/bin/etcd, --data-dir=/tmp/till]
+    volumeMounts: [{name: client, mountPath: /client}]
+  volumes: [{name: client, secret: {secretName: shop-client-till}}]
+";
+
+fn back_up_and_restore(it: &Operated) {
+    it.put("shop", "kept", "before");
+    it.apply(&document(
+        "EtcdBackup",
+        "now",
+        "{cluster: shop, ttlHours: 1}",
+    ));
+    let taken = it.phase("etcdbackup", "now", "Succeeded");
+    assert_eq!(taken["status"]["level"], 3);
+    it.put("shop", "kept", "after");
+    it.put("shop", "lost", "after");
+    let unacknowledged = it.try_apply(&document("EtcdRestore", "wrong", "{cluster: shop}"));
+    assert!(!unacknowledged.ok, "in place needs an acknowledgement");
+    let begun = Instant::now();
+    it.apply(&document(
+        "EtcdRestore",
+        "back",
+        "{cluster: shop, replaceData: shop}",
+    ));
+    let restored = it.phase("etcdrestore", "back", "Succeeded");
+    assert_eq!(restored["status"]["revisionsLost"], 2, "{restored}");
+    it.available("shop");
+    println!("restore in place to Available: {:.1?}", begun.elapsed());
+    assert_eq!(it.get("shop", "kept"), "before");
+    assert_eq!(it.get("shop", "lost"), "");
+    it.put("shop", "after the restore", "5");
+    for round in 1..=2 {
+        it.reboot();
+        it.eventually("the member after the reboot", SOON, || {
+            let pod = it.try_json(&["get", "pod", "shop-0"])?;
+            is_true(&pod, "Ready").then_some(())
+        });
+        assert_eq!(it.get("shop", "after the restore"), "5", "reboot {round}");
+        assert_eq!(it.get("shop", "kept"), "before", "no restore ran again");
+    }
+    it.gone(&["pod", "shop-restore"]);
+}
+
+fn into_a_new_cluster(it: &Operated) {
+    it.acting();
+    it.available("shop");
+    it.apply(&document(
+        "EtcdRestore",
+        "copy",
+        "{cluster: shop, into: copy}",
+    ));
+    it.phase("etcdrestore", "copy", "Succeeded");
+    it.available("copy");
+    assert_eq!(it.get("copy", "kept"), "before");
+    assert_eq!(
+        it.get("shop", "after the restore"),
+        "5",
+        "the source is as it was"
+    );
+}
+
+/// Data and CA stay when the object goes, and are found by the next one of the name.
+fn delete_and_create_again(it: &Operated) {
+    let authority =
+        |it: &Operated| it.json(&["get", "secret", "shop-ca"])["data"]["client-ca.crt"].clone();
+    let before = authority(it);
+    let id = it.cluster("shop")["status"]["clusterID"].clone();
+    it.kubectl(&["delete", "etcdcluster", "shop"]).good();
+    it.gone(&["pod", "shop-0"]);
+    it.gone(&["service", "shop-client"]);
+    it.kubectl(&["get", "pvc", "data-shop-0"]).good();
+    assert_eq!(authority(it), before);
+    it.apply(&document("EtcdCluster", "shop", BACKUP));
+    let again = it.available("shop");
+    assert_eq!(again["status"]["clusterID"], id);
+    assert_eq!(authority(it), before);
+    assert_eq!(it.get("shop", "after the restore"), "5");
+}
