@@ -22,4 +22,5 @@ mod lab;
 mod operator;
 mod prometheus;
 mod smoke;
+mod turns;
 mod walk;

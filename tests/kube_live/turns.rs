@@ -1,0 +1,265 @@
+//! What happens to nodes and to the objects around a member: etcd goes on, or comes back with every key,
+//! or it is told why not.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::lab::{SOON, root};
+use crate::operator::{Operated, document, pass};
+
+/// The longest time between two acknowledged writes, while something happens.
+fn longest_gap(it: &Operated, cluster: &str, happens: impl FnOnce()) -> Duration {
+    let writer = Writer::new(it, cluster);
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let gaps = scope.spawn(|| {
+            let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+            while !ends.load(Ordering::Relaxed) {
+                if writer.put() {
+                    longest = longest.max(last.elapsed());
+                    last = Instant::now();
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            longest.max(last.elapsed())
+        });
+        happens();
+        ends.store(true, Ordering::Relaxed);
+        gaps.join().unwrap()
+    })
+}
+
+/// A client on the node's network, which needs no API server: the admin's certificate, the Pod's address.
+struct Writer<'a> {
+    it: &'a Operated,
+    words: Vec<String>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(it: &'a Operated, cluster: &str) -> Self {
+        let secret = it.json(&["get", "secret", &format!("{cluster}-client-admin")]);
+        let dir = it.dir.join(format!("client-{cluster}"));
+        std::fs::create_dir_all(&dir).unwrap();
+        for key in ["ca.crt", "tls.crt", "tls.key"] {
+            let path = dir.join(key);
+            let shown = it.kubectl(&[
+                "get",
+                "secret",
+                &format!("{cluster}-client-admin"),
+                &format!("-o=go-template={{{{index .data \"{key}\" | base64decode}}}}"),
+            ]);
+            assert!(!secret["data"][key].is_null());
+            std::fs::write(path, shown.good()).unwrap();
+        }
+        let pod = it.json(&["get", "pod", &format!("{cluster}-0")]);
+        let address = pod["status"]["podIP"].as_str().unwrap();
+        // The server's certificate names no address of a Pod: Pods come and go.
+        let hosts = it.dir.join(format!("hosts-{cluster}"));
+        std::fs::write(&hosts, format!("{address} {cluster}-client\n")).unwrap();
+        let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+        let etcdctl = root().join("target/tools/etcd/3.6/etcdctl");
+        let words = vec![
+            "unshare".to_owned(),
+            "-m".to_owned(),
+            "sh".to_owned(),
+            "-c".to_owned(),
+            format!(
+                "mount --bind {} /etc/hosts && exec {} --dial-timeout=1s --command-timeout=2s \
+                 --endpoints=https://{cluster}-client:2379 --cacert={} --cert={} --key={} \"$@\"",
+                hosts.display(),
+                etcdctl.display(),
+                file("ca.crt"),
+                file("tls.crt"),
+                file("tls.key"),
+            ),
+            "etcdctl".to_owned(),
+        ];
+        Writer { it, words }
+    }
+
+    fn ask(&self, words: &[&str]) -> Option<String> {
+        let mut all: Vec<&str> = self.words.iter().map(String::as_str).collect();
+        all.extend(words);
+        let asked = self.it.run_in_node(&all);
+        asked.ok.then_some(asked.stdout)
+    }
+
+    fn put(&self) -> bool {
+        self.ask(&["put", "written", "all the while"]).is_some()
+    }
+}
+
+fn restarts(it: &Operated, cluster: &str) -> Value {
+    let pod = it.json(&["get", "pod", &format!("{cluster}-0")]);
+    pod["status"]["containerStatuses"][0]["restartCount"].clone()
+}
+
+#[test]
+fn etcd_serves_on_while_the_operator_is_rolled_the_kubelet_restarts_and_the_api_server_is_away() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    it.apply(&document("EtcdCluster", "one", "{}"));
+    it.available("one");
+    it.put("one", "kept", "1");
+    let uid = it.pod_uid("one").unwrap();
+    let rolled = longest_gap(&it, "one", || {
+        let arguments = ["-n", "etcd-operator", "rollout"];
+        let go = |what: &[&str]| {
+            let mut all = arguments.to_vec();
+            all.extend(what);
+            it.kubectl(&all).good();
+        };
+        go(&["restart", "daemonset/etcd-operator"]);
+        go(&["status", "daemonset/etcd-operator", "--timeout=90s"]);
+        it.acting();
+        pass(3);
+    });
+    println!("operator rolled: longest time between two writes {rolled:.1?}");
+    assert!(rolled < Duration::from_secs(2), "{rolled:?}");
+    let kubelet = longest_gap(&it, "one", || {
+        it.kubelet_restart();
+        pass(10);
+    });
+    println!("kubelet restarted: {kubelet:.1?}");
+    assert!(kubelet < Duration::from_secs(2), "{kubelet:?}");
+    let away = longest_gap(&it, "one", || {
+        it.api_stop();
+        pass(30);
+        it.api_start();
+    });
+    println!("API server away for 30 s: {away:.1?}");
+    assert!(away < Duration::from_secs(2), "{away:?}");
+    assert_eq!(it.pod_uid("one"), Some(uid), "the Pod was not touched");
+    assert_eq!(restarts(&it, "one"), 0);
+    it.patch("one", r#"{"spec":{"paused":true}}"#);
+    it.says("one", "Progressing", "Paused");
+    assert_eq!(it.get("one", "kept"), "1");
+}
+
+#[test]
+fn what_is_missing_around_a_member_is_told_and_nothing_is_lost() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    it.apply(&document("EtcdCluster", "one", "{}"));
+    it.available("one");
+    it.put("one", "kept", "1");
+    a_secret_is_deleted(&it);
+    an_image_is_nowhere(&it);
+    an_evicted_member_comes_back(&it);
+    no_default_storage_class(&it);
+    a_directory_of_the_node(&it);
+}
+
+fn a_secret_is_deleted(it: &Operated) {
+    let content = |name: &str| it.json(&["get", "secret", name])["data"].clone();
+    for name in ["one-member", "one-ca", "one-client-admin"] {
+        let before = content(name);
+        it.kubectl(&["delete", "secret", name]).good();
+        it.eventually("the Secret to be back", SOON, || {
+            it.try_json(&["get", "secret", name])
+        });
+        assert_eq!(content(name), before, "{name} as it was");
+    }
+    let edited = r#"{"data":{"server.key":"bm9uZQ=="}}"#;
+    let before = content("one-member");
+    it.kubectl(&[
+        "patch",
+        "secret",
+        "one-member",
+        "--type=merge",
+        "-p",
+        edited,
+    ])
+    .good();
+    it.eventually("the edit to be undone", SOON, || {
+        (content("one-member") == before).then_some(())
+    });
+    assert_eq!(it.get("one", "kept"), "1");
+}
+
+fn an_image_is_nowhere(it: &Operated) {
+    let image = it.images.etcd["3.6"].clone();
+    it.remove_image(&image);
+    it.kubectl(&["delete", "pod", "one-0"]).good();
+    let told = it.says("one", "Degraded", "ImageUnavailable");
+    assert!(
+        told["message"]
+            .as_str()
+            .unwrap()
+            .contains("quay.io/coreos/etcd"),
+        "{told}"
+    );
+    it.import(&image);
+    it.available("one");
+    assert_eq!(it.get("one", "kept"), "1");
+}
+
+fn an_evicted_member_comes_back(it: &Operated) {
+    let uid = it.pod_uid("one").unwrap();
+    it.disk_fill(1);
+    it.eventually("the member to be evicted", SOON, || {
+        let pod = it.try_json(&["get", "pod", "one-0"]);
+        let gone = pod.is_none_or(|it| {
+            it["metadata"]["uid"] != uid.as_str() || it["status"]["phase"] != "Running"
+        });
+        gone.then_some(())
+    });
+    it.disk_empty(1);
+    it.available("one");
+    assert_ne!(it.pod_uid("one"), Some(uid));
+    assert_eq!(it.get("one", "kept"), "1");
+}
+
+fn no_default_storage_class(it: &Operated) {
+    let class = |value: &str| {
+        let annotation = format!("storageclass.kubernetes.io/is-default-class={value}");
+        let words = ["annotate", "storageclass", "local-path", "--overwrite"];
+        let mut words = words.to_vec();
+        words.push(&annotation);
+        it.kubectl(&words).good();
+    };
+    class("false");
+    it.apply(&document("EtcdCluster", "homeless", "{}"));
+    it.says("homeless", "Degraded", "NoStorageClass");
+    class("true");
+    it.available("homeless");
+    it.kubectl(&["delete", "etcdcluster", "homeless"]).good();
+}
+
+/// A directory of the node; and one that has another cluster's data in it already.
+fn a_directory_of_the_node(it: &Operated) {
+    let spec = "{storage: {path: /var/lib/etcd-operator/default/node/data}}";
+    it.apply(&document("EtcdCluster", "node", spec));
+    it.available("node");
+    it.put("node", "kept", "2");
+    let disk = it.path(
+        1,
+        "/var/lib/etcd-operator/default/node/data/member/identity.json",
+    );
+    assert!(disk.exists(), "the data lies on the node");
+    let other = it.path(1, "/var/lib/etcd-operator/default/other/data");
+    std::fs::create_dir_all(&other).unwrap();
+    let from = it.path(1, "/var/lib/etcd-operator/default/node/data/member");
+    let copied = std::process::Command::new("cp")
+        .arg("-a")
+        .arg(&from)
+        .arg(&other)
+        .status()
+        .unwrap();
+    assert!(copied.success());
+    let spec = "{storage: {path: /var/lib/etcd-operator/default/other/data}}";
+    it.apply(&document("EtcdCluster", "other", spec));
+    it.says("other", "Degraded", "DocumentOfAnotherCluster");
+    assert_eq!(it.get("node", "kept"), "2");
+    let outside = "{storage: {path: /var/lib/rancher}}";
+    it.apply(&document("EtcdCluster", "outside", outside));
+    let told = it.says("outside", "Degraded", "SpecInvalid");
+    assert!(
+        told["message"].as_str().unwrap().contains("PathNotAllowed"),
+        "{told}"
+    );
+}
