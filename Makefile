@@ -92,3 +92,4 @@ bench: dist etcd-3.6 ## The numbers of the release artefact, as a table: 10 minu
 	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root-trixie trixie
 	ETCD_OPERATOR_PROGRAM="$(CURDIR)/$(STATIC)" cargo bench --bench numbers
 	ETCD_OPERATOR_PROGRAM="$(CURDIR)/$(STATIC)" cargo test --test systemd_live -- --ignored --nocapture
+	cargo test --test kube_live -- --ignored --nocapture

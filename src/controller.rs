@@ -250,6 +250,8 @@ struct Memory {
     restoring: Option<restore::Asked>,
     /// The last revision that etcd was seen to have before it was stopped for one.
     live_revision: Option<i64>,
+    /// When damaged data was restored, in seconds since boot.
+    recoveries: Vec<u64>,
     /// Why the document's own restore failed.
     bootstrap_failed: Option<Detail>,
 }

@@ -105,7 +105,10 @@ impl Cluster {
                 self.request_bootstrap();
                 Ok(())
             }
-            Upkeep::RequestRestore(Asked::Recovery) => Ok(()),
+            Upkeep::RequestRestore(Asked::Recovery) => {
+                self.request_recovery();
+                Ok(())
+            }
             // Of a restore on a host: here its Pod takes these steps.
             Upkeep::PrepareRestore
             | Upkeep::SwapRestored(_)

@@ -8,6 +8,7 @@ use super::{Cluster, names};
 use crate::api::formats;
 use crate::clock;
 use crate::cluster::{Detail, MemberName, Timestamp, detail};
+use crate::diagnosis::{DIAGNOSES, Kind as Damage};
 use crate::disk;
 use crate::member::certificates::{self, Wanted, survey};
 use crate::member::contact::Endpoint;
@@ -51,7 +52,10 @@ impl Cluster {
         let (service, membership) = self.ask(&place, spec, process, served).await;
         let regain = self.memory.contact.regain(&service);
         let waiting = self.waiting(pod.as_deref());
-        let facts = self.facts(spec, identity, certificates::usable(&certificates));
+        let mut facts = self.facts(spec, identity, certificates::usable(&certificates));
+        if let Waiting::Refused(refusal) = &waiting {
+            facts.history = damage(refusal);
+        }
         let instance = Instance {
             member: member(spec, self.identity.as_ref()),
             process,
@@ -369,6 +373,21 @@ enum Waiting {
 impl Waiting {
     fn because(refusal: Option<Refusal>) -> Self {
         refusal.map_or(Waiting::Silently, Waiting::Refused)
+    }
+}
+
+/// What a guard said of damaged data, as its own host's agent would know it.
+fn damage(refusal: &Refusal) -> StartHistory {
+    let of_damage = DIAGNOSES.iter().filter(|it| it.kind == Damage::Damage);
+    let mut found = of_damage.filter(|it| it.reason == refusal.reason());
+    match found.next() {
+        Some(diagnosis) => StartHistory {
+            failed: 1,
+            diagnosis: Some(diagnosis),
+            data_unchanged: true,
+            ..StartHistory::NONE
+        },
+        None => StartHistory::NONE,
     }
 }
 

@@ -18,11 +18,16 @@ use super::{Cluster, ControllerError, Watched, pod};
 use crate::api::requests::{EtcdRestoreStatus, Phase};
 use crate::api::status::rfc3339;
 use crate::api::{EtcdClusterSpec, EtcdRestore, GROUP, VERSION};
+use crate::backup::source::LATEST;
 use crate::clock;
 use crate::cluster::{Detail, detail};
 use crate::member::pod::Restored;
 use crate::observed::Observed;
 use crate::spec::ClusterSpec;
+
+/// So many restores of damaged data in so many seconds; then a person looks.
+const RECOVERIES_MAX: usize = 3;
+const RECOVERY_SECONDS: u64 = 86_400;
 
 /// A restore that works on this cluster's volume.
 #[derive(Clone, Debug)]
@@ -107,6 +112,32 @@ impl Cluster {
         }
     }
 
+    /// The document asks for the newest verified snapshot where data is damaged. On a card that damages
+    /// whatever is written to it that has an end, too.
+    pub(super) fn request_recovery(&mut self) {
+        let pod = names::member(&self.name);
+        let Some(pod) = self.shared.pods.get(&self.namespace, &pod) else {
+            return;
+        };
+        let now = clock::since_boot().as_secs();
+        let recent = |at: &u64| now.saturating_sub(*at) < RECOVERY_SECONDS;
+        self.memory.recoveries.retain(recent);
+        if self.memory.recoveries.len() >= RECOVERIES_MAX {
+            self.memory.bootstrap_failed = Some(detail(format_args!(
+                "the data was damaged again after {RECOVERIES_MAX} restores in a day: replace the disk"
+            )));
+            return;
+        }
+        if self.memory.restoring.is_none() {
+            self.memory.recoveries.push(now);
+            self.memory.restoring = Some(Asked {
+                id: pod.meta.uid.clone(),
+                from: LATEST.to_owned(),
+                request: None,
+            });
+        }
+    }
+
     /// One step of what is under way.
     pub(super) async fn carry_restore_on(
         &mut self,
@@ -124,6 +155,11 @@ impl Cluster {
                 self.memory.live_revision = Some(details.revision);
             }
             let text = if there.meta.deleting {
+                "the member ends"
+            } else if asked.request.is_none() && there.owner.as_ref() == Some(&self.object.meta.uid)
+            {
+                // Its data is damaged: it does not serve, and is started again and again.
+                self.remove_restore_pod(&there).await?;
                 "the member ends"
             } else {
                 "the member is stopped"

@@ -5,15 +5,16 @@ use std::rc::Rc;
 
 use futures_util::TryStreamExt as _;
 use k8s_openapi::api::core::v1;
-use kube::api::{Api, DynamicObject, ObjectMeta};
+use kube::api::{Api, DynamicObject, ObjectMeta, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{Config, Event};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use tokio::sync::Notify;
 
-use super::names::OURS;
+use super::names::{OPERATOR, OURS};
 use super::objects::resource;
 use super::seen::{Key, Meta, PodSeen, Seen};
 use super::{Shared, Watched, keep_cluster};
@@ -129,6 +130,7 @@ fn requests<K>(
     cluster: fn(&K) -> String,
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+    K: Resource<Scope = kube::core::NamespaceResourceScope>,
 {
     let stream = watcher(Api::<K>::all(shared.client.clone()), Config::default());
     let shared = shared.clone();
@@ -136,11 +138,39 @@ fn requests<K>(
         let feed = |event: Event<K>| {
             let event = mapped(event, |it| (key(it.meta()), watched(it)));
             for it in seen(&shared).feed(event) {
-                shared.ring(&(it.meta.namespace.clone(), cluster(&it.object)));
+                let key = (it.meta.namespace.clone(), cluster(&it.object));
+                if shared.is_ready() && shared.clusters.get(&key.0, &key.1).is_none() {
+                    tokio::task::spawn_local(waits_for_cluster(shared.clone(), it, key));
+                } else {
+                    shared.ring(&key);
+                }
             }
         };
         run(what, &shared, stream, feed).await;
     });
+}
+
+/// Nobody works on a request whose cluster is not there: so much is said in its status, once.
+async fn waits_for_cluster<K>(shared: Rc<Shared>, request: Rc<Watched<K>>, (namespace, name): Key)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    K: Resource<Scope = kube::core::NamespaceResourceScope>,
+{
+    if request.meta.deleting {
+        return;
+    }
+    let api = Api::<K>::namespaced(shared.client.clone(), &namespace);
+    let object = json!({
+        "apiVersion": K::api_version(&()),
+        "kind": K::kind(&()),
+        "metadata": {"name": request.name, "uid": request.meta.uid},
+        "status": {"message": format!("there is no EtcdCluster {name} in this namespace yet")},
+    });
+    let parameters = PatchParams::apply(OPERATOR).force();
+    let patch = Patch::Apply(object);
+    if let Err(error) = api.patch_status(&request.name, &parameters, &patch).await {
+        tracing::debug!("a request was not answered: {error}");
+    }
 }
 
 /// Only names, labels and versions: the content of no Secret is ever listed.

@@ -19,6 +19,7 @@
 mod cluster;
 mod images;
 mod lab;
+mod numbers;
 mod operator;
 mod prometheus;
 mod smoke;

@@ -90,10 +90,16 @@ impl Operated {
     #[track_caller]
     pub fn says(&self, cluster: &str, condition: &str, reason: &str) -> Value {
         let what = format!("{cluster}: {condition} with {reason}");
+        let mut said = String::new();
         self.eventually(&what, SOON, || {
             let it = self.try_json(&["get", "etcdcluster", cluster])?;
             let all = it["status"]["conditions"].as_array()?;
             let found = all.iter().find(|it| it["type"] == condition)?.clone();
+            let now = format!("{}: {}", found["reason"], found["message"]);
+            if now != said {
+                println!("{cluster}: {condition}: {now}");
+                said = now;
+            }
             (found["reason"] == reason).then_some(found)
         })
     }

@@ -152,6 +152,54 @@ fn what_is_missing_around_a_member_is_told_and_nothing_is_lost() {
     an_evicted_member_comes_back(&it);
     no_default_storage_class(&it);
     a_directory_of_the_node(&it);
+    damaged_data(&it);
+}
+
+/// Held by default; where the document says so, the newest verified snapshot takes its place.
+fn damaged_data(it: &Operated) {
+    let spec = |recovery: &str| {
+        format!(
+            "{{storage: {{path: /var/lib/etcd-operator/default/worn/data}}, recovery: {{singleMember: {recovery}}}, \
+             backup: {{interval: 24h, destinations: [{{local: {{path: /var/lib/etcd-operator/default/worn/snapshots}}}}]}}}}"
+        )
+    };
+    it.apply(&document("EtcdCluster", "worn", &spec("hold")));
+    it.available("worn");
+    it.put("worn", "kept", "3");
+    it.apply(&document("EtcdBackup", "worn", "{cluster: worn}"));
+    it.phase("etcdbackup", "worn", "Succeeded");
+    it.put("worn", "lost", "4");
+    it.patch("worn", r#"{"spec":{"size":0}}"#);
+    it.gone(&["pod", "worn-0"]);
+    let member = it.path(
+        1,
+        "/var/lib/etcd-operator/default/worn/data/member/data/member",
+    );
+    let wal = std::fs::read_dir(member.join("wal")).unwrap().flatten();
+    let wal = wal
+        .map(|it| it.path())
+        .find(|it| it.extension().is_some_and(|it| it == "wal"));
+    let wal = wal.unwrap();
+    let mut bytes = std::fs::read(&wal).unwrap();
+    // One bit of an acknowledged write.
+    let at = bytes.windows(4).position(|it| it == b"kept").unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&wal, bytes).unwrap();
+    it.patch("worn", r#"{"spec":{"size":1}}"#);
+    let held = it.says("worn", "Degraded", "WalDamaged");
+    assert!(held["message"].as_str().unwrap().contains("etcd"), "{held}");
+    it.apply(&document(
+        "EtcdCluster",
+        "worn",
+        &spec("restoreLatestVerified"),
+    ));
+    it.available("worn");
+    assert_eq!(it.get("worn", "kept"), "3");
+    assert_eq!(it.get("worn", "lost"), "");
+    let aside = member.parent().unwrap().parent().unwrap().to_owned();
+    let kept = std::fs::read_dir(aside).unwrap().flatten();
+    let kept = kept.filter(|it| it.file_name().to_string_lossy().contains("before-restore"));
+    assert_eq!(kept.count(), 1, "the damaged data is kept");
 }
 
 fn a_secret_is_deleted(it: &Operated) {

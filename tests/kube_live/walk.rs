@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::lab::{SOON, is_true};
+use crate::lab::{SOON, is_true, root};
 use crate::operator::{Operated, document, pass};
 
 const BACKUP: &str = "{backup: {interval: 24h, destinations: [{local: {path: /var/lib/etcd-operator/default/shop/snapshots, keep: 5}}]}, clients: [{name: till, namespace: tills}]}";
@@ -15,6 +15,7 @@ fn a_person_walks_through_it() {
     };
     println!("node and operator up in {:.1?}", begun.elapsed());
     resource_types(&it);
+    a_request_without_a_cluster(&it);
     create(&it);
     delete_the_pod(&it);
     without_the_operator(&it);
@@ -44,9 +45,21 @@ fn resource_types(it: &Operated) {
     );
 }
 
+/// Nobody works on it, and it says so.
+fn a_request_without_a_cluster(it: &Operated) {
+    it.apply(&document("EtcdBackup", "early", "{cluster: nobody}"));
+    it.eventually("the request to be answered", SOON, || {
+        let it = it.try_json(&["get", "etcdbackup", "early"])?;
+        let message = it["status"]["message"].as_str()?;
+        message.contains("no EtcdCluster nobody").then_some(())
+    });
+}
+
 fn create(it: &Operated) {
     let begun = Instant::now();
-    it.apply(&document("EtcdCluster", "shop", BACKUP));
+    let example = root().join("deploy/examples/single-node.yaml");
+    it.kubectl(&["apply", "-f", example.to_str().unwrap()])
+        .good();
     let waits = [
         "wait",
         "--for=condition=Available",
@@ -56,6 +69,14 @@ fn create(it: &Operated) {
     it.kubectl(&waits).good();
     println!("apply to Available: {:.1?}", begun.elapsed());
     it.put("shop", "first", "1");
+    let uid = it.pod_uid("shop");
+    it.apply(&document("EtcdCluster", "shop", BACKUP));
+    pass(2);
+    assert_eq!(
+        it.pod_uid("shop"),
+        uid,
+        "nothing of it is the running etcd's"
+    );
     let shown = it.kubectl(&["get", "etcd"]).good();
     for column in ["READY", "VERSION", "AVAILABLE", "BACKUP", "HOLD", "AGE"] {
         assert!(shown.contains(column), "{shown}");

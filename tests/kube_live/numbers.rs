@@ -1,0 +1,189 @@
+//! Figures on a node (`make bench`): ratios of one run, against a bare Pod of the same image.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use crate::lab::{SOON, is_true};
+use crate::operator::{Operated, document, pass};
+
+/// etcd as somebody would write it by hand, without TLS, on a claim of the same class.
+const BARE: &str = r"
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: bare}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 2Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: bare}
+spec:
+  terminationGracePeriodSeconds: 60
+  containers:
+  - name: etcd
+    image: quay.io/coreos/etcd:v3.6.16
+    command: [/usr/local/bin/etcd, --data-dir=/data/etcd, '--listen-client-urls=http://0.0.0.0:2379', '--advertise-client-urls=http://127.0.0.1:2379', '--listen-metrics-urls=http://0.0.0.0:2381', --heartbeat-interval=100, --election-timeout=500]
+    ports: [{name: metrics, containerPort: 2381}]
+    readinessProbe: {httpGet: {path: /readyz, port: metrics}, periodSeconds: 3, timeoutSeconds: 5}
+    volumeMounts: [{name: data, mountPath: /data}]
+  volumes: [{name: data, persistentVolumeClaim: {claimName: bare}}]
+";
+
+const ROUNDS: usize = 5;
+
+fn middle(mut all: Vec<Duration>) -> Duration {
+    all.sort();
+    all[all.len() / 2]
+}
+
+fn bare_put(it: &Operated) -> bool {
+    let command = ["/usr/local/bin/etcdctl", "put", "a", "b"];
+    it.exec("default", "bare", "etcd", &command).ok
+}
+
+fn bare_ready(it: &Operated) {
+    it.eventually("the bare pod", SOON, || {
+        let pod = it.try_json(&["get", "pod", "bare"])?;
+        is_true(&pod, "Ready").then_some(())
+    });
+}
+
+/// The resident memory of the operator's process in the lab, in MiB.
+fn resident(it: &Operated) -> f64 {
+    let dir = it.dir.to_str().unwrap().to_owned();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+        if !command.contains("etcd-operator controller") {
+            continue;
+        }
+        let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
+        let line = status.lines().find(|it| it.starts_with("VmRSS:"));
+        let kib = line.and_then(|it| it.split_whitespace().nth(1)?.parse::<f64>().ok());
+        found.extend(kib);
+    }
+    assert_eq!(found.len(), 1, "one operator, of the lab in {dir}");
+    found[0] / 1024.0
+}
+
+#[expect(clippy::too_many_lines, reason = "a table, row by row")]
+#[test]
+#[ignore = "figures, by make bench: 10 min"]
+fn figures_of_a_node() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    let mut table = String::from("| figure | ours | bare Pod | ratio |\n|---|---|---|---|\n");
+    let (mut ours, mut bare) = (Vec::new(), Vec::new());
+    let (mut back, mut bare_back) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let name = format!("one{round}");
+        let begun = Instant::now();
+        it.apply(&document("EtcdCluster", &name, "{}"));
+        it.available(&name);
+        ours.push(begun.elapsed());
+        it.put(&name, "a", "b");
+
+        let begun = Instant::now();
+        it.apply(BARE);
+        bare_ready(&it);
+        bare.push(begun.elapsed());
+        assert!(bare_put(&it));
+
+        // Until a write is acknowledged; the bare Pod is made again by hand, at once.
+        let uid = it.pod_uid(&name).unwrap();
+        let begun = Instant::now();
+        it.kubectl(&["delete", "pod", &format!("{name}-0"), "--wait=false"])
+            .good();
+        it.eventually("another pod", SOON, || {
+            it.pod_uid(&name).filter(|it| *it != uid)
+        });
+        it.put(&name, "a", "c");
+        back.push(begun.elapsed());
+
+        let begun = Instant::now();
+        it.kubectl(&["delete", "pod", "bare"]).good();
+        it.apply(BARE);
+        it.eventually("a write", SOON, || bare_put(&it).then_some(()));
+        bare_back.push(begun.elapsed());
+        it.kubectl(&["delete", "pod,pvc", "bare"]).good();
+        if round + 1 < ROUNDS {
+            it.kubectl(&["delete", "etcdcluster", &name]).good();
+            it.gone(&["pod", &format!("{name}-0")]);
+            it.kubectl(&["delete", "pvc", &format!("data-{name}-0")])
+                .good();
+        }
+    }
+    let mut row = |figure: &str, ours: Duration, bare: Duration| {
+        let ratio = ours.as_secs_f64() / bare.as_secs_f64();
+        let _ = writeln!(table, "| {figure} | {ours:.2?} | {bare:.2?} | {ratio:.2} |");
+    };
+    row("apply to Available", middle(ours), middle(bare));
+    row(
+        "pod deleted to the next write",
+        middle(back),
+        middle(bare_back),
+    );
+    pass(20);
+    let _ = writeln!(
+        table,
+        "| operator with one cluster: VmRSS | {:.1} MiB | | |",
+        resident(&it)
+    );
+    let mark = it.mark();
+    pass(180);
+    let counted: Vec<(String, usize)> = it
+        .requests("", mark)
+        .into_iter()
+        .filter(|it| it.user == "system:serviceaccount:etcd-operator:etcd-operator")
+        .fold(std::collections::BTreeMap::new(), |mut all, it| {
+            *all.entry(format!("{} {}", it.verb, it.resource))
+                .or_insert(0) += 1;
+            all
+        })
+        .into_iter()
+        .collect();
+    let _ = writeln!(
+        table,
+        "| its requests in 3 idle minutes | {counted:?} | | |"
+    );
+    let begun = Instant::now();
+    it.kubectl(&[
+        "delete",
+        "pod",
+        "-n",
+        "etcd-operator",
+        "--all",
+        "--wait=false",
+    ])
+    .good();
+    it.eventually("the next operator to act", SOON, || {
+        let log = it.kubectl(&["logs", "-n", "etcd-operator", "ds/etcd-operator"]);
+        let fresh = log.ok && log.stdout.contains("this operator acts");
+        let pods = it.try_json(&["get", "pods", "-n", "etcd-operator"])?;
+        (fresh && pods["items"].as_array()?.len() == 1).then_some(())
+    });
+    let _ = writeln!(
+        table,
+        "| SIGTERM of the acting pod to the next one acting | {:.1?} | | |",
+        begun.elapsed()
+    );
+    for index in 0..49 {
+        let size = usize::from(index < 19);
+        it.apply(&document(
+            "EtcdCluster",
+            &format!("more{index}"),
+            &format!("{{size: {size}}}"),
+        ));
+    }
+    for index in 0..19 {
+        it.available(&format!("more{index}"));
+    }
+    pass(60);
+    let _ = writeln!(
+        table,
+        "| operator with 50 clusters, 20 of them serving: VmRSS | {:.1} MiB | | |",
+        resident(&it)
+    );
+    println!("{table}");
+}
