@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kube::Resource as _;
 use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::events::{Event, EventType};
+use kube::runtime::events::{Event, EventType, Recorder};
 use serde_json::json;
 
 use super::names::OPERATOR;
@@ -131,9 +131,14 @@ impl Cluster {
             secondary: None,
         };
         let reference = self.reference();
-        let told = self.shared.recorder.publish(&event, &reference).await;
-        if let Err(error) = told {
-            tracing::debug!("an Event was not told: {error}");
+        // One that is kept takes another text of the same reason for the first one, told again.
+        let recorder = Recorder::new(self.shared.client.clone(), self.shared.reporter.clone());
+        match recorder.publish(&event, &reference).await {
+            Ok(()) => self.shared.untold.set(false),
+            Err(error) if !self.shared.untold.replace(true) => {
+                tracing::warn!("Events cannot be told: {error}");
+            }
+            Err(_) => {}
         }
     }
 
