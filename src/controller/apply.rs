@@ -15,7 +15,7 @@ use crate::member::pod::PodMember;
 use crate::member::records::{self, IdentityFile};
 use crate::observed::{Clock, Observed};
 use crate::plan::permit::{Permit, second_look};
-use crate::plan::{Asked, Plan, Upkeep};
+use crate::plan::{Asked, Hold, Plan, Upkeep};
 use crate::spec::ClusterSpec;
 use crate::version::Version;
 
@@ -42,6 +42,10 @@ impl Cluster {
                 self.tell(step_reason(step), &step.describe(), false).await;
             }
             self.step(spec, observed, step).await?;
+        }
+        // What kept the Pod from its place may have gone, and nothing tells so.
+        if self.memory.unplaceable.is_some() && matches!(plan.change, Err(Hold::Start(_))) {
+            self.start(spec).await?;
         }
         self.carry_restore_on(spec, observed).await?;
         self.carry_backups_on(spec, observed).await
@@ -164,7 +168,7 @@ impl Cluster {
         if let Err(error) = &started
             && let Some(reason) = unplaceable(error)
         {
-            // Told as a hold, and tried again with every look.
+            // Told as a hold, and tried again with every look that finds it so.
             let why = detail(format_args!("{error}"));
             self.memory.unplaceable = Some((reason, why));
             return Ok(());
@@ -337,7 +341,7 @@ pub(super) fn foreign_path(
 }
 
 /// Refusals of the API server, and of what lies there, that a person has to mend.
-fn unplaceable(error: &ControllerError) -> Option<&'static str> {
+pub(super) fn unplaceable(error: &ControllerError) -> Option<&'static str> {
     match error {
         ControllerError::NotOurs { .. } => Some("NotOurs"),
         ControllerError::Api { code: 403, why, .. } if why.contains("being terminated") => {
