@@ -33,6 +33,10 @@ impl Cluster {
         if self.object.meta.deleting || spec.paused {
             return Ok(());
         }
+        // What kept the Pod from its place may have gone, and nothing tells so.
+        if self.memory.unplaceable.is_some() && matches!(plan.change, Err(Hold::Start(_))) {
+            self.start(spec).await?;
+        }
         if self.loaded && self.identity.is_some() {
             self.upkeep_of_objects(spec).await?;
         }
@@ -42,10 +46,6 @@ impl Cluster {
                 self.tell(step_reason(step), &step.describe(), false).await;
             }
             self.step(spec, observed, step).await?;
-        }
-        // What kept the Pod from its place may have gone, and nothing tells so.
-        if self.memory.unplaceable.is_some() && matches!(plan.change, Err(Hold::Start(_))) {
-            self.start(spec).await?;
         }
         self.carry_restore_on(spec, observed).await?;
         self.carry_backups_on(spec, observed).await
