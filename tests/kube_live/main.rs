@@ -16,8 +16,12 @@
 #![allow(dead_code, reason = "the lab has tools for tests to come")]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
+mod absence;
 mod cluster;
 mod images;
 mod lab;
+mod needs;
+mod operator;
 mod prometheus;
+mod rights;
 mod smoke;
