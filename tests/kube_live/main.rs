@@ -18,7 +18,9 @@
 
 mod absence;
 mod cluster;
+mod documents;
 mod images;
+mod kubectl;
 mod lab;
 mod needs;
 mod operator;
