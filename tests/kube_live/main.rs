@@ -19,6 +19,7 @@
 mod absence;
 mod cluster;
 mod documents;
+mod idle;
 mod images;
 mod kubectl;
 mod lab;
