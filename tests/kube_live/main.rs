@@ -28,3 +28,4 @@ mod operator;
 mod prometheus;
 mod rights;
 mod smoke;
+mod tenants;
