@@ -17,12 +17,14 @@
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
 mod absence;
+mod alerts;
 mod cluster;
 mod documents;
 mod idle;
 mod images;
 mod kubectl;
 mod lab;
+mod monitoring;
 mod needs;
 mod operator;
 mod prometheus;
