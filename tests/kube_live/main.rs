@@ -19,6 +19,7 @@
 mod absence;
 mod alerts;
 mod cluster;
+mod deploy;
 mod documents;
 mod idle;
 mod images;
