@@ -32,7 +32,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use kube::Client;
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::events::Reporter;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
@@ -165,7 +165,9 @@ struct Shared {
     secrets: Seen<Meta>,
     claims: Seen<Meta>,
     bells: RefCell<BTreeMap<Key, Rc<Notify>>>,
-    recorder: Recorder,
+    reporter: Reporter,
+    /// That Events cannot be told was said.
+    untold: Cell<bool>,
     metrics: serve::Fleet,
     /// The Lease is ours.
     acting: Cell<bool>,
@@ -278,13 +280,10 @@ async fn act(own: Own) -> Result<(), ControllerError> {
     let client = Client::try_default()
         .await
         .map_err(|error| ControllerError::Config(error.to_string()))?;
-    let recorder = Recorder::new(
-        client.clone(),
-        Reporter {
-            controller: "etcd-operator".to_owned(),
-            instance: Some(own.pod.clone()),
-        },
-    );
+    let reporter = Reporter {
+        controller: "etcd-operator".to_owned(),
+        instance: Some(own.pod.clone()),
+    };
     let shared = Rc::new(Shared {
         client,
         own,
@@ -297,7 +296,8 @@ async fn act(own: Own) -> Result<(), ControllerError> {
         secrets: Seen::default(),
         claims: Seen::default(),
         bells: RefCell::default(),
-        recorder,
+        reporter,
+        untold: Cell::new(false),
         metrics: serve::Fleet::default(),
         acting: Cell::new(false),
         answered: Cell::new(0),

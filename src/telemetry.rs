@@ -117,6 +117,7 @@ pub struct Metrics {
     conditions: Family<ConditionLabels, Gauge<i64, AtomicI64>>,
     holds: Family<HoldLabels, Gauge<i64, AtomicI64>>,
     passes: Counter<u64, AtomicU64>,
+    stopped: Gauge<i64, AtomicI64>,
     confirmed: Gauge<i64, AtomicI64>,
     certificate_expiry: Gauge<i64, AtomicI64>,
     etcd_uptime: Gauge<i64, AtomicI64>,
@@ -150,6 +151,7 @@ impl Metrics {
         let conditions = Family::default();
         let holds = Family::default();
         let passes = Counter::default();
+        let stopped = Gauge::default();
         let confirmed = Gauge::default();
         let certificate_expiry = Gauge::default();
         let etcd_uptime = Gauge::default();
@@ -166,6 +168,11 @@ impl Metrics {
             holds.clone(),
         );
         registry.register("passes", "Passes made", passes.clone());
+        registry.register(
+            "stopped",
+            "1 while etcd is stopped because the document says size: 0",
+            stopped.clone(),
+        );
         registry.register_with_unit(
             "confirmed_timestamp",
             "Until when the conditions were seen to be so, since 1970",
@@ -203,6 +210,7 @@ impl Metrics {
             conditions,
             holds,
             passes,
+            stopped,
             confirmed,
             certificate_expiry,
             etcd_uptime,
@@ -233,6 +241,8 @@ impl Metrics {
                 })
                 .set(value);
         }
+        let stopped = status.conditions.iter().any(|it| it.reason == "SizeZero");
+        self.stopped.set(i64::from(stopped));
         self.backups.record(&observed.backups);
         self.holds.clear();
         if let Some(hold) = &status.hold {

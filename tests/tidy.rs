@@ -128,6 +128,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "controller",
         &[
+            "diagnosis",
             "cluster",
             "version",
             "spec",

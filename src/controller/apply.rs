@@ -15,7 +15,7 @@ use crate::member::pod::PodMember;
 use crate::member::records::{self, IdentityFile};
 use crate::observed::{Clock, Observed};
 use crate::plan::permit::{Permit, second_look};
-use crate::plan::{Asked, Plan, Upkeep};
+use crate::plan::{Asked, Hold, Plan, Upkeep};
 use crate::spec::ClusterSpec;
 use crate::version::Version;
 
@@ -32,6 +32,10 @@ impl Cluster {
     ) -> Result<(), ControllerError> {
         if self.object.meta.deleting || spec.paused {
             return Ok(());
+        }
+        // What kept the Pod from its place may have gone, and nothing tells so.
+        if self.memory.unplaceable.is_some() && matches!(plan.change, Err(Hold::Start(_))) {
+            self.start(spec).await?;
         }
         if self.loaded && self.identity.is_some() {
             self.upkeep_of_objects(spec).await?;
@@ -167,7 +171,7 @@ impl Cluster {
         if let Err(error) = &started
             && let Some(reason) = unplaceable(error)
         {
-            // Told as a hold, and tried again with every look.
+            // Told as a hold, and tried again with every look that finds it so.
             let why = detail(format_args!("{error}"));
             self.memory.unplaceable = Some((reason, why));
             return Ok(());
@@ -340,7 +344,7 @@ pub(super) fn foreign_path(
 }
 
 /// Refusals of the API server, and of what lies there, that a person has to mend.
-fn unplaceable(error: &ControllerError) -> Option<&'static str> {
+pub(super) fn unplaceable(error: &ControllerError) -> Option<&'static str> {
     match error {
         ControllerError::NotOurs { .. } => Some("NotOurs"),
         ControllerError::Api { code: 403, why, .. } if why.contains("being terminated") => {

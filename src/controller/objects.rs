@@ -11,7 +11,7 @@ use kube::{Client, Resource, ResourceExt as _};
 use serde_json::Value;
 
 use super::ControllerError;
-use super::names::{MANAGED_BY, OPERATOR};
+use super::names::{CLUSTER, CLUSTER_NAMESPACE, MANAGED_BY, OPERATOR};
 use super::seen::Meta;
 
 /// Kinds that the controller makes.
@@ -98,7 +98,7 @@ impl Objects {
         let key = (kind, namespace.clone(), name.clone());
         let sent = self.sent.get(&key);
         match seen {
-            Some(meta) if meta.labels.get(MANAGED_BY).map(String::as_str) != Some(OPERATOR) => {
+            Some(meta) if !is_ours(&meta.labels, &object) => {
                 return Err(ControllerError::not_ours(kind, &name));
             }
             // Going: what comes after it is made when it has gone.
@@ -127,10 +127,7 @@ impl Objects {
                 Err(kube::Error::Api(status)) if status.is_already_exists() => {
                     // Ours, and the watch is behind; or somebody else's.
                     let there = api.get_metadata(&name).await.map_err(failed)?;
-                    let ours = there.labels().get(MANAGED_BY).map(String::as_str) == Some(OPERATOR);
-                    let same = there.labels().get(super::names::CLUSTER)
-                        == object.labels().get(super::names::CLUSTER);
-                    if !ours || !same {
+                    if !is_ours(there.labels(), &object) {
                         return Err(ControllerError::not_ours(kind, &name));
                     }
                 }
@@ -141,10 +138,18 @@ impl Objects {
             return Ok(()); // what a Pod is, it is for life
         }
         let parameters = PatchParams::apply(OPERATOR).force();
-        let answer = api
-            .patch(&name, &parameters, &Patch::Apply(&object))
-            .await
-            .map_err(|error| ControllerError::api("write", kind, &name, error))?;
+        let answer = match api.patch(&name, &parameters, &Patch::Apply(&object)).await {
+            // Beside what somebody wrote into a list ours does not fit: the list is replaced.
+            Err(kube::Error::Api(it)) if it.code == 422 => {
+                let whole = PatchParams {
+                    field_manager: Some(OPERATOR.to_owned()),
+                    ..PatchParams::default()
+                };
+                api.patch(&name, &whole, &Patch::Merge(&object)).await
+            }
+            answer => answer,
+        };
+        let answer = answer.map_err(|error| ControllerError::api("write", kind, &name, error))?;
         self.remember(key, &answer, sum);
         Ok(())
     }
@@ -201,6 +206,14 @@ impl Objects {
             Err(error) => Err(ControllerError::api("remove", kind, name, error)),
         }
     }
+}
+
+/// Whether what is there was made for the same cluster: two clusters' objects may have one name.
+fn is_ours(there: &BTreeMap<String, String>, object: &DynamicObject) -> bool {
+    let same = |key: &str| there.get(key) == object.labels().get(key);
+    there.get(MANAGED_BY).map(String::as_str) == Some(OPERATOR)
+        && same(CLUSTER)
+        && same(CLUSTER_NAMESPACE)
 }
 
 /// The resource of a type, for watches.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kube::Resource as _;
 use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::events::{Event, EventType};
+use kube::runtime::events::{Event, EventType, Recorder};
 use serde_json::json;
 
 use super::names::OPERATOR;
@@ -30,6 +30,14 @@ impl Cluster {
     /// One pass; a failure is logged once, stands in the next status, and is tried again.
     pub(super) async fn pass(&mut self) -> Duration {
         if let Err(error) = self.load().await {
+            // Nothing is known of the cluster; what a person has to mend is told.
+            if let Some(reason) = super::apply::unplaceable(&error) {
+                let why = detail(format_args!("{error}"));
+                self.tell(reason, &why, true).await;
+                if let Err(error) = self.publish_unknown(reason, &why, "see the message").await {
+                    tracing::debug!("{error}");
+                }
+            }
             return self.failed(&error);
         }
         self.memory.invalid = None;
@@ -41,7 +49,9 @@ impl Cluster {
             }
         }
         let Some(spec) = self.memory.spec.clone() else {
-            return match self.publish_invalid().await {
+            let why = self.memory.invalid.clone().unwrap_or_default();
+            let next = "correct the document";
+            return match self.publish_unknown("SpecInvalid", &why, next).await {
                 Ok(()) => Duration::from_secs(600), // the watch rings when it changes
                 Err(error) => self.failed(&error),
             };
@@ -131,9 +141,14 @@ impl Cluster {
             secondary: None,
         };
         let reference = self.reference();
-        let told = self.shared.recorder.publish(&event, &reference).await;
-        if let Err(error) = told {
-            tracing::debug!("an Event was not told: {error}");
+        // One that is kept takes another text of the same reason for the first one, told again.
+        let recorder = Recorder::new(self.shared.client.clone(), self.shared.reporter.clone());
+        match recorder.publish(&event, &reference).await {
+            Ok(()) => self.shared.untold.set(false),
+            Err(error) if !self.shared.untold.replace(true) => {
+                tracing::warn!("Events cannot be told: {error}");
+            }
+            Err(_) => {}
         }
     }
 
@@ -217,15 +232,19 @@ impl Cluster {
         }
     }
 
-    /// No document was ever sound: nothing is known but that.
-    async fn publish_invalid(&mut self) -> Result<(), ControllerError> {
-        let why = self.memory.invalid.clone().unwrap_or_default();
+    /// No document was ever sound, or the Secrets are not ours: nothing is known but that.
+    async fn publish_unknown(
+        &mut self,
+        reason: &str,
+        why: &str,
+        next: &str,
+    ) -> Result<(), ControllerError> {
         let now = rfc3339(clock::now());
         let generation = self.object.object.metadata.generation.unwrap_or(0);
         let condition = |kind: &str, value: &str| {
             json!({
-                "type": kind, "status": value, "reason": "SpecInvalid",
-                "message": why.as_str(), "lastTransitionTime": now,
+                "type": kind, "status": value, "reason": reason,
+                "message": why, "lastTransitionTime": now,
                 "observedGeneration": generation,
             })
         };
@@ -233,7 +252,7 @@ impl Cluster {
             "conditions": [condition("Available", "Unknown"), condition("Degraded", "True")],
             "confirmedUntil": now,
             "observedGeneration": generation,
-            "plan": {"hold": "SpecInvalid", "message": why.as_str(), "nextStep": "correct the document"},
+            "plan": {"hold": reason, "message": why, "nextStep": next},
         });
         let Ok(mut status) = serde_json::from_value::<EtcdClusterStatus>(status) else {
             return Ok(());

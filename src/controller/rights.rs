@@ -109,7 +109,7 @@ pub const RIGHTS: &[Right] = &[
     right(
         "events.k8s.io",
         "events",
-        &["create", "patch"],
+        &["create"],
         "Events tell the story",
     ),
     Right {

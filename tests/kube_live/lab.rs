@@ -105,7 +105,7 @@ fn can(nodes: bool) -> bool {
     true
 }
 
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|it| it.starts_with("Uid:")).unwrap();
     line.split_whitespace().nth(2) == Some("0")
@@ -180,9 +180,13 @@ impl Node {
 
     /// This host's program, on the first node's network: it reaches pods and services.
     pub fn run_in_node(&self, command: &[&str]) -> Output {
+        output(Command::new("nsenter").arg(self.network()).args(command))
+    }
+
+    /// The first node's network, as `nsenter` takes it.
+    pub fn network(&self) -> String {
         let holder = fs::read_to_string(self.dir.join("run/network1.pid")).unwrap();
-        let space = format!("--net=/proc/{}/ns/net", holder.trim());
-        output(Command::new("nsenter").arg(space).args(command))
+        format!("--net=/proc/{}/ns/net", holder.trim())
     }
 
     /// A node's path, as this host sees it until the node's next reboot.

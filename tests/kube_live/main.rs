@@ -12,16 +12,28 @@
     clippy::panic,
     reason = "a failed step fails the test"
 )]
+#![allow(clippy::too_many_lines, reason = "a story is told in one piece")]
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 #![allow(dead_code, reason = "the lab has tools for tests to come")]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
+mod absence;
+mod alerts;
 mod cluster;
+mod deploy;
+mod documents;
+mod idle;
 mod images;
+mod kubectl;
 mod lab;
+mod monitoring;
+mod needs;
 mod numbers;
+mod operated;
 mod operator;
 mod prometheus;
+mod rights;
 mod smoke;
+mod tenants;
 mod turns;
 mod walk;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use crate::lab::{SOON, is_true};
-use crate::operator::{Operated, document, pass};
+use crate::operated::{Operated, document, pass};
 
 /// etcd as somebody would write it by hand, without TLS, on a claim of the same class.
 const BARE: &str = r"
@@ -66,7 +66,6 @@ fn resident(it: &Operated) -> f64 {
     found[0] / 1024.0
 }
 
-#[expect(clippy::too_many_lines, reason = "a table, row by row")]
 #[test]
 #[ignore = "figures, by make bench: 10 min"]
 fn figures_of_a_node() {

@@ -1,187 +1,198 @@
-//! The operator in a lab: applied as a person would, and what it is asked there.
+//! The operator as a process beside an API server: with its service account's rights and no others, and
+//! with directories of the node that are memory of its own.
 
-use std::time::Duration;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::lab::{Image, Images, Node, Options, SOON, images, is_true, root, skip};
+use crate::cluster::{Access, Cluster};
+use crate::lab::{Node, SOON, is_root, root, skip};
 
-/// A node with the operator on it, acting.
-pub struct Operated {
-    pub node: Node,
-    pub images: Images,
+/// Its user, as the API server names it.
+pub const USER: &str = "system:serviceaccount:etcd-operator:etcd-operator";
+
+/// In a namespace of mounts of its own: nothing of it stays on this machine. The clock is trusted.
+const SCRIPT: &str = "mount -t tmpfs none /run && mount -t tmpfs none /var/lib \
+    && mkdir -p /run/etcd-operator /run/systemd/timesync /var/lib/etcd-operator \
+    && touch /run/systemd/timesync/synchronized && exec \"$0\" controller --port \"$1\"";
+
+/// Ends with its value.
+pub struct Operator {
+    process: Child,
+    log: PathBuf,
+    address: SocketAddr,
 }
 
-impl std::ops::Deref for Operated {
-    type Target = Node;
-
-    fn deref(&self) -> &Node {
-        &self.node
+/// Whether the operator can have directories of its own.
+pub fn can() -> bool {
+    if !is_root() {
+        skip("the operator's directories on the node are mounted, which needs root");
     }
+    is_root()
 }
 
-/// The images that a walk needs, or what is skipped.
-fn wanted(images: &Images) -> Option<[&Image; 2]> {
-    let Some(operator) = &images.operator else {
-        skip("the operator's image is made by make dist, or named by ETCD_OPERATOR_IMAGE");
-        return None;
-    };
-    let Some(etcd) = images.etcd.get("3.6") else {
-        skip("an image of etcd 3.6 is made of target/tools/etcd/3.6");
-        return None;
-    };
-    Some([operator, etcd])
+/// The file of `deploy/`.
+pub fn deployed(file: &str) -> String {
+    fs::read_to_string(root().join("deploy").join(file)).unwrap()
 }
 
-impl Operated {
-    /// Applies the two files, and waits until the DaemonSet's Pod is ready.
-    pub fn up() -> Option<Operated> {
-        let images = images();
-        let options = Options {
-            images: &wanted(&images)?,
-            ..Options::default()
-        };
-        let node = Node::up(&options)?;
-        let it = Operated { node, images };
-        it.install();
-        Some(it)
+/// Applies what a person applies; the operator's way to the API.
+pub fn install(api: &Cluster) -> Access {
+    api.apply(&deployed("crds.yaml"));
+    let access = install_without_crds(api);
+    for kind in ["etcdclusters", "etcdbackups", "etcdrestores"] {
+        let name = format!("crd/{kind}.etcd.edge-operator.io");
+        api.kubectl(&[
+            "wait",
+            "--for=condition=Established",
+            "--timeout=60s",
+            &name,
+        ])
+        .good();
+    }
+    access
+}
+
+pub fn install_without_crds(api: &Cluster) -> Access {
+    api.apply(&deployed("etcd-operator.yaml"));
+    api.service_account("etcd-operator/etcd-operator")
+}
+
+impl Operator {
+    pub fn start(access: &Access) -> Operator {
+        Self::start_at(access, free_address(), &[])
     }
 
-    pub fn install(&self) {
-        let file = |name: &str| root().join("deploy").join(name);
-        let (crds, operator) = (file("crds.yaml"), file("etcd-operator.yaml"));
-        let (crds, operator) = (crds.to_str().unwrap(), operator.to_str().unwrap());
-        self.kubectl(&["apply", "-f", crds, "-f", operator]).good();
-        self.acting();
+    /// On the first node's network, where members are reached.
+    pub fn start_in(node: &Node, access: &Access) -> Operator {
+        let network = node.network();
+        let address = node.address().split("//").nth(1).unwrap();
+        let (host, _) = address.rsplit_once(':').unwrap();
+        let address = SocketAddr::new(host.parse().unwrap(), 8383);
+        Self::start_at(access, address, &["nsenter", &network])
     }
 
-    /// Waits for the operator's Pod.
-    pub fn acting(&self) -> Value {
-        self.eventually("the operator's pod to be ready", SOON, || {
-            let pods = self.try_json(&["get", "pods", "-n", "etcd-operator"])?;
-            let mut ready = pods["items"]
-                .as_array()?
-                .iter()
-                .filter(|it| it["metadata"]["deletionTimestamp"].is_null() && is_true(it, "Ready"));
-            ready.next().cloned()
-        })
+    fn start_at(access: &Access, address: SocketAddr, inside: &[&str]) -> Operator {
+        let port = address.port();
+        let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("operator-{}-{port}", std::process::id()));
+        let process = Command::new("setpriv")
+            .arg("--pdeathsig=KILL")
+            .args(inside)
+            .args(["unshare", "--mount"])
+            .args(["--propagation=private", "sh", "-c", SCRIPT])
+            .arg(env!("CARGO_BIN_EXE_etcd-operator"))
+            .arg(port.to_string())
+            .env("KUBECONFIG", &access.kubeconfig)
+            .env("POD_IP", address.ip().to_string())
+            .env("POD_NAME", "etcd-operator-desk")
+            .env("POD_NAMESPACE", "etcd-operator")
+            .env("NODE_NAME", "edge1")
+            .env("ETCD_OPERATOR_IMAGE", "localhost/etcd-operator:0.1.0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Operator {
+            process,
+            log,
+            address,
+        }
     }
 
-    pub fn operator_log(&self) -> String {
-        let arguments = ["logs", "-n", "etcd-operator", "ds/etcd-operator"];
-        self.kubectl(&arguments).stdout
+    /// Where it answers.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
-    pub fn cluster(&self, name: &str) -> Value {
-        self.json(&["get", "etcdcluster", name])
+    /// Everything that it has logged.
+    pub fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits until an EtcdCluster says that it serves.
-    #[track_caller]
-    pub fn available(&self, name: &str) -> Value {
-        let what = format!("{name} to be available");
-        self.eventually(&what, SOON, || {
-            let it = self.try_json(&["get", "etcdcluster", name])?;
-            is_true(&it, "Available").then_some(it)
-        })
+    pub fn is_alive(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_none()
     }
 
-    /// Waits for the reason of a condition.
-    #[track_caller]
-    pub fn says(&self, cluster: &str, condition: &str, reason: &str) -> Value {
-        let what = format!("{cluster}: {condition} with {reason}");
-        let mut said = String::new();
-        self.eventually(&what, SOON, || {
-            let it = self.try_json(&["get", "etcdcluster", cluster])?;
-            let all = it["status"]["conditions"].as_array()?;
-            let found = all.iter().find(|it| it["type"] == condition)?.clone();
-            let now = format!("{}: {}", found["reason"], found["message"]);
-            if now != said {
-                println!("{cluster}: {condition}: {now}");
-                said = now;
+    /// A path of the node, as it sees it.
+    pub fn path(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.process.id()))
+    }
+
+    /// What it answers: the status and the body.
+    pub fn get(&self, path: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect(self.address).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: desk\r\nConnection: close\r\n\r\n"
+        )
+        .ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let status = head.split_whitespace().nth(1)?.parse().ok()?;
+        Some((status, body.to_owned()))
+    }
+
+    /// SIGTERM, and its end.
+    pub fn terminate(&mut self) -> ExitStatus {
+        let id = self.process.id().to_string();
+        let _ = Command::new("kill").args(["-TERM", &id]).status();
+        let deadline = Instant::now() + SOON;
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status;
             }
-            (found["reason"] == reason).then_some(found)
-        })
-    }
-
-    /// etcdctl in the member's Pod, over TLS.
-    pub fn try_etcdctl(&self, cluster: &str, words: &[&str]) -> Option<String> {
-        let mut command = vec![
-            "/usr/local/bin/etcdctl",
-            "--endpoints=https://localhost:2379",
-            "--cacert=/tls/client-ca.crt",
-            "--cert=/tls/server.crt",
-            "--key=/tls/server.key",
-        ];
-        command.extend(words);
-        let output = self.exec("default", &format!("{cluster}-0"), "etcd", &command);
-        output.ok.then_some(output.stdout)
-    }
-
-    #[track_caller]
-    pub fn etcdctl(&self, cluster: &str, words: &[&str]) -> String {
-        self.eventually(&format!("etcdctl {words:?}"), SOON, || {
-            self.try_etcdctl(cluster, words)
-        })
-    }
-
-    #[track_caller]
-    pub fn put(&self, cluster: &str, key: &str, value: &str) {
-        assert_eq!(self.etcdctl(cluster, &["put", key, value]), "OK\n");
-    }
-
-    #[track_caller]
-    pub fn get(&self, cluster: &str, key: &str) -> String {
-        self.etcdctl(cluster, &["get", key, "--print-value-only"])
-            .trim()
-            .to_owned()
-    }
-
-    /// The UID of the member's Pod, if it is there and not going.
-    pub fn pod_uid(&self, cluster: &str) -> Option<String> {
-        let pod = self.try_json(&["get", "pod", &format!("{cluster}-0")])?;
-        let going = !pod["metadata"]["deletionTimestamp"].is_null();
-        (!going).then(|| pod["metadata"]["uid"].as_str().unwrap().to_owned())
-    }
-
-    /// Waits for the phase of an EtcdBackup or EtcdRestore.
-    #[track_caller]
-    pub fn phase(&self, kind: &str, name: &str, phase: &str) -> Value {
-        self.eventually(&format!("{kind} {name} {phase}"), SOON, || {
-            let it = self.try_json(&["get", kind, name])?;
-            let now = it["status"]["phase"].as_str().unwrap_or_default();
             assert!(
-                now == phase || now.is_empty() || now == "Running",
-                "{kind} {name}: {}",
-                it["status"]
+                Instant::now() < deadline,
+                "it does not end: {}",
+                self.said()
             );
-            (now == phase).then_some(it)
-        })
-    }
-
-    #[track_caller]
-    pub fn gone(&self, what: &[&str]) {
-        self.eventually(&format!("{what:?} to go"), SOON, || {
-            let mut arguments = vec!["get"];
-            arguments.extend(what);
-            (!self.kubectl(&arguments).ok).then_some(())
-        });
-    }
-
-    pub fn patch(&self, cluster: &str, patch: &str) {
-        let arguments = ["patch", "etcdcluster", cluster, "--type=merge", "-p", patch];
-        self.kubectl(&arguments).good();
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 
-/// A document with a name, a specification in one line.
-pub fn document(kind: &str, name: &str, spec: &str) -> String {
-    format!(
-        "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}, namespace: default}}\nspec: {spec}\n"
-    )
+impl Drop for Operator {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if std::thread::panicking() {
+            println!("the operator said:\n{}", self.said());
+        }
+        let _ = fs::remove_file(&self.log);
+    }
 }
 
-/// A short while in which nothing may happen.
-pub fn pass(seconds: u64) {
-    std::thread::sleep(Duration::from_secs(seconds));
+/// Free a moment ago.
+pub fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// An EtcdCluster as text.
+pub fn cluster(namespace: &str, name: &str, spec: &Value) -> String {
+    object("EtcdCluster", namespace, name, spec)
+}
+
+pub fn object(kind: &str, namespace: &str, name: &str, spec: &Value) -> String {
+    json!({
+        "apiVersion": "etcd.edge-operator.io/v1alpha1",
+        "kind": kind,
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": spec,
+    })
+    .to_string()
+}
+
+pub fn namespace(name: &str, labels: &Value) -> String {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+        .to_string()
 }

@@ -1,7 +1,7 @@
 //! A real Prometheus: it scrapes, it evaluates rules, it answers.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,29 +10,35 @@ use serde_json::Value;
 
 use crate::cluster::{Output, output};
 use crate::lab::{SOON, skip, tools};
+use crate::operator::free_address;
 
 /// Ends with its value.
 pub struct Prometheus {
     /// Its directory: configuration, rules beside it, data.
     pub dir: PathBuf,
     process: Child,
-    port: u16,
+    address: SocketAddr,
 }
 
 impl Prometheus {
     /// Starts one with this configuration, and with rules that the configuration names by file name.
     pub fn up(configuration: &str, rules: &[(&str, &str)]) -> Option<Prometheus> {
+        Self::up_at(free_address(), &[], configuration, rules)
+    }
+
+    /// The same at an address, started by a command that brings it there.
+    pub fn up_at(
+        address: SocketAddr,
+        inside: &[&str],
+        configuration: &str,
+        rules: &[(&str, &str)],
+    ) -> Option<Prometheus> {
         let program = tools().join("prometheus/bin/prometheus");
         if !program.exists() {
             skip("tests/tools/prometheus.sh brings a Prometheus");
             return None;
         }
-        // Free a moment ago.
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = address.port();
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("prometheus-{}-{port}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
@@ -44,8 +50,9 @@ impl Prometheus {
         // Its data would outlive a killed test; it itself would not be noticed, so that it is tied to it.
         let process = Command::new("setpriv")
             .arg("--pdeathsig=KILL")
+            .args(inside)
             .arg(&program)
-            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .arg(format!("--web.listen-address={address}"))
             .arg(format!(
                 "--config.file={}",
                 dir.join("prometheus.yml").display()
@@ -59,7 +66,11 @@ impl Prometheus {
             .stderr(log)
             .spawn()
             .unwrap();
-        let mut prometheus = Prometheus { dir, process, port };
+        let mut prometheus = Prometheus {
+            dir,
+            process,
+            address,
+        };
         let deadline = Instant::now() + SOON;
         while !prometheus.get("/-/ready", &[]).ok {
             let ended = prometheus.process.try_wait().unwrap();
@@ -74,7 +85,7 @@ impl Prometheus {
     }
 
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://{}", self.address)
     }
 
     pub fn log(&self) -> String {

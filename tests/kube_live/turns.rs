@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::lab::{SOON, root};
-use crate::operator::{Operated, document, pass};
+use crate::operated::{Operated, document, pass};
 
 /// The longest time between two acknowledged writes, while something happens.
 fn longest_gap(it: &Operated, cluster: &str, happens: impl FnOnce()) -> Duration {

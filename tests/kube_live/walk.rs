@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::lab::{SOON, is_true, root};
-use crate::operator::{Operated, document, pass};
+use crate::operated::{Operated, document, pass};
 
 const BACKUP: &str = "{backup: {interval: 24h, destinations: [{local: {path: /var/lib/etcd-operator/default/shop/snapshots, keep: 5}}]}, clients: [{name: till, namespace: tills}]}";
 

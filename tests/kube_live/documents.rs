@@ -1,0 +1,377 @@
+//! Documents at a real API server: what it takes and refuses is what the host's parser takes and
+//! refuses, and it names the field.
+
+use etcd_operator::api::requests::{ACKNOWLEDGED, IMMUTABLE};
+use etcd_operator::api::rules::RULES;
+use etcd_operator::document;
+use serde_json::{Value, json};
+
+use crate::cluster::Output;
+use crate::lab::{Api, ApiOptions};
+use crate::operator::{cluster, deployed, object};
+
+/// An API server that knows the types.
+pub fn api() -> Option<Api> {
+    let api = Api::up(&ApiOptions::default())?;
+    api.apply(&deployed("crds.yaml"));
+    for kind in ["etcdclusters", "etcdbackups", "etcdrestores"] {
+        let name = format!("crd/{kind}.etcd.edge-operator.io");
+        api.kubectl(&[
+            "wait",
+            "--for=condition=Established",
+            "--timeout=60s",
+            &name,
+        ])
+        .good();
+        api.eventually("the type to be served", crate::lab::SOON, || {
+            api.kubectl(&["get", kind]).ok.then_some(())
+        });
+    }
+    Some(api)
+}
+
+/// The server's verdict; nothing is made.
+fn asked(api: &Api, text: &str) -> Output {
+    api.admin()
+        .with_input(&["create", "--dry-run=server"], text)
+}
+
+fn local(path: &str) -> Value {
+    json!({"local": {"path": path}})
+}
+
+fn s3() -> Value {
+    json!({"s3": {"bucket": "edge"}})
+}
+
+fn backup(destinations: &[Value]) -> Value {
+    json!({"backup": {"destinations": destinations}})
+}
+
+/// For each rule, in its order: a spec that keeps it, and one that breaks it.
+fn table() -> Vec<(Value, Value)> {
+    vec![
+        (json!({"size": 0}), json!({"size": 2})),
+        (json!({"size": 1}), json!({"size": 3})),
+        (
+            json!({"network": {"clientPort": 3379, "peerPort": 3380}}),
+            json!({"network": {"clientPort": 2380}}),
+        ),
+        (
+            json!({"options": {"heartbeatMilliseconds": 100, "electionMilliseconds": 500}}),
+            json!({"options": {"heartbeatMilliseconds": 200, "electionMilliseconds": 999}}),
+        ),
+        (
+            json!({"options": {"heartbeatMilliseconds": 500, "electionMilliseconds": 5000}}),
+            json!({"options": {"heartbeatMilliseconds": 100}}),
+        ),
+        (
+            json!({"storage": {"quota": "16Mi"}}),
+            json!({"storage": {"quota": "15Mi"}}),
+        ),
+        (
+            json!({"options": {"memoryLimit": "64Mi"}}),
+            json!({"options": {"memoryLimit": "63Mi"}}),
+        ),
+        (
+            json!({"storage": {"volumeClaim": {"size": "1Gi"}}}),
+            json!({"storage": {"path": "/x", "volumeClaim": {"size": "1Gi"}}}),
+        ),
+        (
+            json!({"clients": [{"name": "a"}, {"name": "b"}]}),
+            json!({"clients": [{"name": "a"}, {"name": "a", "namespace": "other"}]}),
+        ),
+        (
+            json!({"clients": [{"name": "etcd-operators"}]}),
+            json!({"clients": [{"name": "etcd-operator"}]}),
+        ),
+        (
+            json!({"storage": {"path": "/x"}}),
+            json!({"storage": {"memory": {"sizeLimit": "64Mi"}}}),
+        ),
+        (
+            json!({"tls": {"mode": "managed"}}),
+            json!({"tls": {"mode": "disabledInsecure"}}),
+        ),
+        (
+            json!({"tls": {}}),
+            json!({"tls": {"secretRefs": {"server": "a", "peer": "b", "operator": "c"}}}),
+        ),
+        (
+            json!({"backup": {"interval": "6h", "destinations": [local("/x")]}}),
+            json!({"backup": {"interval": "6h", "schedule": "0 3 * * *", "destinations": [local("/x")]}}),
+        ),
+        (
+            backup(&[local("/x"), s3()]),
+            backup(&[
+                local("/x"),
+                json!({"local": {"path": "/y"}, "s3": {"bucket": "edge"}}),
+            ]),
+        ),
+        (backup(&[local("/x"), local("/y")]), backup(&[s3()])),
+        (
+            backup(&[local("/x"), local("/x/y")]),
+            backup(&[local("/x"), local("/x")]),
+        ),
+        (
+            json!({"bootstrap": {"from": "/x.db"}}),
+            json!({"bootstrap": {"from": "latest"}}),
+        ),
+        (
+            json!({"recovery": {"singleMember": "restoreLatestVerified"}, "backup": {"destinations": [local("/x")]}}),
+            json!({"recovery": {"singleMember": "restoreLatestVerified"}}),
+        ),
+        (
+            json!({"maintenance": {"onNoSpace": "hold"}}),
+            json!({"maintenance": {"defragment": {"fragmentationPercent": 50, "minimumSize": "100Mi"}}}),
+        ),
+        (
+            json!({"maintenance": {"windows": []}}),
+            json!({"maintenance": {"windows": [{"schedule": "0 3 * * 0", "minutes": 60}]}}),
+        ),
+        (
+            json!({"hosts": []}),
+            json!({"hosts": [{"name": "a", "address": "10.0.0.1"}]}),
+        ),
+    ]
+}
+
+#[test]
+fn each_rule_takes_and_refuses_what_the_hosts_parser_takes_and_refuses() {
+    let Some(api) = api() else {
+        return;
+    };
+    let table = table();
+    assert_eq!(table.len(), RULES.len(), "a row for each rule");
+    for (rule, (kept, broken)) in RULES.iter().zip(&table) {
+        let text = cluster("default", "edge", kept);
+        let answer = asked(&api, &text);
+        assert!(answer.ok, "{text}: {}", answer.stderr);
+        document::parse(text.as_bytes()).unwrap_or_else(|it| panic!("{text}: {it}"));
+        let text = cluster("default", "edge", broken);
+        let answer = asked(&api, &text);
+        let said = format!("spec.{}: {}", rule.path, rule.message);
+        assert!(
+            !answer.ok && answer.stderr.contains(&said),
+            "{text}: not {said} but {}{}",
+            answer.stdout,
+            answer.stderr
+        );
+        let problems = document::parse(text.as_bytes()).unwrap_err().to_string();
+        assert!(
+            problems.contains(&format!("spec.{}", rule.path)) && problems.contains(rule.message),
+            "{text}: not {said} but {problems}"
+        );
+    }
+}
+
+/// A field, and a document whose mistake the schema alone finds there.
+fn mistakes() -> Vec<(&'static str, Value)> {
+    vec![
+        ("spec.size", json!({"size": 9})),
+        ("spec.size", json!({"size": -1})),
+        ("spec.size", json!({"size": "1"})),
+        ("spec.version", json!({"version": "latest"})),
+        ("spec.profile", json!({"profile": "egde"})),
+        ("spec.paused", json!({"paused": "maybe"})),
+        ("spec.clients", json!({"clients": {"name": "a"}})),
+        ("spec.clients[0].name", json!({"clients": [{"name": "A"}]})),
+        ("spec.storage.quota", json!({"storage": {"quota": "512M"}})),
+        (
+            "spec.storage.path",
+            json!({"storage": {"path": "relative"}}),
+        ),
+        (
+            "spec.network.peerPort",
+            json!({"network": {"peerPort": 70000}}),
+        ),
+        (
+            "spec.options.logLevel",
+            json!({"options": {"logLevel": "trace"}}),
+        ),
+        ("spec.deletionPolicy", json!({"deletionPolicy": "retain"})),
+        ("spec.backup.destinations", json!({"backup": {}})),
+        ("spec.backup.destinations", backup(&[])),
+        (
+            "spec.backup.schedule",
+            json!({"backup": {"schedule": "daily", "destinations": [local("/x")]}}),
+        ),
+        (
+            "spec.backup.destinations[0].local.path",
+            backup(&[local("x")]),
+        ),
+        (
+            "spec.backup.destinations[0].local.keep",
+            backup(&[json!({"local": {"path": "/x", "keep": 0}})]),
+        ),
+        (
+            "spec.backup.destinations[1].s3.bucket",
+            backup(&[local("/x"), json!({"s3": {"bucket": "E"}})]),
+        ),
+        ("spec.sise", json!({"sise": 1})),
+        ("spec.storage.pth", json!({"storage": {"pth": "/x"}})),
+    ]
+}
+
+#[test]
+fn mistakes_of_form_are_refused_by_both_and_name_the_field() {
+    let Some(api) = api() else {
+        return;
+    };
+    for (field, spec) in mistakes() {
+        let text = cluster("default", "edge", &spec);
+        let answer = asked(&api, &text);
+        // A field that nobody knows is named without quotes by one of the server's two parsers.
+        assert!(
+            !answer.ok && answer.stderr.contains(field),
+            "{text}: {}{}",
+            answer.stdout,
+            answer.stderr
+        );
+        let problems = document::parse(text.as_bytes()).unwrap_err();
+        assert!(
+            problems
+                .0
+                .iter()
+                .any(|it| it.path.starts_with(field) || field.starts_with(&it.path)),
+            "{text}: {problems}"
+        );
+    }
+    let (longest, longer) = ("e".repeat(50), "e".repeat(51));
+    for (name, taken) in [
+        ("e", true),
+        ("edge-1", true),
+        (&longest, true),
+        (&longer, false),
+        ("e.e", false),
+        ("E", false),
+        ("-e", false),
+    ] {
+        let text = cluster("default", name, &json!({}));
+        let answer = asked(&api, &text);
+        assert_eq!(answer.ok, taken, "{name}: {}", answer.stderr);
+        assert!(
+            taken || answer.stderr.contains("metadata.name"),
+            "{}",
+            answer.stderr
+        );
+        assert_eq!(document::parse(text.as_bytes()).is_ok(), taken, "{name}");
+    }
+}
+
+#[test]
+fn requests_are_checked_and_never_changed() {
+    let Some(api) = api() else {
+        return;
+    };
+    for (kind, field, spec) in [
+        ("EtcdBackup", "", json!({"cluster": "edge"})),
+        ("EtcdBackup", "", json!({"cluster": "edge", "ttlHours": 1})),
+        (
+            "EtcdBackup",
+            "",
+            json!({"cluster": "edge", "ttlHours": 8760}),
+        ),
+        ("EtcdBackup", "spec.cluster", json!({})),
+        ("EtcdBackup", "spec.cluster", json!({"cluster": "Edge"})),
+        (
+            "EtcdBackup",
+            "spec.cluster",
+            json!({"cluster": "e".repeat(51)}),
+        ),
+        (
+            "EtcdBackup",
+            "spec.ttlHours",
+            json!({"cluster": "edge", "ttlHours": 0}),
+        ),
+        (
+            "EtcdBackup",
+            "spec.ttlHours",
+            json!({"cluster": "edge", "ttlHours": 8761}),
+        ),
+        (
+            "EtcdBackup",
+            "spec.ttl",
+            json!({"cluster": "edge", "ttl": 1}),
+        ),
+        (
+            "EtcdRestore",
+            "",
+            json!({"cluster": "edge", "into": "other"}),
+        ),
+        (
+            "EtcdRestore",
+            "",
+            json!({"cluster": "edge", "replaceData": "edge"}),
+        ),
+        (
+            "EtcdRestore",
+            "",
+            json!({"cluster": "edge", "into": "other", "from": "edge-0-20260101T000000Z-r5-00000001"}),
+        ),
+        ("EtcdRestore", ACKNOWLEDGED.1, json!({"cluster": "edge"})),
+        (
+            "EtcdRestore",
+            ACKNOWLEDGED.1,
+            json!({"cluster": "edge", "into": "other", "replaceData": "edge"}),
+        ),
+        (
+            "EtcdRestore",
+            ACKNOWLEDGED.1,
+            json!({"cluster": "edge", "replaceData": "egde"}),
+        ),
+        (
+            "EtcdRestore",
+            ACKNOWLEDGED.1,
+            json!({"cluster": "edge", "into": "edge"}),
+        ),
+        ("EtcdRestore", "spec.cluster", json!({"into": "other"})),
+        (
+            "EtcdRestore",
+            "spec.from",
+            json!({"cluster": "edge", "into": "other", "from": ""}),
+        ),
+        (
+            "EtcdRestore",
+            "spec.from",
+            json!({"cluster": "edge", "into": "other", "from": "../x"}),
+        ),
+        (
+            "EtcdRestore",
+            "spec.into",
+            json!({"cluster": "edge", "into": "Other"}),
+        ),
+    ] {
+        let text = object(kind, "default", "once", &spec);
+        let answer = asked(&api, &text);
+        assert_eq!(answer.ok, field.is_empty(), "{text}: {}", answer.stderr);
+        assert!(
+            answer.ok || answer.stderr.contains(field),
+            "{text}: {}",
+            answer.stderr
+        );
+    }
+    for (kind, spec, change) in [
+        (
+            "EtcdBackup",
+            json!({"cluster": "edge"}),
+            json!({"spec": {"ttlHours": 2}}),
+        ),
+        (
+            "EtcdRestore",
+            json!({"cluster": "edge", "into": "other"}),
+            json!({"spec": {"into": "another"}}),
+        ),
+    ] {
+        api.apply(&object(kind, "default", "once", &spec));
+        let change = change.to_string();
+        let changed = api.kubectl(&["patch", kind, "once", "--type=merge", "-p", &change]);
+        assert!(
+            !changed.ok && changed.stderr.contains(IMMUTABLE.1),
+            "{}",
+            changed.stderr
+        );
+        let labelled = api.kubectl(&["label", kind, "once", "kept=yes"]);
+        assert!(labelled.ok, "only spec is fixed: {}", labelled.stderr);
+    }
+}

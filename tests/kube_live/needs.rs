@@ -1,0 +1,430 @@
+//! The table: each right, how it is needed, and what breaks without it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::lab::{Api, SOON};
+use crate::operator::{USER, object};
+
+/// What a right is taken away from.
+pub struct Stage {
+    pub api: Rc<Api>,
+    /// A namespace of its own.
+    pub namespace: String,
+    /// Where clients are accepted from it.
+    pub other: String,
+}
+
+impl Stage {
+    fn get(&self, kind: &str, name: &str) -> Option<Value> {
+        self.api
+            .try_json(&["get", kind, name, "-n", &self.namespace])
+    }
+
+    fn has(&self, kind: &str, name: &str) -> bool {
+        self.get(kind, name).is_some()
+    }
+
+    fn make(&self, kind: &str, name: &str, spec: &Value) {
+        self.api.apply(&object(kind, &self.namespace, name, spec));
+    }
+
+    /// The cluster, with a client in another namespace.
+    fn cluster(&self) {
+        let spec = json!({"clients": [{"name": "app", "namespace": self.other}]});
+        self.make("EtcdCluster", "c", &spec);
+    }
+
+    fn cluster_with_pod(&self) {
+        self.cluster();
+        self.await_pod();
+    }
+
+    fn await_pod(&self) {
+        self.api
+            .eventually("the member's Pod", SOON, || self.get("pod", "c-0"));
+    }
+
+    fn is_told(&self) -> bool {
+        let status = self.get("etcdcluster", "c").map(|it| it["status"].clone());
+        status.is_some_and(|it| it["conditions"].is_array())
+    }
+
+    fn hold_says(&self, words: &str) -> bool {
+        let status = self
+            .get("etcdcluster", "c")
+            .map(|it| it["status"].to_string());
+        status.is_some_and(|it| it.contains(words))
+    }
+
+    fn phase(&self, kind: &str, name: &str, phase: &str) -> bool {
+        self.get(kind, name)
+            .is_some_and(|it| it["status"]["phase"] == phase)
+    }
+
+    /// As the kubelet would, were there one.
+    fn evict(&self) {
+        let patch = json!({"status": {"phase": "Failed", "reason": "Evicted"}}).to_string();
+        self.change(
+            "pod",
+            "c-0",
+            &["--subresource=status", "--type=merge", "-p", &patch],
+        );
+    }
+
+    /// A Pod has gone when its kubelet says so.
+    fn is_replaced(&self) -> bool {
+        let pod = self.get("pod", "c-0");
+        pod.is_some_and(|it| it["status"]["phase"] == "Pending")
+    }
+
+    fn change(&self, kind: &str, name: &str, patch: &[&str]) {
+        let mut arguments = vec!["patch", kind, name, "-n", &self.namespace];
+        arguments.extend(patch);
+        self.api.kubectl(&arguments).good();
+    }
+
+    /// An object with the operator's labels or without, in its place.
+    fn place(&self, kind: &str, group: &str, name: &str, ours: bool, body: Value) {
+        let labels = if ours {
+            json!({"app.kubernetes.io/managed-by": "etcd-operator", "etcd.edge-operator.io/cluster": "c"})
+        } else {
+            json!({})
+        };
+        let mut it = body;
+        it["apiVersion"] = json!(group);
+        it["kind"] = json!(kind);
+        it["metadata"] = json!({"name": name, "namespace": self.namespace, "labels": labels});
+        self.api.apply(&it.to_string());
+    }
+
+    /// Whether the operator sends none of these for a while: it knows what is there.
+    fn is_quiet(&self, request: &str) -> bool {
+        let mark = self.api.mark();
+        std::thread::sleep(Duration::from_secs(8));
+        let sent = self.api.requests("", mark).into_iter();
+        let mut sent = sent.filter(|it| it.user == USER && it.namespace == self.namespace);
+        !sent.any(|it| format!("{} {}", it.verb, it.resource) == request)
+    }
+}
+
+/// A right, and what breaks without it.
+pub struct Row {
+    pub right: &'static str,
+    pub breaks: &'static str,
+    /// Before the operator starts.
+    pub before: fn(&Stage),
+    /// After that it says that the right is missing.
+    pub then: fn(&Stage),
+    /// After it has said so.
+    pub after: fn(&Stage),
+    /// Whether what breaks is whole.
+    pub whole: fn(&Stage) -> bool,
+}
+
+const ROW: Row = Row {
+    right: "",
+    breaks: "",
+    before: |_| {},
+    then: Stage::cluster,
+    after: |_| {},
+    whole: Stage::is_told,
+};
+
+pub fn table() -> Vec<Row> {
+    let untold = "nothing is told of any cluster";
+    let mut rows = vec![
+        Row {
+            right: "list etcdclusters",
+            breaks: untold,
+            ..ROW
+        },
+        Row {
+            right: "watch etcdclusters",
+            breaks: "a new cluster is not seen",
+            then: |_| {},
+            after: Stage::cluster,
+            ..ROW
+        },
+        Row {
+            right: "create etcdclusters",
+            breaks: "an EtcdRestore makes no new cluster",
+            then: |it| {
+                let path = format!("/var/lib/etcd-operator/{}/c/backup", it.namespace);
+                let spec = json!({"backup": {"destinations": [{"local": {"path": path}}]}});
+                it.make("EtcdCluster", "c", &spec);
+                let from = "c-0-20260101T000000Z-r5-00000001";
+                it.make(
+                    "EtcdRestore",
+                    "r",
+                    &json!({"cluster": "c", "from": from, "into": "d"}),
+                );
+            },
+            whole: |it| it.has("etcdcluster", "d"),
+            ..ROW
+        },
+        Row {
+            right: "patch etcdclusters/status",
+            breaks: "no status",
+            ..ROW
+        },
+        Row {
+            right: "delete etcdbackups",
+            breaks: "an EtcdBackup outlives its time",
+            then: |it| {
+                it.cluster();
+                it.make("EtcdBackup", "b", &json!({"cluster": "c", "ttlHours": 1}));
+                let ended =
+                    json!({"status": {"phase": "Succeeded", "completed": "2026-01-01T00:00:00Z"}});
+                let patch = ended.to_string();
+                it.change(
+                    "etcdbackup",
+                    "b",
+                    &["--subresource=status", "--type=merge", "-p", &patch],
+                );
+            },
+            whole: |it| !it.has("etcdbackup", "b"),
+            ..ROW
+        },
+        Row {
+            right: "patch etcdbackups/status",
+            breaks: "an EtcdBackup is not told how it went",
+            then: |it| {
+                it.cluster();
+                it.make("EtcdBackup", "b", &json!({"cluster": "c"}));
+            },
+            whole: |it| it.phase("etcdbackup", "b", "Failed"),
+            ..ROW
+        },
+        Row {
+            right: "patch etcdrestores/status",
+            breaks: "an EtcdRestore is not told how it went",
+            then: |it| {
+                it.cluster();
+                it.make("EtcdRestore", "r", &json!({"cluster": "c", "into": "d"}));
+            },
+            whole: |it| it.phase("etcdrestore", "r", "Failed"),
+            ..ROW
+        },
+        Row {
+            right: "get pods",
+            breaks: untold,
+            ..ROW
+        },
+        Row {
+            right: "watch pods",
+            breaks: "a failed member is not replaced",
+            then: Stage::cluster_with_pod,
+            after: Stage::evict,
+            whole: Stage::is_replaced,
+            ..ROW
+        },
+        Row {
+            right: "create pods",
+            breaks: "no member",
+            whole: |it| it.has("pod", "c-0"),
+            ..ROW
+        },
+        Row {
+            right: "delete pods",
+            breaks: "a failed member is not replaced",
+            then: |it| {
+                it.cluster_with_pod();
+                it.evict();
+            },
+            whole: Stage::is_replaced,
+            ..ROW
+        },
+        Row {
+            right: "get services",
+            breaks: "another's Service is not told as such",
+            before: |it| {
+                let spec = json!({"spec": {"ports": [{"port": 1}]}});
+                it.place("Service", "v1", "c-client", false, spec);
+            },
+            whole: |it| it.hold_says("c-client is there and not ours"),
+            ..ROW
+        },
+        Row {
+            right: "watch services",
+            breaks: "it asks again and again for what it could know",
+            then: Stage::cluster_with_pod,
+            whole: |it| it.is_quiet("create services"),
+            ..ROW
+        },
+        Row {
+            right: "create services",
+            breaks: "clients have no name for the member",
+            whole: |it| it.has("service", "c-client"),
+            ..ROW
+        },
+        Row {
+            right: "patch services",
+            breaks: "an edited Service stays so",
+            then: |it| {
+                it.cluster_with_pod();
+                let patch = r#"[{"op": "replace", "path": "/spec/ports/0/port", "value": 7}]"#;
+                it.change("service", "c-client", &["--type=json", "-p", patch]);
+            },
+            whole: |it| {
+                let it = it.get("service", "c-client").unwrap();
+                it["spec"]["ports"][0]["port"] == 2379
+            },
+            ..ROW
+        },
+        Row {
+            right: "get secrets",
+            breaks: "nothing is made: whose the certificates are is not known",
+            whole: |it| it.has("pod", "c-0"),
+            ..ROW
+        },
+        Row {
+            right: "watch secrets",
+            breaks: "it asks again and again for what it could know",
+            then: Stage::cluster_with_pod,
+            whole: |it| it.is_quiet("create secrets"),
+            ..ROW
+        },
+        Row {
+            right: "create secrets",
+            breaks: "no certificates",
+            whole: |it| it.has("secret", "c-member"),
+            ..ROW
+        },
+        Row {
+            right: "patch secrets",
+            breaks: "an edited certificate stays so",
+            then: |it| {
+                it.cluster_with_pod();
+                let patch = r#"{"data": {"server.key": ""}}"#;
+                it.change("secret", "c-member", &["--type=merge", "-p", patch]);
+            },
+            whole: |it| it.get("secret", "c-member").unwrap()["data"]["server.key"] != "",
+            ..ROW
+        },
+        Row {
+            right: "get persistentvolumeclaims",
+            breaks: "another's claim is not told as such",
+            before: |it| {
+                let spec = json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+                it.place("PersistentVolumeClaim", "v1", "data-c-0", false, spec);
+            },
+            whole: |it| it.hold_says("data-c-0 is there and not ours"),
+            ..ROW
+        },
+        Row {
+            right: "watch persistentvolumeclaims",
+            breaks: "a failed member is not replaced: its claim is not known",
+            then: Stage::cluster_with_pod,
+            after: Stage::evict,
+            whole: Stage::is_replaced,
+            ..ROW
+        },
+        Row {
+            right: "create persistentvolumeclaims",
+            breaks: "no place for data",
+            whole: |it| it.has("pvc", "data-c-0"),
+            ..ROW
+        },
+        Row {
+            right: "get namespaces",
+            breaks: "a client in another namespace gets no Secret",
+            whole: |it| {
+                let found = ["get", "secret", "c-client-app", "-n", &it.other];
+                it.api.kubectl(&found).ok
+            },
+            ..ROW
+        },
+        Row {
+            right: "create networkpolicies",
+            breaks: "plain metrics are for everybody",
+            whole: |it| it.has("networkpolicy", "c"),
+            ..ROW
+        },
+        Row {
+            right: "create events",
+            breaks: "no story",
+            whole: |it| {
+                it.api
+                    .events(&it.namespace)
+                    .iter()
+                    .any(|(why, _)| why == "PodCreated")
+            },
+            ..ROW
+        },
+    ];
+    for right in [
+        "list pods",
+        "list services",
+        "list secrets",
+        "list persistentvolumeclaims",
+    ] {
+        rows.push(Row {
+            right,
+            breaks: untold,
+            ..ROW
+        });
+    }
+    for right in ["list etcdbackups", "watch etcdbackups"] {
+        rows.push(Row {
+            right,
+            breaks: "an EtcdBackup is not seen",
+            after: |it| it.make("EtcdBackup", "b", &json!({"cluster": "c"})),
+            whole: |it| it.phase("etcdbackup", "b", "Failed"),
+            ..ROW
+        });
+    }
+    for right in ["list etcdrestores", "watch etcdrestores"] {
+        rows.push(Row {
+            right,
+            breaks: "an EtcdRestore is not seen",
+            after: |it| it.make("EtcdRestore", "r", &json!({"cluster": "c", "into": "d"})),
+            whole: |it| it.phase("etcdrestore", "r", "Failed"),
+            ..ROW
+        });
+    }
+    for right in ["get networkpolicies", "patch networkpolicies"] {
+        rows.push(Row {
+            right,
+            breaks: "an operator does not mend the rule of the one before",
+            before: |it| {
+                let spec = json!({"spec": {"podSelector": {}}});
+                it.place("NetworkPolicy", "networking.k8s.io/v1", "c", true, spec);
+            },
+            whole: |it| {
+                let it = it.get("networkpolicy", "c").unwrap();
+                it["spec"]["ingress"].is_array()
+            },
+            ..ROW
+        });
+    }
+    for right in ["create leases", "get leases", "update leases"] {
+        rows.push(Row {
+            right,
+            breaks: "nobody acts",
+            before: if right == "create leases" {
+                without_lease
+            } else {
+                with_free_lease
+            },
+            ..ROW
+        });
+    }
+    rows
+}
+
+pub fn without_lease(it: &Stage) {
+    it.api
+        .kubectl(&["delete", "lease", "-n", "etcd-operator", "--all"])
+        .good();
+}
+
+fn with_free_lease(it: &Stage) {
+    without_lease(it);
+    it.api.apply(
+        "apiVersion: coordination.k8s.io/v1\nkind: Lease\n\
+         metadata: {name: etcd-operator, namespace: etcd-operator}\nspec: {holderIdentity: ''}\n",
+    );
+}

@@ -1,0 +1,187 @@
+//! The operator in a lab: applied as a person would, and what it is asked there.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::lab::{Image, Images, Node, Options, SOON, images, is_true, root, skip};
+
+/// A node with the operator on it, acting.
+pub struct Operated {
+    pub node: Node,
+    pub images: Images,
+}
+
+impl std::ops::Deref for Operated {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.node
+    }
+}
+
+/// The images that a walk needs, or what is skipped.
+fn wanted(images: &Images) -> Option<[&Image; 2]> {
+    let Some(operator) = &images.operator else {
+        skip("the operator's image is made by make dist, or named by ETCD_OPERATOR_IMAGE");
+        return None;
+    };
+    let Some(etcd) = images.etcd.get("3.6") else {
+        skip("an image of etcd 3.6 is made of target/tools/etcd/3.6");
+        return None;
+    };
+    Some([operator, etcd])
+}
+
+impl Operated {
+    /// Applies the two files, and waits until the DaemonSet's Pod is ready.
+    pub fn up() -> Option<Operated> {
+        let images = images();
+        let options = Options {
+            images: &wanted(&images)?,
+            ..Options::default()
+        };
+        let node = Node::up(&options)?;
+        let it = Operated { node, images };
+        it.install();
+        Some(it)
+    }
+
+    pub fn install(&self) {
+        let file = |name: &str| root().join("deploy").join(name);
+        let (crds, operator) = (file("crds.yaml"), file("etcd-operator.yaml"));
+        let (crds, operator) = (crds.to_str().unwrap(), operator.to_str().unwrap());
+        self.kubectl(&["apply", "-f", crds, "-f", operator]).good();
+        self.acting();
+    }
+
+    /// Waits for the operator's Pod.
+    pub fn acting(&self) -> Value {
+        self.eventually("the operator's pod to be ready", SOON, || {
+            let pods = self.try_json(&["get", "pods", "-n", "etcd-operator"])?;
+            let mut ready = pods["items"]
+                .as_array()?
+                .iter()
+                .filter(|it| it["metadata"]["deletionTimestamp"].is_null() && is_true(it, "Ready"));
+            ready.next().cloned()
+        })
+    }
+
+    pub fn operator_log(&self) -> String {
+        let arguments = ["logs", "-n", "etcd-operator", "ds/etcd-operator"];
+        self.kubectl(&arguments).stdout
+    }
+
+    pub fn cluster(&self, name: &str) -> Value {
+        self.json(&["get", "etcdcluster", name])
+    }
+
+    /// Waits until an EtcdCluster says that it serves.
+    #[track_caller]
+    pub fn available(&self, name: &str) -> Value {
+        let what = format!("{name} to be available");
+        self.eventually(&what, SOON, || {
+            let it = self.try_json(&["get", "etcdcluster", name])?;
+            is_true(&it, "Available").then_some(it)
+        })
+    }
+
+    /// Waits for the reason of a condition.
+    #[track_caller]
+    pub fn says(&self, cluster: &str, condition: &str, reason: &str) -> Value {
+        let what = format!("{cluster}: {condition} with {reason}");
+        let mut said = String::new();
+        self.eventually(&what, SOON, || {
+            let it = self.try_json(&["get", "etcdcluster", cluster])?;
+            let all = it["status"]["conditions"].as_array()?;
+            let found = all.iter().find(|it| it["type"] == condition)?.clone();
+            let now = format!("{}: {}", found["reason"], found["message"]);
+            if now != said {
+                println!("{cluster}: {condition}: {now}");
+                said = now;
+            }
+            (found["reason"] == reason).then_some(found)
+        })
+    }
+
+    /// etcdctl in the member's Pod, over TLS.
+    pub fn try_etcdctl(&self, cluster: &str, words: &[&str]) -> Option<String> {
+        let mut command = vec![
+            "/usr/local/bin/etcdctl",
+            "--endpoints=https://localhost:2379",
+            "--cacert=/tls/client-ca.crt",
+            "--cert=/tls/server.crt",
+            "--key=/tls/server.key",
+        ];
+        command.extend(words);
+        let output = self.exec("default", &format!("{cluster}-0"), "etcd", &command);
+        output.ok.then_some(output.stdout)
+    }
+
+    #[track_caller]
+    pub fn etcdctl(&self, cluster: &str, words: &[&str]) -> String {
+        self.eventually(&format!("etcdctl {words:?}"), SOON, || {
+            self.try_etcdctl(cluster, words)
+        })
+    }
+
+    #[track_caller]
+    pub fn put(&self, cluster: &str, key: &str, value: &str) {
+        assert_eq!(self.etcdctl(cluster, &["put", key, value]), "OK\n");
+    }
+
+    #[track_caller]
+    pub fn get(&self, cluster: &str, key: &str) -> String {
+        self.etcdctl(cluster, &["get", key, "--print-value-only"])
+            .trim()
+            .to_owned()
+    }
+
+    /// The UID of the member's Pod, if it is there and not going.
+    pub fn pod_uid(&self, cluster: &str) -> Option<String> {
+        let pod = self.try_json(&["get", "pod", &format!("{cluster}-0")])?;
+        let going = !pod["metadata"]["deletionTimestamp"].is_null();
+        (!going).then(|| pod["metadata"]["uid"].as_str().unwrap().to_owned())
+    }
+
+    /// Waits for the phase of an EtcdBackup or EtcdRestore.
+    #[track_caller]
+    pub fn phase(&self, kind: &str, name: &str, phase: &str) -> Value {
+        self.eventually(&format!("{kind} {name} {phase}"), SOON, || {
+            let it = self.try_json(&["get", kind, name])?;
+            let now = it["status"]["phase"].as_str().unwrap_or_default();
+            assert!(
+                now == phase || now.is_empty() || now == "Running",
+                "{kind} {name}: {}",
+                it["status"]
+            );
+            (now == phase).then_some(it)
+        })
+    }
+
+    #[track_caller]
+    pub fn gone(&self, what: &[&str]) {
+        self.eventually(&format!("{what:?} to go"), SOON, || {
+            let mut arguments = vec!["get"];
+            arguments.extend(what);
+            (!self.kubectl(&arguments).ok).then_some(())
+        });
+    }
+
+    pub fn patch(&self, cluster: &str, patch: &str) {
+        let arguments = ["patch", "etcdcluster", cluster, "--type=merge", "-p", patch];
+        self.kubectl(&arguments).good();
+    }
+}
+
+/// A document with a name, a specification in one line.
+pub fn document(kind: &str, name: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}, namespace: default}}\nspec: {spec}\n"
+    )
+}
+
+/// A short while in which nothing may happen.
+pub fn pass(seconds: u64) {
+    std::thread::sleep(Duration::from_secs(seconds));
+}
