@@ -18,13 +18,22 @@ use crate::etcd::store;
 use crate::member::place::HostPlace;
 use crate::member::records::{self, IdentityFile, SeenFile};
 use crate::member::starts;
-use crate::observed::{Observed, Restoring};
+use crate::observed::{Observed, Process, Reading, Restoring, Unanswered};
 use crate::plan::permit::Permit;
 use crate::plan::{Asked, Hold};
 use crate::spec::ClusterSpec;
 
 /// A process that is dying keeps the member's lock until its last thread has gone.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A process that does not answer.
+#[derive(Clone, Copy)]
+pub(super) struct Asking {
+    pid: u32,
+    looks: u32,
+    /// Seconds since boot.
+    since: u64,
+}
 
 impl Agent {
     /// The restore under way, as the core sees it. A record that cannot be read is one of the member's.
@@ -35,7 +44,32 @@ impl Agent {
         Ok(record.map(|it| Restoring {
             phase: it.phase.into(),
             busy,
+            unanswered: Unanswered::default(),
         }))
+    }
+
+    /// Counts the questions that the process does not answer.
+    pub(super) fn count_unanswered(&mut self, process: Process, read: &Reading) -> Unanswered {
+        let Process::Running { pid, .. } = process else {
+            self.memory.unanswered = None;
+            return Unanswered::default();
+        };
+        if *read == Reading::Answered {
+            self.memory.unanswered = None;
+            return Unanswered::default();
+        }
+        let now = clock::since_boot().as_secs();
+        let before = self.memory.unanswered.filter(|it| it.pid == pid);
+        let asked = Asking {
+            pid,
+            looks: before.map_or(0, |it| it.looks).saturating_add(1),
+            since: before.map_or(now, |it| it.since),
+        };
+        self.memory.unanswered = Some(asked);
+        Unanswered {
+            looks: asked.looks,
+            seconds: now.saturating_sub(asked.since),
+        }
     }
 
     /// Why the document's own restores are not tried again: the last one failed, or they are too many;
@@ -274,8 +308,11 @@ impl Agent {
         if record.former.is_some() {
             self.prepare(spec, place)?;
         }
-        let message =
-            format!("etcd did not serve the restored data: {why}; the data from before is back");
+        let failed = record.failed(&place.storage_dir);
+        let message = format!(
+            "etcd did not serve the restored data: {why}; the data from before is back, and what was written since lies in {}",
+            failed.display()
+        );
         tracing::error!("{message}");
         let report = record.report(Outcome::Undone, None, Some(message));
         Ok(record.end(&self.paths, &report)?)
