@@ -34,6 +34,20 @@ pub fn describe(destination: &Destination) -> String {
     }
 }
 
+/// A destination in a word that no other one has, for the names of records about it: two stores may have
+/// a bucket of the same name.
+pub(super) fn key(destination: &Destination) -> String {
+    let endpoint = match &destination.place {
+        Place::S3(it) => it.endpoint.as_ref(),
+        Place::Local(_) => None,
+    };
+    let text = match endpoint {
+        Some(endpoint) => format!("{endpoint} {}", describe(destination)),
+        None => describe(destination),
+    };
+    state::sha256(text.as_bytes())[..16].to_owned()
+}
+
 /// Local directories that snapshots were written to, so that an empty one is told from a new one.
 #[derive(Default, Serialize, Deserialize)]
 struct UsedFile {
@@ -173,6 +187,23 @@ pub fn lock(paths: &Paths, work: Work) -> Result<Option<BackupLock>, state::Stat
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bucket_of_the_same_name_in_another_store_is_another_place() {
+        let place = |endpoint: Option<&str>| {
+            let endpoint = endpoint.map_or_else(String::new, |it| format!(", endpoint: {it}"));
+            let text = format!(
+                "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\nmetadata: {{name: shop}}\n\
+                 spec:\n  backup: {{destinations: [{{local: {{path: /a}}}}, {{s3: {{bucket: snaps{endpoint}}}}}]}}\n"
+            );
+            let spec = crate::document::parse(text.as_bytes()).unwrap();
+            spec.backup.unwrap().destinations[1].clone()
+        };
+        let places = [None, Some("https://one:9000"), Some("https://two:9000")].map(place);
+        let mut keys = places.map(|it| key(&it)).to_vec();
+        keys.dedup();
+        assert_eq!(keys.len(), 3);
+    }
 
     #[test]
     fn the_newest_is_told_by_revision_within_a_cluster_and_by_time_between_clusters() {

@@ -27,8 +27,8 @@ struct ChecksFile {
 }
 
 fn checks_path(paths: &Paths, destination: &Destination) -> PathBuf {
-    let sum = state::sha256(place::describe(destination).as_bytes());
-    paths.backup().join(format!("checks-{}.json", &sum[..16]))
+    let key = place::key(destination);
+    paths.backup().join(format!("checks-{key}.json"))
 }
 
 fn load(paths: &Paths, destination: &Destination) -> ChecksFile {
