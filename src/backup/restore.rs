@@ -117,7 +117,7 @@ fn io_error<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Res
 /// Bytes that preparing takes, beside the data that is kept: the snapshot unpacked, the new database
 /// and its log.
 pub fn needed(database: u64) -> u64 {
-    2 * database + LOG_BYTES
+    database.saturating_mul(2).saturating_add(LOG_BYTES)
 }
 
 /// Sees that there is room.

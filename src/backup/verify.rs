@@ -215,7 +215,10 @@ fn structure(
         source,
     })?;
     let summary = walk(&mut content, progress)?;
-    let (found, said) = (content.size(), manifest.database.size + TRAILER);
+    let (found, said) = (
+        content.size(),
+        manifest.database.size.saturating_add(TRAILER),
+    );
     if found != said || summary.size != manifest.database.size {
         return Err(VerifyError::Differs {
             what: "the size",
