@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::BUSY;
+use super::{BUSY, DAMAGED, last_check, note_check};
 use crate::backup::chain;
 use crate::backup::create::{self, Created};
 use crate::backup::local::{Entry, LocalStore};
@@ -100,6 +100,10 @@ impl SnapshotJob {
                     "snapshot taken and verified"
                 );
                 place::mark_used(&self.paths, &self.store).map_err(|it| unusable(&it))?;
+                // The first one of all is all that is kept, and was just checked.
+                if last_check(&self.paths).is_none() && entries.is_empty() {
+                    note_check(&self.paths, self.now).map_err(|it| unusable(&it))?;
+                }
             }
             Created::Unchanged(_) => return Ok(()),
         }
@@ -189,7 +193,7 @@ pub(super) fn check(
     }
     match damaged {
         Some((path, why)) => Err(BackupFailure {
-            reason: "SnapshotDamaged",
+            reason: DAMAGED,
             why: detail(format_args!("{}: {why}", path.display())),
         }),
         None => unread.map_or(Ok(()), Err),
