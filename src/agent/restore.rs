@@ -168,8 +168,15 @@ impl Agent {
             record.set_bump(newest_revision(&spec, record.former.as_ref()));
             let prepared = resolved.and_then(|()| {
                 let mut identity = identity;
-                identity.former_ids.extend(record.source.cluster_id.clone());
-                identity.former_ids.dedup();
+                // Where a cluster lived already, another one's snapshots do not become its own, for its
+                // retention to remove.
+                let anew = record
+                    .former
+                    .as_ref()
+                    .is_none_or(|it| it.clusters().is_empty());
+                if anew {
+                    identity.former_ids.extend(record.source.cluster_id.clone());
+                }
                 restore::prepare(
                     &Preparation {
                         record: &record,
