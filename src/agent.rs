@@ -136,6 +136,8 @@ struct Memory {
     failed: Option<crate::cluster::Detail>,
     /// The last lines that were logged; see `log_once`.
     told: std::collections::VecDeque<String>,
+    /// The process that does not answer on restored data.
+    unanswered: Option<restore::Asking>,
     /// The last index that was written down as seen.
     seen: Option<u64>,
     /// How often the document was read; 0 in a command that runs without an agent.

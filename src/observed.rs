@@ -174,6 +174,18 @@ pub struct Restoring {
     pub phase: RestorePhase,
     /// Its job runs in this process.
     pub busy: bool,
+    /// How long etcd has been asked in vain on the new data.
+    pub unanswered: Unanswered,
+}
+
+/// Questions to the process that runs, none of them answered yet, since this operator first asked it:
+/// how long it ran before says nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unanswered {
+    /// How many.
+    pub looks: u32,
+    /// Since the first one.
+    pub seconds: u64,
 }
 
 impl Restoring {

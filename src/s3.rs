@@ -424,7 +424,7 @@ mod tests {
         spawnable(&bucket.download("a", 0, &mut |_| Ok(())));
         spawnable(&bucket.verify("a", 0, ""));
         spawnable(&bucket.list("", &mut |_| {}));
-        spawnable(&bucket.sweep(Duration::ZERO, &[]));
+        spawnable(&bucket.sweep(("", &|_| true), Duration::ZERO, &[]));
         spawnable(&bucket.delete("a"));
     }
 }

@@ -19,7 +19,7 @@ use etcd_operator::cluster::{ClusterId, Health, MemberSet, Role, Timestamp};
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
     BackupFailure, Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading,
-    Regain, RestorePhase, Restoring, Service, Writing,
+    Regain, RestorePhase, Restoring, Service, Unanswered, Writing,
 };
 use etcd_operator::plan::plan;
 use etcd_operator::spec::backup::Source;
@@ -312,6 +312,7 @@ impl Scene {
         let restoring = Restoring {
             phase,
             busy: value == "busy",
+            unanswered: Unanswered::default(),
         };
         self.host().facts.restoring = restoring.holds_the_data();
         self.seen.restoring = Some(restoring);

@@ -10,8 +10,8 @@ mod world;
 
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    Alarms, Instance, Membership, Observed, Process, Reading, RestorePhase, Restoring, Service,
-    Writing,
+    Alarms, Instance, Membership, Observed, Pairs, Process, Reading, RestorePhase, Restoring,
+    Service, Unanswered, Writing,
 };
 use etcd_operator::plan::permit::{Declared, Grounds};
 use etcd_operator::plan::{Hold, Upkeep, plan};
@@ -73,15 +73,30 @@ fn histories() -> [StartHistory; 3] {
     [StartHistory::NONE, damaged, failed]
 }
 
+/// How often and how long etcd was asked in vain: not yet, once after a day of silence from here, often
+/// at once, and often for long enough.
+fn unanswered() -> [Unanswered; 4] {
+    [(0, 0), (1, 86_400), (1000, 10), (1000, 1000)]
+        .map(|(looks, seconds)| Unanswered { looks, seconds })
+}
+
 fn states(mut visit: impl FnMut(&Observed, Restoring)) {
-    for (phase, busy) in PHASES.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+    for ((phase, busy), unanswered) in PHASES
+        .into_iter()
+        .flat_map(|it| [(it, false), (it, true)])
+        .flat_map(|it| unanswered().map(|asked| (it, asked)))
+    {
         for process in processes() {
             for service in services() {
                 for history in histories() {
                     for data in [DataDir::EMPTY, stopped().facts.data] {
                         for writable in [Writable::Yes, Writable::ReadOnly] {
                             for membership in [single(), Membership::Unreachable] {
-                                let restoring = Restoring { phase, busy };
+                                let restoring = Restoring {
+                                    phase,
+                                    busy,
+                                    unanswered,
+                                };
                                 let mut instance: Instance = stopped();
                                 instance.process = process;
                                 instance.service = service.clone();
@@ -108,7 +123,7 @@ fn a_restore_is_the_only_thing_that_is_done_and_etcd_is_stopped_only_for_it() {
     spec.backup = Some(world::backup("interval"));
     spec.bootstrap = Some(etcd_operator::spec::backup::Source::Latest);
     spec.restore_when_damaged = true;
-    let (mut count, mut finished, mut undone) = (0_u32, 0_u32, 0_u32);
+    let (mut count, mut finished, mut undone, mut given_up) = (0_u32, 0_u32, 0_u32, 0_u32);
     states(|seen, restoring| {
         count += 1;
         let plan = plan(&spec, seen);
@@ -134,6 +149,15 @@ fn a_restore_is_the_only_thing_that_is_done_and_etcd_is_stopped_only_for_it() {
                     assert_eq!(permit.grounds(), declared);
                 }
                 undone += u32::from(matches!(step, Upkeep::UndoRestore(_)));
+                let starting = restoring.phase == RestorePhase::Starting;
+                if matches!(step, Upkeep::UndoRestore(_)) && starting && runs {
+                    let asked = restoring.unanswered;
+                    assert!(
+                        asked.looks > 1 && asked.seconds > 10,
+                        "no single question, and no age of etcd's, gives up data that may be served: {asked:?}"
+                    );
+                    given_up += 1;
+                }
                 if matches!(step, Upkeep::SwapRestored(_)) {
                     let phase = restoring.phase;
                     assert!(matches!(
@@ -158,9 +182,9 @@ fn a_restore_is_the_only_thing_that_is_done_and_etcd_is_stopped_only_for_it() {
         }
     });
     println!(
-        "restores: {count} states (phase 5 x busy 2 x process 5 x service 12 x history 3 x data 2 x writable 2 x membership 2), {finished} finished, {undone} undone"
+        "restores: {count} states (phase 5 x busy 2 x unanswered 4 x process 5 x service 12 x history 3 x data 2 x writable 2 x membership 2), {finished} finished, {undone} undone"
     );
-    assert!(count == 14_400 && finished > 0 && undone > 0);
+    assert!(count == 57_600 && finished > 0 && undone > given_up && given_up > 0);
 }
 
 #[test]
@@ -174,6 +198,26 @@ fn a_process_that_cannot_be_told_is_no_stopped_one() {
                 .iter()
                 .any(|it| !matches!(it, Upkeep::PrepareRestore));
             assert!(!touches, "{restoring:?} {plan:?}");
+        }
+    });
+}
+
+#[test]
+fn an_operator_that_etcd_cannot_know_gives_up_no_restored_data() {
+    let spec = spec(&["test-0"]);
+    states(|seen, restoring| {
+        let mut seen = seen.clone();
+        for pairs in [Pairs::Missing, Pairs::Broken, Pairs::Expired] {
+            seen.instances[0].certificates.pairs = pairs;
+            let plan = plan(&spec, &seen);
+            let undoes = plan
+                .upkeep
+                .iter()
+                .any(|it| matches!(it, Upkeep::UndoRestore(Some(_))));
+            assert!(
+                !undoes || restoring.phase == RestorePhase::Undoing,
+                "{plan:?}"
+            );
         }
     });
 }

@@ -1,5 +1,7 @@
 //! Restores on this host, step by step as the core plans them.
 
+use std::time::Duration;
+
 use super::apply::{NO_RANDOM_BYTES, failed};
 use super::driver::Driver as _;
 use super::observe::quota_at_birth;
@@ -10,15 +12,28 @@ use crate::backup::restore::{
 };
 use crate::backup::work::{self, Ended};
 use crate::backup::{place as backup_place, source};
+use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::etcd::store;
 use crate::member::place::HostPlace;
 use crate::member::records::{self, IdentityFile, SeenFile};
 use crate::member::starts;
-use crate::observed::{Observed, Restoring};
+use crate::observed::{Observed, Process, Reading, Restoring, Unanswered};
 use crate::plan::permit::Permit;
 use crate::plan::{Asked, Hold};
 use crate::spec::ClusterSpec;
+
+/// A process that is dying keeps the member's lock until its last thread has gone.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A process that does not answer.
+#[derive(Clone, Copy)]
+pub(super) struct Asking {
+    pid: u32,
+    looks: u32,
+    /// Seconds since boot.
+    since: u64,
+}
 
 impl Agent {
     /// The restore under way, as the core sees it. A record that cannot be read is one of the member's.
@@ -29,7 +44,32 @@ impl Agent {
         Ok(record.map(|it| Restoring {
             phase: it.phase.into(),
             busy,
+            unanswered: Unanswered::default(),
         }))
+    }
+
+    /// Counts the questions that the process does not answer.
+    pub(super) fn count_unanswered(&mut self, process: Process, read: &Reading) -> Unanswered {
+        let Process::Running { pid, .. } = process else {
+            self.memory.unanswered = None;
+            return Unanswered::default();
+        };
+        if *read == Reading::Answered {
+            self.memory.unanswered = None;
+            return Unanswered::default();
+        }
+        let now = clock::since_boot().as_secs();
+        let before = self.memory.unanswered.filter(|it| it.pid == pid);
+        let asked = Asking {
+            pid,
+            looks: before.map_or(0, |it| it.looks).saturating_add(1),
+            since: before.map_or(now, |it| it.since),
+        };
+        self.memory.unanswered = Some(asked);
+        Unanswered {
+            looks: asked.looks,
+            seconds: now.saturating_sub(asked.since),
+        }
     }
 
     /// Why the document's own restores are not tried again: the last one failed, or they are too many;
@@ -128,8 +168,15 @@ impl Agent {
             record.set_bump(newest_revision(&spec, record.former.as_ref()));
             let prepared = resolved.and_then(|()| {
                 let mut identity = identity;
-                identity.former_ids.extend(record.source.cluster_id.clone());
-                identity.former_ids.dedup();
+                // Where a cluster lived already, another one's snapshots do not become its own, for its
+                // retention to remove.
+                let anew = record
+                    .former
+                    .as_ref()
+                    .is_none_or(|it| it.clusters().is_empty());
+                if anew {
+                    identity.former_ids.extend(record.source.cluster_id.clone());
+                }
                 restore::prepare(
                     &Preparation {
                         record: &record,
@@ -196,8 +243,17 @@ impl Agent {
         CrashPoint::SwappingWritten.pass();
         self.stop_for_restore(observed, permit).await?;
         CrashPoint::EtcdStopped.pass();
-        restore::swap(&record, &self.paths, &place.storage_dir)?;
+        let lock = self.hold_the_member().await?;
+        let swapped = restore::swap(&record, &self.paths, &place.storage_dir);
+        drop(lock);
         self.forget_service();
+        if let Err(error @ RestoreError::NewDataGone(_)) = swapped {
+            let why = chain(&error);
+            tracing::error!("the restore is not made, and the data from before stays: {why}");
+            let report = record.report(Outcome::Failed, None, Some(why));
+            return Ok(record.end(&self.paths, &report)?);
+        }
+        swapped?;
         let minted = self
             .mint_certificates(spec, observed, place)
             .and_then(|()| self.mint_clients(spec, observed, place));
@@ -252,13 +308,18 @@ impl Agent {
         self.enter(&mut record, StoredPhase::Undoing)?;
         CrashPoint::UndoingWritten.pass();
         self.stop_for_restore(observed, permit).await?;
+        let lock = self.hold_the_member().await?;
         restore::undo(&record, &self.paths, &place.storage_dir)?;
+        drop(lock);
         self.forget_service();
         if record.former.is_some() {
             self.prepare(spec, place)?;
         }
-        let message =
-            format!("etcd did not serve the restored data: {why}; the data from before is back");
+        let failed = record.failed(&place.storage_dir);
+        let message = format!(
+            "etcd did not serve the restored data: {why}; the data from before is back, and what was written since lies in {}",
+            failed.display()
+        );
         tracing::error!("{message}");
         let report = record.report(Outcome::Undone, None, Some(message));
         Ok(record.end(&self.paths, &report)?)
@@ -283,6 +344,29 @@ impl Agent {
         Ok(())
     }
 
+    /// The member's lock, which a guard takes before it reads the record of the restore, and which etcd
+    /// holds for its life: whoever has decided to start etcd before the record said otherwise is seen
+    /// here, and the next look finds what became of it.
+    async fn hold_the_member(&self) -> Result<std::fs::File, AgentError> {
+        use rustix::fs::{FlockOperation, flock};
+        let path = self.paths.member_lock();
+        let file = crate::state::open_lock(&path);
+        let file = file.map_err(|source| AgentError::System {
+            what: "open",
+            path: path.clone(),
+            source,
+        })?;
+        let begin = clock::since_boot();
+        while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if clock::since_boot() > begin + LOCK_PATIENCE {
+                let holder = crate::process::lock_holder(&path);
+                return Err(AgentError::NoPermit(Hold::ForeignProcess(holder)));
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(file)
+    }
+
     /// What was proven of the process before, and counted against it, is not the next one's.
     fn forget_service(&mut self) {
         starts::forget(&self.paths);
@@ -297,4 +381,77 @@ fn newest_revision(spec: &ClusterSpec, former: Option<&IdentityFile>) -> Option<
     let entries = backup_place::primary(spec)?.list().ok()?;
     let ours = entries.iter().filter(|it| it.is_of(&clusters));
     ours.map(|it| it.name.revision).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::driver::HostDriver;
+    use crate::member::place as member_place;
+    use crate::paths::Paths;
+    use crate::runtime::Runtime as _;
+
+    const DOCUMENT: &str = "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\n\
+        metadata: {name: shop}\nspec: {size: 1, version: 3.6.0}\n";
+
+    /// As a guard that has read the record already, and is about to become etcd.
+    #[tokio::test]
+    async fn data_is_not_exchanged_under_an_etcd_that_is_just_starting() {
+        let root = std::env::temp_dir().join(format!("starting-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        let paths = Paths::under(&root);
+        for dir in [&paths.lib, &paths.run] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        let spec = crate::document::parse(DOCUMENT.as_bytes()).unwrap();
+        let place = member_place::resolve(&paths, &spec);
+        let driver = HostDriver::choose(&paths, &spec.name);
+        let mut agent = Agent::new(&paths, driver, None);
+        let version = crate::version::Version::new(3, 6, 0);
+        let identity = agent.identity_at_birth(&spec, version, 1 << 30).unwrap();
+        let data = place.storage_dir.join("data");
+        let made = RestoreRecord::scratch(&place.storage_dir).join("data");
+        std::fs::create_dir_all(data.join("old")).unwrap();
+        std::fs::create_dir_all(made.join("new")).unwrap();
+        let mut record = RestoreRecord {
+            id: "1".to_owned(),
+            reason: Reason::Command,
+            phase: StoredPhase::Prepared,
+            source: source::unresolved(&spec, Reason::Command),
+            live_revision: None,
+            bump: restore::BUMP,
+            former: Some(identity.clone()),
+            next: Some(identity),
+            asked: None,
+        };
+        record.save(&paths).unwrap();
+        let observed = agent.observe(&spec).await;
+
+        let guard = crate::state::open_lock(&paths.member_lock()).unwrap();
+        let exclusive = rustix::fs::FlockOperation::LockExclusive;
+        rustix::fs::flock(&guard, exclusive).unwrap();
+        let swapped = agent.swap_restored(&spec, &observed, &place, None).await;
+        assert!(matches!(swapped, Err(AgentError::NoPermit(_))));
+        assert!(data.join("old").exists(), "nothing was renamed");
+        drop(guard);
+        agent
+            .swap_restored(&spec, &observed, &place, None)
+            .await
+            .unwrap();
+        assert!(data.join("new").exists());
+
+        let guard = crate::state::open_lock(&paths.member_lock()).unwrap();
+        rustix::fs::flock(&guard, exclusive).unwrap();
+        agent.enter(&mut record, StoredPhase::Starting).unwrap();
+        let undone = agent.undo_restore(&spec, &observed, &place, None).await;
+        assert!(matches!(undone, Err(AgentError::NoPermit(_))));
+        assert!(data.join("new").exists(), "nothing was renamed");
+        drop(guard);
+        agent
+            .undo_restore(&spec, &observed, &place, None)
+            .await
+            .unwrap();
+        assert!(data.join("old").exists());
+        std::fs::remove_dir_all(&root).unwrap();
+    }
 }

@@ -35,6 +35,15 @@ fn destinations(spec: &EtcdClusterSpec, holds: fn(&BackupDestination) -> bool) -
     backup.is_none_or(|it| it.destinations.iter().all(holds))
 }
 
+/// Where a destination's snapshots lie, whatever else is said of it.
+fn place(it: &BackupDestination) -> (Option<&str>, Option<[&str; 3]>) {
+    let s3 = it.s3.as_ref().map(|it| {
+        let [prefix, endpoint] = [&it.prefix, &it.endpoint].map(|it| it.as_deref().unwrap_or(""));
+        [it.bucket.as_str(), prefix, endpoint]
+    });
+    (it.local.as_ref().map(|it| it.path.as_str()), s3)
+}
+
 /// Every rule. Those that say "not supported yet" go as the feature comes.
 pub const RULES: &[Rule] = &[
     Rule {
@@ -179,12 +188,14 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         path: "backup.destinations",
-        cel: "!has(self.backup) || self.backup.destinations.all(one, self.backup.destinations.exists_one(other, one == other))",
+        cel: "!has(self.backup) || self.backup.destinations.all(one, self.backup.destinations.exists_one(other, (has(one.local) ? [one.local.path] : []) == (has(other.local) ? [other.local.path] : []) && (has(one.s3) ? [one.s3.bucket, has(one.s3.prefix) ? one.s3.prefix : '', has(one.s3.endpoint) ? one.s3.endpoint : ''] : []) == (has(other.s3) ? [other.s3.bucket, has(other.s3.prefix) ? other.s3.prefix : '', has(other.s3.endpoint) ? other.s3.endpoint : ''] : [])))",
         message: "each place may appear once",
         holds: |spec| {
             let all = spec.backup.as_ref().map_or(&[][..], |it| &it.destinations);
-            all.iter()
-                .all(|one| all.iter().filter(|it| *it == one).count() == 1)
+            all.iter().all(|one| {
+                let same = all.iter().filter(|it| place(it) == place(one));
+                same.count() == 1
+            })
         },
     },
     Rule {

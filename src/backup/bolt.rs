@@ -104,6 +104,10 @@ const LEAVES_AT_ONCE: usize = 32 * 1024;
 const BRANCHES_AT_ONCE: usize = 256;
 /// Deeper than any tree of 2^32 pages.
 const DEPTH_MAX: u32 = 32;
+/// No page of etcd is larger, with what overflows: a value may have some MiB, and the list of the free
+/// pages of 64 GiB takes 128 MiB. Keys are short, and branches hold nothing else.
+const PAGE_BYTES_MAX: u64 = 128 << 20;
+const BRANCH_BYTES_MAX: u64 = 256 << 10;
 /// etcd has about a dozen.
 const BUCKETS_MAX: usize = 256;
 /// No id of a page: the list of free pages is not kept in the file.
@@ -195,6 +199,14 @@ impl Walk<'_> {
             .is_none_or(|end| end > self.meta.pages)
         {
             return Err(damaged(id, "it reaches beyond the last page"));
+        }
+        let most = if header.is_branch() {
+            BRANCH_BYTES_MAX
+        } else {
+            PAGE_BYTES_MAX
+        };
+        if pages * self.meta.page_size > most {
+            return Err(damaged(id, "it is larger than any page of etcd"));
         }
         for page in id..id + pages {
             if !self.seen.insert(page) {

@@ -98,8 +98,8 @@ struct ArrivedFile {
 }
 
 fn arrived_path(paths: &Paths, destination: &Destination) -> PathBuf {
-    let sum = state::sha256(place::describe(destination).as_bytes());
-    paths.backup().join(format!("arrived-{}.json", &sum[..16]))
+    let key = place::key(destination);
+    paths.backup().join(format!("arrived-{key}.json"))
 }
 
 /// What was seen to have arrived in a local destination.

@@ -24,6 +24,8 @@ const FOOTER: usize = 9;
 const SKIP_HEADER: usize = 8;
 /// Bytes of an entry of the table: compressed and unpacked size.
 const ENTRY: usize = 8;
+/// 64 GiB of content; the table of more would take memory for what no etcd holds.
+const FRAMES_MAX: usize = 256 * 1024;
 /// Frames that are kept unpacked.
 const CACHED: usize = 6;
 
@@ -143,6 +145,9 @@ impl<R: ReadAt> FrameReader<R> {
         if u32_at(&footer, 5) != SEEKABLE || footer[4] != 0 {
             return Err(invalid(no_table));
         }
+        if count > FRAMES_MAX {
+            return Err(invalid("its table names more frames than any snapshot has"));
+        }
         let table_bytes = count * ENTRY;
         let table_at = footer_at.checked_sub((table_bytes + SKIP_HEADER) as u64);
         let table_at = table_at.ok_or_else(|| invalid("its table is longer than the file"))?;
@@ -155,7 +160,8 @@ impl<R: ReadAt> FrameReader<R> {
         let (mut packed_at, mut at) = (0, 0);
         for entry in table[SKIP_HEADER..].chunks_exact(ENTRY) {
             let (packed, unpacked) = (u32_at(entry, 0), u32_at(entry, 4));
-            if unpacked == 0 || unpacked as usize > FRAME || packed as usize > 2 * FRAME {
+            let sizes = (packed as usize, unpacked as usize);
+            if !(1..=2 * FRAME).contains(&sizes.0) || !(1..=FRAME).contains(&sizes.1) {
                 return Err(invalid("its table names a frame of a wrong size"));
             }
             frames.push(Frame {
@@ -302,6 +308,28 @@ mod tests {
             let beyond = reader.read_at(length as u64, &mut [0]);
             assert_eq!(beyond.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         }
+    }
+
+    /// No byte of such frames has to be there for gigabytes of content to be claimed.
+    #[test]
+    fn frames_of_no_bytes_and_more_of_them_than_any_snapshot_has_are_refused() {
+        let table = |frames: usize, packed: u32| {
+            let mut file = vec![0; frames * packed as usize];
+            file.extend_from_slice(&SKIPPABLE.to_le_bytes());
+            file.extend_from_slice(&size(frames * ENTRY + FOOTER).unwrap().to_le_bytes());
+            for _ in 0..frames {
+                file.extend_from_slice(&packed.to_le_bytes());
+                file.extend_from_slice(&size(FRAME).unwrap().to_le_bytes());
+            }
+            file.extend_from_slice(&size(frames).unwrap().to_le_bytes());
+            file.push(0);
+            file.extend_from_slice(&SEEKABLE.to_le_bytes());
+            FrameReader::open(file.as_slice()).map(|it| it.size())
+        };
+        assert_eq!(table(3, 1).unwrap(), 3 * FRAME as u64);
+        assert!(table(3, 0).is_err());
+        assert!(table(FRAMES_MAX, 1).is_ok());
+        assert!(table(FRAMES_MAX + 1, 1).is_err());
     }
 
     #[test]

@@ -152,15 +152,7 @@ impl LocalStore {
 
     /// Sees that there is room for so many bytes, and some left.
     pub fn room_for(&self, needed: u64) -> Result<(), LocalError> {
-        match disk::free_bytes(&self.dir) {
-            Some(free) if free < needed.saturating_add(RESERVE) => Err(LocalError::Space {
-                path: self.dir.clone(),
-                free,
-                needed,
-                reserve: RESERVE,
-            }),
-            _ => Ok(()),
-        }
+        room_for(&self.dir, needed)
     }
 
     /// The file of a snapshot.
@@ -288,6 +280,19 @@ impl LocalStore {
             manifest,
             size,
         }
+    }
+}
+
+/// Sees that there is room in a directory for so many bytes, and some left.
+pub(super) fn room_for(dir: &Path, needed: u64) -> Result<(), LocalError> {
+    match disk::free_bytes(dir) {
+        Some(free) if free < needed.saturating_add(RESERVE) => Err(LocalError::Space {
+            path: dir.to_owned(),
+            free,
+            needed,
+            reserve: RESERVE,
+        }),
+        _ => Ok(()),
     }
 }
 

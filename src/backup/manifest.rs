@@ -194,10 +194,10 @@ pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn manifest() -> Manifest {
+    pub(in crate::backup) fn manifest() -> Manifest {
         Manifest {
             format: FORMAT,
             name: "shop-0-20261121T131500Z-r12-0000000a".to_owned(),

@@ -1,5 +1,6 @@
 //! Where this host keeps snapshots and the records about them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,20 @@ pub fn describe(destination: &Destination) -> String {
         Place::S3(it) if it.prefix.is_empty() => format!("s3://{}", it.bucket),
         Place::S3(it) => format!("s3://{}/{}", it.bucket, it.prefix),
     }
+}
+
+/// A destination in a word that no other one has, for the names of records about it: two stores may have
+/// a bucket of the same name.
+pub(super) fn key(destination: &Destination) -> String {
+    let endpoint = match &destination.place {
+        Place::S3(it) => it.endpoint.as_ref(),
+        Place::Local(_) => None,
+    };
+    let text = match endpoint {
+        Some(endpoint) => format!("{endpoint} {}", describe(destination)),
+        None => describe(destination),
+    };
+    state::sha256(text.as_bytes())[..16].to_owned()
 }
 
 /// Local directories that snapshots were written to, so that an empty one is told from a new one.
@@ -99,11 +114,42 @@ pub fn newest_verified<'a>(entries: &'a [Entry], clusters: &[String]) -> Option<
         it.level() >= crate::retention::VERIFIED
             && (it.is_of(clusters) || clusters.is_empty() && it.manifest.is_ok())
     });
-    if !clusters.is_empty() {
-        return proven.max_by_key(|it| it.order());
+    let key = |it: &&Entry| {
+        let cluster = it.manifest.as_ref().map(|it| it.cluster_id.clone());
+        let (revision, created) = it.order();
+        (cluster.unwrap_or_default(), revision, created)
+    };
+    newest(proven, !clusters.is_empty(), key)
+}
+
+/// The newest one, by the id of its cluster, revision and time. Within a cluster revisions only grow and
+/// clocks do not; of several clusters of a name it is the one that lived last. `one`: all are of one
+/// cluster, under whatever ids it had.
+pub fn newest<T>(
+    all: impl Iterator<Item = T>,
+    one: bool,
+    key: impl Fn(&T) -> (String, i64, Option<i64>),
+) -> Option<T> {
+    let mut best: BTreeMap<String, (T, (i64, Option<i64>), Option<i64>)> = BTreeMap::new();
+    for it in all {
+        let (cluster, revision, created) = key(&it);
+        let cluster = if one { String::new() } else { cluster };
+        let order = (revision, created);
+        match best.get_mut(&cluster) {
+            None => {
+                best.insert(cluster, (it, order, created));
+            }
+            Some((newest, known, lived)) => {
+                *lived = created.max(*lived);
+                if order > *known {
+                    (*newest, *known) = (it, order);
+                }
+            }
+        }
     }
-    // Of several clusters of the name, the one that lived last.
-    proven.max_by_key(|it| (it.order().1, it.order().0))
+    let last = best.into_values();
+    let last = last.max_by_key(|(_, order, lived)| (*lived, *order));
+    last.map(|(it, _, _)| it)
 }
 
 /// What is done to snapshots by one process at a time.
@@ -136,4 +182,43 @@ pub fn lock(paths: &Paths, work: Work) -> Result<Option<BackupLock>, state::Stat
     })?;
     let taken = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
     Ok(taken.then_some(BackupLock { _file: file }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_of_the_same_name_in_another_store_is_another_place() {
+        let place = |endpoint: Option<&str>| {
+            let endpoint = endpoint.map_or_else(String::new, |it| format!(", endpoint: {it}"));
+            let text = format!(
+                "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\nmetadata: {{name: shop}}\n\
+                 spec:\n  backup: {{destinations: [{{local: {{path: /a}}}}, {{s3: {{bucket: snaps{endpoint}}}}}]}}\n"
+            );
+            let spec = crate::document::parse(text.as_bytes()).unwrap();
+            spec.backup.unwrap().destinations[1].clone()
+        };
+        let places = [None, Some("https://one:9000"), Some("https://two:9000")].map(place);
+        let mut keys = places.map(|it| key(&it)).to_vec();
+        keys.dedup();
+        assert_eq!(keys.len(), 3);
+    }
+
+    #[test]
+    fn the_newest_is_told_by_revision_within_a_cluster_and_by_time_between_clusters() {
+        let latest = |all: &[(&str, i64, Option<i64>)], one| {
+            let key = |it: &(&str, i64, Option<i64>)| (it.0.to_owned(), it.1, it.2);
+            newest(all.iter().copied(), one, key).map(|it| it.1)
+        };
+        // Taken after a boot without a clock, and so without a date.
+        let undated = [("a", 5, Some(100)), ("a", 9, None)];
+        assert_eq!(latest(&undated, false), Some(9));
+        assert_eq!(latest(&undated, true), Some(9));
+        // The cluster began anew, and with it its revisions.
+        let anew = [("a", 900, Some(100)), ("b", 3, Some(200)), ("b", 7, None)];
+        assert_eq!(latest(&anew, false), Some(7));
+        assert_eq!(latest(&anew, true), Some(900));
+        assert_eq!(latest(&[], false), None);
+    }
 }

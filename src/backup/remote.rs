@@ -6,13 +6,14 @@
 //! whatever it lacks is read again.
 
 mod content;
+mod fetch;
 mod known;
 mod prove;
 mod prune;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,17 +24,16 @@ pub use prune::fates;
 
 use super::copy::CopyError;
 use super::encrypt;
-use super::local::{LocalStore, MANIFEST, SNAPSHOT};
+use super::local::{LocalStore, MANIFEST, SNAPSHOT, room_for};
 use super::manifest::{Class, Manifest};
 use super::name::SnapshotName;
 use super::{Phase, Progress};
 use crate::cluster::Timestamp;
 use crate::paths::Paths;
-use crate::retention::VERIFIED;
 use crate::s3::{Bucket, Credentials, Location, Patience, Upload};
 use crate::spec::backup::{Destination, S3};
 use crate::state;
-use crate::tls::{Bundle, Certificates};
+use crate::tls::Certificates;
 
 /// What an encrypted snapshot's key ends with, behind [`SNAPSHOT`].
 const ENCRYPTED: &str = ".age";
@@ -47,6 +47,11 @@ const MANIFEST_MAX: u64 = 64 * 1024;
 /// Ciphertext up to this size is held in memory, as no part of an upload is larger; beyond it takes
 /// its room on the disk, so that an upload can go on after a power cut.
 const IN_MEMORY: u64 = 8 << 20;
+
+/// A line or two of it for each recipient, and some room.
+const AGE_HEADER: u64 = 64 * 1024;
+/// Why what a server sends is not taken.
+const TOO_LONG: &str = "the object is longer than its manifest says";
 
 /// A snapshot in a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,13 +82,41 @@ impl RemoteEntry {
         self.known.as_ref()?.created.map(Timestamp)
     }
 
-    /// The level that it had when it was copied; 0 where a part of it is missing.
+    /// The level that it had when it was copied; 0 where a part of it is missing, or not as long as it
+    /// was.
     pub fn level(&self) -> u8 {
         match (&self.known, self.size) {
-            (Some(known), Some(_)) => known.level,
+            (Some(known), Some(size)) if self.has_its_size(known, size) => known.level,
             _ => 0,
         }
     }
+
+    fn has_its_size(&self, known: &Known, size: u64) -> bool {
+        known.size.is_none_or(|said| {
+            if self.encrypted {
+                (said..=most(said, true)).contains(&size)
+            } else {
+                size == said
+            }
+        })
+    }
+}
+
+/// The snapshot that a key of a cluster's folder holds.
+fn name_in(file: &str) -> Option<SnapshotName> {
+    let plain = file.strip_suffix(ENCRYPTED).unwrap_or(file);
+    plain.strip_suffix(SNAPSHOT)?.parse().ok()
+}
+
+/// The most bytes that a snapshot of this size has in a bucket: age adds a header, and 16 bytes to every
+/// 64 KiB.
+fn most(size: u64, encrypted: bool) -> u64 {
+    let more = if encrypted {
+        size / 4096 + AGE_HEADER
+    } else {
+        0
+    };
+    size.saturating_add(more)
 }
 
 /// One cluster's snapshots in a bucket.
@@ -150,11 +183,15 @@ impl RemoteStore {
         format!("{}/{name}{SNAPSHOT}{suffix}", self.cluster)
     }
 
-    /// Ends uploads of ours that nobody will go on with: a day old, and not the one under way (rule E2).
+    /// Ends uploads of this cluster's snapshots that nobody will go on with: a day old, and not the one
+    /// under way (rule E2). What others send to the same bucket is theirs.
     pub async fn sweep(&mut self) {
         let kept = state::load::<Upload>(&self.upload_path).ok().flatten();
         let kept: Vec<String> = kept.into_iter().map(|it| it.upload_id).collect();
-        if let Err(error) = self.bucket.sweep(STALE, &kept).await {
+        let under = format!("{}/", self.cluster);
+        let cluster = &self.cluster;
+        let ours = |file: &str| name_in(file).is_some_and(|it| it.is_of(cluster));
+        if let Err(error) = self.bucket.sweep((&under, &ours), STALE, &kept).await {
             tracing::debug!("uploads of before are not ended: {error}");
         }
     }
@@ -303,7 +340,7 @@ impl RemoteStore {
             return Ok(());
         }
         let bundle = serde_json::to_vec(&certificates.export()?).unwrap_or_default();
-        let sum = state::sha256(&bundle);
+        let sum = state::sha256(&[&bundle, self.sealed_to().as_bytes()].concat());
         let mut file = load_known(&self.known_path);
         if file.authorities.as_ref() == Some(&sum) {
             return Ok(());
@@ -317,21 +354,6 @@ impl RemoteStore {
         self.bucket.put(&key, sealed.into(), &sealed_sum).await?;
         file.authorities = Some(sum);
         Ok(state::save(&self.known_path, &file)?)
-    }
-
-    /// The CAs and the clients' certificates, if they lie there.
-    pub async fn fetch_authorities(
-        &mut self,
-        identity: &Path,
-    ) -> Result<Option<Bundle>, CopyError> {
-        let key = format!("{}/{AUTHORITIES}", self.cluster);
-        if self.bucket.head(&key).await?.is_none() {
-            return Ok(None);
-        }
-        let sealed = self.bucket.get(&key, AUTHORITIES_MAX).await?;
-        let mut bundle = Vec::new();
-        encrypt::decrypt_bytes(&sealed, identity, &mut bundle)?;
-        Ok(serde_json::from_slice(&bundle).ok())
     }
 
     /// What is sent: the file itself, or what only the recipients can read of it.
@@ -357,68 +379,153 @@ impl RemoteStore {
         // The same plaintext encrypted again is other bytes: an upload under way needs these.
         let resumed = state::load::<Upload>(&self.upload_path).ok().flatten();
         let key = self.key(&manifest.name, true);
-        if let Some(upload) = resumed.filter(|it| it.key == key && self.spool.exists()) {
+        let mut known = load_known(&self.known_path);
+        // Who may no longer read gets nothing that was sealed before.
+        let sealed_to = Some(self.sealed_to());
+        let fits = |it: &Upload| it.key == key && known.spooled_to == sealed_to;
+        if let Some(upload) = resumed.filter(|it| fits(it) && self.spool.exists()) {
             return Ok(Content {
                 source: Box::new(FileSource::open(&self.spool).map_err(failed(&self.spool))?),
                 sha256: upload.sha256,
             });
         }
-        let spool = super::new_file(&self.spool).map_err(failed(&self.spool))?;
-        let mut spool = Hashing::new(spool);
-        encrypt::encrypt(file, &self.recipients, &mut spool).map_err(failed(&self.spool))?;
-        let (spool, sha256) = spool.finish();
-        spool.sync_all().map_err(failed(&self.spool))?;
+        let dir = self.spool.parent().unwrap_or(&self.spool);
+        room_for(dir, most(manifest.file.size, true))?;
+        // An upload that was begun with other bytes is not gone on with.
+        for path in [
+            self.upload_path.with_extension("json.previous"),
+            self.upload_path.clone(),
+            self.spool.clone(),
+        ] {
+            let _ = fs::remove_file(path);
+        }
+        known.spooled_to = sealed_to;
+        state::save(&self.known_path, &known)?;
+        let sha256 = self.fill_spool(file).inspect_err(|_| {
+            let _ = fs::remove_file(&self.spool);
+        });
         Ok(Content {
+            sha256: sha256.map_err(failed(&self.spool))?,
             source: Box::new(FileSource::open(&self.spool).map_err(failed(&self.spool))?),
-            sha256,
         })
     }
 
-    /// Brings a snapshot here: into `into`, proven by its manifest. `identity`: the file of secret keys
-    /// for one that is encrypted.
-    pub async fn fetch(
-        &mut self,
-        name: &SnapshotName,
-        encrypted: bool,
-        identity: Option<&Path>,
-        into: &LocalStore,
-        progress: &mut (dyn FnMut(Progress) + Send),
-    ) -> Result<(), CopyError> {
-        let text = name.to_string();
-        let manifest = self.manifest(&text).await?;
-        let manifest = manifest.ok_or_else(|| CopyError::ManifestDamaged(text.clone()))?;
-        into.room_for(2 * manifest.file.size)?;
-        let part = into.part();
-        let failed = |source| CopyError::Io {
-            path: part.clone(),
-            source,
+    /// A word for the recipients, in whatever order they stand.
+    fn sealed_to(&self) -> String {
+        let mut recipients = self.recipients.clone();
+        recipients.sort();
+        recipients.dedup();
+        state::sha256(recipients.join(" ").as_bytes())
+    }
+
+    fn fill_spool(&self, file: &Path) -> io::Result<String> {
+        let mut spool = Hashing::new(super::new_file(&self.spool)?);
+        encrypt::encrypt(file, &self.recipients, &mut spool)?;
+        let (spool, sha256) = spool.finish();
+        spool.sync_all()?;
+        Ok(sha256)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test writes files")]
+mod tests {
+    use super::*;
+    use crate::backup::manifest::tests::manifest;
+
+    /// A store whose bucket nobody asks, for these recipients.
+    fn store(paths: &Paths, recipients: &[&str]) -> RemoteStore {
+        let keys = paths.root.join("keys");
+        std::fs::create_dir_all(&paths.root).unwrap();
+        std::fs::write(
+            &keys,
+            "[default]\naws_access_key_id = a\naws_secret_access_key = b\n",
+        )
+        .unwrap();
+        std::fs::set_permissions(&keys, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .unwrap();
+        let text = format!(
+            "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\nmetadata: {{name: shop}}\n\
+             spec:\n  backup: {{destinations: [{{local: {{path: /a}}}}, {{s3: {{bucket: snaps, credentials: {}, \
+             encryption: {{recipients: [{}]}}}}}}]}}\n",
+            keys.display(),
+            recipients.join(", ")
+        );
+        let spec = crate::document::parse(text.as_bytes()).unwrap();
+        let destination = &spec.backup.as_ref().unwrap().destinations[1];
+        let crate::spec::backup::Place::S3(it) = &destination.place else {
+            unreachable!()
         };
-        let mut file = super::new_file(&part).map_err(failed)?;
-        let (mut done, total) = (0, manifest.file.size);
-        self.bucket
-            .download(&self.key(&text, encrypted), 0, &mut |bytes| {
-                file.write_all(bytes)?;
-                done += bytes.len() as u64;
-                progress(Progress {
-                    phase: Phase::Copying,
-                    done,
-                    total,
-                });
-                Ok(())
-            })
-            .await?;
-        file.sync_all().map_err(failed)?;
-        if encrypted {
-            let sealed = part.with_extension("age");
-            fs::rename(&part, &sealed).map_err(failed)?;
-            let mut file = super::new_file(&part).map_err(failed)?;
-            let opened = encrypt::decrypt(&sealed, identity, &mut file);
-            let _ = fs::remove_file(&sealed);
-            opened?;
-            file.sync_all().map_err(failed)?;
+        RemoteStore::open(paths, destination, it, &spec.name).unwrap()
+    }
+
+    #[test]
+    fn ciphertext_that_waits_is_not_sent_once_others_are_to_read_it() {
+        let root = std::env::temp_dir().join(format!("sealed-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        let paths = Paths::under(&root);
+        let [one, two] = [(); 2].map(|()| {
+            let key = age::x25519::Identity::generate();
+            key.to_public().to_string()
+        });
+        let mut manifest = manifest();
+        manifest.file.size = IN_MEMORY + 1;
+        let before = store(&paths, &[&one, &two]);
+        let file = root.join("snapshot");
+        std::fs::write(&file, b"bytes").unwrap();
+        let sha256 = |it: &RemoteStore| it.content(&file, &manifest).unwrap().sha256;
+        let sealed = sha256(&before);
+        let upload: Upload = serde_json::from_value(serde_json::json!({
+            "key": before.key(&manifest.name, true), "uploadId": "1", "upload_id": "1",
+            "len": 1, "sha256": sealed, "partSize": 1, "part_size": 1, "parts": [],
+        }))
+        .unwrap();
+        state::save(&before.upload_path, &upload).unwrap();
+        assert_eq!(sha256(&before), sealed, "it goes on");
+        assert_eq!(sha256(&store(&paths, &[&two, &one])), sealed, "it goes on");
+        assert_ne!(sha256(&store(&paths, &[&two])), sealed);
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_snapshot_in_a_bucket_that_lost_bytes_is_none() {
+        let entry = |size, encrypted| RemoteEntry {
+            name: "shop-0-20261121T131500Z-r12-0000000a".parse().unwrap(),
+            known: Some(Known {
+                cluster_id: String::new(),
+                class: Class::Scheduled,
+                level: 3,
+                created: None,
+                size: Some(900),
+            }),
+            size,
+            encrypted,
+        };
+        assert_eq!(entry(Some(900), false).level(), 3);
+        assert_eq!(entry(Some(1100), true).level(), 3);
+        for (size, encrypted) in [(899, false), (901, false), (0, false), (899, true)] {
+            assert_eq!(
+                entry(Some(size), encrypted).level(),
+                0,
+                "{size} {encrypted}"
+            );
         }
-        super::verify::verify(&part, &manifest, VERIFIED, &mut |it| progress(it))?;
-        into.commit(&part, name, &manifest)?;
-        Ok(())
+        assert_eq!(entry(None, false).level(), 0);
+        assert_eq!((most(u64::MAX, true), most(900, false)), (u64::MAX, 900));
+    }
+
+    #[test]
+    fn an_upload_of_ours_is_told_from_what_others_send_there() {
+        let name = "shop-0-20261121T131500Z-r12-0000000a";
+        let ours = |file: &str| name_in(file).is_some_and(|it| it.is_of("shop"));
+        assert!(ours(&format!("{name}.db.zst")) && ours(&format!("{name}.db.zst.age")));
+        for other in [
+            "film.mp4".to_owned(),
+            format!("{name}.json"),
+            format!("till-0{}.db.zst", &name[6..]),
+            format!("deep/{name}.db.zst"),
+        ] {
+            assert!(!ours(&other), "{other}");
+        }
     }
 }

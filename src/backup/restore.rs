@@ -83,6 +83,9 @@ pub enum RestoreError {
         /// Bytes.
         needed: u64,
     },
+    /// What was made of the snapshot was removed before it took its place.
+    #[error("the data that was made of the snapshot is gone: somebody removed {}", .0.display())]
+    NewDataGone(PathBuf),
     /// etcdutl is not in the store, or refused.
     #[error("etcdutl {version}: {why}")]
     Etcdutl {
@@ -114,7 +117,7 @@ fn io_error<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Res
 /// Bytes that preparing takes, beside the data that is kept: the snapshot unpacked, the new database
 /// and its log.
 pub fn needed(database: u64) -> u64 {
-    2 * database + LOG_BYTES
+    database.saturating_mul(2).saturating_add(LOG_BYTES)
 }
 
 /// Sees that there is room.
@@ -286,6 +289,12 @@ pub fn swap(record: &RestoreRecord, paths: &Paths, storage_dir: &Path) -> Result
         CrashPoint::OldDataAside.pass();
         fs::rename(&made, &data).map_err(io_error("rename", &made))?;
         state::sync_dir(storage_dir)?;
+    } else if !is_swapped(record, &data, &kept) {
+        if kept.exists() {
+            fs::rename(&kept, &data).map_err(io_error("rename", &kept))?;
+            state::sync_dir(storage_dir)?;
+        }
+        return Err(RestoreError::NewDataGone(made));
     }
     CrashPoint::NewDataInPlace.pass();
     if let Some(next) = &record.next {
@@ -294,6 +303,17 @@ pub fn swap(record: &RestoreRecord, paths: &Paths, storage_dir: &Path) -> Result
     CrashPoint::IdentityWritten.pass();
     let _ = fs::remove_dir_all(RestoreRecord::scratch(storage_dir));
     Ok(())
+}
+
+/// An attempt before has put the new data in its place: the old data lies aside, or where there was
+/// none the log says whose data it is.
+fn is_swapped(record: &RestoreRecord, data: &Path, kept: &Path) -> bool {
+    if kept.exists() {
+        return data.exists();
+    }
+    let owner = data_dir::look(data, false).owner;
+    let next = record.next.as_ref().and_then(|it| it.cluster_id.as_deref());
+    owner.is_some_and(|(cluster, _)| Some(cluster.to_string().as_str()) == next)
 }
 
 /// Puts the old data back; the new data goes aside. etcd does not run, and the guard starts none.
@@ -323,4 +343,66 @@ pub fn undo(record: &RestoreRecord, paths: &Paths, storage_dir: &Path) -> Result
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::create_dir_all;
+
+    fn record() -> RestoreRecord {
+        let identity: IdentityFile = serde_json::from_str(
+            r#"{"cluster": "shop", "member": "shop-0", "token": "t", "version": "3.6.0", "quota": 1,
+                "machineId": "m", "clusterID": "a"}"#,
+        )
+        .unwrap();
+        let source = SourceFile {
+            path: PathBuf::new(),
+            name: String::new(),
+            revision: 1,
+            cluster_id: None,
+            database: 0,
+            checksummed: true,
+            sha256: None,
+            hash: None,
+        };
+        RestoreRecord {
+            id: "1".to_owned(),
+            reason: Reason::Command,
+            phase: StoredPhase::Swapping,
+            source,
+            live_revision: None,
+            bump: BUMP,
+            former: Some(identity.clone()),
+            next: Some(identity),
+            asked: None,
+        }
+    }
+
+    #[test]
+    fn new_data_that_is_gone_is_never_taken_for_data_in_its_place() {
+        let root = std::env::temp_dir().join(format!("swap-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let (paths, dir) = (Paths::under(&root), root.join("member"));
+        create_dir_all(&paths.lib).unwrap();
+        let record = record();
+        let (data, kept) = (dir.join("data"), record.kept(&dir));
+        let made = RestoreRecord::scratch(&dir).join("data");
+        let swapped = || swap(&record, &paths, &dir);
+        create_dir_all(data.join("old")).unwrap();
+        assert!(matches!(swapped(), Err(RestoreError::NewDataGone(_))));
+        assert!(data.join("old").exists() && !kept.exists());
+        // The power went between the two renames, and then somebody tidied up.
+        fs::rename(&data, &kept).unwrap();
+        assert!(matches!(swapped(), Err(RestoreError::NewDataGone(_))));
+        assert!(data.join("old").exists() && !kept.exists());
+        assert!(!records::marker_path(&dir).exists(), "who lives here stays");
+
+        create_dir_all(made.join("new")).unwrap();
+        for _ in 0..2 {
+            swapped().unwrap();
+            assert!(data.join("new").exists() && kept.join("old").exists());
+        }
+        fs::remove_dir_all(&root).unwrap();
+    }
 }

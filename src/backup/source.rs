@@ -229,24 +229,17 @@ async fn fetch(
     let mut store = RemoteStore::open(paths, destination, s3, &spec.name)?;
     let entries = store.list().await?;
     let entry = match wanted.name.as_str() {
-        LATEST => entries
-            .iter()
-            .filter(|it| it.level() >= VERIFIED)
-            .filter(|it| {
-                clusters.is_empty()
-                    || it
-                        .cluster_id()
-                        .is_some_and(|id| clusters.iter().any(|it| it == id))
+        LATEST => {
+            let of = |it: &str| clusters.is_empty() || clusters.iter().any(|id| id == it);
+            let proven = entries
+                .iter()
+                .filter(|it| it.level() >= VERIFIED && it.cluster_id().is_some_and(of));
+            place::newest(proven, !clusters.is_empty(), |it| {
+                let cluster = it.cluster_id().unwrap_or_default().to_owned();
+                let created = it.created().map(|it| it.0);
+                (cluster, it.name.revision, created)
             })
-            .max_by_key(|it| {
-                let order = (it.name.revision, it.created());
-                // Of several clusters of the name, the one that lived last.
-                if clusters.is_empty() {
-                    (it.created(), order)
-                } else {
-                    (None, order)
-                }
-            }),
+        }
         name => entries.iter().find(|it| it.name.to_string() == name),
     };
     let Some(entry) = entry else {

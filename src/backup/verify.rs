@@ -73,6 +73,24 @@ pub enum VerifyError {
     },
 }
 
+impl VerifyError {
+    /// The snapshot is what is wrong, and not what it lies on or who looks at it: only then is it
+    /// written down as damaged.
+    pub fn is_damage(&self) -> bool {
+        let of_the_bytes = |it: &io::Error| {
+            matches!(
+                it.kind(),
+                io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+            )
+        };
+        match self {
+            VerifyError::Io { source, .. }
+            | VerifyError::Structure(BoltError::Io { source, .. }) => of_the_bytes(source),
+            _ => true,
+        }
+    }
+}
+
 /// What was read of a file is read from the disk the next time.
 pub fn forget_cached(file: &File) {
     let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
@@ -197,7 +215,10 @@ fn structure(
         source,
     })?;
     let summary = walk(&mut content, progress)?;
-    let (found, said) = (content.size(), manifest.database.size + TRAILER);
+    let (found, said) = (
+        content.size(),
+        manifest.database.size.saturating_add(TRAILER),
+    );
     if found != said || summary.size != manifest.database.size {
         return Err(VerifyError::Differs {
             what: "the size",

@@ -4,6 +4,7 @@
 //! A job runs in a thread of its own with a runtime of its own, so that neither a slow card nor a thin
 //! link keeps the operator from looking after etcd. Its end wakes the loop.
 
+mod due;
 mod jobs;
 
 use std::path::PathBuf;
@@ -11,13 +12,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use serde::{Deserialize, Serialize};
-
 use super::copy::CopyError;
 use super::local::{Entry, LocalError, LocalStore};
 use super::manifest::{Class, Manifest};
 use super::restore::Prepared;
-use super::{copy, place, schedule};
+use super::{copy, place};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp};
 use crate::member::records::IdentityFile;
@@ -25,17 +24,19 @@ use crate::observed::{BackupFailure, Backups, Clock, SnapshotSeen};
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
-use crate::spec::backup::{Backup, Trigger};
-use crate::state::{self, StateError};
 use crate::tls::ClientFiles;
 
+pub use due::skip;
 pub use jobs::runtime;
 
+use due::{check_due, due_in, last_check, note_check};
 use jobs::{SnapshotJob, check, failure, locked, trial};
 
 /// Seconds until the next attempt after so many failed ones.
 const RETRY: [u64; 4] = [60, 300, 900, 3600];
 
+/// What is kept was looked at, and is not whole.
+const DAMAGED: &str = "SnapshotDamaged";
 /// A command holds the lock on backups.
 const BUSY: &str = "BackupBusy";
 const BUSY_SECONDS: u64 = 5;
@@ -109,23 +110,6 @@ pub enum Ended {
     Prepared(Box<Prepared>),
     /// What a person asked for.
     Asked(Box<Asked>),
-}
-
-/// When the document's next snapshot was found to hold nothing new (rule B5). Under /run.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RunsFile {
-    boot_id: String,
-    /// Seconds since boot.
-    skipped: Option<u64>,
-    /// By the wall clock.
-    skipped_at: Option<i64>,
-}
-
-fn runs(paths: &Paths) -> RunsFile {
-    state::load_volatile::<RunsFile>(&paths.backup_runs())
-        .filter(|it| it.boot_id == clock::boot_id())
-        .unwrap_or_default()
 }
 
 /// Whose snapshots are worked on, as one pass knows it.
@@ -285,7 +269,7 @@ impl Work {
             copy_due: (queue.0 > 0 || copy::check_due(paths, spec, trusted))
                 && self.copying.is_none()
                 && self.copies.retry_in() == 0,
-            check_due: self.checks.retry_in() == 0 && check_due(backup, verified, clock, now),
+            check_due: self.checks.retry_in() == 0 && check_due(paths, backup, &ours, clock, now),
             restore_failed,
         }
     }
@@ -380,22 +364,16 @@ impl Work {
         let spec = spec.clone();
         self.begin(move || {
             let result = locked(&paths, place::Work::Local).and_then(|_lock| {
-                check(&store, &clusters, now)?;
+                let checked = check(&store, &clusters, now);
+                if checked.as_ref().err().is_none_or(|it| it.reason == DAMAGED) {
+                    note_check(&paths, now).map_err(|it| failure("SnapshotFailed", &it))?;
+                }
+                checked?;
                 trial(&paths, &spec, &identity, &store, &clusters, now)
             });
             Ended::Checks(result)
         });
     }
-}
-
-/// The document's time for a snapshot has come, and nothing was written since the last one.
-pub fn skip(paths: &Paths, now: Timestamp) -> Result<(), StateError> {
-    let file = RunsFile {
-        boot_id: clock::boot_id(),
-        skipped: Some(clock::since_boot().as_secs()),
-        skipped_at: Some(now.0),
-    };
-    state::save_volatile(&paths.backup_runs(), &file)
 }
 
 fn seen(entry: &Entry) -> SnapshotSeen {
@@ -404,61 +382,5 @@ fn seen(entry: &Entry) -> SnapshotSeen {
         created: entry.manifest.as_ref().ok().and_then(Manifest::created),
         level: entry.level(),
         bytes: entry.size.unwrap_or(0),
-    }
-}
-
-/// Seconds until the document asks for the next snapshot (rule F7: an interval needs no clock).
-fn due_in(
-    paths: &Paths,
-    backup: &Backup,
-    newest: Option<&Manifest>,
-    clock: Clock,
-    now: Timestamp,
-) -> Option<u64> {
-    let runs = runs(paths);
-    let trusted = clock == Clock::Trusted;
-    match backup.trigger.as_ref()? {
-        Trigger::Every(seconds) => {
-            let uptime = clock::since_boot().as_secs();
-            let taken = newest.and_then(|it| {
-                if it.boot_id == clock::boot_id() {
-                    return Some(uptime.saturating_sub(it.since_boot));
-                }
-                let age = now.seconds_since(it.created().filter(|_| trusted)?);
-                u64::try_from(age).ok()
-            });
-            let skipped = runs.skipped.map(|it| uptime.saturating_sub(it));
-            // Nobody knows how old the newest is: it is taken for old, once after a boot.
-            let age = [taken, skipped].into_iter().flatten().min();
-            Some(age.map_or(0, |age| seconds.saturating_sub(age)))
-        }
-        Trigger::Schedule(text) => {
-            if !trusted {
-                return None;
-            }
-            let taken = newest.and_then(Manifest::created);
-            let base = taken.max(runs.skipped_at.map(Timestamp));
-            let Some(base) = base else { return Some(0) };
-            let next = schedule::next(text, base.min(now))?;
-            Some(u64::try_from(next.seconds_since(now)).unwrap_or(0))
-        }
-    }
-}
-
-/// Whether the newest verified snapshot was checked longer ago than the document asks.
-fn check_due(backup: &Backup, verified: Option<&Entry>, clock: Clock, now: Timestamp) -> bool {
-    let tried = verified.is_some_and(|it| it.level() >= 4);
-    let first_trial = backup.verify_level >= 4 && !tried && backup.verify_every.is_none();
-    let (Some(every), Some(entry)) = (backup.verify_every, verified) else {
-        return first_trial && verified.is_some();
-    };
-    let Ok(manifest) = &entry.manifest else {
-        return false;
-    };
-    let at = manifest.verified.at.as_deref();
-    let at = at.and_then(crate::backup::manifest::parse_rfc3339);
-    match at.filter(|_| clock == Clock::Trusted) {
-        Some(at) => now.seconds_since(at) >= i64::try_from(every).unwrap_or(i64::MAX),
-        None => false,
     }
 }

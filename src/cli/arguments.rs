@@ -246,6 +246,9 @@ pub(super) struct RestoreArgs {
     /// The file with the secret key of age, for a snapshot that is encrypted
     #[arg(long, value_name = "FILE")]
     pub(super) identity: Option<PathBuf>,
+    /// Takes a snapshot of another cluster of the same name, too
+    #[arg(long)]
+    pub(super) other_cluster: bool,
     /// Only says what would be done, and what would be lost
     #[arg(long)]
     pub(super) dry_run: bool,

@@ -73,6 +73,7 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     let found = find(context, &spec, arguments, former.as_ref());
     let found = runtime()?.block_on(found)?;
     check(&spec, &found, former.as_ref())?;
+    check_id(&found, former.as_ref(), arguments.other_cluster)?;
     if arguments.dry_run || !arguments.yes {
         // Whom a person asks about it, knows it to be whole; a yes beforehand waits for no answer.
         let mut display = Display::new();
@@ -151,6 +152,27 @@ pub(super) fn check(
     }
     let born = former.and_then(|it| it.version.parse().ok());
     Ok(found.check_version(born.or(spec.version))?)
+}
+
+/// A name says little where several boxes share one: an id that the cluster here never had is of another
+/// one, and taken only where a person says so.
+fn check_id(
+    found: &Found,
+    former: Option<&IdentityFile>,
+    other_cluster: bool,
+) -> Result<(), Failure> {
+    let (Some(id), Some(former), false) = (&found.file.cluster_id, former, other_cluster) else {
+        return Ok(());
+    };
+    let ours = former.clusters();
+    if ours.is_empty() || ours.contains(id) {
+        return Ok(());
+    }
+    let text = format!(
+        "{} is of a cluster of the same name with the id {id}, which the cluster here never had (rule B11): to use it all the same, say --other-cluster",
+        found.file.name
+    );
+    Err(Failure::new(FAILED, text))
 }
 
 /// What etcd says, if it answers.

@@ -148,17 +148,21 @@ fn check(
         Err(why) => return Some(why.clone()),
     };
     let path = store.snapshot(&entry.name);
-    let problem = levels::verify(&path, manifest, level, &mut |it| display.show(it));
-    let problem = problem.map_err(anyhow::Error::from).and_then(|()| {
-        if level >= 4 {
-            return try_restore(context, entry, manifest, &path, display);
+    let proven = levels::verify(&path, manifest, level, &mut |it| display.show(it));
+    let found = match &proven {
+        Ok(()) => Some(level.min(3)),
+        Err(error) => error.is_damage().then_some(0),
+    };
+    let (mut found, mut problem) = (found, proven.err().map(anyhow::Error::from));
+    if level >= 4 && problem.is_none() {
+        // A trial that was not made, for want of room or of etcdutl, says nothing about the snapshot.
+        match try_restore(context, entry, manifest, &path, display) {
+            Ok(()) => found = Some(level),
+            Err(error) => problem = Some(error),
         }
-        Ok(())
-    });
-    let problem = problem.err();
-    let found = if problem.is_some() { 0 } else { level };
+    }
     let known = manifest.verified.level;
-    if found == 0 && known != 0 || found >= known {
+    if let Some(found) = found.filter(|it| *it == 0 && known != 0 || *it >= known) {
         let now = trusted_now(context);
         if let Err(error) = store.record_level(&entry.name, manifest, found, now) {
             let error = anyhow::Error::from(error);

@@ -4,12 +4,16 @@ use core::time::Duration;
 
 use super::permit::{self, Declared};
 use super::{Hold, Plan, REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING, Upkeep};
-use crate::observed::{Instance, Observed, Process, Reading, RestorePhase, Restoring, Writing};
+use crate::observed::{
+    Instance, Observed, Pairs, Process, Reading, RestorePhase, Restoring, Unanswered, Writing,
+};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Refusal, Start};
 
 /// A restored etcd gets so many seconds to serve before the data from before is put back.
 pub const SERVES_WITHIN_SECONDS: u64 = 300;
+/// And so many questions, so that no single one decides.
+pub const SERVES_WITHIN_LOOKS: u32 = 10;
 
 /// A step of a restore is done when it returns: nobody serves meanwhile, and the next one follows.
 const REQUEUE_STEP: Duration = Duration::from_millis(10);
@@ -85,7 +89,7 @@ fn step(
         RestorePhase::Undoing => {
             interrupting(observed, instance).map(|it| Some(Upkeep::UndoRestore(it)))
         }
-        RestorePhase::Starting => starting(spec, observed, instance),
+        RestorePhase::Starting => starting(spec, observed, instance, restoring.unanswered),
     }
 }
 
@@ -106,17 +110,26 @@ fn starting(
     spec: &ClusterSpec,
     observed: &Observed,
     instance: &Instance,
+    unanswered: Unanswered,
 ) -> Result<Option<Upkeep>, Hold> {
     let service = &instance.service;
     match instance.process {
-        Process::Running { seconds, .. } => {
+        Process::Running { .. } => {
             if service.read == Reading::Answered {
                 return Ok(Some(match service.write {
                     Writing::Acknowledged => Upkeep::FinishRestore,
                     _ => Upkeep::ProbeWrite,
                 }));
             }
-            if seconds > SERVES_WITHIN_SECONDS {
+            // An operator without a certificate that etcd accepts would not be answered by the old data.
+            let ours = matches!(
+                instance.certificates.pairs,
+                Pairs::Usable | Pairs::AddressesDiffer
+            );
+            if ours
+                && unanswered.seconds > SERVES_WITHIN_SECONDS
+                && unanswered.looks >= SERVES_WITHIN_LOOKS
+            {
                 return interrupting(observed, instance).map(|it| Some(Upkeep::UndoRestore(it)));
             }
             Ok(None)

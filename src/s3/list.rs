@@ -10,6 +10,9 @@ use super::{Bucket, Object, S3Error, Upload};
 use crate::clock;
 use crate::cluster::Timestamp;
 
+/// Pages of a listing: a million keys at 500 a page. Retention keeps far fewer.
+const PAGES_MAX: u32 = 2000;
+
 impl Bucket {
     /// Yields every object below the prefix whose key begins with `under`, in the server's order.
     pub async fn list(
@@ -19,7 +22,8 @@ impl Bucket {
     ) -> Result<(), S3Error> {
         let below = format!("{}{under}", self.prefix);
         let mut token: Option<String> = None;
-        loop {
+        let mut newest = String::new();
+        for _ in 0..PAGES_MAX {
             let mut ask = Ask::bucket()
                 .with("list-type", "2")
                 .with("max-keys", self.patience.page.to_string())
@@ -30,6 +34,9 @@ impl Bucket {
             let answer = self.ask(&ask).await?;
             let page = ListObjectsV2::parse_response(&answer.text())
                 .map_err(|_| self.not_s3("no listing of a bucket"))?;
+            let last = page.contents.iter().map(|it| it.key.as_str()).max();
+            let goes_on = last.is_none_or(|it| it > newest.as_str());
+            newest = last.unwrap_or(&newest).to_owned();
             for object in page.contents {
                 // A server that does not heed the prefix is not believed.
                 if !object.key.starts_with(&below) {
@@ -46,28 +53,35 @@ impl Bucket {
                 });
             }
             let next = page.next_continuation_token.filter(|it| !it.is_empty());
-            if next.is_some() && next == token {
-                return Err(self.not_s3("a listing that does not end"));
-            }
             token = next;
             if token.is_none() {
                 return Ok(());
             }
+            if !goes_on {
+                break;
+            }
         }
+        Err(self.not_s3("a listing that does not end"))
     }
 
-    /// Ends uploads below the prefix that were begun longer ago than this, but for those `kept`
-    /// (by id), where the server can list them; gives how many.
-    pub async fn sweep(&mut self, older: Duration, kept: &[String]) -> Result<u64, S3Error> {
+    /// Ends uploads of keys that begin with `under` and are `ours`, begun longer ago than this, but for
+    /// those `kept` (by id), where the server can list them; gives how many.
+    pub async fn sweep(
+        &mut self,
+        (under, ours): (&str, &(dyn Fn(&str) -> bool + Sync)),
+        older: Duration,
+        kept: &[String],
+    ) -> Result<u64, S3Error> {
+        let below = format!("{}{under}", self.prefix);
         let now = clock::now().0.saturating_add(self.offset_seconds);
         let newest = now.saturating_sub(i64::try_from(older.as_secs()).unwrap_or(i64::MAX));
         let mut marker: Option<(String, String)> = None;
         let mut ended = 0;
-        loop {
+        for _ in 0..PAGES_MAX {
             let mut ask = Ask::bucket()
                 .with("uploads", "")
                 .with("max-uploads", self.patience.page.to_string())
-                .with("prefix", self.prefix.clone());
+                .with("prefix", below.clone());
             if let Some((key, id)) = &marker {
                 ask = ask
                     .with("key-marker", key.clone())
@@ -87,9 +101,13 @@ impl Bucket {
                     continue;
                 };
                 let begun = element(upload, "Initiated").as_deref().and_then(iso_date);
+                // A server that does not heed the prefix is not believed.
                 let Some(key) = key.strip_prefix(&self.prefix) else {
                     continue;
                 };
+                if !key.strip_prefix(under).is_some_and(ours) {
+                    continue;
+                }
                 if begun.is_some_and(|it| it.0 <= newest) && !kept.contains(&id) {
                     self.abort(&Upload::named(key, &id)).await?;
                     ended += 1;
@@ -97,11 +115,12 @@ impl Bucket {
             }
             let next = element(&text, "NextKeyMarker").zip(element(&text, "NextUploadIdMarker"));
             let more = element(&text, "IsTruncated").as_deref() == Some("true");
-            if !more || next.is_none() || next == marker {
+            if !more || next.is_none() || next == marker || backwards(&marker, &next) {
                 return Ok(ended);
             }
             marker = next;
         }
+        Ok(ended)
     }
 
     pub(super) fn not_s3(&self, what: &str) -> S3Error {
@@ -110,6 +129,12 @@ impl Bucket {
             what: what.to_owned(),
         }
     }
+}
+
+/// Whether the next page begins before this one.
+fn backwards(marker: &Option<(String, String)>, next: &Option<(String, String)>) -> bool {
+    let key = |it: &Option<(String, String)>| it.as_ref().map(|it| it.0.clone());
+    key(next) < key(marker)
 }
 
 fn iso_date(text: &str) -> Option<Timestamp> {

@@ -30,6 +30,14 @@ fn a_backup_without_a_local_place_or_with_half_of_one() {
         "spec:\n  backup: {destinations: [{local: {path: /a}}, {local: {path: /a}}]}",
         &expect!["line 6: spec.backup.destinations: each place may appear once"],
     );
+    check_spec(
+        "spec:\n  backup: {destinations: [{local: {path: /a}}, {local: {path: /a, keep: 2}}]}",
+        &expect!["line 6: spec.backup.destinations: each place may appear once"],
+    );
+    check_spec(
+        "spec:\n  backup: {destinations: [{local: {path: /a}}, {s3: {bucket: snaps, keep: 1}}, {s3: {bucket: snaps}}]}",
+        &expect!["line 6: spec.backup.destinations: each place may appear once"],
+    );
 }
 
 #[test]

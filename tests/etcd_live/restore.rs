@@ -332,6 +332,42 @@ fn a_snapshot_of_another_cluster_or_of_a_newer_etcd_is_refused() {
     assert!(!lab.lib("restored.json").exists(), "none was begun");
 }
 
+/// Two boxes of one name share a bucket, or a disk is carried from one to the other.
+#[test]
+fn a_snapshot_of_another_cluster_of_the_name_is_taken_on_demand_only_and_stays_the_others() {
+    let lab = with_a_snapshot("3.6");
+    let other = with_a_snapshot("3.6");
+    let row = json(&other, &["backup", "list"]);
+    let (name, id) = (row[0]["name"].as_str().unwrap(), cluster_id(&other));
+    let file = backups(&other).join(format!("{}/{name}.db.zst", other.name));
+    let file = file.to_str().unwrap();
+    let refused = lab.operator(&["restore", "--from", file, "--yes"]);
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("--other-cluster") && said.contains(&id),
+        "{said}"
+    );
+    assert!(!lab.lib("restore.json").exists());
+    json(
+        &lab,
+        &["restore", "--from", file, "--yes", "--other-cluster"],
+    );
+    is_restored(&lab);
+    let identity = fs::read_to_string(lab.lib("member/identity.json")).unwrap();
+    assert!(
+        !identity.contains(&id),
+        "its snapshots are not ours: {identity}"
+    );
+}
+
+fn cluster_id(lab: &Lab) -> String {
+    let identity = fs::read_to_string(lab.lib("member/identity.json")).unwrap();
+    let envelope: Value = serde_json::from_str(&identity).unwrap();
+    let payload: Value = serde_json::from_str(envelope["payload"].as_str().unwrap()).unwrap();
+    payload["clusterID"].as_str().unwrap().to_owned()
+}
+
 #[test]
 fn a_replaced_box_comes_up_with_the_newest_snapshot_of_its_name() {
     let mut old = with_a_snapshot("3.6");

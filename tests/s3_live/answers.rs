@@ -331,8 +331,9 @@ fn a_listing_that_heeds_no_prefix_or_has_no_end_is_not_believed() {
     on(Server::start(Make::S3sFs), |server| {
         let (whole, endless) = (whole.clone(), endless.clone());
         async move {
+            let first = whole.clone();
             let editor = Editor::before(server.port(), move |_| {
-                instead(200, "application/xml", &whole)
+                instead(200, "application/xml", &first)
             })
             .await;
             let mut found = Vec::new();
@@ -347,6 +348,21 @@ fn a_listing_that_heeds_no_prefix_or_has_no_end_is_not_believed() {
             assert!(found.is_empty(), "{found:?}");
             let editor = Editor::before(server.port(), move |_| {
                 instead(200, "application/xml", &endless)
+            })
+            .await;
+            let outcome = server.bucket_by(editor.port).list("", &mut |_| {}).await;
+            assert!(matches!(outcome, Err(S3Error::NotS3 { .. })), "{outcome:?}");
+            // The same keys, and each time another word for where to go on.
+            let mut asked = 0;
+            let editor = Editor::before(server.port(), move |_| {
+                asked += 1;
+                let token = format!("<NextContinuationToken>{asked}</NextContinuationToken>");
+                let next = if asked < 50 { token.as_str() } else { "" };
+                instead(
+                    200,
+                    "application/xml",
+                    &whole.replace("</ListB", &format!("{next}</ListB")),
+                )
             })
             .await;
             let outcome = server.bucket_by(editor.port).list("", &mut |_| {}).await;

@@ -226,19 +226,27 @@ fn uploads_that_nobody_finished_are_swept_where_the_server_can_list_them() {
     on_each(|server| async move {
         let (server, _wire, last) = killed_in_a_part(server).await;
         let mut bucket = server.bucket();
-        // Too young, and kept: both stay.
+        let all = ("", &(|_: &str| true) as &(dyn Fn(&str) -> bool + Sync));
+        // Another's, too young, and kept: all stay.
+        let none = ("", &(|_: &str| false) as &(dyn Fn(&str) -> bool + Sync));
+        for other in [none, ("another/", all.1)] {
+            assert_eq!(bucket.sweep(other, Duration::ZERO, &[]).await.unwrap(), 0);
+        }
         assert_eq!(
-            bucket.sweep(Duration::from_secs(3600), &[]).await.unwrap(),
+            bucket
+                .sweep(all, Duration::from_secs(3600), &[])
+                .await
+                .unwrap(),
             0
         );
         let keep = [last.upload_id.clone()];
-        assert_eq!(bucket.sweep(Duration::ZERO, &keep).await.unwrap(), 0);
+        assert_eq!(bucket.sweep(all, Duration::ZERO, &keep).await.unwrap(), 0);
         let mut beside = crate::lab::bucket(&etcd_operator::s3::Location {
             prefix: "edge/other".to_owned(),
             ..server.location()
         });
-        assert_eq!(beside.sweep(Duration::ZERO, &[]).await.unwrap(), 0);
-        let swept = bucket.sweep(Duration::ZERO, &[]).await.unwrap();
+        assert_eq!(beside.sweep(all, Duration::ZERO, &[]).await.unwrap(), 0);
+        let swept = bucket.sweep(all, Duration::ZERO, &[]).await.unwrap();
         assert_eq!(swept, u64::from(server.make() == Make::Garage));
         let kept: Arc<Mutex<Vec<Upload>>> = Arc::default();
         upload(&mut bucket, Some(last.clone()), &kept)

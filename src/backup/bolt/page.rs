@@ -294,3 +294,64 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A database of zeros but for its metas and the root, as a few packed bytes can claim it.
+    struct Claimed {
+        head: Vec<u8>,
+        size: u64,
+    }
+
+    impl ReadAt for Claimed {
+        fn size(&self) -> u64 {
+            self.size
+        }
+
+        fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+            assert!(buffer.len() < 200 << 20, "{} bytes at once", buffer.len());
+            buffer.fill(0);
+            let from = usize::try_from(offset).unwrap().min(self.head.len());
+            let count = buffer.len().min(self.head.len() - from);
+            buffer[..count].copy_from_slice(&self.head[from..from + count]);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_page_that_claims_a_whole_file_is_refused_before_it_takes_its_memory() {
+        let pages: u64 = (256 << 20) / 4096;
+        let mut head = vec![0; 3 * 4096];
+        for id in 0..2_u64 {
+            let at = usize::try_from(id).unwrap() * 4096;
+            let page = &mut head[at..];
+            page[..8].copy_from_slice(&id.to_le_bytes());
+            page[8..10].copy_from_slice(&META_PAGE.to_le_bytes());
+            let meta = &mut page[HEADER..];
+            meta[..4].copy_from_slice(&MAGIC.to_le_bytes());
+            meta[4..8].copy_from_slice(&VERSION.to_le_bytes());
+            meta[8..12].copy_from_slice(&4096_u32.to_le_bytes());
+            for (at, value) in [(16, 2), (32, u64::MAX), (40, pages), (48, id + 1)] {
+                meta[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            }
+            let sum = fnv(&meta[..56]);
+            meta[56..64].copy_from_slice(&sum.to_le_bytes());
+        }
+        let root = &mut head[2 * 4096..];
+        root[..8].copy_from_slice(&2_u64.to_le_bytes());
+        root[12..16].copy_from_slice(&u32::try_from(pages - 3).unwrap().to_le_bytes());
+        for (kind, said) in [(LEAF_PAGE, "256 MiB"), (BRANCH_PAGE, "256 MiB")] {
+            let mut head = head.clone();
+            head[2 * 4096 + 8..2 * 4096 + 10].copy_from_slice(&kind.to_le_bytes());
+            let size = pages * 4096;
+            let refused = super::super::walk(&mut Claimed { head, size }, &mut |_| ());
+            let why = refused.unwrap_err().to_string();
+            assert!(
+                why.contains("larger than any page of etcd"),
+                "{said}: {why}"
+            );
+        }
+    }
+}

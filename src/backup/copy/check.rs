@@ -27,8 +27,8 @@ struct ChecksFile {
 }
 
 fn checks_path(paths: &Paths, destination: &Destination) -> PathBuf {
-    let sum = state::sha256(place::describe(destination).as_bytes());
-    paths.backup().join(format!("checks-{}.json", &sum[..16]))
+    let key = place::key(destination);
+    paths.backup().join(format!("checks-{key}.json"))
 }
 
 fn load(paths: &Paths, destination: &Destination) -> ChecksFile {
@@ -149,12 +149,14 @@ fn local(
         Some((_, Err(why))) => Some(why.clone()),
         Some((it, Ok(manifest))) => {
             let path = store.snapshot(&it.name);
-            let result = verify::verify(&path, manifest, VERIFIED, progress);
-            if let Err(error) = &result {
-                store.record_level(&it.name, manifest, 0, None)?;
-                tracing::debug!("{error}");
+            match verify::verify(&path, manifest, VERIFIED, progress) {
+                Ok(()) => None,
+                Err(error) if error.is_damage() => {
+                    store.record_level(&it.name, manifest, 0, None)?;
+                    Some(error.to_string())
+                }
+                Err(error) => return Err(error.into()),
             }
-            result.err().map(|it| it.to_string())
         }
     };
     let Some(why) = problem else { return Ok(()) };

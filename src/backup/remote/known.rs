@@ -20,15 +20,21 @@ pub struct Known {
     pub(super) class: Class,
     pub(super) level: u8,
     pub(super) created: Option<i64>,
+    /// Bytes of the snapshot's file; encrypted it has more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) size: Option<u64>,
 }
 
 /// What is known of a bucket.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct KnownFile {
     pub(super) snapshots: BTreeMap<String, Known>,
-    /// sha256 of the CAs and clients that lie there.
+    /// sha256 of the CAs and clients that lie there, and of those who can read them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) authorities: Option<String>,
+    /// To whom the ciphertext is sealed that waits on the disk to be sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) spooled_to: Option<String>,
     /// What retention removed there: it is not copied again, though the first destination keeps it.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) removed: BTreeSet<String>,
@@ -54,12 +60,13 @@ pub(super) fn known(manifest: &Manifest) -> Known {
         class: manifest.class,
         level: manifest.verified.level,
         created: manifest.created().map(|it| it.0),
+        size: Some(manifest.file.size),
     }
 }
 
 pub(super) fn record_path(paths: &Paths, what: &str, destination: &Destination) -> PathBuf {
-    let sum = state::sha256(place::describe(destination).as_bytes());
-    paths.backup().join(format!("{what}-{}.json", &sum[..16]))
+    let key = place::key(destination);
+    paths.backup().join(format!("{what}-{key}.json"))
 }
 
 pub(super) fn load_known(path: &Path) -> KnownFile {

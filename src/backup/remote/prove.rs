@@ -1,8 +1,10 @@
 //! A copy in a bucket is read back: its bytes are those that were sent, or it is sent again.
 
+use std::io;
+
 use ring::digest::{Context, SHA256};
 
-use super::{CopyError, RemoteStore, load_known};
+use super::{CopyError, RemoteStore, TOO_LONG, load_known};
 use crate::backup::{Phase, Progress};
 use crate::s3::S3Error;
 use crate::state::{self, hex};
@@ -78,6 +80,9 @@ impl RemoteStore {
             .download(&key, 0, &mut |bytes| {
                 sum.update(bytes);
                 done += bytes.len() as u64;
+                if done > total {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, TOO_LONG));
+                }
                 progress(Progress {
                     phase: Phase::Hashing,
                     done,

@@ -45,11 +45,12 @@ impl RemoteStore {
         Ok(entries.into_iter().zip(fates).collect())
     }
 
-    /// The manifest first: what has none is no snapshot.
+    /// The snapshot first: one that only its manifest is left of is seen, and goes the next time; bytes
+    /// without a manifest would stay for good.
     async fn remove(&mut self, entry: &RemoteEntry, fate: Fate) -> Result<(), CopyError> {
         let name = entry.name.to_string();
         let manifest = format!("{}/{name}{MANIFEST}", self.cluster);
-        for key in [manifest, self.key(&name, entry.encrypted)] {
+        for key in [self.key(&name, entry.encrypted), manifest] {
             match self.bucket.delete(&key).await? {
                 Deletion::Deleted => {}
                 Deletion::Kept(why) => {

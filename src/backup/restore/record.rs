@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BUMP, CrashPoint, RestoreError, io_error};
 use crate::member::records::{IdentityFile, revisions_lost};
-use crate::observed::{RestorePhase, Restoring};
+use crate::observed::{RestorePhase, Restoring, Unanswered};
 use crate::paths::Paths;
 use crate::state::{self, StateError};
 
@@ -142,7 +142,12 @@ impl RestoreRecord {
     /// The data is being exchanged: nobody may start etcd.
     pub fn holds_the_data(&self) -> bool {
         let phase = self.phase.into();
-        Restoring { phase, busy: false }.holds_the_data()
+        Restoring {
+            phase,
+            busy: false,
+            unanswered: Unanswered::default(),
+        }
+        .holds_the_data()
     }
 
     /// Revisions go on beyond everything that was ever seen of this cluster, the lost ones and those
@@ -209,7 +214,8 @@ impl RestoreRecord {
         storage_dir.join(format!("data.before-restore-{}", self.id))
     }
 
-    pub(super) fn failed(&self, storage_dir: &Path) -> PathBuf {
+    /// Where data is kept that etcd did not serve.
+    pub fn failed(&self, storage_dir: &Path) -> PathBuf {
         storage_dir.join(format!("data.failed-restore-{}", self.id))
     }
 }

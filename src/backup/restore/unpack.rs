@@ -41,14 +41,22 @@ pub(super) fn unpack(
     let into = File::create_new(to).map_err(io_error("create", to))?;
     let (mut trailer, mut done) = (Trailer::default(), 0);
     let with_trailer = source.sha256.is_none() && source.checksummed;
+    let wanted = source
+        .database
+        .saturating_add(if source.checksummed { TRAILER } else { 0 });
     let sum = std::thread::scope(|scope| {
         let (mut writer, work) = Writer::new();
         let written = scope.spawn(move || write(into, &work));
         let mut sink = |bytes: &[u8], total: u64| {
+            // What a file lets follow its database is not written: it has no bound.
+            if source.checksummed && total != wanted {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, OTHER_SIZE));
+            }
             if with_trailer {
                 trailer.take(bytes, done, total);
             }
-            writer.send(bytes)?;
+            let rest = usize::try_from(wanted.saturating_sub(done)).unwrap_or(usize::MAX);
+            writer.send(&bytes[..rest.min(bytes.len())])?;
             done += bytes.len() as u64;
             progress(Progress {
                 phase: Phase::Unpacking,
@@ -85,6 +93,9 @@ pub(super) fn unpack(
     }
     Ok(())
 }
+
+/// Somebody changed it since it was looked at.
+const OTHER_SIZE: &str = "it has not the size that its database needs";
 
 /// Pieces that wait to be written.
 const AHEAD: usize = 4;
@@ -241,7 +252,7 @@ mod tests {
                 name: String::new(),
                 revision: 1,
                 cluster_id: None,
-                database: 0,
+                database: (FRAME + 4096) as u64,
                 checksummed: true,
                 sha256,
                 hash: None,
@@ -264,6 +275,42 @@ mod tests {
                     assert!(unpacked(&changed, sha256.clone()).is_err(), "byte {at}");
                 }
             }
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_follows_a_database_takes_no_room() {
+        let dir = std::env::temp_dir().join(format!("tail-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (from, to) = (dir.join("from"), dir.join("to"));
+        let database = &sent()[..FRAME + 4096];
+        let unpacked = |stored: &[u8], checksummed| {
+            let _ = std::fs::remove_file(&to);
+            std::fs::write(&from, stored).unwrap();
+            let source = SourceFile {
+                path: from.clone(),
+                name: String::new(),
+                revision: 1,
+                cluster_id: None,
+                database: database.len() as u64,
+                checksummed,
+                sha256: None,
+                hash: None,
+            };
+            unpack(&source, &to, &mut |_| ()).map(|()| std::fs::read(&to).unwrap())
+        };
+        // A copy of a data directory, whose file etcd let grow ahead of its pages.
+        let mut grown = database.to_vec();
+        grown.resize(database.len() + 3 * FRAME, 0);
+        for stored in [grown.clone(), packed(&grown), database.to_vec()] {
+            assert_eq!(unpacked(&stored, false).unwrap(), database);
+        }
+        // What ends with a checksum ends there.
+        let sum = ring::digest::digest(&SHA256, &grown);
+        grown.extend_from_slice(sum.as_ref());
+        for stored in [grown.clone(), packed(&grown)] {
+            assert!(unpacked(&stored, true).is_err());
         }
         std::fs::remove_dir_all(&dir).unwrap();
     }

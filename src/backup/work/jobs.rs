@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::BUSY;
+use super::{BUSY, DAMAGED, last_check, note_check};
 use crate::backup::chain;
 use crate::backup::create::{self, Created};
 use crate::backup::local::{Entry, LocalStore};
@@ -100,6 +100,10 @@ impl SnapshotJob {
                     "snapshot taken and verified"
                 );
                 place::mark_used(&self.paths, &self.store).map_err(|it| unusable(&it))?;
+                // The first one of all is all that is kept, and was just checked.
+                if last_check(&self.paths).is_none() && entries.is_empty() {
+                    note_check(&self.paths, self.now).map_err(|it| unusable(&it))?;
+                }
             }
             Created::Unchanged(_) => return Ok(()),
         }
@@ -164,6 +168,7 @@ pub(super) fn check(
         .list()
         .map_err(|error| failure("DestinationUnusable", &error))?;
     let mut damaged: Option<(PathBuf, String)> = None;
+    let mut unread: Option<BackupFailure> = None;
     for entry in entries.iter().filter(|it| it.is_of(clusters)) {
         let Ok(manifest) = &entry.manifest else {
             continue;
@@ -172,7 +177,12 @@ pub(super) fn check(
         let result = verify::verify(&path, manifest, VERIFIED, &mut |_| ());
         let level = match &result {
             Ok(()) => manifest.verified.level.max(VERIFIED),
-            Err(_) => 0,
+            Err(error) if error.is_damage() => 0,
+            // What could not be read now says nothing about the snapshot.
+            Err(error) => {
+                unread.get_or_insert_with(|| failure("DestinationUnusable", error));
+                continue;
+            }
         };
         store
             .record_level(&entry.name, manifest, level, now)
@@ -183,9 +193,43 @@ pub(super) fn check(
     }
     match damaged {
         Some((path, why)) => Err(BackupFailure {
-            reason: "SnapshotDamaged",
+            reason: DAMAGED,
             why: detail(format_args!("{}: {why}", path.display())),
         }),
-        None => Ok(()),
+        None => unread.map_or(Ok(()), Err),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test writes files")]
+mod tests {
+    use super::*;
+    use crate::backup::manifest::tests::manifest;
+
+    /// A directory in the file's place is opened, and cannot be read: for root as for anybody.
+    #[test]
+    fn a_snapshot_that_cannot_be_read_now_is_not_written_down_as_damaged() {
+        let dir = std::env::temp_dir().join(format!("unread-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let store = LocalStore::at(&dir, "shop");
+        std::fs::create_dir_all(&dir).unwrap();
+        store.prepare(false).unwrap();
+        let mut manifest = manifest();
+        let clusters = [manifest.cluster_id.clone()];
+        let name = manifest.name.parse().unwrap();
+        std::fs::create_dir(store.snapshot(&name)).unwrap();
+        manifest.file.size = std::fs::metadata(store.snapshot(&name)).unwrap().len();
+        store.record_level(&name, &manifest, 3, None).unwrap();
+        let level = || store.list().unwrap()[0].level();
+
+        let failed = check(&store, &clusters, None).unwrap_err();
+        assert_eq!((failed.reason, level()), ("DestinationUnusable", 3));
+        // The same with other bytes than the manifest says.
+        std::fs::remove_dir(store.snapshot(&name)).unwrap();
+        let bytes = vec![0; usize::try_from(manifest.file.size).unwrap()];
+        std::fs::write(store.snapshot(&name), bytes).unwrap();
+        let failed = check(&store, &clusters, None).unwrap_err();
+        assert_eq!((failed.reason, level()), ("SnapshotDamaged", 0));
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

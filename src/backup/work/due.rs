@@ -1,0 +1,214 @@
+//! When a snapshot and a check are due, and the records that tell.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::backup::local::Entry;
+use crate::backup::manifest::{Manifest, parse_rfc3339};
+use crate::backup::schedule;
+use crate::clock;
+use crate::cluster::Timestamp;
+use crate::observed::Clock;
+use crate::paths::Paths;
+use crate::retention::VERIFIED;
+use crate::spec::backup::{Backup, Trigger};
+use crate::state::{self, StateError};
+
+/// When the document's next snapshot was found to hold nothing new (rule B5). Under /run.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RunsFile {
+    boot_id: String,
+    /// Seconds since boot.
+    skipped: Option<u64>,
+    /// By the wall clock.
+    skipped_at: Option<i64>,
+}
+
+fn runs(paths: &Paths) -> RunsFile {
+    state::load_volatile::<RunsFile>(&paths.backup_runs())
+        .filter(|it| it.boot_id == clock::boot_id())
+        .unwrap_or_default()
+}
+
+/// The document's time for a snapshot has come, and nothing was written since the last one.
+pub fn skip(paths: &Paths, now: Timestamp) -> Result<(), StateError> {
+    let file = RunsFile {
+        boot_id: clock::boot_id(),
+        skipped: Some(clock::since_boot().as_secs()),
+        skipped_at: Some(now.0),
+    };
+    state::save_volatile(&paths.backup_runs(), &file)
+}
+
+/// Seconds until the document asks for the next snapshot (rule F7: an interval needs no clock).
+pub(super) fn due_in(
+    paths: &Paths,
+    backup: &Backup,
+    newest: Option<&Manifest>,
+    clock: Clock,
+    now: Timestamp,
+) -> Option<u64> {
+    let runs = runs(paths);
+    let trusted = clock == Clock::Trusted;
+    match backup.trigger.as_ref()? {
+        Trigger::Every(seconds) => {
+            let uptime = clock::since_boot().as_secs();
+            let taken = newest.and_then(|it| {
+                if it.boot_id == clock::boot_id() {
+                    return Some(uptime.saturating_sub(it.since_boot));
+                }
+                let age = now.seconds_since(it.created().filter(|_| trusted)?);
+                u64::try_from(age).ok()
+            });
+            let skipped = runs.skipped.map(|it| uptime.saturating_sub(it));
+            // Nobody knows how old the newest is: it is taken for old, once after a boot.
+            let age = [taken, skipped].into_iter().flatten().min();
+            Some(age.map_or(0, |age| seconds.saturating_sub(age)))
+        }
+        Trigger::Schedule(text) => {
+            if !trusted {
+                return None;
+            }
+            let taken = newest.and_then(Manifest::created);
+            let skipped = runs.skipped_at.map(Timestamp);
+            // What is dated in the future was dated by a clock that was wrong, and keeps nothing back.
+            let known = [taken, skipped].into_iter().flatten();
+            let base = known.filter(|it| *it <= now).max();
+            let Some(base) = base else { return Some(0) };
+            let next = schedule::next(text, base)?;
+            Some(u64::try_from(next.seconds_since(now)).unwrap_or(0))
+        }
+    }
+}
+
+/// When everything that is kept was last checked. Each new snapshot is checked by itself and says
+/// nothing about the others.
+#[derive(Default, Serialize, Deserialize)]
+struct ChecksFile {
+    /// Seconds since 1970.
+    last: i64,
+}
+
+fn checks_path(paths: &Paths) -> PathBuf {
+    paths.backup().join("checked.json")
+}
+
+pub(super) fn last_check(paths: &Paths) -> Option<Timestamp> {
+    let file: Option<ChecksFile> = state::load(&checks_path(paths)).ok().flatten();
+    file.map(|it| Timestamp(it.last))
+}
+
+/// Everything that is kept was checked just now.
+pub(super) fn note_check(paths: &Paths, now: Option<Timestamp>) -> Result<(), StateError> {
+    let Some(now) = now else { return Ok(()) };
+    state::save(&checks_path(paths), &ChecksFile { last: now.0 })
+}
+
+/// Whether what is kept was checked longer ago than the document asks. Where that was never done: as long
+/// ago as the oldest one was.
+pub(super) fn check_due(
+    paths: &Paths,
+    backup: &Backup,
+    ours: &[&Entry],
+    clock: Clock,
+    now: Timestamp,
+) -> bool {
+    let Some(verified) = ours.iter().find(|it| it.level() >= VERIFIED) else {
+        return false;
+    };
+    let Some(every) = backup.verify_every else {
+        return backup.verify_level >= 4 && verified.level() < 4;
+    };
+    if clock != Clock::Trusted {
+        return false;
+    }
+    let at = |it: &&Entry| {
+        let manifest = it.manifest.as_ref().ok()?;
+        parse_rfc3339(manifest.verified.at.as_deref()?)
+    };
+    let last = last_check(paths).or_else(|| ours.iter().filter_map(at).min());
+    // A check in the future is one of a clock that was wrong.
+    let age = last.map(|it| now.seconds_since(it)).filter(|it| *it >= 0);
+    age.is_none_or(|it| it >= i64::try_from(every).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backup::manifest::tests::manifest;
+    use crate::spec::ClusterSpec;
+
+    fn spec(lines: &str) -> ClusterSpec {
+        let text = format!(
+            "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\nmetadata: {{name: shop}}\n\
+             spec:\n  backup: {{{lines}, destinations: [{{local: {{path: /a}}}}]}}\n"
+        );
+        crate::document::parse(text.as_bytes()).unwrap()
+    }
+
+    /// Taken and checked by itself then.
+    fn entry(at: Timestamp) -> Entry {
+        let mut manifest = manifest();
+        manifest.created = Some(crate::api::status::rfc3339(at));
+        manifest.verified.at = manifest.created.clone();
+        Entry {
+            name: manifest.name.parse().unwrap(),
+            size: Some(manifest.file.size),
+            manifest: Ok(manifest),
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_checked_in_time_however_often_a_new_one_is_taken() {
+        let root = std::env::temp_dir().join(format!("due-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        let paths = Paths::under(&root);
+        state::create_private_dir(&paths.backup()).unwrap();
+        let spec = spec("interval: 1h, verify: {level: 3, every: 1d}");
+        let backup = spec.backup.as_ref().unwrap();
+        let at = |hour: i64| Timestamp(2_000_000_000 + hour * 3600);
+        // One each hour, of which three stay.
+        let due = |hour: i64| {
+            let kept: Vec<Entry> = (0..3).map(|it| entry(at(hour - it))).collect();
+            let kept: Vec<&Entry> = kept.iter().collect();
+            check_due(&paths, backup, &kept, Clock::Trusted, at(hour))
+        };
+        note_check(&paths, Some(at(0))).unwrap();
+        assert_eq!(
+            (due(1), due(23), due(24), due(40)),
+            (false, false, true, true)
+        );
+        note_check(&paths, Some(at(40))).unwrap();
+        assert!(
+            !due(41) && due(64) && due(39),
+            "a check in the future is none"
+        );
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_snapshot_dated_in_the_future_keeps_no_other_one_back() {
+        let root = std::env::temp_dir().join(format!("future-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        let paths = Paths::under(&root);
+        let spec = spec("schedule: '0 3 * * *'");
+        let backup = spec.backup.as_ref().unwrap();
+        let now = Timestamp(2_000_000_000); // 03:33
+        let due = |at: i64| {
+            let Ok(newest) = entry(Timestamp(at)).manifest else {
+                unreachable!()
+            };
+            due_in(&paths, backup, Some(&newest), Clock::Trusted, now)
+        };
+        assert_eq!(due(now.0 - 86_400), Some(0));
+        assert!(due(now.0 - 60) > Some(3600));
+        assert_eq!(due(now.0 + 400 * 86_400), Some(0));
+        // Nothing was written since: that is no reason to look again at once.
+        std::fs::create_dir_all(&paths.run).unwrap();
+        skip(&paths, now).unwrap();
+        assert!(due(now.0 + 400 * 86_400) > Some(3600));
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}
