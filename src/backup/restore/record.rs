@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{BUMP, CrashPoint, RestoreError, io_error};
+use crate::backup::source::LATEST;
 use crate::member::records::{IdentityFile, revisions_lost};
 use crate::observed::{RestorePhase, Restoring, Unanswered};
 use crate::paths::Paths;
@@ -131,6 +132,13 @@ pub enum Outcome {
     Undone,
     /// It could not be prepared; nothing was touched.
     Failed,
+}
+
+impl SourceFile {
+    /// Whichever is the newest, not looked for yet.
+    pub fn is_latest(&self) -> bool {
+        self.path.as_os_str().is_empty() && self.name == LATEST
+    }
 }
 
 impl RestoreRecord {
