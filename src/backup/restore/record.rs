@@ -171,6 +171,11 @@ impl RestoreRecord {
         state::save(&paths.restore(), self)
     }
 
+    /// Asks for it, unless another one is under way: `false`.
+    pub fn request(&self, paths: &Paths) -> Result<bool, StateError> {
+        state::save_new(&paths.restore(), self)
+    }
+
     /// It has ended.
     pub fn end(&self, paths: &Paths, report: &RestoreReport) -> Result<(), RestoreError> {
         state::save(&paths.restored(), report)?;
