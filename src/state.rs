@@ -214,6 +214,26 @@ pub fn save<T: Serialize>(path: &Path, value: &T) -> Result<(), StateError> {
     write_file(path, text.as_bytes())
 }
 
+/// Writes a state file where there is none yet; `false`: there is one, and it stays. Of two processes one
+/// is the first.
+pub fn save_new<T: Serialize>(path: &Path, value: &T) -> Result<bool, StateError> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let fresh = with_suffix(path, ".new");
+    let _ = fs::remove_file(&fresh);
+    save(&fresh, value)?;
+    match renameat_with(CWD, &fresh, CWD, path, RenameFlags::NOREPLACE) {
+        Ok(()) => {
+            sync_dir(path.parent().unwrap_or(path))?;
+            Ok(true)
+        }
+        Err(rustix::io::Errno::EXIST) => {
+            let _ = fs::remove_file(&fresh);
+            Ok(false)
+        }
+        Err(error) => Err(io_error("rename", &fresh)(error.into())),
+    }
+}
+
 /// Reads a state file, or its previous generation where the file is damaged. `None`: there is none.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StateError> {
     let mut damaged = false;
@@ -354,5 +374,22 @@ mod tests {
             assert_eq!(load::<String>(&path).unwrap().as_deref(), Some("old"));
         }
         fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_new_file_never_takes_the_place_of_another() {
+        let dir = std::env::temp_dir().join(format!("new-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("it.json");
+        assert!(save_new(&path, &1).unwrap());
+        assert!(!save_new(&path, &2).unwrap());
+        assert_eq!(load::<i32>(&path).unwrap(), Some(1));
+        assert_eq!(
+            fs::read_dir(&dir).unwrap().count(),
+            1,
+            "nothing is left over"
+        );
+        fs::remove_dir_all(&dir).unwrap();
     }
 }

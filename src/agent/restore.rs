@@ -125,7 +125,9 @@ impl Agent {
             former,
             asked: None,
         };
-        Ok(record.save(&self.paths)?)
+        // A command may have asked for one since the look that this was planned on: then that one is made.
+        record.request(&self.paths)?;
+        Ok(())
     }
 
     /// Proves the snapshot and makes new data of it, beside the loop.

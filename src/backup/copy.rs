@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::encrypt::DecryptError;
 use super::local::{Entry, LocalError, LocalStore};
 use super::manifest::Manifest;
+use super::name::SnapshotName;
 use super::remote::{self, RemoteStore};
 use super::verify::{self, VerifyError};
 use super::{Phase, Progress, place, prune};
@@ -58,6 +59,11 @@ pub enum CopyError {
     /// An encrypted snapshot that cannot be read.
     #[error(transparent)]
     Decrypt(#[from] DecryptError),
+    /// What lies in a bucket in their place is something else.
+    #[error(
+        "what lies in the bucket in place of the cluster's CAs cannot be read: remove it (authorities.age), and issue the clients' certificates anew after the restore"
+    )]
+    AuthoritiesDamaged,
     /// A snapshot in a bucket without its manifest.
     #[error(
         "the manifest of {0} in the bucket is damaged: take another snapshot; or fetch the file yourself and name it with --from"
@@ -95,6 +101,9 @@ pub const QUEUE_BYTES_MAX: u64 = 8 << 30;
 #[derive(Default, Serialize, Deserialize)]
 struct ArrivedFile {
     names: BTreeSet<String>,
+    /// What retention removed there: it is not copied again, though the first destination keeps it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    removed: BTreeSet<String>,
 }
 
 fn arrived_path(paths: &Paths, destination: &Destination) -> PathBuf {
@@ -102,10 +111,18 @@ fn arrived_path(paths: &Paths, destination: &Destination) -> PathBuf {
     paths.backup().join(format!("arrived-{key}.json"))
 }
 
-/// What was seen to have arrived in a local destination.
-fn arrived(paths: &Paths, destination: &Destination) -> BTreeSet<String> {
-    let file = state::load::<ArrivedFile>(&arrived_path(paths, destination));
-    file.ok().flatten().unwrap_or_default().names
+fn load(paths: &Paths, destination: &Destination) -> ArrivedFile {
+    let file = state::load(&arrived_path(paths, destination));
+    file.ok().flatten().unwrap_or_default()
+}
+
+/// What was seen to have arrived in a local destination, and is there: the disk may be a new one.
+fn arrived(paths: &Paths, spec: &ClusterSpec, destination: &Destination) -> BTreeSet<String> {
+    let mut names = load(paths, destination).names;
+    if let Some(store) = place::local(spec, destination) {
+        names.retain(|it| it.parse().is_ok_and(|it| store.snapshot(&it).exists()));
+    }
+    names
 }
 
 /// The snapshots of the first destination that are worth a copy, newest first.
@@ -123,11 +140,13 @@ fn worth_copying<'a>(
 /// Those that wait for a destination, newest first, within the bounds.
 fn waiting<'a>(
     paths: &Paths,
+    spec: &ClusterSpec,
     destination: &Destination,
     entries: &'a [Entry],
     clusters: &'a [String],
 ) -> Vec<(&'a Entry, &'a Manifest)> {
-    let local = arrived(paths, destination);
+    let mut local = arrived(paths, spec, destination);
+    local.extend(load(paths, destination).removed);
     let remote = remote::arrived(paths, destination);
     // What its retention would remove at once is not sent.
     let fates = prune::fates(destination.keep, entries, clusters);
@@ -174,7 +193,7 @@ pub fn queue(
 ) -> (u32, u64) {
     let mut queued = (0, 0);
     for destination in further(spec) {
-        for (_, manifest) in waiting(paths, destination, entries, clusters) {
+        for (_, manifest) in waiting(paths, spec, destination, entries, clusters) {
             queued = (queued.0 + 1, queued.1 + manifest.file.size);
         }
     }
@@ -194,14 +213,13 @@ pub async fn run(
     let Some(primary) = place::primary(spec) else {
         return Ok(());
     };
-    let entries = primary.list()?;
+    primary.list()?;
     let run = Run {
         paths,
         spec,
         clusters,
         now,
         primary: &primary,
-        entries: &entries,
     };
     let mut first_failure = None;
     for destination in further(spec) {
@@ -223,12 +241,20 @@ struct Run<'a> {
     clusters: &'a [String],
     now: Option<Timestamp>,
     primary: &'a LocalStore,
-    entries: &'a [Entry],
 }
 
 impl Run<'_> {
-    fn waiting(&self, destination: &Destination) -> Vec<(&Entry, &Manifest)> {
-        waiting(self.paths, destination, self.entries, self.clusters)
+    /// The next one to be copied, but for those that were passed over. A copy may take days: what came or
+    /// went meanwhile is seen.
+    fn next(
+        &self,
+        destination: &Destination,
+        passed: &Passed,
+    ) -> Result<Option<(SnapshotName, Manifest)>, CopyError> {
+        let entries = self.primary.list()?;
+        let waiting = waiting(self.paths, self.spec, destination, &entries, self.clusters);
+        let next = waiting.into_iter().find(|(_, it)| !passed.has(&it.name));
+        Ok(next.map(|(entry, manifest)| (entry.name.clone(), manifest.clone())))
     }
 
     fn to_local(
@@ -240,23 +266,62 @@ impl Run<'_> {
             return Ok(());
         };
         place::prepare(self.paths, &store)?;
-        let mut arrived = arrived(self.paths, destination);
-        for (entry, manifest) in self.waiting(destination) {
+        let mut passed = Passed::default();
+        while let Some((name, manifest)) = self.next(destination, &passed)? {
             store.room_for(manifest.file.size)?;
-            let part = store.part();
-            copy_file(&self.primary.snapshot(&entry.name), &part, progress)?;
-            verify::verify(&part, manifest, VERIFIED, progress)?;
-            store.commit(&part, &entry.name, manifest)?;
+            let (from, part) = (self.primary.snapshot(&name), store.part());
+            if let Err(error) = self.prove(&name, &manifest, progress) {
+                passed.over(&manifest.name, error);
+                continue;
+            }
+            copy_file(&from, &part, progress)?;
+            verify::verify(&part, &manifest, VERIFIED, progress)?;
+            store.commit(&part, &name, &manifest)?;
             place::mark_used(self.paths, &store)?;
-            arrived.insert(manifest.name.clone());
-            remember(self.paths, destination, self.entries, &mut arrived)?;
+            self.remember(destination, |it| it.names.insert(manifest.name.clone()))?;
             tracing::info!(name = manifest.name, to = %store.path().display(), "snapshot copied and verified");
         }
         // What keeps the first destination from removing does so here, and was told there.
         if !place::save_failed(self.paths) {
-            prune::run(&store, destination.keep, self.clusters, self.now)?.ok();
+            let pruned = prune::run(&store, destination.keep, self.clusters, self.now)?;
+            let removed = pruned.unwrap_or_default();
+            if !removed.is_empty() {
+                self.remember(destination, |it| {
+                    it.removed.extend(removed.iter().map(ToString::to_string));
+                    true
+                })?;
+            }
         }
-        Ok(())
+        passed.end()
+    }
+
+    /// Writes down what has arrived or was removed, as far as the first destination still has it.
+    fn remember(
+        &self,
+        destination: &Destination,
+        change: impl FnOnce(&mut ArrivedFile) -> bool,
+    ) -> Result<(), CopyError> {
+        let entries = self.primary.list()?;
+        let there: BTreeSet<String> = entries.iter().map(|it| it.name.to_string()).collect();
+        let mut file = load(self.paths, destination);
+        change(&mut file);
+        file.names.retain(|it| there.contains(it));
+        file.removed.retain(|it| there.contains(it));
+        Ok(state::save(&arrived_path(self.paths, destination), &file)?)
+    }
+
+    /// What a worn card has changed meanwhile is not copied.
+    fn prove(
+        &self,
+        name: &SnapshotName,
+        manifest: &Manifest,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<(), CopyError> {
+        let path = self.primary.snapshot(name);
+        verify::verify(&path, manifest, 2, progress).map_err(|source| CopyError::SourceDamaged {
+            name: manifest.name.clone(),
+            source,
+        })
     }
 
     async fn to_bucket(
@@ -265,26 +330,26 @@ impl Run<'_> {
         s3: &S3,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<(), CopyError> {
-        let waiting = self.waiting(destination);
-        if waiting.is_empty() {
+        let mut passed = Passed::default();
+        let Some(first) = self.next(destination, &passed)? else {
             return Ok(());
-        }
+        };
         let mut store = RemoteStore::open(self.paths, destination, s3, &self.spec.name)?;
-        for (entry, manifest) in waiting {
-            let path = self.primary.snapshot(&entry.name);
-            // What a worn card has changed meanwhile is not sent.
-            verify::verify(&path, manifest, 2, progress).map_err(|source| {
-                CopyError::SourceDamaged {
-                    name: manifest.name.clone(),
-                    source,
+        let mut next = Some(first);
+        while let Some((name, manifest)) = next {
+            match self.prove(&name, &manifest, progress) {
+                Ok(()) => {
+                    let path = self.primary.snapshot(&name);
+                    store.store(&path, &manifest, progress).await?;
+                    tracing::info!(
+                        name = manifest.name,
+                        to = place::describe(destination),
+                        "snapshot copied and verified"
+                    );
                 }
-            })?;
-            store.store(&path, manifest, progress).await?;
-            tracing::info!(
-                name = manifest.name,
-                to = place::describe(destination),
-                "snapshot copied and verified"
-            );
+                Err(error) => passed.over(&manifest.name, error),
+            }
+            next = self.next(destination, &passed)?;
         }
         let certificates = Certificates::at(self.paths.tls());
         if certificates.has_authorities() {
@@ -293,28 +358,46 @@ impl Run<'_> {
         store.sweep().await;
         // Nothing is removed by a clock that the server contradicts.
         let failed = place::save_failed(self.paths);
-        if prune::frozen(self.entries, self.clusters, self.now, failed).is_none()
+        let entries = self.primary.list()?;
+        if prune::frozen(&entries, self.clusters, self.now, failed).is_none()
             && store.clock_skew().is_none()
         {
             store.prune(destination, self.clusters).await?;
         }
-        Ok(())
+        passed.end()
     }
 }
 
-/// Writes down what has arrived, as far as the first destination still has it.
-fn remember(
-    paths: &Paths,
-    destination: &Destination,
-    entries: &[Entry],
-    arrived: &mut BTreeSet<String>,
-) -> Result<(), CopyError> {
-    let there: BTreeSet<String> = entries.iter().map(|it| it.name.to_string()).collect();
-    arrived.retain(|it| there.contains(it));
-    let file = ArrivedFile {
-        names: arrived.clone(),
-    };
-    Ok(state::save(&arrived_path(paths, destination), &file)?)
+/// Snapshots that cannot be copied: they keep no other one back, and the first failure is reported.
+#[derive(Default)]
+struct Passed {
+    names: BTreeSet<String>,
+    first: Option<CopyError>,
+}
+
+impl Passed {
+    fn has(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+
+    fn over(&mut self, name: &str, error: CopyError) {
+        self.names.insert(name.to_owned());
+        // Retention took it meanwhile.
+        let gone = matches!(
+            &error,
+            CopyError::SourceDamaged {
+                source: VerifyError::Missing(_),
+                ..
+            }
+        );
+        if !gone {
+            self.first.get_or_insert(error);
+        }
+    }
+
+    fn end(self) -> Result<(), CopyError> {
+        self.first.map_or(Ok(()), Err)
+    }
 }
 
 fn copy_file(from: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(), CopyError> {

@@ -61,15 +61,30 @@ pub async fn resolve(
             .map(IdentityFile::clusters)
             .unwrap_or_default(),
     };
-    // Damaged data is replaced from here alone: a link may be thin, and a bucket somebody else's.
-    let found = match record.reason {
-        Reason::Bootstrap => {
-            let wanted = (&record.source, None);
-            find_anywhere(paths, spec, wanted, &clusters, &mut |_| ()).await?
+    let mut passed = Vec::new();
+    let found = loop {
+        let wanted = (&record.source, passed.as_slice());
+        // Damaged data is replaced from here alone: a link may be thin, and a bucket somebody else's.
+        let found = match record.reason {
+            Reason::Bootstrap => {
+                anywhere(paths, spec, wanted, None, &clusters, &mut |_| ()).await?
+            }
+            _ => here(spec, wanted, &clusters)?,
+        };
+        found.check_version(identity.version.parse().ok())?;
+        if !record.source.is_latest() {
+            break found;
         }
-        _ => find(spec, &record.source, &clusters)?,
+        // Nobody is there to name another one: where the newest is not whole, the next one is.
+        match found.prove(&mut |_| ()) {
+            Ok(()) => break found,
+            Err(error) => {
+                let why = super::chain(&error);
+                tracing::warn!(name = found.file.name, "snapshot passed over: {why}");
+                passed.push(found.file.name);
+            }
+        }
     };
-    found.check_version(identity.version.parse().ok())?;
     record.source = found.file;
     Ok(())
 }
@@ -120,13 +135,23 @@ pub fn find(
     wanted: &SourceFile,
     clusters: &[String],
 ) -> Result<Found, RestoreError> {
+    here(spec, (wanted, &[]), clusters)
+}
+
+/// The same, but for those `passed` over.
+fn here(
+    spec: &ClusterSpec,
+    (wanted, passed): (&SourceFile, &[String]),
+    clusters: &[String],
+) -> Result<Found, RestoreError> {
     if wanted.path.as_os_str().is_empty() {
         let store = place::primary(spec).ok_or_else(|| {
             RestoreError::NoSnapshot(
                 "the document has no spec.backup to find a snapshot in: name a file".to_owned(),
             )
         })?;
-        let entries = store.list()?;
+        let mut entries = store.list()?;
+        entries.retain(|it| !passed.contains(&it.name.to_string()));
         let entry = match wanted.name.as_str() {
             LATEST => place::newest_verified(&entries, clusters),
             name => entries.iter().find(|it| it.name.to_string() == name),
@@ -157,7 +182,18 @@ pub async fn find_anywhere(
     clusters: &[String],
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Found, RestoreError> {
-    let here = match find(spec, wanted, clusters) {
+    anywhere(paths, spec, (wanted, &[]), identity, clusters, progress).await
+}
+
+async fn anywhere(
+    paths: &Paths,
+    spec: &ClusterSpec,
+    (wanted, passed): (&SourceFile, &[String]),
+    identity: Option<&Path>,
+    clusters: &[String],
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Found, RestoreError> {
+    let mut failure = match here(spec, (wanted, passed), clusters) {
         Err(error @ (RestoreError::NoSnapshot(_) | RestoreError::Local(_))) => error,
         other => return other,
     };
@@ -173,16 +209,23 @@ pub async fn find_anywhere(
             paths,
             spec,
             (destination, it),
-            wanted,
+            (wanted, passed),
             identity,
             clusters,
             progress,
         );
-        if let Some(path) = fetched.await? {
-            return file(&path);
+        // A bucket that cannot be had does not keep the next one from being asked.
+        match fetched.await {
+            Ok(Some(path)) => return file(&path),
+            Ok(None) => {}
+            Err(error) => {
+                let at = place::describe(destination);
+                tracing::warn!(at, "passed over: {}", super::chain(&error));
+                failure = error;
+            }
         }
     }
-    Err(here)
+    Err(failure)
 }
 
 /// Brings the snapshot `BUCKET/KEY`, whose bucket the document describes.
@@ -212,7 +255,16 @@ pub async fn find_in_bucket(
         name: name.to_owned(),
         ..unresolved(spec, Reason::Command)
     };
-    let path = fetch(paths, spec, described, &wanted, identity, &[], progress).await?;
+    let path = fetch(
+        paths,
+        spec,
+        described,
+        (&wanted, &[]),
+        identity,
+        &[],
+        progress,
+    )
+    .await?;
     self::file(&path.ok_or_else(|| none("there is no such snapshot of this cluster"))?)
 }
 
@@ -221,40 +273,53 @@ async fn fetch(
     paths: &Paths,
     spec: &ClusterSpec,
     (destination, s3): (&Destination, &S3),
-    wanted: &SourceFile,
+    (wanted, passed): (&SourceFile, &[String]),
     identity: Option<&Path>,
     clusters: &[String],
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Option<PathBuf>, RestoreError> {
     let mut store = RemoteStore::open(paths, destination, s3, &spec.name)?;
-    let entries = store.list().await?;
-    let entry = match wanted.name.as_str() {
-        LATEST => {
-            let of = |it: &str| clusters.is_empty() || clusters.iter().any(|id| id == it);
-            let proven = entries
-                .iter()
-                .filter(|it| it.level() >= VERIFIED && it.cluster_id().is_some_and(of));
-            place::newest(proven, !clusters.is_empty(), |it| {
-                let cluster = it.cluster_id().unwrap_or_default().to_owned();
-                let created = it.created().map(|it| it.0);
-                (cluster, it.name.revision, created)
-            })
-        }
-        name => entries.iter().find(|it| it.name.to_string() == name),
-    };
-    let Some(entry) = entry else {
-        return Ok(None);
-    };
+    let mut entries = store.list().await?;
+    entries.retain(|it| !passed.contains(&it.name.to_string()));
     let into = fetched(paths, spec);
-    state::create_private_dir(into.path())?;
-    into.prepare(false)?;
-    store
-        .fetch(&entry.name, entry.encrypted, identity, &into, progress)
-        .await?;
+    let entry = loop {
+        let entry = match wanted.name.as_str() {
+            LATEST => {
+                let of = |it: &str| clusters.is_empty() || clusters.iter().any(|id| id == it);
+                let proven = entries
+                    .iter()
+                    .filter(|it| it.level() >= VERIFIED && it.cluster_id().is_some_and(of));
+                place::newest(proven, !clusters.is_empty(), |it| {
+                    let cluster = it.cluster_id().unwrap_or_default().to_owned();
+                    let created = it.created().map(|it| it.0);
+                    (cluster, it.name.revision, created)
+                })
+            }
+            name => entries.iter().find(|it| it.name.to_string() == name),
+        };
+        let Some(entry) = entry.cloned() else {
+            return Ok(None);
+        };
+        state::create_private_dir(into.path())?;
+        into.prepare(false)?;
+        let brought = store.fetch(&entry.name, entry.encrypted, identity, &into, progress);
+        match brought.await {
+            Ok(()) => break entry,
+            // The newest is not whole: the next one is older, and better than none.
+            Err(error @ (CopyError::Verify(_) | CopyError::ManifestDamaged(_)))
+                if wanted.is_latest() =>
+            {
+                let name = entry.name.to_string();
+                tracing::warn!(name, "snapshot passed over: {}", super::chain(&error));
+                entries.retain(|it| it.name != entry.name);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    };
     // A replaced box: its clients go on with the certificates that they have (rule A5).
     let certificates = Certificates::at(paths.tls());
     if let (true, Some(identity)) = (entry.encrypted, identity)
-        && !certificates.has_authorities()
+        && certificates.lacks_an_authority()
         && let Some(bundle) = store.fetch_authorities(identity).await?
     {
         certificates.import(&bundle).map_err(CopyError::from)?;

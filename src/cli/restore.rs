@@ -61,8 +61,7 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     let spec = context.document()?;
     let place = place::resolve(&context.paths, &spec);
     if RestoreRecord::load(&context.paths)?.is_some() {
-        let text = "a restore is under way already: see etcd-operator status";
-        return Err(Failure::new(HELD, text));
+        return Err(under_way());
     }
     if spec.paused {
         let text = "the document says paused: set paused: false to restore";
@@ -105,6 +104,11 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     };
     let report = carry_out(context, &spec, &record)?;
     tell(arguments.output, &report)
+}
+
+fn under_way() -> Failure {
+    let text = "a restore is under way already: see etcd-operator status";
+    Failure::new(HELD, text)
 }
 
 pub(super) async fn find(
@@ -275,7 +279,10 @@ fn carry_out(
         Err(AgentError::Locked { .. }) if socket.exists() => None,
         Err(error) => return Err(error.into()),
     };
-    record.save(&context.paths)?;
+    // Minutes may lie between the first look and the yes.
+    if !record.request(&context.paths)? {
+        return Err(under_way());
+    }
     CrashPoint::RequestWritten.pass();
     if lock.is_some() {
         let driver = HostDriver::choose(&context.paths, &spec.name);

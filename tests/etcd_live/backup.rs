@@ -1,6 +1,7 @@
 //! Snapshots by the document: taken in time, kept as asked, skipped when idle, copied elsewhere.
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::lab::{Lab, condition, text};
@@ -167,6 +168,46 @@ fn proven_snapshots_are_copied_to_a_second_disk() {
         &["restore", "--yes", "--from", copy.to_str().unwrap()],
     );
     assert_eq!(report["outcome"], "restored");
+}
+
+#[test]
+fn a_damaged_snapshot_keeps_no_other_from_being_copied_and_a_new_disk_gets_its_copies() {
+    let mut lab = Lab::new("3.6");
+    let (first, second) = (lab.root.join("first"), lab.root.join("second"));
+    fs::create_dir(&first).unwrap();
+    lab.spec.push_str(&format!(
+        "  backup: {{destinations: [{{local: {{path: {}}}}}, {{local: {{path: {}}}}}]}}\n",
+        first.display(),
+        second.display()
+    ));
+    lab.write_document();
+    lab.start_agent();
+    lab.wait_available();
+    let mut taken = Vec::new();
+    for number in 0..2 {
+        assert!(lab.put("a", &number.to_string()));
+        let row = json(&lab, &["backup", "create"]);
+        taken.push(row["snapshot"]["name"].as_str().unwrap().to_owned());
+    }
+    lab.stop_agent();
+    let file = |dir: &Path, index: usize| dir.join(format!("lab/{}.db.zst", taken[index]));
+    let mut bytes = fs::read(file(&first, 1)).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(file(&first, 1), bytes).unwrap();
+    fs::create_dir(&second).unwrap();
+    let copy = || text(&lab.operator(&["backup", "copy"]).stderr);
+    let said = copy();
+    assert!(
+        said.contains(&format!("{} is not copied", taken[1])),
+        "{said}"
+    );
+    assert!(file(&second, 0).exists() && !file(&second, 1).exists());
+    // Another disk in its place, made ready by hand.
+    fs::remove_dir_all(second.join("lab")).unwrap();
+    fs::create_dir(second.join("lab")).unwrap();
+    let said = copy();
+    assert!(file(&second, 0).exists(), "{said}");
 }
 
 #[test]

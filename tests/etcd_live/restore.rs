@@ -394,6 +394,34 @@ fn a_replaced_box_comes_up_with_the_newest_snapshot_of_its_name() {
     assert_eq!(new.get("c").as_deref(), Some("3"));
 }
 
+/// Nobody is there to name another snapshot: a worn card under the newest one costs what came after the
+/// one before, and not everything.
+#[test]
+fn a_replaced_box_passes_over_a_damaged_snapshot() {
+    let mut old = with_a_snapshot("3.6");
+    let row = json(&old, &["backup", "create"]);
+    old.stop_agent();
+    old.kill_etcd();
+    let name = row["snapshot"]["name"].as_str().unwrap();
+    let newest = backups(&old).join(format!("{}/{name}.db.zst", old.name));
+    let mut bytes = fs::read(&newest).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&newest, bytes).unwrap();
+    let mut new = Lab::new("3.6");
+    let document = format!(
+        "  backup: {{interval: 6h, destinations: [{{local: {{path: {}}}}}]}}\n  bootstrap: {{from: latest}}\n",
+        backups(&old).display()
+    );
+    new.spec.push_str(&document);
+    new.write_document();
+    new.start_agent();
+    new.wait_available();
+    wait_for_the_end(&new);
+    is_restored(&new);
+    assert!(new.log().contains("passed over"), "{}", new.log());
+}
+
 #[test]
 fn a_bootstrap_without_a_snapshot_never_becomes_an_empty_cluster() {
     let mut lab = Lab::new("3.6");

@@ -31,15 +31,15 @@ fn checks_path(paths: &Paths, destination: &Destination) -> PathBuf {
     paths.backup().join(format!("checks-{key}.json"))
 }
 
-fn load(paths: &Paths, destination: &Destination) -> ChecksFile {
+fn load_checks(paths: &Paths, destination: &Destination) -> ChecksFile {
     let file = state::load::<ChecksFile>(&checks_path(paths, destination));
     file.ok().flatten().unwrap_or_default()
 }
 
 /// What was seen to have arrived, by name.
-fn names(paths: &Paths, destination: &Destination) -> Vec<String> {
+fn names(paths: &Paths, spec: &ClusterSpec, destination: &Destination) -> Vec<String> {
     match &destination.place {
-        Place::Local(_) => arrived(paths, destination).into_iter().collect(),
+        Place::Local(_) => arrived(paths, spec, destination).into_iter().collect(),
         Place::S3(_) => remote::known_names(paths, destination)
             .into_iter()
             .filter(|(_, level)| *level > 0)
@@ -62,12 +62,12 @@ pub fn check_due(paths: &Paths, spec: &ClusterSpec, now: Option<Timestamp>) -> b
     };
     further(spec)
         .iter()
-        .any(|it| is_due(&load(paths, it), every, now) && !names(paths, it).is_empty())
+        .any(|it| is_due(&load_checks(paths, it), every, now) && !names(paths, spec, it).is_empty())
 }
 
 /// When the last copy was read back and found whole, of the destination where that is longest ago.
 pub fn last_check(paths: &Paths, spec: &ClusterSpec) -> Option<Timestamp> {
-    let last = further(spec).iter().map(|it| load(paths, it).last);
+    let last = further(spec).iter().map(|it| load_checks(paths, it).last);
     last.min().flatten().map(Timestamp)
 }
 
@@ -82,11 +82,11 @@ pub async fn check(
     let every = spec.backup.as_ref().and_then(|it| it.verify_every);
     let mut first_failure = None;
     for destination in further(spec) {
-        let mut file = load(paths, destination);
+        let mut file = load_checks(paths, destination);
         if !every.is_some_and(|it| is_due(&file, it, now)) {
             continue;
         }
-        let names = names(paths, destination);
+        let names = names(paths, spec, destination);
         file.copies.retain(|it, _| names.contains(it));
         let Some(name) = next(&file, &names) else {
             continue;
@@ -160,12 +160,9 @@ fn local(
         }
     };
     let Some(why) = problem else { return Ok(()) };
-    let mut names = arrived(paths, destination);
-    names.remove(name);
-    state::save(
-        &arrived_path(paths, destination),
-        &super::ArrivedFile { names },
-    )?;
+    let mut file = super::load(paths, destination);
+    file.names.remove(name);
+    state::save(&arrived_path(paths, destination), &file)?;
     Err(damaged(destination, name, why))
 }
 

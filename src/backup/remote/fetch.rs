@@ -25,7 +25,8 @@ impl RemoteStore {
         let sealed = self.bucket.get(&key, AUTHORITIES_MAX).await?;
         let mut bundle = Vec::new();
         encrypt::decrypt_bytes(&sealed, identity, &mut bundle)?;
-        Ok(serde_json::from_slice(&bundle).ok())
+        let bundle = serde_json::from_slice(&bundle);
+        Ok(Some(bundle.map_err(|_| CopyError::AuthoritiesDamaged)?))
     }
 
     /// Brings a snapshot here: into `into`, proven by its manifest. `identity`: the file of secret keys

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{BUMP, CrashPoint, RestoreError, io_error};
+use crate::backup::source::LATEST;
 use crate::member::records::{IdentityFile, revisions_lost};
 use crate::observed::{RestorePhase, Restoring, Unanswered};
 use crate::paths::Paths;
@@ -133,6 +134,13 @@ pub enum Outcome {
     Failed,
 }
 
+impl SourceFile {
+    /// Whichever is the newest, not looked for yet.
+    pub fn is_latest(&self) -> bool {
+        self.path.as_os_str().is_empty() && self.name == LATEST
+    }
+}
+
 impl RestoreRecord {
     /// The one under way.
     pub fn load(paths: &Paths) -> Result<Option<Self>, StateError> {
@@ -161,6 +169,11 @@ impl RestoreRecord {
     /// Writes it down.
     pub fn save(&self, paths: &Paths) -> Result<(), StateError> {
         state::save(&paths.restore(), self)
+    }
+
+    /// Asks for it, unless another one is under way: `false`.
+    pub fn request(&self, paths: &Paths) -> Result<bool, StateError> {
+        state::save_new(&paths.restore(), self)
     }
 
     /// It has ended.
