@@ -32,6 +32,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::runtime::events::Reporter;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
@@ -192,6 +193,40 @@ impl<K> PartialEq for Watched<K> {
 }
 
 impl Shared {
+    /// Writes the whole status of an object of ours; what was in it and is no longer said goes.
+    async fn write_status(
+        &self,
+        resource: &ApiResource,
+        meta: &Meta,
+        name: &str,
+        status: &serde_json::Value,
+    ) -> Result<(), ControllerError> {
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &meta.namespace, resource);
+        let object = serde_json::json!({
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": name, "uid": meta.uid}, // of that one and no later one
+            "status": status,
+        });
+        let parameters = PatchParams::apply(names::OPERATOR).force();
+        let patch = Patch::Apply(object);
+        match api.patch_status(name, &parameters, &patch).await {
+            Ok(_) => Ok(()),
+            // It went meanwhile: nobody reads it any more.
+            Err(kube::Error::Api(it)) if it.is_not_found() || it.is_conflict() => Ok(()),
+            Err(error) => {
+                let kind = if resource.kind == "EtcdCluster" {
+                    "EtcdCluster"
+                } else {
+                    "a request"
+                };
+                let what = "write the status of";
+                Err(ControllerError::of_server(what, kind, name, error))
+            }
+        }
+    }
+
     fn ring(&self, key: &Key) {
         if let Some(bell) = self.bells.borrow().get(key) {
             bell.notify_one();

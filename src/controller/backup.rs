@@ -6,15 +6,14 @@ use std::rc::Rc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
-use serde_json::json;
+use kube::api::{Api, DeleteParams, DynamicObject, Preconditions};
 
-use super::names::{self, OPERATOR};
-use super::objects::Kind;
+use super::names;
+use super::objects::{Kind, resource};
 use super::restore::wire_now;
 use super::{Cluster, ControllerError, Watched};
+use crate::api::EtcdBackup;
 use crate::api::requests::{EtcdBackupStatus, Phase};
-use crate::api::{EtcdBackup, GROUP, VERSION};
 use crate::backup::local::LocalStore;
 use crate::backup::place;
 use crate::backup::source::LATEST;
@@ -193,7 +192,7 @@ impl Cluster {
             }
             let Some(_) = &spec.backup else {
                 let text = format!("{} has no spec.backup: nobody knows where to", self.name);
-                self.write_backup(&request.name, &failed(&text)).await?;
+                self.write_backup(&request, &failed(&text)).await?;
                 continue;
             };
             let answers = observed
@@ -211,7 +210,7 @@ impl Cluster {
                 phase: Some(Phase::Running),
                 ..EtcdBackupStatus::default()
             };
-            self.write_backup(&request.name, &status).await?;
+            self.write_backup(&request, &status).await?;
         }
         Ok(())
     }
@@ -267,7 +266,7 @@ impl Cluster {
                 failed(&text)
             }
         };
-        self.write_backup(&request.name, &status).await
+        self.write_backup(request, &status).await
     }
 
     /// An EtcdBackup whose time is over.
@@ -284,7 +283,9 @@ impl Cluster {
         if now.seconds_since(Timestamp(ended.0.as_second())) < i64::from(hours) * 3600 {
             return Ok(());
         }
-        let api = Api::<EtcdBackup>::namespaced(self.shared.client.clone(), &self.namespace);
+        let resource = resource::<EtcdBackup>();
+        let client = self.shared.client.clone();
+        let api: Api<DynamicObject> = Api::namespaced_with(client, &self.namespace, &resource);
         let parameters = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: Some(request.meta.uid.clone()),
@@ -304,26 +305,15 @@ impl Cluster {
 
     async fn write_backup(
         &self,
-        name: &str,
+        request: &Watched<EtcdBackup>,
         status: &EtcdBackupStatus,
     ) -> Result<(), ControllerError> {
-        let api = Api::<EtcdBackup>::namespaced(self.shared.client.clone(), &self.namespace);
-        let object = json!({
-            "apiVersion": format!("{GROUP}/{VERSION}"),
-            "kind": "EtcdBackup",
-            "metadata": {"name": name},
-            "status": status,
-        });
-        let parameters = PatchParams::apply(OPERATOR).force();
-        let patch = Patch::Apply(object);
-        match api.patch_status(name, &parameters, &patch).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(it)) if it.is_not_found() => Ok(()),
-            Err(error) => {
-                let (what, kind) = ("write the status of", "EtcdBackup");
-                Err(ControllerError::of_server(what, kind, name, error))
-            }
-        }
+        let resource = resource::<EtcdBackup>();
+        let status = serde_json::to_value(status).unwrap_or_default();
+        let shared = &self.shared;
+        shared
+            .write_status(&resource, &request.meta, &request.name, &status)
+            .await
     }
 }
 

@@ -9,10 +9,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use super::names::OPERATOR;
+use super::objects::resource;
 use super::{ControllerError, Shared};
 use crate::api::status::rfc3339;
 use crate::clock;
@@ -30,13 +31,17 @@ const YIELD_SECONDS: u64 = 40;
 
 pub(super) struct Lease {
     shared: Rc<Shared>,
-    api: Api<v1::Lease>,
+    api: Api<DynamicObject>,
 }
 
 impl Lease {
     pub(super) fn new(shared: &Rc<Shared>) -> Self {
         Lease {
-            api: Api::namespaced(shared.client.clone(), &shared.own.namespace),
+            api: Api::namespaced_with(
+                shared.client.clone(),
+                &shared.own.namespace,
+                &resource::<v1::Lease>(),
+            ),
             shared: shared.clone(),
         }
     }
@@ -54,8 +59,7 @@ impl Lease {
             let now = clock::since_boot().as_secs();
             let attempt = match self.api.get_opt(NAME).await {
                 Ok(Some(lease)) => {
-                    let spec = lease.spec.clone().unwrap_or_default();
-                    let holder = spec.holder_identity.unwrap_or_default();
+                    let holder = holder(&lease);
                     let version = lease.metadata.resource_version.clone().unwrap_or_default();
                     let since = match &unchanged {
                         Some((same, since)) if *same == version => *since,
@@ -87,7 +91,7 @@ impl Lease {
     /// Takes it, exactly as it was seen: of two that try, one is refused.
     async fn take(&self, version: Option<String>) -> Result<(), String> {
         let lease = self.object(self.identity(), version.as_deref());
-        let lease: v1::Lease = serde_json::from_value(lease).map_err(|it| it.to_string())?;
+        let lease: DynamicObject = serde_json::from_value(lease).map_err(|it| it.to_string())?;
         let parameters = PostParams::default();
         let taken = if version.is_some() {
             self.api.replace(NAME, &parameters, &lease).await
@@ -156,8 +160,7 @@ impl Lease {
     /// Renews it; otherwise who holds it, if that is known.
     async fn renew(&self) -> Result<(), Option<String>> {
         let lease = self.api.get(NAME).await.map_err(|_| None)?;
-        let holder = lease.spec.and_then(|it| it.holder_identity);
-        let holder = holder.unwrap_or_default();
+        let holder = holder(&lease);
         if holder != self.identity() {
             return Err(Some(holder));
         }
@@ -170,8 +173,7 @@ impl Lease {
         let Ok(lease) = self.api.get(NAME).await else {
             return false;
         };
-        let holder = lease.spec.and_then(|it| it.holder_identity);
-        holder.as_deref() == Some(self.identity())
+        holder(&lease) == self.identity()
     }
 
     /// Gives it back, so that the next operator need not wait.
@@ -190,4 +192,10 @@ impl Lease {
             tracing::warn!("the Lease was not given back: {error}");
         }
     }
+}
+
+/// Who holds it; empty: nobody.
+fn holder(lease: &DynamicObject) -> String {
+    let holder = lease.data["spec"]["holderIdentity"].as_str();
+    holder.unwrap_or_default().to_owned()
 }

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use kube::Resource as _;
-use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType, Recorder};
 use serde_json::json;
 
-use super::names::OPERATOR;
+use super::objects::resource;
 use super::{Cluster, ControllerError, chain};
 use crate::api::status::{EtcdClusterStatus, rfc3339, to_wire};
-use crate::api::{EtcdCluster, GROUP, VERSION, convert, rules};
+use crate::api::{EtcdCluster, convert, rules};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::observed::Observed;
@@ -205,31 +204,14 @@ impl Cluster {
             return Ok(());
         }
         self.tell_changes(&status).await;
-        let api = Api::<EtcdCluster>::namespaced(self.shared.client.clone(), &self.namespace);
-        let object = json!({
-            "apiVersion": format!("{GROUP}/{VERSION}"),
-            "kind": "EtcdCluster",
-            "metadata": {"name": self.name, "uid": self.object.meta.uid},
-            "status": status,
-        });
-        let parameters = PatchParams::apply(OPERATOR).force();
-        let written = api
-            .patch_status(&self.name, &parameters, &Patch::Apply(object))
-            .await;
-        match written {
-            Ok(_) => {
-                self.memory.published = Some(status);
-                Ok(())
-            }
-            // It went meanwhile: nobody reads it any more.
-            Err(kube::Error::Api(it)) if it.is_not_found() || it.is_conflict() => Ok(()),
-            Err(error) => Err(ControllerError::of_server(
-                "write the status of",
-                "EtcdCluster",
-                &self.name,
-                error,
-            )),
-        }
+        let resource = resource::<EtcdCluster>();
+        let value = serde_json::to_value(&status).unwrap_or_default();
+        let shared = self.shared.clone();
+        shared
+            .write_status(&resource, &self.object.meta, &self.name, &value)
+            .await?;
+        self.memory.published = Some(status);
+        Ok(())
     }
 
     /// No document was ever sound, or the Secrets are not ours: nothing is known but that.

@@ -8,11 +8,10 @@ mod new_cluster;
 
 use std::rc::Rc;
 
-use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::names::{self, OPERATOR};
-use super::objects::Kind;
+use super::names;
+use super::objects::{Kind, resource};
 use super::seen::{Container, PodSeen};
 use super::{Cluster, ControllerError, Watched, pod};
 use crate::api::requests::{EtcdRestoreStatus, Phase};
@@ -288,7 +287,7 @@ impl Cluster {
                 message: Some(restored.message.clone()).filter(|it| !it.is_empty()),
                 completed: wire_now(),
             };
-            self.write_restore(&request.name, &status).await?;
+            self.write_restore(request, &status).await?;
         } else if !restored.succeeded {
             self.memory.bootstrap_failed = Some(detail(format_args!("{}", restored.message)));
         }
@@ -318,35 +317,20 @@ impl Cluster {
             message: Some(text.to_owned()),
             ..before
         };
-        self.write_restore(&request.name, &status).await
+        self.write_restore(request, &status).await
     }
 
     async fn write_restore(
         &self,
-        name: &str,
+        request: &Watched<EtcdRestore>,
         status: &EtcdRestoreStatus,
     ) -> Result<(), ControllerError> {
-        let api = Api::<EtcdRestore>::namespaced(self.shared.client.clone(), &self.namespace);
-        let object = json!({
-            "apiVersion": format!("{GROUP}/{VERSION}"),
-            "kind": "EtcdRestore",
-            "metadata": {"name": name},
-            "status": status,
-        });
-        let parameters = PatchParams::apply(OPERATOR).force();
-        match api
-            .patch_status(name, &parameters, &Patch::Apply(object))
+        let resource = resource::<EtcdRestore>();
+        let status = serde_json::to_value(status).unwrap_or_default();
+        let shared = &self.shared;
+        shared
+            .write_status(&resource, &request.meta, &request.name, &status)
             .await
-        {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(it)) if it.is_not_found() => Ok(()),
-            Err(error) => Err(ControllerError::of_server(
-                "write the status of",
-                "EtcdRestore",
-                name,
-                error,
-            )),
-        }
     }
 }
 

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kube::api::Api;
+use kube::api::{Api, DynamicObject};
 use serde_json::{Value, json};
 
 use super::names::{self, ACCEPTS_CLIENTS_OF, CLUSTER, CLUSTER_NAMESPACE, MANAGED_BY, OPERATOR};
-use super::objects::Kind;
+use super::objects::{Kind, resource};
 use super::{Cluster, ControllerError};
 use crate::api::DeletionPolicy;
 use crate::cluster::ADMIN;
@@ -203,7 +203,8 @@ impl Cluster {
 
     /// Whether a namespace has opted in.
     async fn accepts_clients(&self, namespace: &str) -> Result<bool, ControllerError> {
-        let api: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(self.shared.client.clone());
+        let resource = resource::<k8s_openapi::api::core::v1::Namespace>();
+        let api: Api<DynamicObject> = Api::all_with(self.shared.client.clone(), &resource);
         let found = api
             .get_metadata_opt(namespace)
             .await

@@ -1,20 +1,22 @@
 //! Watches: they bring what changed into [`super::seen`] and ring the cluster that it concerns.
+//!
+//! All of them are watches of one type, which is compiled once: objects of ours are made of what they bring.
 
-use std::fmt::Debug;
+use std::pin::Pin;
 use std::rc::Rc;
 
-use futures_util::TryStreamExt as _;
+use futures_util::{Stream, TryStreamExt as _};
 use k8s_openapi::api::core::v1;
-use kube::api::{Api, DynamicObject, ObjectMeta, Patch, PatchParams};
+use kube::Resource;
+use kube::api::{Api, ApiResource, DynamicObject, ObjectMeta};
 use kube::core::PartialObjectMeta;
-use kube::runtime::watcher::{Config, Event};
+use kube::runtime::watcher::{Config, Error, Event};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::names::{OPERATOR, OURS};
+use super::names::OURS;
 use super::objects::resource;
 use super::seen::{Key, Meta, PodSeen, Seen};
 use super::{Shared, Watched, keep_cluster};
@@ -31,25 +33,50 @@ fn key(meta: &ObjectMeta) -> Key {
     )
 }
 
-fn mapped<K, T>(event: Event<K>, map: impl Fn(K) -> (Key, T)) -> Event<(Key, T)> {
-    match event {
-        Event::Apply(it) => Event::Apply(map(it)),
-        Event::Delete(it) => Event::Delete(map(it)),
+/// The event of what is made of its object; none where nothing can be made of it.
+fn mapped<K, T>(event: Event<K>, map: impl Fn(K) -> Option<T>) -> Option<Event<T>> {
+    Some(match event {
+        Event::Apply(it) => Event::Apply(map(it)?),
+        Event::Delete(it) => Event::Delete(map(it)?),
         Event::Init => Event::Init,
-        Event::InitApply(it) => Event::InitApply(map(it)),
+        Event::InitApply(it) => Event::InitApply(map(it)?),
         Event::InitDone => Event::InitDone,
-    }
+    })
+}
+
+type Objects = Pin<Box<dyn Stream<Item = Result<Event<DynamicObject>, Error>>>>;
+
+fn objects(shared: &Shared, resource: &ApiResource, config: Config) -> Objects {
+    let api = Api::<DynamicObject>::all_with(shared.client.clone(), resource);
+    Box::pin(watcher(api, config))
+}
+
+/// Only names, labels and versions: the content of no Secret is ever listed.
+fn names_alone(shared: &Shared, resource: &ApiResource) -> Objects {
+    let api = Api::<PartialObjectMeta<DynamicObject>>::all_with(shared.client.clone(), resource);
+    let stream = watcher(api, Config::default().labels(OURS));
+    Box::pin(stream.try_filter_map(|event| async {
+        Ok(mapped(event, |it| {
+            Some(DynamicObject {
+                types: it.types,
+                metadata: it.metadata,
+                data: Value::Null,
+            })
+        }))
+    }))
 }
 
 /// Members' Pods, and the operator's own.
 pub(super) fn pods(shared: &Rc<Shared>) {
-    let api: Api<DynamicObject> = Api::all_with(shared.client.clone(), &resource::<v1::Pod>());
-    let stream = watcher(api, Config::default().labels(OURS));
+    let config = Config::default().labels(OURS);
+    let stream = objects(shared, &resource::<v1::Pod>(), config);
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
-        let feed = |event: Event<DynamicObject>| {
-            let event = mapped(event, |pod| (key(&pod.metadata), PodSeen::of(&pod)));
-            for pod in shared.pods.feed(event) {
+        let feed = |event| {
+            let event = mapped(event, |pod: DynamicObject| {
+                Some((key(&pod.metadata), PodSeen::of(&pod)))
+            });
+            for pod in event.map(|it| shared.pods.feed(it)).unwrap_or_default() {
                 if pod
                     .meta
                     .labels
@@ -63,15 +90,20 @@ pub(super) fn pods(shared: &Rc<Shared>) {
                 }
             }
         };
-        run("Pods", &shared, stream, feed).await;
+        run("Pods", &shared, stream, &feed).await;
     });
 }
 
 /// Everything else that a pass looks at.
 pub(super) fn everything(shared: &Rc<Shared>) {
-    metadata::<v1::Service>("Services", shared, |it| &it.services);
-    metadata::<v1::Secret>("Secrets", shared, |it| &it.secrets);
-    metadata::<v1::PersistentVolumeClaim>("PersistentVolumeClaims", shared, |it| &it.claims);
+    metadata("Services", shared, &resource::<v1::Service>(), |it| {
+        &it.services
+    });
+    metadata("Secrets", shared, &resource::<v1::Secret>(), |it| {
+        &it.secrets
+    });
+    let claims = resource::<v1::PersistentVolumeClaim>();
+    metadata("PersistentVolumeClaims", shared, &claims, |it| &it.claims);
     requests::<EtcdBackup>(
         "EtcdBackups",
         shared,
@@ -88,15 +120,12 @@ pub(super) fn everything(shared: &Rc<Shared>) {
 }
 
 fn clusters(shared: &Rc<Shared>) {
-    let stream = watcher(
-        Api::<EtcdCluster>::all(shared.client.clone()),
-        Config::default(),
-    );
+    let stream = objects(shared, &resource::<EtcdCluster>(), Config::default());
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
-        let feed = |event: Event<EtcdCluster>| {
-            let event = mapped(event, |it| (key(&it.metadata), watched(it)));
-            for cluster in shared.clusters.feed(event) {
+        let feed = |event| {
+            let event = mapped(event, watched::<EtcdCluster>);
+            for cluster in event.map(|it| shared.clusters.feed(it)).unwrap_or_default() {
                 let key = (cluster.meta.namespace.clone(), cluster.name.clone());
                 let known = shared.bells.borrow().contains_key(&key);
                 let exists = shared.clusters.get(&key.0, &key.1).is_some();
@@ -109,16 +138,25 @@ fn clusters(shared: &Rc<Shared>) {
                 }
             }
         };
-        run("EtcdClusters", &shared, stream, feed).await;
+        run("EtcdClusters", &shared, stream, &feed).await;
     });
 }
 
-fn watched<K: Resource>(mut object: K) -> Watched<K> {
-    object.managed_fields_mut().clear();
-    Watched {
-        meta: Meta::of(object.meta()),
-        name: object.name_any(),
-        object,
+/// An object of ours. One that this version cannot read is left out, and it is said which.
+fn watched<K: DeserializeOwned>(mut object: DynamicObject) -> Option<(Key, Watched<K>)> {
+    object.metadata.managed_fields = None;
+    let key = key(&object.metadata);
+    let meta = Meta::of(&object.metadata);
+    let made = serde_json::to_value(object).and_then(serde_json::from_value);
+    match made {
+        Ok(object) => {
+            let name = key.1.clone();
+            Some((key, Watched { meta, name, object }))
+        }
+        Err(error) => {
+            tracing::warn!(namespace = key.0, name = key.1, "cannot be read: {error}");
+            None
+        }
     }
 }
 
@@ -129,77 +167,67 @@ fn requests<K>(
     seen: fn(&Shared) -> &Seen<Watched<K>>,
     cluster: fn(&K) -> String,
 ) where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-    K: Resource<Scope = kube::core::NamespaceResourceScope>,
+    K: Resource<DynamicType = ()> + DeserializeOwned + 'static,
 {
-    let stream = watcher(Api::<K>::all(shared.client.clone()), Config::default());
+    let resource = resource::<K>();
+    let stream = objects(shared, &resource, Config::default());
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
-        let feed = |event: Event<K>| {
-            let event = mapped(event, |it| (key(it.meta()), watched(it)));
-            for it in seen(&shared).feed(event) {
+        let feed = |event| {
+            let event = mapped(event, watched::<K>);
+            for it in event.map(|it| seen(&shared).feed(it)).unwrap_or_default() {
                 let key = (it.meta.namespace.clone(), cluster(&it.object));
-                if shared.is_ready() && shared.clusters.get(&key.0, &key.1).is_none() {
-                    tokio::task::spawn_local(waits_for_cluster(shared.clone(), it, key));
-                } else {
+                if !shared.is_ready() || shared.clusters.get(&key.0, &key.1).is_some() {
                     shared.ring(&key);
+                } else if !it.meta.deleting {
+                    let (meta, name) = (it.meta.clone(), it.name.clone());
+                    let resource = resource.clone();
+                    tokio::task::spawn_local(waits(shared.clone(), resource, meta, name, key.1));
                 }
             }
         };
-        run(what, &shared, stream, feed).await;
+        run(what, &shared, stream, &feed).await;
     });
 }
 
 /// Nobody works on a request whose cluster is not there: so much is said in its status, once.
-async fn waits_for_cluster<K>(shared: Rc<Shared>, request: Rc<Watched<K>>, (namespace, name): Key)
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-    K: Resource<Scope = kube::core::NamespaceResourceScope>,
-{
-    if request.meta.deleting {
-        return;
-    }
-    let api = Api::<K>::namespaced(shared.client.clone(), &namespace);
-    let object = json!({
-        "apiVersion": K::api_version(&()),
-        "kind": K::kind(&()),
-        "metadata": {"name": request.name, "uid": request.meta.uid},
-        "status": {"message": format!("there is no EtcdCluster {name} in this namespace yet")},
-    });
-    let parameters = PatchParams::apply(OPERATOR).force();
-    let patch = Patch::Apply(object);
-    if let Err(error) = api.patch_status(&request.name, &parameters, &patch).await {
+async fn waits(shared: Rc<Shared>, resource: ApiResource, meta: Meta, name: String, of: String) {
+    let status = json!({"message": format!("there is no EtcdCluster {of} in this namespace yet")});
+    let said = shared.write_status(&resource, &meta, &name, &status);
+    if let Err(error) = said.await {
         tracing::debug!("a request was not answered: {error}");
     }
 }
 
-/// Only names, labels and versions: the content of no Secret is ever listed.
-fn metadata<K>(what: &'static str, shared: &Rc<Shared>, seen: fn(&Shared) -> &Seen<Meta>)
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-{
-    let api = Api::<PartialObjectMeta<K>>::all(shared.client.clone());
-    let stream = watcher(api, Config::default().labels(OURS));
+fn metadata(
+    what: &'static str,
+    shared: &Rc<Shared>,
+    resource: &ApiResource,
+    seen: fn(&Shared) -> &Seen<Meta>,
+) {
+    let stream = names_alone(shared, resource);
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
-        let feed = |event: Event<PartialObjectMeta<K>>| {
-            let event = mapped(event, |it| (key(&it.metadata), Meta::of(&it.metadata)));
-            for meta in seen(&shared).feed(event) {
+        let feed = |event| {
+            let event = mapped(event, |it: DynamicObject| {
+                Some((key(&it.metadata), Meta::of(&it.metadata)))
+            });
+            for meta in event.map(|it| seen(&shared).feed(it)).unwrap_or_default() {
                 if let Some(cluster) = meta.cluster() {
                     shared.ring(&cluster);
                 }
             }
         };
-        run(what, &shared, stream, feed).await;
+        run(what, &shared, stream, &feed).await;
     });
 }
 
 /// Runs a watch for good: what the server refuses is logged when it changes, and asked for again.
-async fn run<K>(
+async fn run(
     what: &'static str,
     shared: &Shared,
-    stream: impl futures_util::Stream<Item = Result<Event<K>, kube::runtime::watcher::Error>>,
-    feed: impl Fn(Event<K>),
+    stream: Objects,
+    feed: &dyn Fn(Event<DynamicObject>),
 ) {
     let mut told = String::new();
     let stream = stream.default_backoff();

@@ -1,11 +1,12 @@
 //! An EtcdRestore into a new cluster: an EtcdCluster is made whose document asks for the data.
 
-use kube::api::{Api, PostParams};
+use kube::api::{Api, DynamicObject, PostParams};
 
 use super::wire_now;
 use crate::api::requests::{EtcdRestoreStatus, Phase};
 use crate::api::{EtcdCluster, EtcdClusterSpec, EtcdRestore};
 use crate::controller::names::OPERATOR;
+use crate::controller::objects::resource;
 use crate::controller::{Cluster, ControllerError, Watched, pod};
 
 impl Cluster {
@@ -21,7 +22,7 @@ impl Cluster {
                 Some(there) => progress(&request, there),
             };
             if Some(&status) != request.object.status.as_ref() {
-                self.write_restore(&request.name, &status).await?;
+                self.write_restore(&request, &status).await?;
             }
         }
         Ok(())
@@ -58,7 +59,11 @@ impl Cluster {
                 .into_iter()
                 .collect(),
         );
-        let api = Api::<EtcdCluster>::namespaced(self.shared.client.clone(), &self.namespace);
+        let resource = resource::<EtcdCluster>();
+        let client = self.shared.client.clone();
+        let api: Api<DynamicObject> = Api::namespaced_with(client, &self.namespace, &resource);
+        let made = serde_json::to_value(&cluster).and_then(serde_json::from_value);
+        let cluster: DynamicObject = made.map_err(|_| ControllerError::Malformed("EtcdCluster"))?;
         let parameters = PostParams {
             field_manager: Some(OPERATOR.to_owned()),
             ..PostParams::default()
