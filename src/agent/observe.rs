@@ -63,10 +63,7 @@ impl Agent {
         let contact = &mut self.memory.contact;
         let (service, membership) = contact.look(&endpoint, process, served).await;
         let regain = contact.regain(&service);
-        let restoring = restoring.map(|it| Restoring {
-            unanswered: self.count_unanswered(process, &service.read),
-            ..it
-        });
+        let restoring = restoring.map(|it| self.count_unanswered(it, process, &service.read));
         let refused = RefusalFile::load(&self.paths).filter(|_| !running);
         let instance = Instance {
             member: member(spec, &facts),

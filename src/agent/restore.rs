@@ -49,15 +49,19 @@ impl Agent {
     }
 
     /// Counts the questions that the process does not answer.
-    pub(super) fn count_unanswered(&mut self, process: Process, read: &Reading) -> Unanswered {
-        let Process::Running { pid, .. } = process else {
-            self.memory.unanswered = None;
-            return Unanswered::default();
+    pub(super) fn count_unanswered(
+        &mut self,
+        restoring: Restoring,
+        process: Process,
+        read: &Reading,
+    ) -> Restoring {
+        let pid = match process {
+            Process::Running { pid, .. } if *read != Reading::Answered => pid,
+            _ => {
+                self.memory.unanswered = None;
+                return restoring;
+            }
         };
-        if *read == Reading::Answered {
-            self.memory.unanswered = None;
-            return Unanswered::default();
-        }
         let now = clock::since_boot().as_secs();
         let before = self.memory.unanswered.filter(|it| it.pid == pid);
         let asked = Asking {
@@ -66,9 +70,12 @@ impl Agent {
             since: before.map_or(now, |it| it.since),
         };
         self.memory.unanswered = Some(asked);
-        Unanswered {
-            looks: asked.looks,
-            seconds: now.saturating_sub(asked.since),
+        Restoring {
+            unanswered: Unanswered {
+                looks: asked.looks,
+                seconds: now.saturating_sub(asked.since),
+            },
+            ..restoring
         }
     }
 

@@ -130,26 +130,31 @@ pub fn newest<T>(
     one: bool,
     key: impl Fn(&T) -> (String, i64, Option<i64>),
 ) -> Option<T> {
-    let mut best: BTreeMap<String, (T, (i64, Option<i64>), Option<i64>)> = BTreeMap::new();
+    struct Best<T> {
+        newest: T,
+        order: (i64, Option<i64>),
+        lived: Option<i64>,
+    }
+    let mut best: BTreeMap<String, Best<T>> = BTreeMap::new();
     for it in all {
         let (cluster, revision, created) = key(&it);
         let cluster = if one { String::new() } else { cluster };
         let order = (revision, created);
-        match best.get_mut(&cluster) {
-            None => {
-                best.insert(cluster, (it, order, created));
-            }
-            Some((newest, known, lived)) => {
-                *lived = created.max(*lived);
-                if order > *known {
-                    (*newest, *known) = (it, order);
-                }
-            }
+        let lived = best.get(&cluster).and_then(|it| it.lived).max(created);
+        if best.get(&cluster).is_none_or(|it| order > it.order) {
+            let newest = it;
+            let found = Best {
+                newest,
+                order,
+                lived,
+            };
+            best.insert(cluster, found);
+        } else if let Some(known) = best.get_mut(&cluster) {
+            known.lived = lived;
         }
     }
-    let last = best.into_values();
-    let last = last.max_by_key(|(_, order, lived)| (*lived, *order));
-    last.map(|(it, _, _)| it)
+    let last = best.into_values().max_by_key(|it| (it.lived, it.order));
+    last.map(|it| it.newest)
 }
 
 /// What is done to snapshots by one process at a time.

@@ -238,6 +238,7 @@ pub(super) enum CertsCommand {
     },
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Debug, Args)]
 pub(super) struct RestoreArgs {
     /// latest (the newest verified one), a snapshot's name, a file, or s3://BUCKET/KEY

@@ -115,7 +115,11 @@ impl Bucket {
             }
             let next = element(&text, "NextKeyMarker").zip(element(&text, "NextUploadIdMarker"));
             let more = element(&text, "IsTruncated").as_deref() == Some("true");
-            if !more || next.is_none() || next == marker || backwards(&marker, &next) {
+            if !more
+                || next.is_none()
+                || next == marker
+                || backwards(marker.as_ref(), next.as_ref())
+            {
                 return Ok(ended);
             }
             marker = next;
@@ -132,9 +136,8 @@ impl Bucket {
 }
 
 /// Whether the next page begins before this one.
-fn backwards(marker: &Option<(String, String)>, next: &Option<(String, String)>) -> bool {
-    let key = |it: &Option<(String, String)>| it.as_ref().map(|it| it.0.clone());
-    key(next) < key(marker)
+fn backwards(marker: Option<&(String, String)>, next: Option<&(String, String)>) -> bool {
+    next.map(|it| &it.0) < marker.map(|it| &it.0)
 }
 
 fn iso_date(text: &str) -> Option<Timestamp> {

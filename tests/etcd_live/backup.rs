@@ -175,8 +175,8 @@ fn a_damaged_snapshot_keeps_no_other_from_being_copied_and_a_new_disk_gets_its_c
     let mut lab = Lab::new("3.6");
     let (first, second) = (lab.root.join("first"), lab.root.join("second"));
     fs::create_dir(&first).unwrap();
-    lab.spec.push_str(&format!(
-        "  backup: {{destinations: [{{local: {{path: {}}}}}, {{local: {{path: {}}}}}]}}\n",
+    lab.add(&format!(
+        "backup: {{destinations: [{{local: {{path: {}}}}}, {{local: {{path: {}}}}}]}}",
         first.display(),
         second.display()
     ));
