@@ -13,6 +13,10 @@
     reason = "a failed step fails the test"
 )]
 #![allow(clippy::print_stdout, reason = "figures are printed")]
+#![allow(
+    clippy::too_many_lines,
+    reason = "tables, and stories that are told from beginning to end"
+)]
 #![allow(dead_code, reason = "the lab has tools for tests to come")]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
