@@ -14,6 +14,10 @@
 )]
 #![allow(clippy::too_many_lines, reason = "a story is told in one piece")]
 #![allow(clippy::print_stdout, reason = "figures are printed")]
+#![allow(
+    clippy::too_many_lines,
+    reason = "tables, and stories that are told from beginning to end"
+)]
 #![allow(dead_code, reason = "the lab has tools for tests to come")]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 

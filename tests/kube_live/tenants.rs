@@ -213,22 +213,13 @@ fn what_has_our_name_and_is_not_ours_is_left_as_it_is_and_told() {
         let before = api.json(&["get", kind, "-n", &space, name]);
         api.apply(&cluster(&space, "c", &json!({})));
         let kind_and_name = format!("{kind} {name}");
-        let words = if kind == "Pod" {
-            "Foreign"
-        } else {
-            kind_and_name.as_str()
-        };
-        says(&api, &space, "c", words);
-        let told = status(&api, &space, "c").to_string();
-        assert!(
-            kind == "Pod" || told.contains("there and not ours"),
-            "{told}"
-        );
+        let words = format!("{kind_and_name} is there and not ours");
+        says(&api, &space, "c", &words);
         let reason = api.eventually("an Event", SOON, || {
             let events = api.events(&space);
-            events.into_iter().find(|(why, text)| {
-                ["NotOurs", "ForeignProcess"].contains(&why.as_str()) || text.contains("not ours")
-            })
+            events
+                .into_iter()
+                .find(|(why, text)| why == "NotOurs" && text.contains(&words))
         });
         std::thread::sleep(Duration::from_secs(3));
         let after = api.json(&["get", kind, "-n", &space, name]);
