@@ -12,7 +12,6 @@
     clippy::panic,
     reason = "a failed step fails the test"
 )]
-#![allow(clippy::too_many_lines, reason = "a story is told in one piece")]
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 #![allow(
     clippy::too_many_lines,
