@@ -225,8 +225,20 @@ fn what_has_our_name_and_is_not_ours_is_left_as_it_is_and_told() {
         let after = api.json(&["get", kind, "-n", &space, name]);
         assert_eq!(before, after, "byte for byte");
         println!("{kind} {name}: {}: {}", reason.0, reason.1);
-        // Once the other has gone it goes on.
-        api.kubectl(&[
+        // Once the other has gone it goes on. Nobody here lets go of a claim that is protected.
+        let free = r#"{"metadata": {"finalizers": null}}"#;
+        let patch = [
+            "patch",
+            kind,
+            "-n",
+            &space,
+            name,
+            "--type=merge",
+            "-p",
+            free,
+        ];
+        api.kubectl(&patch).good();
+        let remove = [
             "delete",
             kind,
             "-n",
@@ -234,8 +246,8 @@ fn what_has_our_name_and_is_not_ours_is_left_as_it_is_and_told() {
             name,
             "--grace-period=0",
             "--force",
-        ])
-        .good();
+        ];
+        api.kubectl(&remove).good();
         api.eventually(&format!("the Pod, {kind_and_name} gone"), SOON, || {
             let pod = api.try_json(&["get", "pod", "-n", &space, "c-0"])?;
             (pod["metadata"]["labels"]["etcd.edge-operator.io/cluster"] == "c").then_some(())
