@@ -292,8 +292,7 @@ impl Agent {
             "restored; {lost} revisions that were there before are lost"
         );
         record.end(&self.paths, &report)?;
-        let fetched = self.paths.backup().join("fetched");
-        let _ = std::fs::remove_dir_all(fetched);
+        source::forget_fetched(&self.paths);
         Ok(())
     }
 

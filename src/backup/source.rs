@@ -15,7 +15,7 @@ use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::{Destination, Place, S3, Source};
 use crate::state;
-use crate::tls::Certificates;
+use crate::tls::{Bundle, Certificates};
 use crate::version::Version;
 
 /// The newest verified one, in the words of `bootstrap` and the command line.
@@ -102,6 +102,8 @@ pub struct Found {
     pub created: Option<String>,
     /// What it must be. A file without one was examined when it was found.
     manifest: Option<Manifest>,
+    /// The CAs and clients that lie beside it in a bucket, where there are none here.
+    authorities: Option<Bundle>,
 }
 
 impl Found {
@@ -111,6 +113,21 @@ impl Found {
             Some(it) => Ok(verify::verify(&self.file.path, it, VERIFIED, progress)?),
             None => Ok(()),
         }
+    }
+
+    /// Puts the CAs and clients here that came with it. Once it is decided that it is restored.
+    pub fn import(&self, paths: &Paths) -> Result<(), RestoreError> {
+        let Some(bundle) = &self.authorities else {
+            return Ok(());
+        };
+        let imported = Certificates::at(paths.tls()).import(bundle);
+        imported.map_err(CopyError::from)?;
+        let clients: Vec<&str> = bundle.clients().collect();
+        tracing::info!(
+            "the cluster's CAs are back, and the clients {}",
+            clients.join(", ")
+        );
+        Ok(())
     }
 
     /// An older line of etcd cannot read it. What is not known on either side refuses nothing.
@@ -216,7 +233,7 @@ async fn anywhere(
         );
         // A bucket that cannot be had does not keep the next one from being asked.
         match fetched.await {
-            Ok(Some(path)) => return file(&path),
+            Ok(Some(found)) => return Ok(found),
             Ok(None) => {}
             Err(error) => {
                 let at = place::describe(destination);
@@ -255,7 +272,7 @@ pub async fn find_in_bucket(
         name: name.to_owned(),
         ..unresolved(spec, Reason::Command)
     };
-    let path = fetch(
+    let found = fetch(
         paths,
         spec,
         described,
@@ -265,7 +282,7 @@ pub async fn find_in_bucket(
         progress,
     )
     .await?;
-    self::file(&path.ok_or_else(|| none("there is no such snapshot of this cluster"))?)
+    found.ok_or_else(|| none("there is no such snapshot of this cluster"))
 }
 
 /// Brings a snapshot from a bucket; none where the bucket does not have it.
@@ -277,7 +294,7 @@ async fn fetch(
     identity: Option<&Path>,
     clusters: &[String],
     progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Option<PathBuf>, RestoreError> {
+) -> Result<Option<Found>, RestoreError> {
     let mut store = RemoteStore::open(paths, destination, s3, &spec.name)?;
     let mut entries = store.list().await?;
     entries.retain(|it| !passed.contains(&it.name.to_string()));
@@ -317,24 +334,27 @@ async fn fetch(
         }
     };
     // A replaced box: its clients go on with the certificates that they have (rule A5).
-    let certificates = Certificates::at(paths.tls());
-    if let (true, Some(identity)) = (entry.encrypted, identity)
-        && certificates.lacks_an_authority()
-        && let Some(bundle) = store.fetch_authorities(identity).await?
-    {
-        certificates.import(&bundle).map_err(CopyError::from)?;
-        let clients: Vec<&str> = bundle.clients().collect();
-        tracing::info!(
-            "the cluster's CAs are back, and the clients {}",
-            clients.join(", ")
-        );
-    }
-    Ok(Some(into.snapshot(&entry.name)))
+    let authorities = match identity.filter(|_| entry.encrypted) {
+        Some(identity) if Certificates::at(paths.tls()).lacks_an_authority() => {
+            store.fetch_authorities(identity).await?
+        }
+        _ => None,
+    };
+    let found = file(&into.snapshot(&entry.name))?;
+    Ok(Some(Found {
+        authorities,
+        ..found
+    }))
 }
 
 /// Where snapshots lie that were brought from a bucket, until the restore has ended.
 pub fn fetched(paths: &Paths, spec: &ClusterSpec) -> LocalStore {
     LocalStore::at(&paths.backup().join("fetched"), &spec.name)
+}
+
+/// What was brought from a bucket goes again.
+pub fn forget_fetched(paths: &Paths) {
+    let _ = std::fs::remove_dir_all(paths.backup().join("fetched"));
 }
 
 /// A file: with the manifest beside it where there is one, else by itself.
@@ -370,6 +390,7 @@ pub fn file(path: &Path) -> Result<Found, RestoreError> {
         cluster: None,
         created: None,
         manifest: None,
+        authorities: None,
     })
 }
 
@@ -398,5 +419,6 @@ fn found(store: &LocalStore, entry: &Entry) -> Result<Found, RestoreError> {
         cluster: Some(manifest.cluster.clone()),
         created: manifest.created.clone(),
         manifest: Some(manifest.clone()),
+        authorities: None,
     })
 }

@@ -98,6 +98,7 @@ fn carry_out(
             super::restore::check(spec, &found, former.as_ref())?;
         }
         restore::check_room(&paths.member(), found.file.database)?;
+        found.import(paths)?;
         let record = RestoreRecord {
             id: id.to_owned(),
             reason,

@@ -84,13 +84,16 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     let proposal = propose(context, &place.storage_dir, &found, live, former.as_ref());
     if arguments.dry_run {
         show(arguments.output, &proposal)?;
+        source::forget_fetched(&context.paths);
         return Ok(DONE);
     }
     restore::check_room(&place.storage_dir, found.file.database)?;
     if !arguments.yes && !confirmed(&proposal)? {
+        source::forget_fetched(&context.paths);
         let text = "nothing was done: say --yes to restore; --dry-run shows what would be done";
         return Err(Failure::new(HELD, text));
     }
+    found.import(&context.paths)?;
     let record = RestoreRecord {
         id: restore::new_id(),
         reason: Reason::Command,

@@ -215,12 +215,22 @@ fn what_is_encrypted_comes_back_with_the_right_key_only() {
     let document =
         ports(document.replace(backups(&lab).to_str().unwrap(), empty.to_str().unwrap()));
     fs::write(new.document_path(), document).unwrap();
+    only_proposed(&new, &right);
     let report = json(&new, &["restore", "--yes", "--identity", &right]);
     assert_eq!(report["outcome"], "restored");
     assert_eq!(new.get("large-7"), Some(value(7)));
     let files = new.certificates().client_files("admin");
     assert_eq!(fs::read(files.ca).unwrap(), ca, "the same CA");
     new.kill_etcd();
+}
+
+/// `--dry-run` leaves nothing behind.
+fn only_proposed(lab: &Lab, identity: &str) {
+    let proposed = json(lab, &["restore", "--dry-run", "--identity", identity]);
+    assert!(proposed["snapshotRevision"].as_i64().unwrap() > 100);
+    for made in ["tls", "backup/fetched", "restore.json"] {
+        assert!(!lab.lib(made).exists(), "--dry-run left {made}");
+    }
 }
 
 /// Text that does not pack.
