@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -247,7 +248,13 @@ impl Lab {
         self.agent.as_ref().unwrap().id()
     }
 
+    /// An agent that has just begun would die of a signal: a status may come from the command itself.
     pub fn signal_agent(&self, signal: &str) {
+        let socket = self.run("operator.sock");
+        let begun = Instant::now();
+        while UnixStream::connect(&socket).is_err() && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         kill(signal, self.agent_pid());
     }
 
