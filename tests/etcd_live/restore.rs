@@ -454,16 +454,7 @@ fn a_bootstrap_without_a_snapshot_never_becomes_an_empty_cluster() {
 
 /// Garbage in the middle of the log, which etcd cannot start from.
 fn damage(lab: &Lab) {
-    let wal = fs::read_dir(lab.data("member/wal")).unwrap();
-    let wal = wal
-        .map(|it| it.unwrap().path())
-        .find(|it| it.extension().is_some_and(|it| it == "wal"))
-        .unwrap();
-    let mut bytes = fs::read(&wal).unwrap();
-    for byte in &mut bytes[600..700] {
-        *byte ^= 0x55;
-    }
-    fs::write(&wal, bytes).unwrap();
+    let _ = crate::tools::flip_bit_in_log(lab);
 }
 
 #[test]
