@@ -24,6 +24,7 @@ use tokio::sync::mpsc;
 
 use crate::backup::work::Work;
 use crate::document;
+use crate::error::chain;
 use crate::etcd::store::StoreError;
 use crate::member::contact::{CallError, Contact};
 use crate::member::starts;
@@ -367,16 +368,4 @@ pub async fn run(
             }
         }
     }
-}
-
-/// An error with all its sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(it) = source {
-        text.push_str(": ");
-        text.push_str(&it.to_string());
-        source = it.source();
-    }
-    text
 }

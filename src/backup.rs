@@ -18,6 +18,7 @@ pub mod manifest;
 pub mod name;
 pub mod place;
 pub mod prune;
+pub mod read_at;
 pub mod remote;
 pub mod restore;
 pub mod schedule;
@@ -42,18 +43,6 @@ fn new_file(path: &Path) -> io::Result<File> {
         .open(path)?;
     crate::state::inherit_owner_open(&file, path)?;
     Ok(file)
-}
-
-/// An error with all its sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(it) = source {
-        text.push_str(": ");
-        text.push_str(&it.to_string());
-        source = it.source();
-    }
-    text
 }
 
 /// What long work is doing.

@@ -31,9 +31,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::runtime::events::Reporter;
+use kube::{Client, Resource};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
@@ -172,8 +172,6 @@ struct Shared {
     metrics: serve::Fleet,
     /// The Lease is ours.
     acting: Cell<bool>,
-    /// Seconds since boot of the last answer of the API server.
-    answered: Cell<u64>,
     /// Rung when another operator's Pod comes or goes.
     operators: Notify,
 }
@@ -189,6 +187,19 @@ struct Watched<K> {
 impl<K> PartialEq for Watched<K> {
     fn eq(&self, other: &Self) -> bool {
         self.meta.resource_version == other.meta.resource_version
+    }
+}
+
+impl<K: Resource> Seen<Watched<K>> {
+    /// Requests of a namespace, oldest first.
+    fn requests(&self, namespace: &str, wanted: impl Fn(&K) -> bool) -> Vec<Rc<Watched<K>>> {
+        let mut all = self.all();
+        all.retain(|it| it.meta.namespace == namespace && !it.meta.deleting && wanted(&it.object));
+        all.sort_by_key(|it| {
+            let created = it.object.meta().creation_timestamp.clone();
+            (created.map(|it| it.0), it.name.clone())
+        });
+        all
     }
 }
 
@@ -287,8 +298,6 @@ struct Memory {
     restoring: Option<restore::Asked>,
     /// The last revision that etcd was seen to have before it was stopped for one.
     live_revision: Option<i64>,
-    /// When damaged data was restored, in seconds since boot.
-    recoveries: Vec<u64>,
     /// Why the document's own restore failed.
     bootstrap_failed: Option<Detail>,
 }
@@ -335,7 +344,6 @@ async fn act(own: Own) -> Result<(), ControllerError> {
         untold: Cell::new(false),
         metrics: serve::Fleet::default(),
         acting: Cell::new(false),
-        answered: Cell::new(0),
         operators: Notify::new(),
     });
     serve::begin(&shared).await?;
@@ -446,16 +454,4 @@ impl Cluster {
             memory,
         }
     }
-}
-
-/// An error with all its sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(it) = source {
-        text.push_str(": ");
-        text.push_str(&it.to_string());
-        source = it.source();
-    }
-    text
 }

@@ -78,6 +78,7 @@ pub mod backup;
 pub mod clock;
 pub mod disk;
 pub mod document;
+pub mod error;
 pub mod etcd;
 pub mod member;
 pub mod paths;

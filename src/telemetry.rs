@@ -361,6 +361,11 @@ fn respond(metrics: &Metrics, request: &hyper::Request<Incoming>) -> Response<Fu
             "there are /metrics and /healthz\n".to_owned(),
         ),
     };
+    plain(status, text)
+}
+
+/// An answer in the text format.
+pub fn plain(status: StatusCode, text: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = status;
     // Prometheus scrapes nothing that is served as octet-stream.

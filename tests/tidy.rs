@@ -26,6 +26,7 @@ const EDGES: &[(&str, &[&str])] = &[
     // Adapters.
     ("api", &["cluster", "version", "spec", "status"]),
     ("document", &["api", "spec"]),
+    ("error", &[]),
     ("paths", &[]),
     ("state", &[]),
     ("clock", &["cluster", "observed", "paths"]),
@@ -77,6 +78,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "backup",
         &[
+            "error",
             "cluster",
             "version",
             "spec",
@@ -98,6 +100,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "agent",
         &[
+            "error",
             "cluster",
             "version",
             "spec",
@@ -128,6 +131,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "controller",
         &[
+            "error",
             "diagnosis",
             "cluster",
             "version",

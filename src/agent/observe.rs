@@ -9,7 +9,7 @@ use crate::cluster::{MemberName, Timestamp};
 use crate::disk;
 use crate::etcd::store;
 use crate::host::HostFacts;
-use crate::member::certificates::{self, Wanted, survey};
+use crate::member::certificates::{self, survey_by_clock};
 use crate::member::contact::Endpoint;
 use crate::member::facts::{self, Gathered};
 use crate::member::place::{self, HostPlace};
@@ -115,23 +115,12 @@ impl Agent {
         place: &HostPlace,
         now: Timestamp,
     ) -> (Certificates, Clock) {
-        let clients: Vec<&str> = spec.clients.iter().map(heapless::String::as_str).collect();
-        let wanted = |clock| Wanted {
-            names: &place.names,
-            clients: &clients,
-            clock,
-        };
-        // The clock's trust depends on what is dated, and renewal on the clock's trust.
-        let dated = survey(&self.certificates, now, &wanted(Clock::Unsynchronised));
-        let known = (dated.not_before.0 > 0).then_some(dated.not_before);
-        let newest = clock::newest_known(&records::data_dir(&place.storage_dir), known);
-        let synchronised = self.kernel_synchronised();
-        let clock = clock::trust(&self.paths, now, newest, synchronised);
-        if clock == Clock::Trusted {
-            (survey(&self.certificates, now, &wanted(clock)), clock)
-        } else {
-            (dated, clock)
-        }
+        let certificates = self.certificates.clone();
+        survey_by_clock(&certificates, now, &place.names, spec, |dated| {
+            let newest = clock::newest_known(&records::data_dir(&place.storage_dir), dated);
+            let synchronised = self.kernel_synchronised();
+            clock::trust(&self.paths, now, newest, synchronised)
+        })
     }
 
     /// The kernel's own word (adjtimex), through timedated, where systemd runs this host.

@@ -193,15 +193,5 @@ fn log_conditions(before: Option<&Report>, now: &Report) -> bool {
 
 /// Whether anything but times and counters changed.
 fn differs(one: &Report, other: &Report) -> bool {
-    let strip = |it: &Report| {
-        let mut it = it.clone();
-        it.status.confirmed_until = None;
-        it.status.revision = None;
-        it.status.database = None;
-        if let Some(backups) = &mut it.status.backups {
-            backups.next_seconds = None;
-        }
-        it
-    };
-    strip(one) != strip(other)
+    one.host != other.host || one.status.differs(&other.status)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::apply::{NO_RANDOM_BYTES, failed};
 use super::driver::Driver as _;
 use super::observe::quota_at_birth;
-use super::{Agent, AgentError, chain};
+use super::{Agent, AgentError};
 use crate::backup::restore::{
     self, CrashPoint, Outcome, Preparation, Prepared, Reason, RestoreError, RestoreRecord,
     StoredPhase,
@@ -14,6 +14,7 @@ use crate::backup::work::{self, Ended};
 use crate::backup::{place as backup_place, source};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
+use crate::error::chain;
 use crate::etcd::store;
 use crate::member::place::HostPlace;
 use crate::member::records::{self, IdentityFile, SeenFile};
@@ -121,17 +122,13 @@ impl Agent {
         if reason == Reason::Recovery {
             restore::note_recovery(&self.paths, now)?;
         }
-        let record = RestoreRecord {
-            id: restore::new_id(),
+        let record = RestoreRecord::requested(
+            restore::new_id(),
             reason,
-            phase: StoredPhase::Requested,
-            source: source::unresolved(spec, reason),
-            live_revision: SeenFile::revision_of(&self.paths, former.as_ref()),
-            bump: restore::BUMP,
-            next: None,
+            source::unresolved(spec, reason),
+            SeenFile::revision_of(&self.paths, former.as_ref()),
             former,
-            asked: None,
-        };
+        );
         // A command may have asked for one since the look that this was planned on: then that one is made.
         record.request(&self.paths)?;
         Ok(())
@@ -283,9 +280,7 @@ impl Agent {
         CrashPoint::Served.pass();
         let kept = Some(record.kept(&place.storage_dir)).filter(|it| it.exists());
         let report = record.report(Outcome::Restored, kept, None);
-        let lost = report
-            .revisions_lost
-            .map_or_else(|| "an unknown number of".to_owned(), |it| it.to_string());
+        let lost = restore::lost_words(report.revisions_lost);
         tracing::warn!(
             snapshot = report.snapshot,
             revision = report.snapshot_revision,

@@ -55,6 +55,23 @@ pub struct EtcdClusterStatus {
     pub observed_generation: i64,
 }
 
+impl EtcdClusterStatus {
+    /// Whether anything but times and counters changed.
+    pub fn differs(&self, other: &Self) -> bool {
+        let strip = |it: &Self| {
+            let mut it = it.clone();
+            it.confirmed_until = None;
+            it.revision = None;
+            it.database = None;
+            if let Some(backups) = &mut it.backups {
+                backups.next_seconds = None;
+            }
+            it
+        };
+        strip(self) != strip(other)
+    }
+}
+
 /// Snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

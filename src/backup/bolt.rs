@@ -17,37 +17,7 @@ use keys::Kind;
 use level::{Level, PageSet};
 use page::{Header, Meta, Page};
 
-/// Bytes that can be read anywhere.
-pub trait ReadAt {
-    /// How many there are.
-    fn size(&self) -> u64;
-    /// Fills the buffer from `offset` on; an end before that is an error.
-    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
-}
-
-impl ReadAt for std::fs::File {
-    fn size(&self) -> u64 {
-        self.metadata().map_or(0, |it| it.len())
-    }
-
-    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        std::os::unix::fs::FileExt::read_exact_at(self, buffer, offset)
-    }
-}
-
-impl ReadAt for &[u8] {
-    fn size(&self) -> u64 {
-        self.len() as u64
-    }
-
-    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        let end = start.saturating_add(buffer.len());
-        let bytes = self.get(start..end);
-        buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
-    }
-}
+use super::read_at::ReadAt;
 
 /// What a whole database says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use super::bolt::ReadAt;
+use super::read_at::{Pieces, ReadAt};
 
 /// Bytes of content in a frame: a page is read by unpacking no more than this, in well under a
 /// millisecond, and a database of 8 GiB has a table of 256 KiB.
@@ -242,28 +242,16 @@ impl<R: ReadAt> FrameReader<R> {
     }
 }
 
-impl<R: ReadAt> ReadAt for FrameReader<R> {
-    fn size(&self) -> u64 {
+impl<R: ReadAt> Pieces for FrameReader<R> {
+    fn total(&self) -> u64 {
         self.size
     }
 
-    fn read_at(&mut self, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
-        while !buffer.is_empty() {
-            let index = self.frames.partition_point(|it| it.at <= offset);
-            let index = index.checked_sub(1).ok_or(io::ErrorKind::UnexpectedEof)?;
-            let inside =
-                usize::try_from(offset - self.frames[index].at).map_err(io::Error::other)?;
-            let content = self.frame(index)?;
-            let rest = content.get(inside..).unwrap_or_default();
-            let count = rest.len().min(buffer.len());
-            if count == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            buffer[..count].copy_from_slice(&rest[..count]);
-            buffer = &mut buffer[count..];
-            offset += count as u64;
-        }
-        Ok(())
+    fn rest_at(&mut self, offset: u64) -> io::Result<&[u8]> {
+        let index = self.frames.partition_point(|it| it.at <= offset);
+        let index = index.checked_sub(1).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let inside = usize::try_from(offset - self.frames[index].at).map_err(io::Error::other)?;
+        Ok(self.frame(index)?.get(inside..).unwrap_or_default())
     }
 }
 

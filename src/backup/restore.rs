@@ -120,6 +120,11 @@ pub fn needed(database: u64) -> u64 {
     database.saturating_mul(2).saturating_add(LOG_BYTES)
 }
 
+/// How many revisions are lost, as it is told.
+pub fn lost_words(revisions: Option<i64>) -> String {
+    revisions.map_or_else(|| "an unknown number of".to_owned(), |it| it.to_string())
+}
+
 /// Sees that there is room.
 pub fn check_room(storage_dir: &Path, database: u64) -> Result<(), RestoreError> {
     let needed = needed(database);

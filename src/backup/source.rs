@@ -9,6 +9,7 @@ use super::remote::RemoteStore;
 use super::restore::{Reason, RestoreError, RestoreRecord, SourceFile};
 use super::verify;
 use super::{Progress, place};
+use crate::error::chain;
 use crate::member::records::IdentityFile;
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
@@ -79,7 +80,7 @@ pub async fn resolve(
         match found.prove(&mut |_| ()) {
             Ok(()) => break found,
             Err(error) => {
-                let why = super::chain(&error);
+                let why = chain(&error);
                 tracing::warn!(name = found.file.name, "snapshot passed over: {why}");
                 passed.push(found.file.name);
             }
@@ -237,7 +238,7 @@ async fn anywhere(
             Ok(None) => {}
             Err(error) => {
                 let at = place::describe(destination);
-                tracing::warn!(at, "passed over: {}", super::chain(&error));
+                tracing::warn!(at, "passed over: {}", chain(&error));
                 failure = error;
             }
         }
@@ -327,7 +328,7 @@ async fn fetch(
                 if wanted.is_latest() =>
             {
                 let name = entry.name.to_string();
-                tracing::warn!(name, "snapshot passed over: {}", super::chain(&error));
+                tracing::warn!(name, "snapshot passed over: {}", chain(&error));
                 entries.retain(|it| it.name != entry.name);
             }
             Err(error) => return Err(error.into()),

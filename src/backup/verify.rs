@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use ring::digest::{Context, SHA256};
 use rustix::fs::Advice;
 
-use super::bolt::{self, BoltError, ReadAt, Summary};
+use super::bolt::{self, BoltError, Summary};
 use super::frames::FrameReader;
 use super::manifest::Manifest;
+use super::read_at::ReadAt;
 use super::window::Windows;
 use super::{Phase, Progress};
 use crate::state::hex;

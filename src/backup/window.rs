@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 
-use super::bolt::ReadAt;
 use super::frames::FRAME;
+use super::read_at::{Pieces, ReadAt as _};
 
 /// Pieces that are kept.
 const KEPT: usize = 6;
@@ -47,26 +47,15 @@ impl Windows {
     }
 }
 
-impl ReadAt for Windows {
-    fn size(&self) -> u64 {
+impl Pieces for Windows {
+    fn total(&self) -> u64 {
         self.size
     }
 
-    fn read_at(&mut self, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
-        while !buffer.is_empty() {
-            let number = offset / FRAME as u64;
-            let inside = usize::try_from(offset % FRAME as u64).map_err(io::Error::other)?;
-            let piece = self.piece(number)?;
-            let rest = piece.get(inside..).unwrap_or_default();
-            let count = rest.len().min(buffer.len());
-            if count == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            buffer[..count].copy_from_slice(&rest[..count]);
-            buffer = &mut buffer[count..];
-            offset += count as u64;
-        }
-        Ok(())
+    fn rest_at(&mut self, offset: u64) -> io::Result<&[u8]> {
+        let number = offset / FRAME as u64;
+        let inside = usize::try_from(offset % FRAME as u64).map_err(io::Error::other)?;
+        Ok(self.piece(number)?.get(inside..).unwrap_or_default())
     }
 }
 

@@ -6,7 +6,7 @@ use super::{Context, DONE, Failure, Outcome, RestoreArgs, runtime};
 use crate::agent::Agent;
 use crate::agent::driver::{HostDriver, ProcessDriver};
 use crate::backup::restore::{
-    self, CrashPoint, Outcome as Ended, Reason, RestoreRecord, RestoreReport, StoredPhase,
+    self, CrashPoint, Outcome as Ended, Reason, RestoreRecord, RestoreReport,
 };
 use crate::etcd::store;
 use crate::member::pod::{DOCUMENT_VARIABLE, PodMember, RESTORE_VARIABLE, Restored, say_last};
@@ -99,18 +99,8 @@ fn carry_out(
         }
         restore::check_room(&paths.member(), found.file.database)?;
         found.import(paths)?;
-        let record = RestoreRecord {
-            id: id.to_owned(),
-            reason,
-            phase: StoredPhase::Requested,
-            source: found.file,
-            live_revision: arguments.live_revision,
-            bump: restore::BUMP,
-            former,
-            next: None,
-            asked: None,
-        };
-        record.save(paths)?;
+        let live = arguments.live_revision;
+        RestoreRecord::requested(id.to_owned(), reason, found.file, live, former).save(paths)?;
         CrashPoint::RequestWritten.pass();
     }
     let _lock = crate::agent::lock(paths, crate::agent::Locking::Act)?;

@@ -17,7 +17,7 @@ use crate::agent::{self, Agent, AgentError, Locking, Report};
 use crate::api::status::rfc3339;
 use crate::backup::manifest::parse_rfc3339;
 use crate::backup::restore::{
-    self, CrashPoint, Outcome as Ended, Reason, RestoreRecord, RestoreReport, StoredPhase,
+    self, CrashPoint, Outcome as Ended, Reason, RestoreRecord, RestoreReport,
 };
 use crate::backup::source::{self, Found};
 use crate::clock;
@@ -94,16 +94,10 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
         return Err(Failure::new(HELD, text));
     }
     found.import(&context.paths)?;
+    let (id, reason) = (restore::new_id(), Reason::Command);
     let record = RestoreRecord {
-        id: restore::new_id(),
-        reason: Reason::Command,
-        phase: StoredPhase::Requested,
-        source: found.file,
-        live_revision: live,
-        bump: restore::BUMP,
-        former,
-        next: None,
         asked: trusted_now(context).map(rfc3339),
+        ..RestoreRecord::requested(id, reason, found.file, live, former)
     };
     let report = carry_out(context, &spec, &record)?;
     tell(arguments.output, &report)
@@ -327,9 +321,7 @@ fn tell(output: Output, report: &RestoreReport) -> Outcome {
     if output != Output::Table {
         print::value(output, report)?;
     } else if done {
-        let lost = report
-            .revisions_lost
-            .map_or_else(|| "an unknown number of".to_owned(), |it| it.to_string());
+        let lost = restore::lost_words(report.revisions_lost);
         let kept = report.kept.as_ref().map_or_else(String::new, |it| {
             format!("\nthe data from before is kept in {}", it.display())
         });

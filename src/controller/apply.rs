@@ -7,6 +7,7 @@ use super::names::{self, USER};
 use super::objects::Kind;
 use super::observe::{CLAIM_DEFAULT, ended};
 use super::pod::{self, Parts};
+use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
 use crate::cluster::detail;
 use crate::member::certificates;
@@ -109,10 +110,7 @@ impl Cluster {
                 self.request_bootstrap();
                 Ok(())
             }
-            Upkeep::RequestRestore(Asked::Recovery) => {
-                self.request_recovery();
-                Ok(())
-            }
+            Upkeep::RequestRestore(Asked::Recovery) => self.request_recovery(trusted(observed)),
             // Of a restore on a host: here its Pod takes these steps.
             Upkeep::PrepareRestore
             | Upkeep::SwapRestored(_)
@@ -191,11 +189,7 @@ impl Cluster {
                     there.reason, there.message
                 ));
                 self.tell("PodReplaced", &text, true).await;
-                let uid = &there.meta.uid;
-                return self
-                    .objects
-                    .remove(Kind::Pod, &self.namespace, &name, uid, Some(0))
-                    .await;
+                return self.remove_pod(&there, Some(0)).await;
             }
             return Ok(()); // the kubelet starts it
         }
@@ -243,9 +237,8 @@ impl Cluster {
     ) -> Result<(), ControllerError> {
         let object = self.object.clone();
         let wire = &object.object.spec;
-        if wire.storage.path.is_some() {
-            let path = pod::node_path(&self.namespace, &self.name, wire);
-            return Self::prepare_dir(Path::new(&path));
+        if let Some(path) = &wire.storage.path {
+            return Self::prepare_dir(Path::new(path));
         }
         let name = names::claim(&self.name);
         if self.shared.claims.get(&self.namespace, &name).is_some() {
@@ -288,17 +281,22 @@ impl Cluster {
     async fn stop(&mut self, observed: &Observed, permit: Permit) -> Result<(), ControllerError> {
         second_look(observed, permit).map_err(ControllerError::NoPermit)?;
         let name = names::member(&self.name);
-        let Some(pod) = self.shared.pods.get(&self.namespace, &name) else {
-            return Ok(());
-        };
+        match self.shared.pods.get(&self.namespace, &name) {
+            // What was planned for one Pod is not done to another.
+            Some(pod) => self.remove_pod(&pod, Some(GRACE_SECONDS)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Removes exactly the Pod that was seen. `grace_seconds`: instead of the Pod's own.
+    pub(super) async fn remove_pod(
+        &self,
+        pod: &PodSeen,
+        grace_seconds: Option<u32>,
+    ) -> Result<(), ControllerError> {
+        let (name, uid) = (&pod.name, &pod.meta.uid);
         self.objects
-            .remove(
-                Kind::Pod,
-                &self.namespace,
-                &name,
-                &pod.meta.uid, // what was planned for one Pod is not done to another
-                Some(GRACE_SECONDS),
-            )
+            .remove(Kind::Pod, &self.namespace, name, uid, grace_seconds)
             .await
     }
 

@@ -217,22 +217,8 @@ impl Cluster {
 
     /// Requests for this cluster, oldest first.
     fn backup_requests(&self) -> Vec<Rc<Watched<EtcdBackup>>> {
-        let mut all: Vec<Rc<Watched<EtcdBackup>>> = self
-            .shared
-            .backups
-            .all()
-            .into_iter()
-            .filter(|it| {
-                it.meta.namespace == self.namespace
-                    && it.object.spec.cluster == self.name
-                    && !it.meta.deleting
-            })
-            .collect();
-        all.sort_by_key(|it| {
-            let created = it.object.metadata.creation_timestamp.clone();
-            (created.map(|it| it.0), it.name.clone())
-        });
-        all
+        let ours = |it: &EtcdBackup| it.spec.cluster == self.name;
+        self.shared.backups.requests(&self.namespace, ours)
     }
 
     async fn end_backup(&mut self, asked: Asked) -> Result<(), ControllerError> {

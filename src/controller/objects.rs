@@ -27,11 +27,11 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) fn resource(self) -> ApiResource {
         match self {
-            Kind::Pod => ApiResource::erase::<v1::Pod>(&()),
-            Kind::Service => ApiResource::erase::<v1::Service>(&()),
-            Kind::Secret => ApiResource::erase::<v1::Secret>(&()),
-            Kind::Claim => ApiResource::erase::<v1::PersistentVolumeClaim>(&()),
-            Kind::NetworkPolicy => ApiResource::erase::<NetworkPolicy>(&()),
+            Kind::Pod => resource::<v1::Pod>(),
+            Kind::Service => resource::<v1::Service>(),
+            Kind::Secret => resource::<v1::Secret>(),
+            Kind::Claim => resource::<v1::PersistentVolumeClaim>(),
+            Kind::NetworkPolicy => resource::<NetworkPolicy>(),
         }
     }
 

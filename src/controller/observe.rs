@@ -10,7 +10,7 @@ use crate::clock;
 use crate::cluster::{Detail, MemberName, Timestamp, detail};
 use crate::diagnosis::{DIAGNOSES, Kind as Damage};
 use crate::disk;
-use crate::member::certificates::{self, Wanted, survey};
+use crate::member::certificates::{self, survey_by_clock};
 use crate::member::contact::Endpoint;
 use crate::member::place::HostPlace;
 use crate::member::pod::{refusal_from, unplaceable};
@@ -222,9 +222,7 @@ impl Cluster {
             Container::Waiting { reason, message } => {
                 Waiting::because(why_waiting(pod, reason, message))
             }
-            Container::Ended { .. } => {
-                Waiting::because(pod.last_words.as_deref().map(refusal_from))
-            }
+            Container::Ended => Waiting::because(pod.last_words.as_deref().map(refusal_from)),
             Container::None if pod.reason == "Unschedulable" => {
                 Waiting::Refused(self.unschedulable(&pod.message))
             }
@@ -251,23 +249,10 @@ impl Cluster {
         place: &HostPlace,
         now: Timestamp,
     ) -> (Certificates, Clock) {
-        let clients: Vec<&str> = spec.clients.iter().map(heapless::String::as_str).collect();
-        let wanted = |clock| Wanted {
-            names: &place.names,
-            clients: &clients,
-            clock,
-        };
-        // The clock's trust depends on what is dated, and renewal on the clock's trust.
-        let dated = survey(&self.certificates, now, &wanted(Clock::Unsynchronised));
-        let known = (dated.not_before.0 > 0).then_some(dated.not_before);
-        let newest = clock::newest_known(&self.paths.member(), known);
-        match clock::trust(&self.paths, now, newest, false) {
-            Clock::Trusted => {
-                let trusted = survey(&self.certificates, now, &wanted(Clock::Trusted));
-                (trusted, Clock::Trusted)
-            }
-            clock => (dated, clock),
-        }
+        survey_by_clock(&self.certificates, now, &place.names, spec, |dated| {
+            let newest = clock::newest_known(&self.paths.member(), dated);
+            clock::trust(&self.paths, now, newest, false)
+        })
     }
 
     /// What a start would find. The data lies on a volume that only the member's Pod sees: there the

@@ -30,22 +30,12 @@ const GUARD_DIR: &str = "/guard";
 const STATE_DIR: &str = NODE_DIR;
 
 /// The claim, or the directory of the node that is prepared for this cluster and no other.
-pub(super) fn data_volume(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> Value {
-    if wire.storage.path.is_some() {
-        let path = node_path(namespace, name, wire);
+fn data_volume(name: &str, wire: &EtcdClusterSpec) -> Value {
+    if let Some(path) = &wire.storage.path {
         json!({"name": "data", "hostPath": {"path": path, "type": "Directory"}})
     } else {
         json!({"name": "data", "persistentVolumeClaim": {"claimName": names::claim(name)}})
     }
-}
-
-/// The directory of the node with the data, where the document asks for one.
-pub(super) fn node_path(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> String {
-    let own = node_dir(namespace, name);
-    wire.storage
-        .path
-        .clone()
-        .unwrap_or_else(|| format!("{own}/member"))
 }
 
 /// The one directory of the node that a cluster may use.
@@ -54,7 +44,7 @@ pub(super) fn node_dir(namespace: &str, name: &str) -> String {
 }
 
 /// The member's image of etcd.
-pub(super) fn etcd_image(wire: &EtcdClusterSpec, version: &str) -> String {
+fn etcd_image(wire: &EtcdClusterSpec, version: &str) -> String {
     let standard = || format!("{}:v{version}", names::IMAGE);
     wire.image.clone().unwrap_or_else(standard)
 }
@@ -258,7 +248,7 @@ fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Val
         }],
         "containers": [container],
         "volumes": [
-            data_volume(parts.namespace, parts.name, parts.wire),
+            data_volume(parts.name, parts.wire),
             // What the volume never holds: where etcd finds its certificates, or a restore's own.
             {"name": "keys", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
             {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},

@@ -7,11 +7,12 @@ use kube::runtime::events::{Event, EventType, Recorder};
 use serde_json::json;
 
 use super::objects::resource;
-use super::{Cluster, ControllerError, chain};
+use super::{Cluster, ControllerError};
 use crate::api::status::{EtcdClusterStatus, rfc3339, to_wire};
 use crate::api::{EtcdCluster, convert, rules};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
+use crate::error::chain;
 use crate::observed::Observed;
 use crate::plan::Plan;
 use crate::runtime::{Runtime, reconcile};
@@ -192,7 +193,7 @@ impl Cluster {
         let old = before.and_then(|it| it.confirmed_until.as_ref());
         let age = old.map(|it| clock::now().seconds_since(Timestamp(it.0.as_second())));
         let heartbeat = age.is_none_or(|it| !(0..HEARTBEAT_SECONDS).contains(&it));
-        if !heartbeat && !before.is_none_or(|it| differs(it, &status)) {
+        if !heartbeat && !before.is_none_or(|it| it.differs(&status)) {
             return Ok(());
         }
         // An operator that has just come proves a write first: until then, what the last one said stands.
@@ -301,19 +302,4 @@ impl Runtime for Cluster {
     ) -> Result<(), ControllerError> {
         self.act(spec, observed, plan).await
     }
-}
-
-/// Whether anything but times and counters changed.
-fn differs(one: &EtcdClusterStatus, other: &EtcdClusterStatus) -> bool {
-    let strip = |it: &EtcdClusterStatus| {
-        let mut it = it.clone();
-        it.confirmed_until = None;
-        it.revision = None;
-        it.database = None;
-        if let Some(backups) = &mut it.backups {
-            backups.next_seconds = None;
-        }
-        it
-    };
-    strip(one) != strip(other)
 }

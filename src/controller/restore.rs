@@ -17,16 +17,14 @@ use super::{Cluster, ControllerError, Watched, pod};
 use crate::api::requests::{EtcdRestoreStatus, Phase};
 use crate::api::status::rfc3339;
 use crate::api::{EtcdClusterSpec, EtcdRestore, GROUP, VERSION};
+use crate::backup::restore::{RECOVERIES_MAX, lost_words, note_recovery, too_many_recoveries};
 use crate::backup::source::LATEST;
 use crate::clock;
-use crate::cluster::{Detail, detail};
+use crate::cluster::{Detail, Timestamp, detail};
 use crate::member::pod::Restored;
 use crate::observed::Observed;
 use crate::spec::ClusterSpec;
-
-/// So many restores of damaged data in so many seconds; then a person looks.
-const RECOVERIES_MAX: usize = 3;
-const RECOVERY_SECONDS: u64 = 86_400;
+use crate::state;
 
 /// A restore that works on this cluster's volume.
 #[derive(Clone, Debug)]
@@ -41,24 +39,11 @@ pub(super) struct Asked {
 impl Cluster {
     /// Requests for this cluster that have not ended, oldest first.
     fn requests(&self) -> Vec<Rc<Watched<EtcdRestore>>> {
-        let mut open: Vec<Rc<Watched<EtcdRestore>>> = self
-            .shared
-            .restores
-            .all()
-            .into_iter()
-            .filter(|it| {
-                let phase = it.object.status.as_ref().and_then(|it| it.phase);
-                it.meta.namespace == self.namespace
-                    && it.object.spec.cluster == self.name
-                    && !it.meta.deleting
-                    && !matches!(phase, Some(Phase::Succeeded | Phase::Failed))
-            })
-            .collect();
-        open.sort_by_key(|it| {
-            let created = it.object.metadata.creation_timestamp.clone();
-            (created.map(|it| it.0), it.name.clone())
-        });
-        open
+        self.shared.restores.requests(&self.namespace, |it| {
+            let phase = it.status.as_ref().and_then(|it| it.phase);
+            let ended = matches!(phase, Some(Phase::Succeeded | Phase::Failed));
+            it.spec.cluster == self.name && !ended
+        })
     }
 
     /// Takes up a restore in place that was asked for. While there is one, the member stays stopped.
@@ -112,29 +97,30 @@ impl Cluster {
     }
 
     /// The document asks for the newest verified snapshot where data is damaged. On a card that damages
-    /// whatever is written to it that has an end, too.
-    pub(super) fn request_recovery(&mut self) {
+    /// whatever is written to it that has an end, too, which outlives this operator.
+    pub(super) fn request_recovery(
+        &mut self,
+        now: Option<Timestamp>,
+    ) -> Result<(), ControllerError> {
         let pod = names::member(&self.name);
-        let Some(pod) = self.shared.pods.get(&self.namespace, &pod) else {
-            return;
+        let pod = self.shared.pods.get(&self.namespace, &pod);
+        let (Some(pod), None) = (pod, &self.memory.restoring) else {
+            return Ok(());
         };
-        let now = clock::since_boot().as_secs();
-        let recent = |at: &u64| now.saturating_sub(*at) < RECOVERY_SECONDS;
-        self.memory.recoveries.retain(recent);
-        if self.memory.recoveries.len() >= RECOVERIES_MAX {
+        if too_many_recoveries(&self.paths, now) {
             self.memory.bootstrap_failed = Some(detail(format_args!(
                 "the data was damaged again after {RECOVERIES_MAX} restores in a day: replace the disk"
             )));
-            return;
+            return Ok(());
         }
-        if self.memory.restoring.is_none() {
-            self.memory.recoveries.push(now);
-            self.memory.restoring = Some(Asked {
-                id: pod.meta.uid.clone(),
-                from: LATEST.to_owned(),
-                request: None,
-            });
-        }
+        state::create_private_dir(&self.paths.lib)?;
+        note_recovery(&self.paths, now)?;
+        self.memory.restoring = Some(Asked {
+            id: pod.meta.uid.clone(),
+            from: LATEST.to_owned(),
+            request: None,
+        });
+        Ok(())
     }
 
     /// One step of what is under way.
@@ -158,7 +144,7 @@ impl Cluster {
             } else if asked.request.is_none() && there.owner.as_ref() == Some(&self.object.meta.uid)
             {
                 // Its data is damaged: it does not serve, and is started again and again.
-                self.remove_restore_pod(&there).await?;
+                self.remove_pod(&there, None).await?;
                 "the member ends"
             } else {
                 "the member is stopped"
@@ -178,7 +164,7 @@ impl Cluster {
             }
             // Of an earlier request: it goes, and then comes this one.
             Outcome::Ended(_) | Outcome::Failed(_) if there.meta.deleting => Ok(()),
-            Outcome::Ended(_) => self.remove_restore_pod(&there).await,
+            Outcome::Ended(_) => self.remove_pod(&there, None).await,
             Outcome::Failed(why) => {
                 let failed = Restored {
                     id: asked.id.clone(),
@@ -261,9 +247,7 @@ impl Cluster {
             self.memory.contact.forget();
             self.push().await?;
         }
-        let lost = restored
-            .revisions_lost
-            .map_or_else(|| "an unknown number of".to_owned(), |it| it.to_string());
+        let lost = lost_words(restored.revisions_lost);
         if restored.succeeded {
             let text = format!(
                 "{} at revision {} is back; {lost} revisions that were there before are lost",
@@ -291,16 +275,9 @@ impl Cluster {
         } else if !restored.succeeded {
             self.memory.bootstrap_failed = Some(detail(format_args!("{}", restored.message)));
         }
-        self.remove_restore_pod(there).await?;
+        self.remove_pod(there, None).await?;
         self.memory.restoring = None;
         Ok(())
-    }
-
-    async fn remove_restore_pod(&self, there: &PodSeen) -> Result<(), ControllerError> {
-        let (name, uid) = (&there.name, &there.meta.uid);
-        self.objects
-            .remove(Kind::Pod, &self.namespace, name, uid, None)
-            .await
     }
 
     /// Progress, written when its words change.

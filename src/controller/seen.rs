@@ -126,9 +126,7 @@ pub(super) enum Container {
         /// RFC 3339.
         started: String,
     },
-    Ended {
-        code: i64,
-    },
+    Ended,
 }
 
 /// A Pod, as far as a decision needs it.
@@ -148,7 +146,6 @@ pub(super) struct PodSeen {
     pub(super) container: Container,
     /// What the container said when it last ended.
     pub(super) last_words: Option<String>,
-    pub(super) restarts: i64,
 }
 
 fn text(value: &Value, pointer: &str) -> String {
@@ -204,7 +201,6 @@ impl PodSeen {
             version: annotation(VERSION),
             container: state(shown),
             last_words: words,
-            restarts: container["restartCount"].as_i64().unwrap_or(0),
         }
     }
 }
@@ -222,9 +218,7 @@ fn state(container: &Value) -> Container {
             message: text(state, "/waiting/message"),
         }
     } else if state["terminated"].is_object() {
-        Container::Ended {
-            code: state["terminated"]["exitCode"].as_i64().unwrap_or(-1),
-        }
+        Container::Ended
     } else {
         Container::None
     }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -16,7 +15,7 @@ use tokio::net::TcpListener;
 
 use super::seen::Key;
 use super::{ControllerError, Shared};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, plain};
 
 /// The metrics of each cluster.
 #[derive(Default)]
@@ -91,9 +90,5 @@ fn respond(shared: &Shared, path: &str) -> Response<Full<Bytes>> {
             "there are /metrics, /livez and /readyz\n".to_owned(),
         ),
     };
-    let mut response = Response::new(Full::new(Bytes::from(text)));
-    *response.status_mut() = status;
-    let plain = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, plain);
-    response
+    plain(status, text)
 }

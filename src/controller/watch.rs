@@ -21,7 +21,7 @@ use super::objects::resource;
 use super::seen::{Key, Meta, PodSeen, Seen};
 use super::{Shared, Watched, keep_cluster};
 use crate::api::{EtcdBackup, EtcdCluster, EtcdRestore};
-use crate::clock;
+use crate::error::chain;
 
 /// The label of the operator's own Pods.
 const COMPONENT: &str = "app.kubernetes.io/component";
@@ -90,7 +90,7 @@ pub(super) fn pods(shared: &Rc<Shared>) {
                 }
             }
         };
-        run("Pods", &shared, stream, &feed).await;
+        run("Pods", stream, &feed).await;
     });
 }
 
@@ -138,7 +138,7 @@ fn clusters(shared: &Rc<Shared>) {
                 }
             }
         };
-        run("EtcdClusters", &shared, stream, &feed).await;
+        run("EtcdClusters", stream, &feed).await;
     });
 }
 
@@ -186,7 +186,7 @@ fn requests<K>(
                 }
             }
         };
-        run(what, &shared, stream, &feed).await;
+        run(what, stream, &feed).await;
     });
 }
 
@@ -218,24 +218,18 @@ fn metadata(
                 }
             }
         };
-        run(what, &shared, stream, &feed).await;
+        run(what, stream, &feed).await;
     });
 }
 
 /// Runs a watch for good: what the server refuses is logged when it changes, and asked for again.
-async fn run(
-    what: &'static str,
-    shared: &Shared,
-    stream: Objects,
-    feed: &dyn Fn(Event<DynamicObject>),
-) {
+async fn run(what: &'static str, stream: Objects, feed: &dyn Fn(Event<DynamicObject>)) {
     let mut told = String::new();
     let stream = stream.default_backoff();
     let mut stream = std::pin::pin!(stream);
     loop {
         match stream.try_next().await {
             Ok(Some(event)) => {
-                shared.answered.set(clock::since_boot().as_secs());
                 if !told.is_empty() {
                     tracing::info!("{what} are seen again");
                     told.clear();
@@ -244,7 +238,7 @@ async fn run(
             }
             Ok(None) => return,
             Err(error) => {
-                let text = super::chain(&error);
+                let text = chain(&error);
                 if text != told {
                     let hint = if text.contains("404") {
                         "; apply deploy/crds.yaml of this version"

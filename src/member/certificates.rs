@@ -72,6 +72,30 @@ pub fn survey(certificates: &Certificates, now: Timestamp, wanted: &Wanted<'_>) 
     }
 }
 
+/// Judges certificates and clock together: the clock's trust depends on what is dated, and renewal on the
+/// clock's trust. `trust`: of the clock, where this is the latest beginning among the leaves.
+pub fn survey_by_clock(
+    certificates: &Certificates,
+    now: Timestamp,
+    names: &[String],
+    spec: &ClusterSpec,
+    trust: impl FnOnce(Option<Timestamp>) -> Clock,
+) -> (Summary, Clock) {
+    let clients: Vec<&str> = spec.clients.iter().map(heapless::String::as_str).collect();
+    let wanted = |clock| Wanted {
+        names,
+        clients: &clients,
+        clock,
+    };
+    let dated = survey(certificates, now, &wanted(Clock::Unsynchronised));
+    let clock = trust((dated.not_before.0 > 0).then_some(dated.not_before));
+    if clock == Clock::Trusted {
+        (survey(certificates, now, &wanted(clock)), clock)
+    } else {
+        (dated, clock)
+    }
+}
+
 /// Whether a client of the document needs a new certificate: it has no usable one, or, by a clock
 /// that can be believed, renewal is due.
 pub fn client_due(certificates: &Certificates, name: &str, now: Timestamp, clock: Clock) -> bool {

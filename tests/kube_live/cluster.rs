@@ -16,6 +16,28 @@ use crate::lab::{SOON, root, tools};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
+/// Waits for something to be so, and tells the story if it is not.
+#[track_caller]
+pub fn eventually<T>(
+    what: &str,
+    within: Duration,
+    look: &mut dyn FnMut() -> Option<T>,
+    story: impl Fn() -> String,
+) -> T {
+    let deadline = Instant::now() + within;
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "waited in vain for {what}\n{}",
+            story()
+        );
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+}
+
 /// What a command came to.
 #[derive(Clone, Debug)]
 pub struct Output {
@@ -238,18 +260,7 @@ impl Cluster {
         within: Duration,
         mut look: impl FnMut() -> Option<T>,
     ) -> T {
-        let deadline = Instant::now() + within;
-        loop {
-            if let Some(seen) = look() {
-                return seen;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "waited in vain for {what}\n{}",
-                self.story()
-            );
-            std::thread::sleep(BETWEEN_LOOKS);
-        }
+        eventually(what, within, &mut look, || self.story())
     }
 
     /// What a person would look at first.

@@ -10,7 +10,8 @@ use crate::cluster::Output;
 use crate::lab::{Api, ApiOptions};
 use crate::operator::{cluster, deployed, object};
 
-/// An API server that knows the types.
+/// An API server that knows the types, and has published what they are made of: that comes a moment
+/// after it serves them.
 pub fn api() -> Option<Api> {
     let api = Api::up(&ApiOptions::default())?;
     api.apply(&deployed("crds.yaml"));
@@ -25,6 +26,9 @@ pub fn api() -> Option<Api> {
         .good();
         api.eventually("the type to be served", crate::lab::SOON, || {
             api.kubectl(&["get", kind]).ok.then_some(())
+        });
+        api.eventually("the type to be explained", crate::lab::SOON, || {
+            api.kubectl(&["explain", kind]).ok.then_some(())
         });
     }
     Some(api)

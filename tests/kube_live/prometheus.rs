@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::cluster::{Output, output};
+use crate::cluster::{Output, eventually, output};
 use crate::lab::{SOON, skip, tools};
 use crate::operator::free_address;
 
@@ -142,19 +142,9 @@ impl Prometheus {
         within: Duration,
         mut look: impl FnMut() -> Option<T>,
     ) -> T {
-        let deadline = Instant::now() + within;
-        loop {
-            if let Some(seen) = look() {
-                return seen;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "waited in vain for {what}: {}\n{}",
-                self.api("/api/v1/targets", &[]),
-                self.log()
-            );
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        eventually(what, within, &mut look, || {
+            format!("{}\n{}", self.api("/api/v1/targets", &[]), self.log())
+        })
     }
 }
 

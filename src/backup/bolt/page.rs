@@ -1,6 +1,7 @@
 //! One page of a bbolt file: header, meta, branch, leaf and free list.
 
-use super::{BoltError, ReadAt, damaged};
+use super::{BoltError, damaged};
+use crate::backup::read_at::ReadAt;
 
 /// Bytes of a page's header.
 pub(super) const HEADER: usize = 16;

@@ -142,6 +142,27 @@ impl SourceFile {
 }
 
 impl RestoreRecord {
+    /// One that nothing was done for yet.
+    pub fn requested(
+        id: String,
+        reason: Reason,
+        source: SourceFile,
+        live_revision: Option<i64>,
+        former: Option<IdentityFile>,
+    ) -> Self {
+        RestoreRecord {
+            id,
+            reason,
+            phase: StoredPhase::Requested,
+            source,
+            live_revision,
+            bump: BUMP,
+            former,
+            next: None,
+            asked: None,
+        }
+    }
+
     /// The one under way.
     pub fn load(paths: &Paths) -> Result<Option<Self>, StateError> {
         state::load(&paths.restore())

@@ -9,8 +9,8 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use ring::digest::{Context, SHA256};
 
 use super::{RestoreError, SourceFile, io_error};
-use crate::backup::bolt::ReadAt;
 use crate::backup::frames::{FRAME, FrameReader};
+use crate::backup::read_at::ReadAt;
 use crate::backup::verify::{self, TRAILER, VerifyError};
 use crate::backup::{Phase, Progress};
 use crate::state::hex;

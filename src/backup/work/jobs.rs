@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use super::{BUSY, DAMAGED, last_check, note_check};
-use crate::backup::chain;
 use crate::backup::create::{self, Created};
 use crate::backup::local::{Entry, LocalStore};
 use crate::backup::manifest::Class;
 use crate::backup::{place, prune, trial, verify};
 use crate::cluster::{Timestamp, detail};
+use crate::error::chain;
 use crate::member::records::IdentityFile;
 use crate::observed::BackupFailure;
 use crate::paths::Paths;
