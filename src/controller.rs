@@ -294,6 +294,8 @@ struct Memory {
     work: Work,
     /// The EtcdBackup whose snapshot is being taken.
     taking: Option<String>,
+    /// What lies on the claim for snapshots.
+    kept: Option<crate::backup::work::Kept>,
     /// A restore that the document or an EtcdRestore asked for.
     restoring: Option<restore::Asked>,
     /// The last revision that etcd was seen to have before it was stopped for one.

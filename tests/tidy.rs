@@ -159,6 +159,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
+            "error",
             "controller",
             "state",
             "cluster",

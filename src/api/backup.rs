@@ -39,15 +39,21 @@ pub struct BackupDestination {
     pub s3: Option<S3Destination>,
 }
 
-/// A directory of the host. Where nothing is said of what stays, these are the last 5, and the
-/// newest of each of 7 days and 4 weeks.
+/// A directory of the host, or a claim: exactly one of the two. Where nothing is said of what stays, these
+/// are the last 5, and the newest of each of 7 days and 4 weeks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LocalDestination {
     /// The directory. In Kubernetes on the operator's node, and only below
     /// /var/lib/etcd-operator/NAMESPACE/NAME.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256), extend("pattern" = formats::ABSOLUTE_PATH))]
-    pub path: String,
+    pub path: Option<String>,
+    /// In Kubernetes: a PersistentVolumeClaim of this namespace, which a Pod on the member's node writes
+    /// to. On a host: the directory of this name below /var/lib/etcd-operator/claims.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253), extend("pattern" = formats::DNS_LABEL))]
+    pub claim_name: Option<String>,
     /// How many of the newest snapshots stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
@@ -68,6 +74,15 @@ pub struct LocalDestination {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 24), extend("pattern" = formats::QUANTITY))]
     pub max_bytes: Option<String>,
+}
+
+impl LocalDestination {
+    /// Where it lies on a host.
+    pub fn directory(&self) -> String {
+        let claim = || self.claim_name.as_deref().unwrap_or_default();
+        let below = || format!("/var/lib/etcd-operator/claims/{}", claim());
+        self.path.clone().unwrap_or_else(below)
+    }
 }
 
 /// A bucket of an S3-compatible store.

@@ -41,7 +41,9 @@ fn place(it: &BackupDestination) -> (Option<&str>, Option<[&str; 3]>) {
         let [prefix, endpoint] = [&it.prefix, &it.endpoint].map(|it| it.as_deref().unwrap_or(""));
         [it.bucket.as_str(), prefix, endpoint]
     });
-    (it.local.as_ref().map(|it| it.path.as_str()), s3)
+    let local = it.local.as_ref();
+    let path = local.map(|it| it.path.as_ref().or(it.claim_name.as_ref()));
+    (path.map(|it| it.map_or("", String::as_str)), s3)
 }
 
 /// Every rule. Those that say "not supported yet" go as the feature comes.
@@ -179,6 +181,28 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         path: "backup.destinations",
+        cel: "!has(self.backup) || self.backup.destinations.all(it, !has(it.local) || has(it.local.path) != has(it.local.claimName))",
+        message: "local names either path or claimName",
+        holds: |spec| {
+            destinations(spec, |it| {
+                let local = it.local.as_ref();
+                local.is_none_or(|it| it.path.is_some() != it.claim_name.is_some())
+            })
+        },
+    },
+    Rule {
+        path: "backup.destinations",
+        cel: "!has(self.backup) || self.backup.destinations.all(it, !has(it.local) || !has(it.local.claimName)) || self.backup.destinations.exists_one(it, has(it.local))",
+        message: "a claim is the only local destination: the Pod that writes to it sees no directory of the node",
+        holds: |spec| {
+            let all = spec.backup.as_ref().map_or(&[][..], |it| &it.destinations);
+            let mut local = all.iter().filter_map(|it| it.local.as_ref());
+            let claims = local.clone().any(|it| it.claim_name.is_some());
+            !claims || (local.next().is_some() && local.next().is_none())
+        },
+    },
+    Rule {
+        path: "backup.destinations",
         cel: "!has(self.backup) || has(self.backup.destinations[0].local)",
         message: "the first must be local: snapshots are taken and proven there, then copied",
         holds: |spec| {
@@ -188,7 +212,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         path: "backup.destinations",
-        cel: "!has(self.backup) || self.backup.destinations.all(one, self.backup.destinations.exists_one(other, (has(one.local) ? [one.local.path] : []) == (has(other.local) ? [other.local.path] : []) && (has(one.s3) ? [one.s3.bucket, has(one.s3.prefix) ? one.s3.prefix : '', has(one.s3.endpoint) ? one.s3.endpoint : ''] : []) == (has(other.s3) ? [other.s3.bucket, has(other.s3.prefix) ? other.s3.prefix : '', has(other.s3.endpoint) ? other.s3.endpoint : ''] : [])))",
+        cel: "!has(self.backup) || self.backup.destinations.all(one, self.backup.destinations.exists_one(other, (has(one.local) ? [has(one.local.path) ? one.local.path : has(one.local.claimName) ? one.local.claimName : ''] : []) == (has(other.local) ? [has(other.local.path) ? other.local.path : has(other.local.claimName) ? other.local.claimName : ''] : []) && (has(one.s3) ? [one.s3.bucket, has(one.s3.prefix) ? one.s3.prefix : '', has(one.s3.endpoint) ? one.s3.endpoint : ''] : []) == (has(other.s3) ? [other.s3.bucket, has(other.s3.prefix) ? other.s3.prefix : '', has(other.s3.endpoint) ? other.s3.endpoint : ''] : [])))",
         message: "each place may appear once",
         holds: |spec| {
             let all = spec.backup.as_ref().map_or(&[][..], |it| &it.destinations);

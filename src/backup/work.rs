@@ -6,6 +6,7 @@
 
 mod due;
 mod jobs;
+mod kept;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,8 +29,11 @@ use crate::tls::ClientFiles;
 
 pub use due::skip;
 pub use jobs::runtime;
+pub use kept::{Ask, Kept, Task};
 
-use due::{check_due, due_in, last_check, note_check};
+pub use due::note_check;
+
+use due::{check_due, due_in, last_check};
 use jobs::{SnapshotJob, check, failure, locked, trial};
 
 /// Seconds until the next attempt after so many failed ones.
@@ -176,6 +180,11 @@ impl Work {
     /// Whether a job runs that keeps others from beginning.
     pub fn is_busy(&self) -> bool {
         self.job.is_some()
+    }
+
+    /// Whether copies are under way.
+    pub fn is_copying(&self) -> bool {
+        self.copying.is_some()
     }
 
     /// Takes note of jobs that have ended.
@@ -366,7 +375,7 @@ impl Work {
             let result = locked(&paths, place::Work::Local).and_then(|_lock| {
                 let checked = check(&store, &clusters, now);
                 if checked.as_ref().err().is_none_or(|it| it.reason == DAMAGED) {
-                    note_check(&paths, now).map_err(|it| failure("SnapshotFailed", &it))?;
+                    note_check(&paths, now).map_err(|it| failure(jobs::SNAPSHOT_FAILED, &it))?;
                 }
                 checked?;
                 trial(&paths, &spec, &identity, &store, &clusters, now)

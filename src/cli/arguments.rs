@@ -269,6 +269,9 @@ pub(super) struct RestoreArgs {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BackupCommand {
+    /// For a Pod of the controller: what it needs comes with the environment
+    #[command(hide = true)]
+    Pod,
     /// Takes a snapshot now and proves it; it stays until it is removed by hand
     #[command(after_help = "Example:\n  etcd-operator backup create")]
     Create(OutputArgs),

@@ -152,6 +152,7 @@ pub(super) fn lock(context: &Context, work: Work) -> Result<BackupLock, Failure>
 
 pub(super) fn backup(context: &Context, command: &BackupCommand) -> Outcome {
     match command {
+        BackupCommand::Pod => super::pod::backup(context),
         BackupCommand::Create(it) => create(context, it.output),
         BackupCommand::List { at, output } => list(context, at.as_deref(), *output),
         BackupCommand::Show { name, at, output } => show(context, name, at.as_deref(), *output),

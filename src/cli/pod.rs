@@ -1,6 +1,13 @@
-//! `restore --pod`: the host's restore, inside of a Pod that the controller made for it. The member's
-//! volume is the state directory; etcd is started on the new data, asked, and stopped again, and the
-//! controller reads the outcome from the Pod's last words.
+//! `restore --pod` and `backup pod`: the host's work, inside of a Pod that the controller made for it. It
+//! reads the outcome from the Pod's last words.
+//!
+//! A restore has the member's volume as its state directory; etcd is started on the new data, asked, and
+//! stopped again. Work on snapshots has no volume of the member: it is a client.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::{Context, DONE, Failure, Outcome, RestoreArgs, runtime};
 use crate::agent::Agent;
@@ -8,19 +15,35 @@ use crate::agent::driver::{HostDriver, ProcessDriver};
 use crate::backup::restore::{
     self, CrashPoint, Outcome as Ended, Reason, RestoreRecord, RestoreReport,
 };
+use crate::backup::work::{Ask, Member, Task, Told, Work};
+use crate::clock;
+use crate::error::chain;
 use crate::etcd::store;
-use crate::member::pod::{DOCUMENT_VARIABLE, PodMember, RESTORE_VARIABLE, Restored, say_last};
+use crate::member::certificates;
+use crate::member::pod::{
+    BACKUP_VARIABLE, DOCUMENT_VARIABLE, PodMember, RESTORE_VARIABLE, Restored, TLS_DIR, VARIABLE,
+    say_last,
+};
 use crate::member::records;
+use crate::observed::{BackupFailure, Clock};
+use crate::paths::Paths;
 use crate::spec::ClusterSpec;
 use crate::state;
+use crate::tls::{Certificates, ClientFiles, Validity};
+
+fn missing(name: &str) -> Failure {
+    Failure::new(super::USAGE, format!("{name} is not in the environment"))
+}
+
+fn told(name: &str) -> Result<String, Failure> {
+    std::env::var(name).map_err(|_| missing(name))
+}
 
 /// Carries the restore out, or brings one that was cut to its end.
 pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
-    let missing =
-        |name: &str| Failure::new(super::USAGE, format!("{name} is not in the environment"));
-    let id = std::env::var(RESTORE_VARIABLE).map_err(|_| missing(RESTORE_VARIABLE))?;
-    let document = std::env::var(DOCUMENT_VARIABLE).map_err(|_| missing(DOCUMENT_VARIABLE))?;
-    let member = PodMember::from_environment().ok_or_else(|| missing("ETCD_OPERATOR_MEMBER"))?;
+    let id = told(RESTORE_VARIABLE)?;
+    let document = told(DOCUMENT_VARIABLE)?;
+    let member = PodMember::from_environment().ok_or_else(|| missing(VARIABLE))?;
     let paths = &context.paths;
     state::create_private_dir(&paths.member())?;
     state::create_private_dir(&paths.run)?;
@@ -111,4 +134,98 @@ fn carry_out(
         agent.end_etcd().await
     })?;
     Ok(())
+}
+
+/// Takes a snapshot, checks and copies as asked, and says what lies there then.
+pub(super) fn backup(context: &Context) -> Outcome {
+    let ask = told(BACKUP_VARIABLE)?;
+    let ask: Ask = serde_json::from_str(&ask).map_err(|_| missing(BACKUP_VARIABLE))?;
+    let document = told(DOCUMENT_VARIABLE)?;
+    let pod = PodMember::from_environment().ok_or_else(|| missing(VARIABLE))?;
+    let paths = Paths {
+        lib: ask.lib.clone(),
+        ..context.paths.clone()
+    };
+    state::create_private_dir(&paths.lib)?;
+    state::create_private_dir(&paths.run)?;
+    let version = pod.launch.version.parse();
+    let version = version.map_err(|_| missing("a version of etcd"))?;
+    store::link(&paths.store(), version)?;
+    state::write_file(&paths.document(), document.as_bytes())?;
+    let spec = context.document()?;
+    let file = |name: &str| Path::new(TLS_DIR).join(name);
+    let member = Member {
+        paths: &paths,
+        spec: &spec,
+        identity: Some(&pod.identity),
+        url: &ask.url,
+        files: ClientFiles {
+            server_name: Some(ask.server_name.clone()),
+            ca: file("client-ca.crt"),
+            cert: file("server.crt"),
+            key: file("server.key"),
+        },
+    };
+    make_keys(&paths, &spec)?;
+    let now = Some(clock::now()).filter(|_| ask.trusted);
+    let runtime = runtime()?;
+    let mut work = Work::default();
+    let mut failed = None;
+    if matches!(ask.task, Task::Scheduled | Task::OnDemand(_)) {
+        work.take(&member, now, ask.task.id().map(str::to_owned));
+        failed = settle(&runtime, &mut work);
+    }
+    let trust = if ask.trusted {
+        Clock::Trusted
+    } else {
+        Clock::Unsynchronised
+    };
+    let due = work.look(&member, trust, clock::now(), None);
+    if ask.task == Task::Checks || ask.rest && due.check_due {
+        work.check(&member, now);
+        settle(&runtime, &mut work);
+    }
+    if ask.rest && due.copy_due {
+        work.copy(&member, now);
+        settle(&runtime, &mut work);
+    }
+    let mut kept = work.kept(&member, &ask.task);
+    kept.snapshot = kept.snapshot.or_else(|| failed.as_ref().map(Into::into));
+    say_last(&serde_json::to_string(&kept)?);
+    Ok(DONE)
+}
+
+/// Keys for the etcd of a trial restore: of nobody else, and in memory, whatever the records lie on.
+fn make_keys(paths: &Paths, spec: &ClusterSpec) -> Result<(), Failure> {
+    let keys = paths.run.join("tls");
+    state::create_private_dir(&keys)?;
+    let _ = std::fs::remove_file(paths.tls()); // of the last Pod
+    std::os::unix::fs::symlink(&keys, paths.tls())?;
+    let validity = Validity::trusted(clock::now(), TRIAL_SECONDS);
+    let names = ["127.0.0.1".to_owned()];
+    certificates::mint(&Certificates::at(keys), &spec.name, &names, validity)
+        .map_err(|error| Failure::new(super::FAILED, chain(&error)))
+}
+
+/// Longer than any trial.
+const TRIAL_SECONDS: i64 = 86_400;
+/// Between two looks at what was begun.
+const SETTLES: Duration = Duration::from_millis(100);
+
+/// Waits for what was begun; why there is no snapshot that a person asked for.
+fn settle(runtime: &tokio::runtime::Runtime, work: &mut Work) -> Option<BackupFailure> {
+    let bell = work.bell();
+    let mut failed = None;
+    while work.is_busy() || work.is_copying() {
+        // A job rings just before its thread has ended.
+        let _ = runtime.block_on(async { timeout(SETTLES, bell.notified()).await });
+        for told in work.collect() {
+            match told {
+                Told::Failure(text) => tracing::warn!("{text}"),
+                Told::Asked(asked) => failed = asked.result.err(),
+                Told::Prepared(_) => {} // of a restore on a host
+            }
+        }
+    }
+    failed
 }

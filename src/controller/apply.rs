@@ -100,12 +100,9 @@ impl Cluster {
                 }
             }
             Upkeep::SkipSnapshot => self.skip_snapshot(observed.now),
-            Upkeep::TakeSnapshot => self.take_snapshot(spec, trusted(observed)),
+            Upkeep::TakeSnapshot => self.take_snapshot(spec, trusted(observed)).await,
             Upkeep::CopySnapshots => self.copy_snapshots(spec, trusted(observed)).await,
-            Upkeep::CheckSnapshots => {
-                self.check_snapshots(spec, trusted(observed));
-                Ok(())
-            }
+            Upkeep::CheckSnapshots => self.check_snapshots(spec, trusted(observed)).await,
             Upkeep::RequestRestore(Asked::Bootstrap) => {
                 self.request_bootstrap();
                 Ok(())
@@ -325,7 +322,7 @@ pub(super) fn foreign_path(
     let bootstrap = wire.bootstrap.as_ref().map(|it| it.from.as_str());
     let mut paths: Vec<&str> = Vec::new();
     paths.extend(wire.storage.path.as_deref());
-    paths.extend(local.map(|it| it.path.as_str()));
+    paths.extend(local.filter_map(|it| it.path.as_deref()));
     for it in s3 {
         paths.extend(it.ca_file.as_deref());
         paths.extend(it.credentials.as_deref());
@@ -334,8 +331,9 @@ pub(super) fn foreign_path(
         let rest = path.strip_prefix(dir).unwrap_or_default();
         rest.trim_start_matches('/') != rest && !rest.split('/').any(|it| it == "..")
     };
-    // A snapshot may be another cluster's of the namespace, whoever may create this object may see it.
-    let source = bootstrap.filter(|it| it.starts_with('/'));
+    // A snapshot may be another cluster's of the namespace, whoever may create this object may see it; so
+    // may one on a claim, which is the namespace's.
+    let source = bootstrap.filter(|it| it.starts_with('/') && !below(pod::CLAIM_DIR, it));
     let source = source.filter(|it| !below(of_namespace.trim_end_matches('/'), it));
     let foreign = paths.into_iter().find(|it| !below(&own, it)).or(source)?;
     Some((foreign.to_owned(), format!("{own}/")))

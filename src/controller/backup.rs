@@ -1,6 +1,8 @@
 //! Snapshots in Kubernetes: the host's pipeline, in the operator's own Pod, into directories of the node
 //! that it alone writes to and into buckets; and EtcdBackups, which ask for one now.
 
+mod pod;
+
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -17,10 +19,11 @@ use crate::api::requests::{EtcdBackupStatus, Phase};
 use crate::backup::local::LocalStore;
 use crate::backup::place;
 use crate::backup::source::LATEST;
-use crate::backup::work::{self, Asked, Member, Told, Work};
+use crate::backup::work::{self, Asked, Member, Task, Told, Work};
 use crate::cluster::{Timestamp, detail};
 use crate::member::records::IdentityFile;
 use crate::observed::{Backups, Clock, Observed, Reading};
+use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::{Place, Text};
 use crate::state;
@@ -32,8 +35,16 @@ const CREDENTIALS: &str = "credentials";
 impl Cluster {
     /// What is known of the snapshots.
     pub(super) fn backups(&mut self, spec: &ClusterSpec, clock: Clock, now: Timestamp) -> Backups {
+        if self.claimed().is_some() {
+            return self.backups_on_claim(spec, clock, now);
+        }
         let failed = self.memory.bootstrap_failed.clone();
-        self.with_member(spec, |work, member| work.look(member, clock, now, failed))
+        let worked_on = self.is_worked_on();
+        let seen = self.with_member(spec, |work, member| work.look(member, clock, now, failed));
+        Backups {
+            busy: seen.busy || worked_on,
+            ..seen
+        }
     }
 
     fn with_member<T>(
@@ -129,11 +140,16 @@ impl Cluster {
         Ok(())
     }
 
-    pub(super) fn take_snapshot(
+    pub(super) async fn take_snapshot(
         &mut self,
         spec: &ClusterSpec,
         now: Option<Timestamp>,
     ) -> Result<(), ControllerError> {
+        if self.claimed().is_some() {
+            return self
+                .make_backup_pod(spec, Task::Scheduled, now.is_some())
+                .await;
+        }
         Self::prepare_destinations(spec)?;
         self.with_member(spec, |work, member| work.take(member, now, None));
         Ok(())
@@ -144,24 +160,44 @@ impl Cluster {
         spec: &ClusterSpec,
         now: Option<Timestamp>,
     ) -> Result<(), ControllerError> {
+        if self.claimed().is_some() {
+            let trusted = now.is_some();
+            return self.make_backup_pod(spec, Task::Copies, trusted).await;
+        }
         Self::prepare_destinations(spec)?;
         self.fetch_credentials().await?;
         self.with_member(spec, |work, member| work.copy(member, now));
         Ok(())
     }
 
-    pub(super) fn check_snapshots(&mut self, spec: &ClusterSpec, now: Option<Timestamp>) {
+    /// A trial restore needs an etcd, which the image of a member's Pod has.
+    pub(super) async fn check_snapshots(
+        &mut self,
+        spec: &ClusterSpec,
+        now: Option<Timestamp>,
+    ) -> Result<(), ControllerError> {
+        let tried = spec.backup.as_ref().is_some_and(|it| it.verify_level >= 4);
+        if tried || self.claimed().is_some() {
+            let trusted = now.is_some();
+            return self.make_backup_pod(spec, Task::Checks, trusted).await;
+        }
         self.with_member(spec, |work, member| work.check(member, now));
+        Ok(())
     }
 
-    /// The file of a verified snapshot on this node.
-    pub(super) fn snapshot_file(&self, from: &str) -> Option<String> {
+    /// The file of a verified snapshot, on this node or on a claim.
+    pub(super) fn snapshot_file(&mut self, from: &str) -> Option<String> {
+        if self.claimed().is_some() {
+            return self.file_on_claim(from);
+        }
         let store: LocalStore = place::primary(self.memory.spec.as_ref()?)?;
         let entries = store.list().ok()?;
         let clusters = self.identity.as_ref().map(IdentityFile::clusters);
         let entry = match from {
             LATEST => place::newest_verified(&entries, &clusters.unwrap_or_default()),
-            name => entries.iter().find(|it| it.name.to_string() == name),
+            name => entries
+                .iter()
+                .find(|it| it.name.to_string() == name && it.level() >= VERIFIED),
         };
         let path = store.snapshot(&entry?.name);
         Some(path.to_string_lossy().into_owned())
@@ -199,20 +235,26 @@ impl Cluster {
                 .instances
                 .first()
                 .is_some_and(|it| it.service.read == Reading::Answered);
-            if !answers || self.memory.work.is_busy() || self.memory.taking.is_some() {
+            let busy = self.memory.work.is_busy() || self.is_worked_on();
+            if !answers || busy || self.memory.taking.is_some() {
                 continue; // looked at again when something has changed
             }
-            Self::prepare_destinations(spec)?;
             let id = request.meta.uid.clone();
-            self.memory.taking = Some(id.clone());
-            self.with_member(spec, |work, member| work.take(member, now, Some(id)));
             let status = EtcdBackupStatus {
                 phase: Some(Phase::Running),
                 ..EtcdBackupStatus::default()
             };
             self.write_backup(&request, &status).await?;
+            self.memory.taking = Some(id.clone());
+            if self.claimed().is_some() {
+                self.make_backup_pod(spec, Task::OnDemand(id), now.is_some())
+                    .await?;
+            } else {
+                Self::prepare_destinations(spec)?;
+                self.with_member(spec, |work, member| work.take(member, now, Some(id)));
+            }
         }
-        Ok(())
+        self.collect_backup_pod().await
     }
 
     /// Requests for this cluster, oldest first.

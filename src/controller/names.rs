@@ -40,6 +40,10 @@ pub(super) fn restore_pod(cluster: &str) -> String {
     format!("{cluster}-restore")
 }
 
+pub(super) fn backup_pod(cluster: &str) -> String {
+    format!("{cluster}-backup")
+}
+
 pub(super) fn client_service(cluster: &str) -> String {
     format!("{cluster}-client")
 }

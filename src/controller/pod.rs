@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::names::{self, CLUSTER, MANAGED_BY, NODE_DIR, OPERATOR, SETTINGS, USER, VERSION};
 use crate::api::EtcdClusterSpec;
+use crate::backup::work::Ask;
 use crate::member::pod::{
-    DOCUMENT_VARIABLE, LAST_WORDS, PodMember, RESTORE_VARIABLE, TLS_DIR, VARIABLE,
+    BACKUP_VARIABLE, DOCUMENT_VARIABLE, LAST_WORDS, PodMember, RESTORE_VARIABLE, TLS_DIR, VARIABLE,
 };
 use crate::spec::{ClusterSpec, Profile};
 
@@ -124,7 +125,9 @@ pub(super) struct Restore<'a> {
     pub(super) document: &'a str,
     pub(super) arguments: &'a [String],
     /// The directory of the node with the snapshots, read-only.
-    pub(super) snapshots: Option<String>,
+    pub(super) snapshots: Option<&'a str>,
+    /// The claim with the snapshots, read-only.
+    pub(super) claim: Option<&'a str>,
 }
 
 /// The Pod of a restore: it works on the volume of a member that is stopped.
@@ -134,30 +137,16 @@ pub(super) fn restore(parts: &Parts<'_>, asks: &Restore<'_>) -> Value {
         .chain(asks.arguments.iter().map(String::as_str))
         .collect();
     let mut container = container(parts, &words);
-    let memory = json!({"medium": "Memory", "sizeLimit": "1Mi"});
-    let mut volumes = vec![json!({"name": "document", "emptyDir": memory})];
-    let mut mounts = vec![json!({"name": "document", "mountPath": "/etc/etcd-operator"})];
-    let mut env = vec![
-        json!({"name": DOCUMENT_VARIABLE, "value": asks.document}),
-        json!({"name": RESTORE_VARIABLE, "value": asks.id}),
-    ];
-    if let Some(dir) = &asks.snapshots {
-        volumes.push(json!({"name": "snapshots", "hostPath": {"path": dir, "type": "Directory"}}));
-        mounts.push(json!({"name": "snapshots", "mountPath": dir, "readOnly": true}));
+    let mut more = command(parts, asks.document, (RESTORE_VARIABLE, asks.id));
+    if let Some(dir) = asks.snapshots {
+        more.mount("snapshots", &host_path(dir), dir, true);
     }
-    let backup = parts.wire.backup.as_ref();
-    let mut s3 = backup.into_iter().flat_map(|it| &it.destinations);
-    if let Some(secret) = s3.find_map(|it| it.s3.as_ref()?.credentials_secret.as_ref()) {
-        volumes.push(json!({"name": "s3", "secret": {
-            "secretName": secret,
-            "defaultMode": 0o440,
-            "items": [{"key": "credentials", "path": crate::s3::SYSTEMD_CREDENTIAL}],
-        }}));
-        mounts.push(json!({"name": "s3", "mountPath": "/s3", "readOnly": true}));
-        env.push(json!({"name": "CREDENTIALS_DIRECTORY", "value": "/s3"}));
+    if let Some(name) = asks.claim {
+        let claim = json!({"persistentVolumeClaim": {"claimName": name, "readOnly": true}});
+        more.mount("claim", &claim, CLAIM_DIR, true);
     }
-    extend(&mut container["env"], env);
-    extend(&mut container["volumeMounts"], mounts);
+    extend(&mut container["env"], more.env);
+    extend(&mut container["volumeMounts"], more.mounts);
     let mut pod = pod(
         parts,
         &names::restore_pod(parts.name),
@@ -165,8 +154,123 @@ pub(super) fn restore(parts: &Parts<'_>, asks: &Restore<'_>) -> Value {
         &container,
     );
     pod["spec"]["restartPolicy"] = json!("OnFailure");
-    extend(&mut pod["spec"]["volumes"], volumes);
+    extend(&mut pod["spec"]["volumes"], more.volumes);
     pod
+}
+
+/// Where the claim with the snapshots is mounted.
+pub(super) const CLAIM_DIR: &str = "/claim";
+/// Where a Pod keeps what goes with it.
+const SCRATCH_DIR: &str = "/scratch";
+
+/// Where the first destination's snapshots lie.
+#[derive(Clone, Copy)]
+pub(super) enum Snapshots<'a> {
+    /// On a claim of the namespace.
+    Claim(&'a str),
+    /// In a directory of the node.
+    Directory(&'a str),
+}
+
+impl Snapshots<'_> {
+    pub(super) fn is_claim(self) -> bool {
+        matches!(self, Snapshots::Claim(_))
+    }
+
+    /// Where the records about them lie: beside those on a claim.
+    pub(super) fn records(self, cluster: &str) -> std::path::PathBuf {
+        match self {
+            Snapshots::Claim(_) => [CLAIM_DIR, ".etcd-operator", cluster].iter().collect(),
+            Snapshots::Directory(_) => SCRATCH_DIR.into(),
+        }
+    }
+}
+
+/// The Pod that works on snapshots: it streams from the member as any client would.
+pub(super) fn backup(
+    parts: &Parts<'_>,
+    ask: &Ask,
+    document: &str,
+    snapshots: Snapshots<'_>,
+) -> Value {
+    let mut container = container(parts, &["backup", "pod"]);
+    let asked = serde_json::to_string(ask).unwrap_or_default();
+    let mut more = command(parts, document, (BACKUP_VARIABLE, &asked));
+    match snapshots {
+        Snapshots::Claim(name) => {
+            let claim = json!({"persistentVolumeClaim": {"claimName": name}});
+            more.mount("claim", &claim, CLAIM_DIR, false);
+        }
+        Snapshots::Directory(dir) => {
+            more.mount("snapshots", &host_path(dir), dir, false);
+            more.mount("scratch", &json!({"emptyDir": {}}), SCRATCH_DIR, false);
+        }
+    }
+    let tls = json!({"secret": {
+        "secretName": names::member_secret(parts.name),
+        "defaultMode": 0o440,
+    }});
+    more.mount("tls", &tls, TLS_DIR, true);
+    extend(&mut container["env"], more.env);
+    if let Some(mounts) = container["volumeMounts"].as_array_mut() {
+        mounts.retain(|it| it["name"] != "data" && it["name"] != "keys"); // the member's alone
+    }
+    extend(&mut container["volumeMounts"], more.mounts);
+    let mut pod = pod(parts, &names::backup_pod(parts.name), "backup", &container);
+    pod["spec"]["restartPolicy"] = json!("Never"); // the operator knows when it is tried again
+    if let Some(volumes) = pod["spec"]["volumes"].as_array_mut() {
+        volumes.retain(|it| it["name"] != "data" && it["name"] != "keys");
+    }
+    extend(&mut pod["spec"]["volumes"], more.volumes);
+    pod
+}
+
+fn host_path(dir: &str) -> Value {
+    json!({"hostPath": {"path": dir, "type": "Directory"}})
+}
+
+/// What a command of the host needs in a Pod, besides what any Pod has.
+struct More {
+    env: Vec<Value>,
+    mounts: Vec<Value>,
+    volumes: Vec<Value>,
+}
+
+impl More {
+    fn mount(&mut self, name: &str, source: &Value, path: &str, read_only: bool) {
+        let mut volume = source.clone();
+        volume["name"] = json!(name);
+        self.volumes.push(volume);
+        let mount = json!({"name": name, "mountPath": path, "readOnly": read_only});
+        self.mounts.push(mount);
+    }
+}
+
+/// The document, what is asked, and the keys of a bucket.
+fn command(parts: &Parts<'_>, document: &str, (variable, asked): (&str, &str)) -> More {
+    let mut more = More {
+        env: vec![
+            json!({"name": DOCUMENT_VARIABLE, "value": document}),
+            json!({"name": variable, "value": asked}),
+        ],
+        mounts: Vec::new(),
+        volumes: Vec::new(),
+    };
+    let memory = json!({"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}});
+    more.mount("document", &memory, "/etc/etcd-operator", false);
+    let backup = parts.wire.backup.as_ref();
+    let mut s3 = backup.into_iter().flat_map(|it| &it.destinations);
+    if let Some(secret) = s3.find_map(|it| it.s3.as_ref()?.credentials_secret.as_ref()) {
+        let secret = json!({"secret": {
+            "secretName": secret,
+            "defaultMode": 0o440,
+            "items": [{"key": "credentials", "path": crate::s3::SYSTEMD_CREDENTIAL}],
+        }});
+        more.mount("s3", &secret, "/s3", true);
+        more.env
+            .push(json!({"name": "CREDENTIALS_DIRECTORY", "value": "/s3"}));
+    }
+    more
 }
 
 fn extend(list: &mut Value, more: Vec<Value>) {

@@ -207,14 +207,19 @@ impl Cluster {
         }
         let image = self.shared.image.borrow().clone();
         let parts = self.parts(spec, wire, &member, &image);
+        let snapshots = self.snapshots_dir(&asked.from);
         let asks = pod::Restore {
             id: &asked.id,
-            document: &document(&self.name, wire, &identity),
+            document: &document(&self.name, wire, &identity, self.claimed().is_some()),
             arguments: &arguments,
-            snapshots: self.snapshots_dir(&asked.from),
+            snapshots: snapshots.as_deref(),
+            claim: self.claimed(),
         };
         let made = pod::restore(&parts, &asks);
-        self.objects.ensure(Kind::Pod, made, None).await?;
+        if let Err(error) = self.objects.ensure(Kind::Pod, made, None).await {
+            self.restore_says(asked, &error.to_string()).await?;
+            return Err(error);
+        }
         let text = format!("the Pod {name} brings the data of {} back", asked.from);
         self.tell("Restoring", &text, false).await;
         self.restore_says(asked, "its Pod was made").await
@@ -230,6 +235,7 @@ impl Cluster {
             .and_then(|it| it.split('/').next());
         let dir = match other {
             Some(cluster) => pod::node_dir(&self.namespace, cluster),
+            None if self.claimed().is_some() => return None,
             None => own,
         };
         std::path::Path::new(&dir).is_dir().then_some(dir)
@@ -311,11 +317,13 @@ impl Cluster {
     }
 }
 
-/// What the host's command reads in the restore's Pod: the same cluster, on the volume of the Pod.
-fn document(
+/// What the host's command reads in the Pod of a restore or of a backup: the same cluster, on the volumes
+/// of the Pod.
+pub(super) fn document(
     name: &str,
     wire: &EtcdClusterSpec,
     identity: &crate::member::records::IdentityFile,
+    claimed: bool,
 ) -> String {
     let mut spec = wire.clone();
     spec.size = 1;
@@ -328,6 +336,10 @@ fn document(
     spec.network.advertised_addresses = None;
     spec.bootstrap = None;
     for destination in spec.backup.iter_mut().flat_map(|it| &mut it.destinations) {
+        if let Some(local) = destination.local.as_mut().filter(|_| claimed) {
+            local.claim_name = None;
+            local.path = Some(pod::CLAIM_DIR.to_owned());
+        }
         if let Some(s3) = &mut destination.s3 {
             s3.credentials = None; // mounted as systemd hands them over
         }

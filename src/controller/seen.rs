@@ -141,6 +141,8 @@ pub(super) struct PodSeen {
     pub(super) reason: String,
     pub(super) message: String,
     pub(super) address: Option<String>,
+    /// Where it runs.
+    pub(super) node: Option<String>,
     pub(super) settings: Option<u64>,
     pub(super) version: Option<String>,
     pub(super) container: Container,
@@ -197,6 +199,7 @@ impl PodSeen {
             reason,
             message,
             address: Some(text(data, "/status/podIP")).filter(|it| !it.is_empty()),
+            node: Some(text(data, "/spec/nodeName")).filter(|it| !it.is_empty()),
             settings: annotation(SETTINGS).and_then(|it| u64::from_str_radix(&it, 16).ok()),
             version: annotation(VERSION),
             container: state(shown),

@@ -20,6 +20,8 @@ pub const VARIABLE: &str = "ETCD_OPERATOR_MEMBER";
 pub const DOCUMENT_VARIABLE: &str = "ETCD_OPERATOR_DOCUMENT";
 /// The one that carries the id of a restore, the EtcdRestore's UID among them.
 pub const RESTORE_VARIABLE: &str = "ETCD_OPERATOR_RESTORE";
+/// The one that carries what a Pod for snapshots is asked.
+pub const BACKUP_VARIABLE: &str = "ETCD_OPERATOR_BACKUP";
 /// Where the Secret with the member's certificates is mounted.
 pub const TLS_DIR: &str = "/tls";
 /// Where a Pod leaves its last words for the controller.

@@ -133,7 +133,8 @@ fn backup(random: &mut Random) -> Backup {
     let local = |random: &mut Random| {
         let rare = random.pick(&[2, 1000]);
         LocalDestination {
-            path: random.pick(&["/mnt", "/mnt/b"]).to_owned(),
+            path: (!random.one_in(6)).then(|| random.pick(&["/mnt", "/mnt/b"]).to_owned()),
+            claim_name: random.rarely(6, |_| "snapshots".to_owned()),
             keep: random.rarely(rare, |_| 3),
             keep_hourly: random.rarely(rare, |_| 24),
             keep_daily: random.rarely(rare, |_| 7),

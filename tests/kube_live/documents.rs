@@ -112,6 +112,14 @@ fn table() -> Vec<(Value, Value)> {
                 json!({"local": {"path": "/y"}, "s3": {"bucket": "edge"}}),
             ]),
         ),
+        (
+            backup(&[json!({"local": {"claimName": "snapshots"}}), s3()]),
+            backup(&[json!({"local": {"claimName": "snapshots", "path": "/x"}})]),
+        ),
+        (
+            backup(&[local("/x"), local("/y")]),
+            backup(&[local("/x"), json!({"local": {"claimName": "snapshots"}})]),
+        ),
         (backup(&[local("/x"), local("/y")]), backup(&[s3()])),
         (
             backup(&[local("/x"), local("/x/y")]),

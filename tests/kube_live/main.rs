@@ -22,6 +22,7 @@
 
 mod absence;
 mod alerts;
+mod claims;
 mod cluster;
 mod deploy;
 mod documents;

@@ -160,7 +160,7 @@ fn damaged_data(it: &Operated) {
     let spec = |recovery: &str| {
         format!(
             "{{storage: {{path: /var/lib/etcd-operator/default/worn/data}}, recovery: {{singleMember: {recovery}}}, \
-             backup: {{interval: 24h, destinations: [{{local: {{path: /var/lib/etcd-operator/default/worn/snapshots}}}}]}}}}"
+             backup: {{interval: 24h, verify: {{level: 4}}, destinations: [{{local: {{path: /var/lib/etcd-operator/default/worn/snapshots}}}}]}}}}"
         )
     };
     it.apply(&document("EtcdCluster", "worn", &spec("hold")));
@@ -168,6 +168,10 @@ fn damaged_data(it: &Operated) {
     it.put("worn", "kept", "3");
     it.apply(&document("EtcdBackup", "worn", "{cluster: worn}"));
     it.phase("etcdbackup", "worn", "Succeeded");
+    it.eventually("a trial restore of what lies on the node", SOON, || {
+        let level = it.cluster("worn")["status"]["backups"]["lastVerified"]["level"].clone();
+        (level == 4).then_some(())
+    });
     it.put("worn", "lost", "4");
     it.patch("worn", r#"{"spec":{"size":0}}"#);
     it.gone(&["pod", "worn-0"]);

@@ -25,7 +25,7 @@ pub(super) fn backup(wire: &EtcdClusterSpec, problems: &mut Vec<Misfit>) -> Opti
         let path = format!("spec.backup.destinations[{index}]");
         let destination = match (&it.local, &it.s3) {
             (Some(local), _) => Destination {
-                place: Place::Local(text(&path, &local.path, problems)),
+                place: Place::Local(text(&path, &local.directory(), problems)),
                 keep: keep(
                     &path,
                     [

@@ -101,7 +101,7 @@ pub(super) fn last_check(paths: &Paths) -> Option<Timestamp> {
 }
 
 /// Everything that is kept was checked just now.
-pub(super) fn note_check(paths: &Paths, now: Option<Timestamp>) -> Result<(), StateError> {
+pub fn note_check(paths: &Paths, now: Option<Timestamp>) -> Result<(), StateError> {
     let Some(now) = now else { return Ok(()) };
     state::save(&checks_path(paths), &ChecksFile { last: now.0 })
 }

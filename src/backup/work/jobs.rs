@@ -31,6 +31,9 @@ pub(super) struct SnapshotJob {
     pub(super) now: Option<Timestamp>,
 }
 
+/// No snapshot could be taken, or what lies there could not be worked on.
+pub(super) const SNAPSHOT_FAILED: &str = "SnapshotFailed";
+
 pub(super) fn failure(reason: &'static str, error: &dyn std::error::Error) -> BackupFailure {
     BackupFailure {
         reason,
@@ -47,7 +50,7 @@ pub(super) fn locked(paths: &Paths, work: place::Work) -> Result<place::BackupLo
                 "a command works on the snapshots; it is tried again"
             )),
         }),
-        Err(error) => Err(failure("SnapshotFailed", &error)),
+        Err(error) => Err(failure(SNAPSHOT_FAILED, &error)),
     }
 }
 
@@ -56,7 +59,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, BackupFailure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| failure("SnapshotFailed", &error))
+        .map_err(|error| failure(SNAPSHOT_FAILED, &error))
 }
 
 impl SnapshotJob {
@@ -90,7 +93,7 @@ impl SnapshotJob {
         };
         let created = runtime()?
             .block_on(create::create(&request, &mut |_| ()))
-            .map_err(|error| failure("SnapshotFailed", &error))?;
+            .map_err(|error| failure(SNAPSHOT_FAILED, &error))?;
         match created {
             Created::Saved(it) => {
                 tracing::info!(

@@ -154,7 +154,7 @@ fn copy_of(
     spec.storage.path = spec.storage.path.as_deref().map(moved);
     for destination in spec.backup.iter_mut().flat_map(|it| &mut it.destinations) {
         if let Some(local) = &mut destination.local {
-            local.path = moved(&local.path);
+            local.path = local.path.as_deref().map(moved);
         }
     }
     spec.bootstrap = Some(crate::api::Bootstrap {

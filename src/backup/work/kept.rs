@@ -1,0 +1,327 @@
+//! Work on snapshots that its operator does not see: in Kubernetes a Pod does it on a claim, and leaves
+//! in a few words what lies there.
+
+use serde::{Deserialize, Serialize};
+
+use super::jobs::SNAPSHOT_FAILED;
+use super::{Attempts, BUSY, DAMAGED, Member, Work, due_in, seen};
+use crate::backup::local::Entry;
+use crate::backup::manifest::Manifest;
+use crate::backup::{copy, place};
+use crate::cluster::{Detail, Timestamp, detail};
+use crate::observed::{BackupFailure, Backups, Clock, SnapshotSeen};
+use crate::retention::VERIFIED;
+
+/// What is asked of a Pod that works on snapshots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ask {
+    /// What is done first.
+    pub task: Task,
+    /// Copies that wait and checks that are due are made, too.
+    pub rest: bool,
+    /// The clock is trusted.
+    pub trusted: bool,
+    /// Where etcd is reached.
+    pub url: String,
+    /// A name that its certificate carries.
+    pub server_name: String,
+    /// Where the records about snapshots lie.
+    pub lib: std::path::PathBuf,
+}
+
+/// Why a Pod is made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Task {
+    /// The document's time for a snapshot has come.
+    Scheduled,
+    /// Whoever has this id asks for one; it stays until a person removes it.
+    OnDemand(String),
+    /// Copies wait.
+    Copies,
+    /// What is kept is checked, due or not.
+    Checks,
+}
+
+impl Task {
+    /// Of what asked for it.
+    pub fn id(&self) -> Option<&str> {
+        match self {
+            Task::OnDemand(id) => Some(id),
+            Task::Scheduled | Task::Copies | Task::Checks => None,
+        }
+    }
+}
+
+/// What a Pod that worked on snapshots leaves: how that went, and what lies there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Kept {
+    /// Of what asked for a snapshot.
+    pub id: Option<String>,
+    /// The newest snapshot of this cluster.
+    pub newest: Option<Manifest>,
+    /// The newest one that is verified.
+    pub verified: Option<Seen>,
+    /// How many there are, and their bytes.
+    pub kept: (u32, u64),
+    /// How many wait to be copied, and their bytes.
+    pub queued: (u32, u64),
+    /// What the last one took, in milliseconds.
+    pub took: Option<u64>,
+    /// When everything was last checked, in seconds since 1970.
+    pub checked: Option<i64>,
+    /// When copies were last read back.
+    pub copies_checked: Option<i64>,
+    /// Why there is no snapshot.
+    pub snapshot: Option<Failure>,
+    /// Why there is no copy.
+    pub copies: Option<Failure>,
+    /// Why what is kept is not whole.
+    pub checks: Option<Failure>,
+}
+
+/// A snapshot, in words for another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    revision: i64,
+    created: Option<i64>,
+    level: u8,
+    bytes: u64,
+}
+
+impl Seen {
+    fn of(it: SnapshotSeen) -> Self {
+        Seen {
+            revision: it.revision,
+            created: it.created.map(|it| it.0),
+            level: it.level,
+            bytes: it.bytes,
+        }
+    }
+
+    fn seen(self) -> SnapshotSeen {
+        SnapshotSeen {
+            revision: self.revision,
+            created: self.created.map(Timestamp),
+            level: self.level,
+            bytes: self.bytes,
+        }
+    }
+}
+
+/// A failure, in words for another process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// One CamelCase word.
+    pub reason: String,
+    /// For people.
+    pub why: String,
+}
+
+/// Reasons of failures that come from another process; any other one is a snapshot's.
+const REASONS: &[&str] = &[
+    BUSY,
+    DAMAGED,
+    "CopyDamaged",
+    "CopyFailed",
+    "DestinationUnusable",
+    "TrialRestoreFailed",
+];
+
+impl From<&BackupFailure> for Failure {
+    fn from(it: &BackupFailure) -> Self {
+        Failure {
+            reason: it.reason.to_owned(),
+            why: it.why.to_string(),
+        }
+    }
+}
+
+impl From<&Failure> for BackupFailure {
+    fn from(it: &Failure) -> Self {
+        let known = REASONS.iter().find(|reason| **reason == it.reason);
+        BackupFailure {
+            reason: known.copied().unwrap_or(SNAPSHOT_FAILED),
+            why: detail(format_args!("{}", it.why)),
+        }
+    }
+}
+
+impl Kept {
+    /// A Pod that ended without a word: what lay there lies there.
+    #[must_use]
+    pub fn without_a_word(self, why: &str) -> Self {
+        Kept {
+            id: None,
+            snapshot: Some(Failure {
+                reason: SNAPSHOT_FAILED.to_owned(),
+                why: why.to_owned(),
+            }),
+            ..self
+        }
+    }
+
+    /// The newest snapshot, as a listing would show it.
+    pub fn entry(&self) -> Option<Entry> {
+        let manifest = self.newest.clone()?;
+        Some(Entry {
+            name: manifest.name.parse().ok()?,
+            size: Some(manifest.file.size),
+            manifest: Ok(manifest),
+        })
+    }
+}
+
+impl Work {
+    /// What lies in the first destination, and how the work of this process on it went.
+    pub fn kept(&self, member: &Member<'_>, task: &Task) -> Kept {
+        let failure = |it: &Attempts| it.last.as_ref().map(Failure::from);
+        let mut kept = Kept {
+            id: task.id().map(str::to_owned),
+            took: self.took,
+            snapshot: failure(&self.snapshot),
+            copies: failure(&self.copies),
+            checks: failure(&self.checks),
+            checked: super::last_check(member.paths).map(|it| it.0),
+            copies_checked: copy::last_check(member.paths, member.spec).map(|it| it.0),
+            ..Kept::default()
+        };
+        let store = place::primary(member.spec);
+        match store.map(|it| it.list()) {
+            Some(Ok(entries)) => {
+                let clusters = member.clusters();
+                let ours = || entries.iter().filter(|it| it.is_of(&clusters));
+                kept.newest = ours().next().and_then(|it| it.manifest.clone().ok());
+                let verified = ours().find(|it| it.level() >= VERIFIED);
+                kept.verified = verified.map(|it| Seen::of(seen(it)));
+                kept.kept = ours().fold((0, 0), |(count, bytes), it| {
+                    (count + 1, bytes + it.size.unwrap_or(0))
+                });
+                kept.queued = copy::queue(member.paths, member.spec, &entries, &clusters);
+            }
+            Some(Err(error)) => {
+                let failed = super::failure("DestinationUnusable", &error);
+                kept.snapshot.get_or_insert_with(|| Failure::from(&failed));
+            }
+            None => {}
+        }
+        kept
+    }
+
+    /// Takes note of how work in another process went.
+    pub fn note(&mut self, kept: &Kept) {
+        self.took = kept.took.or(self.took);
+        for (attempts, failure) in [
+            (&mut self.snapshot, &kept.snapshot),
+            (&mut self.copies, &kept.copies),
+            (&mut self.checks, &kept.checks),
+        ] {
+            attempts.record(failure.as_ref().map(BackupFailure::from));
+        }
+    }
+
+    /// Takes note of how checks in another process went.
+    pub fn note_checks(&mut self, kept: &Kept) {
+        let failure = kept.checks.as_ref().or(kept.snapshot.as_ref());
+        self.checks.record(failure.map(BackupFailure::from));
+    }
+
+    /// What is known of snapshots by what another process said of them. `waits`: such a process is under
+    /// way, or why it is not.
+    pub fn look_at(
+        &self,
+        member: &Member<'_>,
+        kept: &Kept,
+        busy: bool,
+        waits: Option<BackupFailure>,
+        (clock, now): (Clock, Timestamp),
+        restore_failed: Option<Detail>,
+    ) -> Backups {
+        let none = Backups {
+            busy,
+            restore_failed,
+            ..Backups::default()
+        };
+        let Some(backup) = &member.spec.backup else {
+            return none;
+        };
+        let clusters = member.clusters();
+        let newest = kept.newest.as_ref();
+        let newest = newest.filter(|it| clusters.contains(&it.cluster_id));
+        let verified = kept.verified.filter(|_| newest.is_some());
+        let trusted = clock == Clock::Trusted;
+        let long_ago = |last: Option<i64>| match (backup.verify_every, last) {
+            (Some(every), Some(last)) if trusted => {
+                let age = now.0 - last;
+                age < 0 || u64::try_from(age).is_ok_and(|it| it >= every)
+            }
+            _ => false,
+        };
+        let copy_due = kept.queued.0 > 0 || long_ago(kept.copies_checked);
+        Backups {
+            due_in: due_in(member.paths, backup, newest, clock, now),
+            last: newest.and_then(|_| Some(seen(&kept.entry()?))),
+            verified: verified.map(Seen::seen),
+            kept: kept.kept,
+            took_milliseconds: self.took,
+            failed: waits
+                .or_else(|| self.snapshot.last.clone())
+                .or_else(|| self.checks.last.clone()),
+            retry_in: self.snapshot.retry_in(),
+            queued: kept.queued,
+            copy_failed: self.copies.last.clone(),
+            copies_checked: kept.copies_checked.map(Timestamp),
+            copy_due: copy_due && self.copies.retry_in() == 0,
+            check_due: verified.is_some() && long_ago(kept.checked) && self.checks.retry_in() == 0,
+            ..none
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backup::manifest::tests::manifest;
+
+    /// What the kubelet keeps of a container's last words.
+    const LAST_WORDS_MAX: usize = 4096;
+
+    #[test]
+    fn the_longest_words_fit_into_what_the_kubelet_keeps() {
+        let failure = || {
+            let long = "é".repeat(4000);
+            Some(Failure::from(&BackupFailure {
+                reason: "TrialRestoreFailed",
+                why: detail(format_args!("{long}")),
+            }))
+        };
+        let mut manifest = manifest();
+        manifest.cluster = "c".repeat(50);
+        manifest.member = "m".repeat(60);
+        manifest.name = format!("{}-{}", manifest.cluster, "n".repeat(80));
+        let seen = Seen {
+            revision: i64::MAX,
+            created: Some(i64::MAX),
+            level: 4,
+            bytes: u64::MAX,
+        };
+        let kept = Kept {
+            id: Some("i".repeat(36)),
+            newest: Some(manifest),
+            verified: Some(seen),
+            kept: (u32::MAX, u64::MAX),
+            queued: (u32::MAX, u64::MAX),
+            took: Some(u64::MAX),
+            checked: Some(i64::MAX),
+            copies_checked: Some(i64::MAX),
+            snapshot: failure(),
+            copies: failure(),
+            checks: failure(),
+        };
+        let words = serde_json::to_string(&kept).unwrap();
+        assert!(words.len() < LAST_WORDS_MAX, "{}", words.len());
+        assert_eq!(serde_json::from_str::<Kept>(&words).unwrap(), kept);
+    }
+}

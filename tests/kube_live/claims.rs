@@ -1,0 +1,88 @@
+//! Snapshots on a claim: a Pod takes, proves and tries them, in a namespace that allows nothing else.
+
+use serde_json::Value;
+
+use crate::lab::SOON;
+use crate::operated::{Operated, document};
+
+fn claim(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, namespace: default}}\n\
+         spec: {{accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Gi}}}}}}\n"
+    )
+}
+
+fn spec(claim: &str) -> String {
+    format!(
+        "{{backup: {{destinations: [{{local: {{claimName: {claim}}}}}], verify: {{level: 4}}}}}}"
+    )
+}
+
+fn backups(it: &Operated, cluster: &str) -> Value {
+    it.cluster(cluster)["status"]["backups"].clone()
+}
+
+#[test]
+fn snapshots_go_to_a_claim_are_tried_there_and_come_back_from_it() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    let label = "pod-security.kubernetes.io/enforce=restricted";
+    it.kubectl(&["label", "namespace", "default", label]).good();
+    it.apply(&document("EtcdCluster", "one", &spec("snapshots")));
+    it.available("one");
+    it.put("one", "kept", "1");
+
+    // Nobody made the claim yet: that is told, and the snapshot is taken once it is there.
+    it.apply(&document("EtcdBackup", "first", "{cluster: one}"));
+    let told = it.says("one", "BackupHealthy", "SnapshotFailed");
+    let why = told["message"].as_str().unwrap();
+    assert!(
+        why.contains("snapshots") && why.contains("not found"),
+        "{why}"
+    );
+    it.apply(&claim("snapshots"));
+    let first = it.phase("etcdbackup", "first", "Succeeded");
+    it.says("one", "BackupHealthy", "Verified");
+    assert_eq!(first["status"]["level"], 4, "{first}");
+    it.gone(&["pod", "one-backup"]);
+    assert_eq!(backups(&it, "one")["count"], 1);
+
+    // In place, and into a new cluster that has its snapshots on the same claim.
+    it.put("one", "lost", "2");
+    it.apply(&document(
+        "EtcdRestore",
+        "back",
+        "{cluster: one, replaceData: one}",
+    ));
+    let back = it.phase("etcdrestore", "back", "Succeeded");
+    assert_eq!(back["status"]["revisionsLost"], 1, "{back}");
+    it.available("one");
+    assert_eq!(
+        (it.get("one", "kept"), it.get("one", "lost")),
+        ("1".into(), String::new())
+    );
+    it.apply(&document(
+        "EtcdRestore",
+        "aside",
+        "{cluster: one, into: two}",
+    ));
+    it.phase("etcdrestore", "aside", "Succeeded");
+    assert_eq!(it.get("two", "kept"), "1");
+    it.apply(&document("EtcdBackup", "second", "{cluster: two}"));
+    let second = it.phase("etcdbackup", "second", "Succeeded");
+    assert_eq!(second["status"]["level"], 4, "{second}");
+
+    // The next operator knows what lies there.
+    it.kubectl(&["delete", "pod", "-n", "etcd-operator", "--all"])
+        .good();
+    it.acting();
+    it.patch("one", r#"{"spec":{"pod":{"labels":{"looked":"at"}}}}"#);
+    it.eventually("the member to be made again", SOON, || {
+        let pod = it.try_json(&["get", "pod", "one-0"])?;
+        (pod["metadata"]["labels"]["looked"] == "at").then_some(())
+    });
+    it.available("one");
+    assert_eq!(backups(&it, "one")["count"], 1);
+    it.says("one", "BackupHealthy", "Verified");
+}
