@@ -25,7 +25,7 @@ use crate::member::records::IdentityFile;
 use crate::observed::{Backups, Clock, Observed, Reading};
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
-use crate::spec::backup::{Place, Text};
+use crate::spec::backup::{Destination, Place, Text};
 use crate::state;
 use crate::tls::ClientFiles;
 
@@ -127,6 +127,17 @@ impl Cluster {
 
     pub(super) fn skip_snapshot(&self, now: Timestamp) -> Result<(), ControllerError> {
         Ok(work::skip(&self.paths, now)?)
+    }
+
+    /// Directories for snapshots that are not there yet: of a new cluster that is nothing to be warned of.
+    pub(super) fn make_destinations(&self, spec: &ClusterSpec) {
+        let missing = |it: &Destination| it.local_path().is_some_and(|it| !Path::new(it).exists());
+        let backup = spec.backup.as_ref();
+        let missing = backup.is_some_and(|it| it.destinations.iter().any(missing));
+        if missing && self.claimed().is_none() && !self.object.meta.deleting {
+            // What is in the way is told by whoever looks there.
+            let _ = Self::prepare_destinations(spec);
+        }
     }
 
     /// Directories for snapshots: made below the one that this cluster may use.

@@ -134,8 +134,8 @@ impl Objects {
                 Err(error) => return Err(failed(error)),
             }
         }
-        if kind == Kind::Pod {
-            return Ok(()); // what a Pod is, it is for life
+        if matches!(kind, Kind::Pod | Kind::Claim) {
+            return Ok(()); // what these are, they are for life
         }
         let parameters = PatchParams::apply(OPERATOR).force();
         let answer = match api.patch(&name, &parameters, &Patch::Apply(&object)).await {

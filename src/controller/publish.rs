@@ -56,6 +56,7 @@ impl Cluster {
                 Err(error) => self.failed(&error),
             };
         };
+        self.make_destinations(&spec);
         match reconcile(self, &spec).await {
             Ok(wait) => {
                 self.memory.failed = None;
@@ -264,11 +265,10 @@ impl Runtime for Cluster {
 
     async fn publish(
         &mut self,
-        spec: &ClusterSpec,
+        _spec: &ClusterSpec,
         observed: &Observed,
         status: &Status,
     ) -> Result<(), ControllerError> {
-        let _ = spec;
         let metrics = self.shared.metrics.of(&self.namespace, &self.name);
         metrics.record(observed, status);
         let generation = self.object.object.metadata.generation.unwrap_or(0);

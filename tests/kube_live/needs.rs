@@ -152,8 +152,8 @@ pub fn table() -> Vec<Row> {
             right: "create etcdclusters",
             breaks: "an EtcdRestore makes no new cluster",
             then: |it| {
-                let path = format!("/var/lib/etcd-operator/{}/c/backup", it.namespace);
-                let spec = json!({"backup": {"destinations": [{"local": {"path": path}}]}});
+                let claim = json!({"local": {"claimName": "snapshots"}});
+                let spec = json!({"backup": {"destinations": [claim]}});
                 it.make("EtcdCluster", "c", &spec);
                 let from = "c-0-20260101T000000Z-r5-00000001";
                 it.make(

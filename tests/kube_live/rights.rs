@@ -1,6 +1,5 @@
 //! The operator's rights: exactly these, each of them needed, and what it says where one is missing.
 
-use std::fs;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -89,13 +88,6 @@ fn everything_named(table: &[Row]) {
     assert_eq!(named, rights, "each right has a row, each row a right");
 }
 
-/// A snapshot as far as a restore looks at it before it begins.
-fn leave_snapshot(operator: &Operator, namespace: &str) {
-    let dir = operator.path(&format!("/var/lib/etcd-operator/{namespace}/c/backup/c"));
-    fs::create_dir_all(&dir).unwrap();
-    fs::write(dir.join("c-0-20260101T000000Z-r5-00000001.db.zst"), "x").unwrap();
-}
-
 #[test]
 fn without_any_of_its_rights_something_named_breaks_and_heals_when_it_returns() {
     let table = table();
@@ -132,13 +124,6 @@ fn without_any_of_its_rights_something_named_breaks_and_heals_when_it_returns() 
         (row.before)(&stage);
         leave(&api, &access, Some((right, verb)));
         let mut operator = Operator::start(&access);
-        api.eventually("its directories", SOON, || {
-            operator
-                .path("/var/lib/etcd-operator")
-                .is_dir()
-                .then_some(())
-        });
-        leave_snapshot(&operator, &stage.namespace);
         (row.then)(&stage);
         let sign = format!("cannot {verb} resource \"{resource}\"");
         let deadline = Instant::now() + SOON;
