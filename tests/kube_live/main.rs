@@ -22,6 +22,8 @@
 
 mod absence;
 mod alerts;
+mod backups;
+mod bucket;
 mod cluster;
 mod deploy;
 mod documents;
@@ -31,6 +33,7 @@ mod kubectl;
 mod lab;
 mod monitoring;
 mod needs;
+mod nodes;
 mod numbers;
 mod operated;
 mod operator;
@@ -40,3 +43,4 @@ mod smoke;
 mod tenants;
 mod turns;
 mod walk;
+mod writer;
