@@ -37,6 +37,7 @@ use kube::{Client, Resource};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
+use crate::api::requests::EtcdBackupStatus;
 use crate::api::{EtcdBackup, EtcdCluster, EtcdRestore};
 use crate::backup::work::Work;
 use crate::cluster::Detail;
@@ -296,12 +297,33 @@ struct Memory {
     taking: Option<String>,
     /// What lies on the claim for snapshots.
     kept: Option<crate::backup::work::Kept>,
+    /// How the last one ended, until it is written.
+    taken: Option<(String, EtcdBackupStatus)>,
+    /// EtcdBackups and EtcdRestores whose end was written: a watch may be long behind.
+    ended: std::collections::VecDeque<String>,
     /// A restore that the document or an EtcdRestore asked for.
     restoring: Option<restore::Asked>,
     /// The last revision that etcd was seen to have before it was stopped for one.
     live_revision: Option<i64>,
     /// Why the document's own restore failed.
     bootstrap_failed: Option<Detail>,
+}
+
+/// Requests whose end is remembered.
+const ENDED_MAX: usize = 16;
+
+impl Memory {
+    /// The end of a request was written: it is never taken up again.
+    fn note_end(&mut self, uid: &str) {
+        self.ended.push_back(uid.to_owned());
+        if self.ended.len() > ENDED_MAX {
+            self.ended.pop_front();
+        }
+    }
+
+    fn has_ended(&self, meta: &Meta) -> bool {
+        self.ended.contains(&meta.uid)
+    }
 }
 
 /// Looks at a cluster no closer together than this, however often it is rung for.

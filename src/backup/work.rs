@@ -187,6 +187,11 @@ impl Work {
         self.copying.is_some()
     }
 
+    /// Somebody asks: what could not be copied is tried again at once.
+    pub fn copy_soon(&mut self) {
+        self.copies.failed = 0;
+    }
+
     /// Takes note of jobs that have ended.
     pub fn collect(&mut self) -> Vec<Told> {
         let ended =

@@ -225,16 +225,22 @@ impl Cluster {
                 Told::Failure(text) => self.tell("BackupFailed", &text, true).await,
                 Told::Asked(asked) => {
                     self.memory.taking = None;
-                    self.end_backup(*asked).await?;
+                    let id = asked.id.clone();
+                    let status = self.ended_as(*asked).await;
+                    self.memory.taken = Some((id, status));
                 }
                 Told::Prepared(_) => {} // of a restore on a host
             }
         }
+        self.write_taken().await?;
         let now = super::apply::trusted(observed);
         for request in self.backup_requests() {
             let status = request.object.status.clone().unwrap_or_default();
             if matches!(status.phase, Some(Phase::Succeeded | Phase::Failed)) {
                 self.remove_old(&request, observed.now).await?;
+                continue;
+            }
+            if self.memory.has_ended(&request.meta) {
                 continue;
             }
             let Some(_) = &spec.backup else {
@@ -274,13 +280,24 @@ impl Cluster {
         self.shared.backups.requests(&self.namespace, ours)
     }
 
-    async fn end_backup(&mut self, asked: Asked) -> Result<(), ControllerError> {
-        let all = self.backup_requests();
-        let Some(request) = all.iter().find(|it| it.meta.uid == asked.id) else {
-            return Ok(()); // removed meanwhile; the snapshot stays
+    /// Writes how the last one ended; where that fails, with the next pass.
+    async fn write_taken(&mut self) -> Result<(), ControllerError> {
+        let Some((id, status)) = self.memory.taken.clone() else {
+            return Ok(());
         };
-        let status = match asked.result {
+        let all = self.backup_requests();
+        if let Some(request) = all.iter().find(|it| it.meta.uid == id) {
+            self.write_backup(request, &status).await?;
+        } // otherwise it was removed meanwhile; the snapshot stays
+        self.memory.note_end(&id);
+        self.memory.taken = None;
+        Ok(())
+    }
+
+    async fn ended_as(&mut self, asked: Asked) -> EtcdBackupStatus {
+        match asked.result {
             Ok(Some(entry)) => {
+                self.memory.work.copy_soon();
                 let text = format!(
                     "{} at revision {}, verified at level {}",
                     entry.name,
@@ -304,8 +321,7 @@ impl Cluster {
                 self.tell("BackupFailed", &text, true).await;
                 failed(&text)
             }
-        };
-        self.write_backup(request, &status).await
+        }
     }
 
     /// An EtcdBackup whose time is over.

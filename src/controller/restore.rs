@@ -39,11 +39,13 @@ pub(super) struct Asked {
 impl Cluster {
     /// Requests for this cluster that have not ended, oldest first.
     fn requests(&self) -> Vec<Rc<Watched<EtcdRestore>>> {
-        self.shared.restores.requests(&self.namespace, |it| {
+        let mut all = self.shared.restores.requests(&self.namespace, |it| {
             let phase = it.status.as_ref().and_then(|it| it.phase);
             let ended = matches!(phase, Some(Phase::Succeeded | Phase::Failed));
             it.spec.cluster == self.name && !ended
-        })
+        });
+        all.retain(|it| !self.memory.has_ended(&it.meta));
+        all
     }
 
     /// Takes up a restore in place that was asked for. While there is one, the member stays stopped.
@@ -131,7 +133,7 @@ impl Cluster {
     ) -> Result<(), ControllerError> {
         self.make_new_clusters().await?;
         let Some(asked) = self.memory.restoring.clone() else {
-            return Ok(());
+            return self.clear_away().await;
         };
         let member = names::member(&self.name);
         if let Some(there) = self.shared.pods.get(&self.namespace, &member) {
@@ -178,6 +180,18 @@ impl Cluster {
                 self.end_restore(&asked, failed, &there).await
             }
             Outcome::UnderWay(text) => self.restore_says(&asked, &text).await,
+        }
+    }
+
+    /// The Pod of a restore whose end was told, and that could not be removed then.
+    async fn clear_away(&self) -> Result<(), ControllerError> {
+        let name = names::restore_pod(&self.name);
+        let there = self.shared.pods.get(&self.namespace, &name);
+        match there.filter(|it| it.owner.as_ref() == Some(&self.object.meta.uid)) {
+            Some(it) if !it.meta.deleting && !matches!(outcome(&it), Outcome::UnderWay(_)) => {
+                self.remove_pod(&it, None).await
+            }
+            _ => Ok(()),
         }
     }
 
@@ -278,6 +292,7 @@ impl Cluster {
                 completed: wire_now(),
             };
             self.write_restore(request, &status).await?;
+            self.memory.note_end(&request.meta.uid);
         } else if !restored.succeeded {
             self.memory.bootstrap_failed = Some(detail(format_args!("{}", restored.message)));
         }

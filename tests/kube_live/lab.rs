@@ -185,7 +185,11 @@ impl Node {
 
     /// The first node's network, as `nsenter` takes it.
     pub fn network(&self) -> String {
-        let holder = fs::read_to_string(self.dir.join("run/network1.pid")).unwrap();
+        self.network_of(1)
+    }
+
+    pub fn network_of(&self, node: u32) -> String {
+        let holder = fs::read_to_string(self.dir.join(format!("run/network{node}.pid"))).unwrap();
         format!("--net=/proc/{}/ns/net", holder.trim())
     }
 
@@ -262,7 +266,7 @@ impl Node {
         self.happen(&["empty", &node.to_string()]);
     }
 
-    fn nodes(&self) -> u32 {
+    pub fn nodes(&self) -> u32 {
         self.settings["NODES"].parse().unwrap()
     }
 }

@@ -22,6 +22,8 @@
 
 mod absence;
 mod alerts;
+mod backups;
+mod bucket;
 mod claims;
 mod cluster;
 mod deploy;
@@ -32,6 +34,7 @@ mod kubectl;
 mod lab;
 mod monitoring;
 mod needs;
+mod nodes;
 mod numbers;
 mod operated;
 mod operator;
@@ -41,3 +44,4 @@ mod smoke;
 mod tenants;
 mod turns;
 mod walk;
+mod writer;

@@ -1,5 +1,6 @@
 //! The operator in a lab: applied as a person would, and what it is asked there.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -36,10 +37,15 @@ fn wanted(images: &Images) -> Option<[&Image; 2]> {
 impl Operated {
     /// Applies the two files, and waits until the DaemonSet's Pod is ready.
     pub fn up() -> Option<Operated> {
+        Operated::up_with(&Options::default())
+    }
+
+    /// The same, on these nodes.
+    pub fn up_with(options: &Options<'_>) -> Option<Operated> {
         let images = images();
         let options = Options {
             images: &wanted(&images)?,
-            ..Options::default()
+            ..options.clone()
         };
         let node = Node::up(&options)?;
         let it = Operated { node, images };
@@ -70,6 +76,20 @@ impl Operated {
     pub fn operator_log(&self) -> String {
         let arguments = ["logs", "-n", "etcd-operator", "ds/etcd-operator"];
         self.kubectl(&arguments).stdout
+    }
+
+    /// What a Pod has said, by the files on its node: there it is also while the API server is not.
+    pub fn log_on(&self, node: u32, pod: &str) -> String {
+        let below = |dir: PathBuf| {
+            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            entries.map(|it| it.path())
+        };
+        below(self.path(node, "/var/log/pods"))
+            .filter(|it| it.to_string_lossy().contains(&format!("_{pod}_")))
+            .flat_map(below)
+            .flat_map(below)
+            .filter_map(|it| std::fs::read_to_string(it).ok())
+            .collect()
     }
 
     pub fn cluster(&self, name: &str) -> Value {

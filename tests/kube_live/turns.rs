@@ -1,100 +1,11 @@
 //! What happens to nodes and to the objects around a member: etcd goes on, or comes back with every key,
 //! or it is told why not.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use serde_json::Value;
-
-use crate::lab::{SOON, root};
+use crate::lab::SOON;
 use crate::operated::{Operated, document, pass};
-
-/// The longest time between two acknowledged writes, while something happens.
-fn longest_gap(it: &Operated, cluster: &str, happens: impl FnOnce()) -> Duration {
-    let writer = Writer::new(it, cluster);
-    let ends = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let gaps = scope.spawn(|| {
-            let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
-            while !ends.load(Ordering::Relaxed) {
-                if writer.put() {
-                    longest = longest.max(last.elapsed());
-                    last = Instant::now();
-                }
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            longest.max(last.elapsed())
-        });
-        happens();
-        ends.store(true, Ordering::Relaxed);
-        gaps.join().unwrap()
-    })
-}
-
-/// A client on the node's network, which needs no API server: the admin's certificate, the Pod's address.
-struct Writer<'a> {
-    it: &'a Operated,
-    words: Vec<String>,
-}
-
-impl<'a> Writer<'a> {
-    fn new(it: &'a Operated, cluster: &str) -> Self {
-        let secret = it.json(&["get", "secret", &format!("{cluster}-client-admin")]);
-        let dir = it.dir.join(format!("client-{cluster}"));
-        std::fs::create_dir_all(&dir).unwrap();
-        for key in ["ca.crt", "tls.crt", "tls.key"] {
-            let path = dir.join(key);
-            let shown = it.kubectl(&[
-                "get",
-                "secret",
-                &format!("{cluster}-client-admin"),
-                &format!("-o=go-template={{{{index .data \"{key}\" | base64decode}}}}"),
-            ]);
-            assert!(!secret["data"][key].is_null());
-            std::fs::write(path, shown.good()).unwrap();
-        }
-        let pod = it.json(&["get", "pod", &format!("{cluster}-0")]);
-        let address = pod["status"]["podIP"].as_str().unwrap();
-        // The server's certificate names no address of a Pod: Pods come and go.
-        let hosts = it.dir.join(format!("hosts-{cluster}"));
-        std::fs::write(&hosts, format!("{address} {cluster}-client\n")).unwrap();
-        let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
-        let etcdctl = root().join("target/tools/etcd/3.6/etcdctl");
-        let words = vec![
-            "unshare".to_owned(),
-            "-m".to_owned(),
-            "sh".to_owned(),
-            "-c".to_owned(),
-            format!(
-                "mount --bind {} /etc/hosts && exec {} --dial-timeout=1s --command-timeout=2s \
-                 --endpoints=https://{cluster}-client:2379 --cacert={} --cert={} --key={} \"$@\"",
-                hosts.display(),
-                etcdctl.display(),
-                file("ca.crt"),
-                file("tls.crt"),
-                file("tls.key"),
-            ),
-            "etcdctl".to_owned(),
-        ];
-        Writer { it, words }
-    }
-
-    fn ask(&self, words: &[&str]) -> Option<String> {
-        let mut all: Vec<&str> = self.words.iter().map(String::as_str).collect();
-        all.extend(words);
-        let asked = self.it.run_in_node(&all);
-        asked.ok.then_some(asked.stdout)
-    }
-
-    fn put(&self) -> bool {
-        self.ask(&["put", "written", "all the while"]).is_some()
-    }
-}
-
-fn restarts(it: &Operated, cluster: &str) -> Value {
-    let pod = it.json(&["get", "pod", &format!("{cluster}-0")]);
-    pod["status"]["containerStatuses"][0]["restartCount"].clone()
-}
+use crate::writer::{longest_gap, restarts};
 
 #[test]
 fn etcd_serves_on_while_the_operator_is_rolled_the_kubelet_restarts_and_the_api_server_is_away() {

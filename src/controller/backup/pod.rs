@@ -168,12 +168,18 @@ impl Cluster {
             self.tell("BackupFailed", &text, true).await;
         }
         let taking = self.memory.taking.take_if(|_| claimed);
-        if let Some(id) = taking.or_else(|| kept.id.clone()) {
+        let id = taking.or_else(|| kept.id.clone());
+        if let Some(id) = id.filter(|it| !self.memory.ended.contains(it)) {
             let result = match &kept.snapshot {
                 Some(failure) => Err(BackupFailure::from(failure)),
                 None => Ok(kept.entry()),
             };
-            self.end_backup(Asked { id, result }).await?;
+            let asked = Asked {
+                id: id.clone(),
+                result,
+            };
+            let status = self.ended_as(asked).await;
+            self.memory.taken = Some((id, status));
         }
         if claimed {
             state::create_private_dir(&self.paths.backup())?;

@@ -1,0 +1,123 @@
+//! A real S3 server beside the first node, where its Pods reach it.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::lab::{SOON, tools};
+use crate::operated::Operated;
+
+pub const KEY: &str = "GK0123456789abcdef01234567";
+pub const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+/// Of the form that keys have, and nobody's.
+pub const WRONG: &str = "ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100";
+const BUCKET: &str = "backups";
+const PORT: u16 = 9000;
+
+pub struct Server {
+    child: Child,
+    dir: PathBuf,
+    address: String,
+}
+
+impl Server {
+    /// On the first node's network, with an empty bucket.
+    pub fn start(it: &Operated) -> Server {
+        let program = tools().join("s3s-fs");
+        assert!(
+            program.exists(),
+            "run tests/tools/s3s-fs.sh for {}",
+            program.display()
+        );
+        let dir = it.dir.join("s3");
+        fs::create_dir_all(dir.join(BUCKET)).unwrap();
+        let address = format!("{}.1", it.settings["NET"]);
+        let log = fs::File::create(it.dir.join("log/s3.log")).unwrap();
+        let child = Command::new("nsenter")
+            .arg(it.network())
+            .arg(program)
+            .args(["--host", &address, "--port", &PORT.to_string()])
+            .args(["--access-key", KEY, "--secret-key", SECRET])
+            .arg(&dir)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let server = Server {
+            child,
+            dir,
+            address,
+        };
+        it.eventually("the S3 server", SOON, || {
+            TcpStream::connect((server.address.as_str(), PORT)).ok()
+        });
+        server
+    }
+
+    /// The destination in a document, with the keys of this Secret.
+    pub fn destination(&self, secret: &str) -> String {
+        format!(
+            "{{s3: {{bucket: {BUCKET}, prefix: edge, endpoint: 'http://{}:{PORT}', pathStyle: true, credentialsSecret: {secret}}}}}",
+            self.address
+        )
+    }
+
+    /// Paths of what the bucket holds.
+    pub fn holds(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut dirs = vec![self.dir.join(BUCKET)];
+        while let Some(dir) = dirs.pop() {
+            for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+                if entry.path().is_dir() {
+                    dirs.push(entry.path());
+                } else {
+                    found.push(entry.path().to_string_lossy().into_owned());
+                }
+            }
+        }
+        found
+    }
+
+    /// Waits until a snapshot has arrived.
+    #[track_caller]
+    pub fn gets(&self, it: &Operated, snapshot: &str) {
+        assert!(!snapshot.is_empty());
+        it.eventually(&format!("{snapshot} in the bucket"), SOON, || {
+            let all = self.holds();
+            all.iter().any(|it| it.contains(snapshot)).then_some(())
+        });
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A Secret with access keys, as a person would write it.
+pub fn secret(name: &str, key: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: default}}\nstringData:\n  credentials: |\n    [default]\n    aws_access_key_id = {KEY}\n    aws_secret_access_key = {key}\n"
+    )
+}
+
+/// Whether a text has one of the keys in it, plain or as the API writes what a Secret holds.
+pub fn tells_a_key(text: &str) -> bool {
+    let plain = [KEY, SECRET, WRONG];
+    // Of a longer text in base64, by where the key begins in it.
+    let coded = plain.into_iter().flat_map(|key| {
+        ["", " ", "  "].map(|before| {
+            let coded = STANDARD.encode([before, key].concat());
+            coded[4..coded.len() - 4].to_owned()
+        })
+    });
+    let all = coded.chain(plain.map(str::to_owned));
+    all.into_iter().any(|it| text.contains(&it))
+}

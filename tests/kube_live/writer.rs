@@ -1,0 +1,118 @@
+//! A client that writes all the while, on a node's network: it needs no API server.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::cluster::{Output, output};
+use crate::lab::root;
+use crate::operated::Operated;
+
+/// The longest time between two acknowledged writes, while something happens.
+pub fn longest_gap(it: &Operated, cluster: &str, happens: impl FnOnce()) -> Duration {
+    Writer::new(it, 1, cluster).longest_gap(happens)
+}
+
+/// It has the admin's certificate and the Pod's address.
+pub struct Writer {
+    network: String,
+    hosts: PathBuf,
+    etcdctl: String,
+}
+
+impl Writer {
+    pub fn new(it: &Operated, node: u32, cluster: &str) -> Self {
+        let secret = format!("{cluster}-client-admin");
+        let dir = it.dir.join(format!("client-{cluster}"));
+        std::fs::create_dir_all(&dir).unwrap();
+        for key in ["ca.crt", "tls.crt", "tls.key"] {
+            let shown = it.kubectl(&[
+                "get",
+                "secret",
+                &secret,
+                &format!("-o=go-template={{{{index .data \"{key}\" | base64decode}}}}"),
+            ]);
+            std::fs::write(dir.join(key), shown.good()).unwrap();
+        }
+        let pod = it.json(&["get", "pod", &format!("{cluster}-0")]);
+        let address = pod["status"]["podIP"].as_str().unwrap();
+        // The server's certificate names no address of a Pod: Pods come and go.
+        let hosts = it.dir.join(format!("hosts-{cluster}"));
+        std::fs::write(&hosts, format!("{address} {cluster}-client\n")).unwrap();
+        let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+        let etcdctl = format!(
+            "{} --dial-timeout=1s --command-timeout=2s --endpoints=https://{cluster}-client:2379 \
+             --cacert={} --cert={} --key={}",
+            root().join("target/tools/etcd/3.6/etcdctl").display(),
+            file("ca.crt"),
+            file("tls.crt"),
+            file("tls.key"),
+        );
+        Writer {
+            network: it.network_of(node),
+            hosts,
+            etcdctl,
+        }
+    }
+
+    fn run(&self, script: &str, words: &[&str]) -> Output {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(&self.network)
+            .args(["unshare", "-m", "sh", "-c"]);
+        let hosts = self.hosts.display();
+        command.arg(format!("mount --bind {hosts} /etc/hosts && {script}"));
+        output(command.arg("sh").args(words))
+    }
+
+    /// The longest time between two acknowledged writes, while something happens.
+    pub fn longest_gap(&self, happens: impl FnOnce()) -> Duration {
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let gaps = scope.spawn(|| {
+                let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+                while !ends.load(Ordering::Relaxed) {
+                    if self.put() {
+                        longest = longest.max(last.elapsed());
+                        last = Instant::now();
+                    }
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                longest.max(last.elapsed())
+            });
+            // The writer ends also where this fails.
+            let happened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(happens));
+            ends.store(true, Ordering::Relaxed);
+            let longest = gaps.join().unwrap();
+            happened.unwrap_or_else(|why| std::panic::resume_unwind(why));
+            longest
+        })
+    }
+
+    pub fn ask(&self, words: &[&str]) -> Option<String> {
+        let asked = self.run(&format!("exec {} \"$@\"", self.etcdctl), words);
+        asked.ok.then_some(asked.stdout)
+    }
+
+    pub fn put(&self) -> bool {
+        self.ask(&["put", "written", "all the while"]).is_some()
+    }
+
+    /// So many MB that nothing makes smaller.
+    pub fn fill(&self, megabytes: u32) {
+        let etcdctl = &self.etcdctl;
+        let script = format!(
+            "for i in $(seq {megabytes}); do head -c 1000000 /dev/urandom | {etcdctl} put filler$i || exit 1; done"
+        );
+        self.run(&script, &[]).good();
+    }
+}
+
+/// How often the member's container was started again in its Pod.
+pub fn restarts(it: &Operated, cluster: &str) -> Value {
+    let pod = it.json(&["get", "pod", &format!("{cluster}-0")]);
+    pod["status"]["containerStatuses"][0]["restartCount"].clone()
+}
