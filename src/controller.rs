@@ -165,7 +165,6 @@ struct Shared {
     pods: Seen<PodSeen>,
     services: Seen<Meta>,
     secrets: Seen<Meta>,
-    claims: Seen<Meta>,
     bells: RefCell<BTreeMap<Key, Rc<Notify>>>,
     reporter: Reporter,
     /// That Events cannot be told was said.
@@ -252,7 +251,6 @@ impl Shared {
             && self.pods.is_ready()
             && self.services.is_ready()
             && self.secrets.is_ready()
-            && self.claims.is_ready()
     }
 }
 
@@ -362,7 +360,6 @@ async fn act(own: Own) -> Result<(), ControllerError> {
         pods: Seen::default(),
         services: Seen::default(),
         secrets: Seen::default(),
-        claims: Seen::default(),
         bells: RefCell::default(),
         reporter,
         untold: Cell::new(false),

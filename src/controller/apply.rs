@@ -237,10 +237,6 @@ impl Cluster {
         if let Some(path) = &wire.storage.path {
             return Self::prepare_dir(Path::new(path));
         }
-        let name = names::claim(&self.name);
-        if self.shared.claims.get(&self.namespace, &name).is_some() {
-            return Ok(()); // a claim is for life
-        }
         let labels = self.labels();
         let claim = pod::claim(&self.parts(spec, wire, member, ""), &labels, CLAIM_DEFAULT);
         self.objects.ensure(Kind::Claim, claim, None).await

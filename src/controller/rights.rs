@@ -91,8 +91,8 @@ pub const RIGHTS: &[Right] = &[
     right(
         "",
         "persistentvolumeclaims",
-        &["get", "list", "watch", "create"],
-        "members' data",
+        &["get", "create"],
+        "members' data; whose a claim is that is there already",
     ),
     right(
         "",

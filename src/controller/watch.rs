@@ -102,8 +102,6 @@ pub(super) fn everything(shared: &Rc<Shared>) {
     metadata("Secrets", shared, &resource::<v1::Secret>(), |it| {
         &it.secrets
     });
-    let claims = resource::<v1::PersistentVolumeClaim>();
-    metadata("PersistentVolumeClaims", shared, &claims, |it| &it.claims);
     requests::<EtcdBackup>(
         "EtcdBackups",
         shared,

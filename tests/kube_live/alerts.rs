@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use etcd_operator::member::pod::refusal_from;
 use serde_json::{Value, json};
 
 use crate::cluster::output;
@@ -57,6 +58,9 @@ const VERIFIED: &str =
     r#"etcd_operator_backup_last_verified_timestamp_seconds{namespace="a",cluster="b"}"#;
 const CORRUPT: &str = r#"etcd_operator_hold{namespace="a",cluster="b",reason="Corrupt"}"#;
 const PAUSED: &str = r#"etcd_operator_hold{namespace="a",cluster="b",reason="Paused"}"#;
+const READ_ONLY: &str =
+    r#"etcd_operator_hold{namespace="a",cluster="b",reason="FilesystemReadOnly"}"#;
+const WAL: &str = r#"etcd_operator_hold{namespace="a",cluster="b",reason="WalDamaged"}"#;
 const FSYNC_FAST: &str = r#"etcd_disk_wal_fsync_duration_seconds_bucket{namespace="a",cluster="b",pod="b-0",le="0.256"}"#;
 const FSYNC_SLOW: &str = r#"etcd_disk_wal_fsync_duration_seconds_bucket{namespace="a",cluster="b",pod="b-0",le="2.048"}"#;
 const FSYNC_ALL: &str =
@@ -207,6 +211,15 @@ const CASES: &[Case] = &[
         "60m",
         false,
     ),
+    ("EtcdDiskFails", "critical", &[(READ_ONLY, ONE)], "2m", true),
+    ("EtcdDiskFails", "critical", &[(WAL, ONE)], "2m", true),
+    (
+        "EtcdDiskFails",
+        "critical",
+        &[(READ_ONLY, ZERO), (WAL, ZERO), (PAUSED, ONE)],
+        "60m",
+        false,
+    ),
     ("EtcdPaused", "info", &[(PAUSED, ONE)], "25h", true),
     ("EtcdPaused", "info", &[(PAUSED, ONE)], "23h", false),
     (
@@ -337,6 +350,20 @@ const CASES: &[Case] = &[
         false,
     ),
 ];
+
+#[test]
+fn what_the_disk_alert_names_are_reasons_of_holds() {
+    let found = alerts()
+        .into_iter()
+        .find(|it| it["alert"] == "EtcdDiskFails");
+    let alert = found.unwrap();
+    let (_, named) = text(&alert, "/expr").split_once("reason=~\"").unwrap();
+    let (named, _) = named.split_once('"').unwrap();
+    for reason in named.split('|') {
+        let refusal = refusal_from(&format!("{reason}: why"));
+        assert_eq!(refusal.reason(), reason);
+    }
+}
 
 #[test]
 fn each_alert_fires_when_it_should_and_not_otherwise() {

@@ -315,14 +315,6 @@ pub fn table() -> Vec<Row> {
             ..ROW
         },
         Row {
-            right: "watch persistentvolumeclaims",
-            breaks: "a failed member is not replaced: its claim is not known",
-            then: Stage::cluster_with_pod,
-            after: Stage::evict,
-            whole: Stage::is_replaced,
-            ..ROW
-        },
-        Row {
             right: "create persistentvolumeclaims",
             breaks: "no place for data",
             whole: |it| it.has("pvc", "data-c-0"),
@@ -359,12 +351,7 @@ pub fn table() -> Vec<Row> {
             ..ROW
         },
     ];
-    for right in [
-        "list pods",
-        "list services",
-        "list secrets",
-        "list persistentvolumeclaims",
-    ] {
+    for right in ["list pods", "list services", "list secrets"] {
         rows.push(Row {
             right,
             breaks: untold,
