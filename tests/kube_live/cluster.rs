@@ -68,7 +68,7 @@ pub fn output(command: &mut Command) -> Output {
 #[derive(Clone, Debug)]
 pub struct Access {
     pub kubeconfig: PathBuf,
-    home: PathBuf,
+    pub home: PathBuf,
 }
 
 impl Access {

@@ -25,6 +25,7 @@ mod alerts;
 mod backups;
 mod bucket;
 mod claims;
+mod clock;
 mod cluster;
 mod deploy;
 mod documents;

@@ -65,7 +65,12 @@ pub fn install_without_crds(api: &Cluster) -> Access {
 
 impl Operator {
     pub fn start(access: &Access) -> Operator {
-        Self::start_at(access, free_address(), &[])
+        Self::start_at(access, free_address(), &[], &[])
+    }
+
+    /// With more in its environment.
+    pub fn start_with(access: &Access, environment: &[(&str, &str)]) -> Operator {
+        Self::start_at(access, free_address(), &[], environment)
     }
 
     /// On the first node's network, where members are reached.
@@ -74,10 +79,15 @@ impl Operator {
         let address = node.address().split("//").nth(1).unwrap();
         let (host, _) = address.rsplit_once(':').unwrap();
         let address = SocketAddr::new(host.parse().unwrap(), 8383);
-        Self::start_at(access, address, &["nsenter", &network])
+        Self::start_at(access, address, &["nsenter", &network], &[])
     }
 
-    fn start_at(access: &Access, address: SocketAddr, inside: &[&str]) -> Operator {
+    fn start_at(
+        access: &Access,
+        address: SocketAddr,
+        inside: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Operator {
         let port = address.port();
         let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("operator-{}-{port}", std::process::id()));
@@ -94,6 +104,7 @@ impl Operator {
             .env("POD_NAMESPACE", "etcd-operator")
             .env("NODE_NAME", "edge1")
             .env("ETCD_OPERATOR_IMAGE", "localhost/etcd-operator:0.1.0")
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(fs::File::create(&log).unwrap())

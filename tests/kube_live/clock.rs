@@ -1,0 +1,128 @@
+//! A node without a clock: the operator begins in 1970, and the time comes later.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::cluster::Access;
+use crate::lab::{Api, ApiOptions, SOON, skip};
+use crate::operator::{self, Operator, cluster};
+
+const LIBRARIES: [&str; 2] = [
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
+];
+
+/// A clock that a test sets.
+struct Clock {
+    library: &'static str,
+    file: PathBuf,
+}
+
+impl Clock {
+    fn in_1970(dir: &Path) -> Option<Clock> {
+        let library = LIBRARIES.into_iter().find(|it| Path::new(it).exists());
+        if library.is_none() {
+            skip("a faked clock needs the package libfaketime");
+        }
+        let file = dir.join("clock");
+        fs::write(&file, "@1970-01-02 00:00:00\n").unwrap();
+        let library = library?;
+        Some(Clock { library, file })
+    }
+
+    fn environment(&self) -> [(&str, &str); 4] {
+        [
+            ("LD_PRELOAD", self.library),
+            ("FAKETIME_TIMESTAMP_FILE", self.file.to_str().unwrap()),
+            ("FAKETIME_NO_CACHE", "1"),
+            ("DONT_FAKE_MONOTONIC", "1"),
+        ]
+    }
+
+    fn set_right(&self) {
+        fs::write(&self.file, "+0\n").unwrap();
+    }
+}
+
+/// The same server, whose certificate is not looked at: it may be as old as the clock.
+fn believing(access: &Access) -> Access {
+    let text = fs::read_to_string(&access.kubeconfig).unwrap();
+    let (before, rest) = text.split_once("certificate-authority: ").unwrap();
+    let (_, after) = rest.split_once('}').unwrap();
+    let kubeconfig = access.kubeconfig.with_extension("believing");
+    let text = format!("{before}insecure-skip-tls-verify: true}}{after}");
+    fs::write(&kubeconfig, text).unwrap();
+    Access {
+        kubeconfig,
+        home: access.home.clone(),
+    }
+}
+
+#[test]
+fn an_operator_that_begins_in_1970_says_why_it_sees_nothing_and_goes_on_with_the_time() {
+    if !operator::can() {
+        return;
+    }
+    let Some(api) = Api::up(&ApiOptions::default()) else {
+        return;
+    };
+    let Some(clock) = Clock::in_1970(&api.dir) else {
+        return;
+    };
+    let access = operator::install(&api);
+    let mut operator = Operator::start_with(&access, &clock.environment());
+    api.apply(&cluster("default", "edge", &json!({})));
+    api.eventually("the reason", SOON, || {
+        operator
+            .said()
+            .contains("certificate not valid yet")
+            .then_some(())
+    });
+    assert_eq!(operator.get("/livez").unwrap().0, 200);
+    clock.set_right();
+    api.eventually("the Pod", SOON, || api.try_json(&["get", "pod", "edge-0"]));
+    assert!(operator.is_alive());
+}
+
+#[test]
+fn certificates_of_1970_are_good_for_later_and_are_renewed_with_the_time() {
+    if !operator::can() {
+        return;
+    }
+    let Some(api) = Api::up(&ApiOptions::default()) else {
+        return;
+    };
+    let Some(clock) = Clock::in_1970(&api.dir) else {
+        return;
+    };
+    let access = believing(&operator::install(&api));
+    let mut operator = Operator::start_with(&access, &clock.environment());
+    api.apply(&cluster("default", "edge", &json!({})));
+    let told = |condition: &str| {
+        let it = api.try_json(&["get", "etcdcluster", "edge"])?;
+        let all = it["status"]["conditions"].as_array()?;
+        let found = all.iter().find(|it| it["type"] == condition)?;
+        Some((found["status"].clone(), found["reason"].clone()))
+    };
+    let is = |status: &str, reason: &str| Some((json!(status), json!(reason)));
+    api.eventually("provisional certificates", SOON, || {
+        (told("CertificatesValid") == is("True", "Provisional")).then_some(())
+    });
+    assert_eq!(told("ClockTrusted"), is("False", "BehindKnownTime"));
+    let leaf = || {
+        let secret = api.json(&["get", "secret", "edge-member"]);
+        secret["data"]["server.crt"].clone()
+    };
+    let early = leaf();
+    clock.set_right();
+    // What Kubernetes tells of itself rings for a pass.
+    api.kubectl(&["label", "pod", "edge-0", "the=time"]).good();
+    api.eventually("certificates by the clock", SOON, || {
+        (told("CertificatesValid") == is("True", "Valid")).then_some(())
+    });
+    assert_eq!(told("ClockTrusted").unwrap().0, "True");
+    assert_ne!(leaf(), early);
+    assert!(operator.is_alive());
+}
