@@ -264,6 +264,7 @@ fn command(parts: &Parts<'_>, document: &str, (variable, asked): (&str, &str)) -
         let secret = json!({"secret": {
             "secretName": secret,
             "defaultMode": 0o440,
+            "optional": true, // without keys there are no copies, and that is told
             "items": [{"key": "credentials", "path": crate::s3::SYSTEMD_CREDENTIAL}],
         }});
         more.mount("s3", &secret, "/s3", true);

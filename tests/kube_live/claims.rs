@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::bucket::{SECRET, Server, secret};
 use crate::lab::SOON;
 use crate::operated::{Operated, document};
 
@@ -12,9 +13,10 @@ fn claim(name: &str) -> String {
     )
 }
 
-fn spec(claim: &str) -> String {
+fn spec(claim: &str, bucket: &Server) -> String {
+    let bucket = bucket.destination("keys");
     format!(
-        "{{backup: {{destinations: [{{local: {{claimName: {claim}}}}}], verify: {{level: 4}}}}}}"
+        "{{backup: {{destinations: [{{local: {{claimName: {claim}}}}}, {bucket}], verify: {{level: 4}}}}}}"
     )
 }
 
@@ -29,7 +31,8 @@ fn snapshots_go_to_a_claim_are_tried_there_and_come_back_from_it() {
     };
     let label = "pod-security.kubernetes.io/enforce=restricted";
     it.kubectl(&["label", "namespace", "default", label]).good();
-    it.apply(&document("EtcdCluster", "one", &spec("snapshots")));
+    let bucket = Server::start(&it);
+    it.apply(&document("EtcdCluster", "one", &spec("snapshots", &bucket)));
     it.available("one");
     it.put("one", "kept", "1");
 
@@ -43,9 +46,15 @@ fn snapshots_go_to_a_claim_are_tried_there_and_come_back_from_it() {
     );
     it.apply(&claim("snapshots"));
     let first = it.phase("etcdbackup", "first", "Succeeded");
-    it.says("one", "BackupHealthy", "Verified");
     assert_eq!(first["status"]["level"], 4, "{first}");
     it.gone(&["pod", "one-backup"]);
+    // The Pod copies, too; without keys it says so.
+    it.says("one", "BackupHealthy", "CopyFailed");
+    it.apply(&secret("keys", SECRET));
+    it.apply(&document("EtcdBackup", "copied", "{cluster: one}"));
+    it.phase("etcdbackup", "copied", "Succeeded");
+    it.says("one", "BackupHealthy", "Verified");
+    bucket.gets(&it, first["status"]["snapshot"].as_str().unwrap());
     assert_eq!(backups(&it, "one")["count"], 1);
 
     // In place, and into a new cluster that has its snapshots on the same claim.
