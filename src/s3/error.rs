@@ -34,7 +34,7 @@ pub enum S3Error {
     NoAuthorities,
     /// There are no credentials anywhere.
     #[error(
-        "no S3 credentials: name a file in the document (credentials), give systemd's credential etcd-operator.s3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        "no S3 credentials: name a file in the document (credentials) or, in Kubernetes, a Secret (credentialsSecret), give systemd's credential etcd-operator.s3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     )]
     NoCredentials,
     /// A command by hand does not get what systemd gives to the agent's unit.

@@ -14,6 +14,7 @@ fn a_person_walks_through_it() {
         return;
     };
     println!("node and operator up in {:.1?}", begun.elapsed());
+    has_the_time(&it);
     resource_types(&it);
     a_request_without_a_cluster(&it);
     create(&it);
@@ -24,6 +25,13 @@ fn a_person_walks_through_it() {
     back_up_and_restore(&it);
     into_a_new_cluster(&it);
     delete_and_create_again(&it);
+}
+
+/// As systemd-timesyncd says it.
+fn has_the_time(it: &Operated) {
+    let marker = it.path(1, "/run/systemd/timesync/synchronized");
+    std::fs::create_dir_all(marker.parent().unwrap()).unwrap();
+    std::fs::write(marker, "").unwrap();
 }
 
 fn resource_types(it: &Operated) {
@@ -68,6 +76,14 @@ fn create(it: &Operated) {
     ];
     it.kubectl(&waits).good();
     println!("apply to Available: {:.1?}", begun.elapsed());
+    it.says("shop", "BackupHealthy", "Verified");
+    for shown in [["get", "etcd"], ["get", "pods,services,pvc"]] {
+        println!(
+            "$ kubectl {}\n{}",
+            shown.join(" "),
+            it.kubectl(&shown).good()
+        );
+    }
     it.put("shop", "first", "1");
     let uid = it.pod_uid("shop");
     it.apply(&document("EtcdCluster", "shop", BACKUP));
