@@ -374,7 +374,8 @@ async fn act(own: Own) -> Result<(), ControllerError> {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
-    if shared.acting.get() {
+    // One that was lost is another one's; and whoever cannot reach it must end now.
+    if shared.acting.get() && ended.is_ok() {
         tracing::info!("operator ends; members stay");
         lease.release().await;
     }

@@ -23,8 +23,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::net::TcpListener;
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::fmt::format::{self, FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::writer::MakeWriterExt as _;
 use tracing_subscriber::fmt::{FmtContext, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -44,9 +45,11 @@ pub enum LogFormat {
 
 /// Begins to log to stderr.
 pub fn log(format: LogFormat, level: Level) {
+    // The library of Kubernetes tells each attempt of its own. What came of them is told here.
+    let told = move |it: &Metadata<'_>| level > Level::INFO || !it.target().starts_with("kube_");
     let builder = tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(Stderr);
+        .with_writer(Stderr.with_filter(told));
     // A second call, in tests, changes nothing.
     let _ = match format {
         LogFormat::Json => builder

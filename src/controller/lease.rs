@@ -26,8 +26,14 @@ const EXPIRES_SECONDS: u64 = 50;
 const RENEW: Duration = Duration::from_secs(15);
 /// How often a candidate looks.
 const LOOK: Duration = Duration::from_secs(1);
-/// A holder that could not renew for so long no longer acts: less than [`EXPIRES_SECONDS`].
-const YIELD_SECONDS: u64 = 40;
+/// A holder that could not renew for so long no longer acts. With what the last attempt takes it is less
+/// than [`EXPIRES_SECONDS`].
+const YIELD_SECONDS: u64 = 35;
+/// How often such a holder tries.
+const AGAIN: Duration = Duration::from_secs(2);
+/// An answer comes within this, or none is waited for: a request into a wire that was cut would wait for
+/// a quarter of an hour.
+const ANSWER: Duration = Duration::from_secs(5);
 
 pub(super) struct Lease {
     shared: Rc<Shared>,
@@ -56,26 +62,9 @@ impl Lease {
         let mut told = String::new();
         let mut unchanged: Option<(String, u64)> = None;
         loop {
-            let now = clock::since_boot().as_secs();
-            let attempt = match self.api.get_opt(NAME).await {
-                Ok(Some(lease)) => {
-                    let holder = holder(&lease);
-                    let version = lease.metadata.resource_version.clone().unwrap_or_default();
-                    let since = match &unchanged {
-                        Some((same, since)) if *same == version => *since,
-                        _ => now,
-                    };
-                    unchanged = Some((version.clone(), since));
-                    let free = holder.is_empty() || holder == self.identity();
-                    if free || now > since + EXPIRES_SECONDS {
-                        self.take(Some(version)).await
-                    } else {
-                        Err(format!("standing by: {holder} acts"))
-                    }
-                }
-                Ok(None) => self.take(None).await,
-                Err(error) => Err(format!("the Lease cannot be read: {error}")),
-            };
+            let attempt = tokio::time::timeout(ANSWER, self.attempt(&mut unchanged)).await;
+            let attempt =
+                attempt.unwrap_or_else(|_| Err("the Lease cannot be read: no answer".to_owned()));
             match attempt {
                 Ok(()) => return,
                 Err(text) if text != told => {
@@ -85,6 +74,30 @@ impl Lease {
                 Err(_) => {}
             }
             tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Takes it where it is free. `unchanged`: its version, and since when it has been that.
+    async fn attempt(&self, unchanged: &mut Option<(String, u64)>) -> Result<(), String> {
+        let now = clock::since_boot().as_secs();
+        match self.api.get_opt(NAME).await {
+            Ok(Some(lease)) => {
+                let holder = holder(&lease);
+                let version = lease.metadata.resource_version.clone().unwrap_or_default();
+                let since = match &unchanged {
+                    Some((same, since)) if *same == version => *since,
+                    _ => now,
+                };
+                *unchanged = Some((version.clone(), since));
+                let free = holder.is_empty() || holder == self.identity();
+                if free || now > since + EXPIRES_SECONDS {
+                    self.take(Some(version)).await
+                } else {
+                    Err(format!("standing by: {holder} acts"))
+                }
+            }
+            Ok(None) => self.take(None).await,
+            Err(error) => Err(format!("the Lease cannot be read: {error}")),
         }
     }
 
@@ -145,15 +158,19 @@ impl Lease {
                 renewed = clock::since_boot().as_secs();
                 continue;
             }
-            match self.renew().await {
-                Ok(()) => renewed = clock::since_boot().as_secs(),
+            let renewal = tokio::time::timeout(ANSWER, self.renew()).await;
+            let wait = match renewal.unwrap_or(Err(None)) {
+                Ok(()) => {
+                    renewed = clock::since_boot().as_secs();
+                    RENEW
+                }
                 Err(Some(holder)) => return Err(ControllerError::LeaseLost(holder)),
-                Err(None) if clock::since_boot().as_secs() > renewed + YIELD_SECONDS => {
+                Err(None) if clock::since_boot().as_secs() >= renewed + YIELD_SECONDS => {
                     return Err(ControllerError::LeaseLost("nobody known".to_owned()));
                 }
-                Err(None) => {}
-            }
-            tokio::time::sleep(RENEW).await;
+                Err(None) => AGAIN,
+            };
+            tokio::time::sleep(wait).await;
         }
     }
 
@@ -178,6 +195,15 @@ impl Lease {
 
     /// Gives it back, so that the next operator need not wait.
     pub(super) async fn release(&self) {
+        if tokio::time::timeout(ANSWER, self.give_back())
+            .await
+            .is_err()
+        {
+            tracing::warn!("the Lease was not given back: no answer");
+        }
+    }
+
+    async fn give_back(&self) {
         let nobody = json!({"spec": {"holderIdentity": "", "renewTime": null}});
         let parameters = PatchParams {
             field_manager: Some(OPERATOR.to_owned()),

@@ -4,14 +4,15 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_util::{Stream, TryStreamExt as _};
 use k8s_openapi::api::core::v1;
 use kube::Resource;
 use kube::api::{Api, ApiResource, DynamicObject, ObjectMeta};
 use kube::core::PartialObjectMeta;
+use kube::runtime::watcher;
 use kube::runtime::watcher::{Config, Error, Event};
-use kube::runtime::{WatchStreamExt as _, watcher};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -220,22 +221,33 @@ fn metadata(
     });
 }
 
+/// Milliseconds until the next attempt after so many failed ones. What happens meanwhile is not seen: an
+/// API server that is back is not kept waiting.
+const RETRY: [u64; 5] = [200, 500, 1000, 2000, 5000];
+
 /// Runs a watch for good: what the server refuses is logged when it changes, and asked for again.
-async fn run(what: &'static str, stream: Objects, feed: &dyn Fn(Event<DynamicObject>)) {
+async fn run(what: &'static str, mut stream: Objects, feed: &dyn Fn(Event<DynamicObject>)) {
     let mut told = String::new();
-    let stream = stream.default_backoff();
-    let mut stream = std::pin::pin!(stream);
+    let mut failed = 0;
     loop {
         match stream.try_next().await {
             Ok(Some(event)) => {
-                if !told.is_empty() {
-                    tracing::info!("{what} are seen again");
-                    told.clear();
+                // A list that begins is no answer yet.
+                if !matches!(event, Event::Init) {
+                    failed = 0;
+                    if !told.is_empty() {
+                        tracing::info!("{what} are seen again");
+                        told.clear();
+                    }
                 }
                 feed(event);
             }
             Ok(None) => return,
             Err(error) => {
+                // The server is there, and forgot where the watch was: all is listed anew.
+                if matches!(&error, Error::WatchError(it) if it.code == 410) {
+                    failed = 0;
+                }
                 let text = chain(&error);
                 if text != told {
                     let hint = if text.contains("404") {
@@ -246,6 +258,9 @@ async fn run(what: &'static str, stream: Objects, feed: &dyn Fn(Event<DynamicObj
                     tracing::warn!("{what} cannot be watched: {text}{hint}");
                     told = text;
                 }
+                let wait = RETRY[failed.min(RETRY.len() - 1)];
+                tokio::time::sleep(Duration::from_millis(wait)).await;
+                failed += 1;
             }
         }
     }
