@@ -9,7 +9,7 @@ OPERATOR := target/release/etcd-operator
 # Tests that need nothing but cargo.
 FAST := --lib --bins --test document --test exhaustive --test restoring --test generated --test plan --test simulation --test tidy
 
-.PHONY: help tools build demo demo-tools demo-stop fmt lint check test test-vm bench dist check-dist install uninstall
+.PHONY: help tools build demo demo-tools demo-stop fmt lint check test test-vm bench lab dist check-dist install uninstall
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -92,4 +92,7 @@ bench: dist etcd-3.6 ## The numbers of the release artefact, as a table: 10 minu
 	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root-trixie trixie
 	ETCD_OPERATOR_PROGRAM="$(CURDIR)/$(STATIC)" cargo bench --bench numbers
 	ETCD_OPERATOR_PROGRAM="$(CURDIR)/$(STATIC)" cargo test --test systemd_live -- --ignored --nocapture
-	cargo test --test kube_live -- --ignored --nocapture
+	cargo test --test kube_live -- --ignored --nocapture numbers::
+
+lab: ## What the tests of Kubernetes stand on: nodes, disks, cut wires; 3 min once make test was run
+	cargo test --test kube_live -- --ignored smoke::

@@ -31,7 +31,6 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::runtime::events::Reporter;
 use kube::{Client, Resource};
 use tokio::signal::unix::{SignalKind, signal};
@@ -170,6 +169,8 @@ struct Shared {
     /// That Events cannot be told was said.
     untold: Cell<bool>,
     metrics: serve::Fleet,
+    /// What shows that the server's CRDs are older than this operator.
+    older: RefCell<Option<Detail>>,
     /// The Lease is ours.
     acting: Cell<bool>,
     /// Rung when another operator's Pod comes or goes.
@@ -204,40 +205,6 @@ impl<K: Resource> Seen<Watched<K>> {
 }
 
 impl Shared {
-    /// Writes the whole status of an object of ours; what was in it and is no longer said goes.
-    async fn write_status(
-        &self,
-        resource: &ApiResource,
-        meta: &Meta,
-        name: &str,
-        status: &serde_json::Value,
-    ) -> Result<(), ControllerError> {
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), &meta.namespace, resource);
-        let object = serde_json::json!({
-            "apiVersion": resource.api_version,
-            "kind": resource.kind,
-            "metadata": {"name": name, "uid": meta.uid}, // of that one and no later one
-            "status": status,
-        });
-        let parameters = PatchParams::apply(names::OPERATOR).force();
-        let patch = Patch::Apply(object);
-        match api.patch_status(name, &parameters, &patch).await {
-            Ok(_) => Ok(()),
-            // It went meanwhile: nobody reads it any more.
-            Err(kube::Error::Api(it)) if it.is_not_found() || it.is_conflict() => Ok(()),
-            Err(error) => {
-                let kind = if resource.kind == "EtcdCluster" {
-                    "EtcdCluster"
-                } else {
-                    "a request"
-                };
-                let what = "write the status of";
-                Err(ControllerError::of_server(what, kind, name, error))
-            }
-        }
-    }
-
     fn ring(&self, key: &Key) {
         if let Some(bell) = self.bells.borrow().get(key) {
             bell.notify_one();
@@ -293,8 +260,8 @@ struct Memory {
     work: Work,
     /// The EtcdBackup whose snapshot is being taken.
     taking: Option<String>,
-    /// What lies on the claim for snapshots.
-    kept: Option<crate::backup::work::Kept>,
+    /// What lies on the claim for snapshots, and where that is written down.
+    kept: Option<(PathBuf, crate::backup::work::Kept)>,
     /// How the last one ended, until it is written.
     taken: Option<(String, EtcdBackupStatus)>,
     /// EtcdBackups and EtcdRestores whose end was written: a watch may be long behind.
@@ -364,6 +331,7 @@ async fn act(own: Own) -> Result<(), ControllerError> {
         reporter,
         untold: Cell::new(false),
         metrics: serve::Fleet::default(),
+        older: RefCell::default(),
         acting: Cell::new(false),
         operators: Notify::new(),
     });

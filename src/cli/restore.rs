@@ -70,7 +70,7 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     let (identity, marker) = records::load_identities(&context.paths, &place.storage_dir)?;
     let former = identity.or(marker);
     let found = find(context, &spec, arguments, former.as_ref());
-    let found = runtime()?.block_on(found)?;
+    let mut found = runtime()?.block_on(found)?;
     check(&spec, &found, former.as_ref())?;
     check_id(&found, former.as_ref(), arguments.other_cluster)?;
     if arguments.dry_run || !arguments.yes {
@@ -94,6 +94,9 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
         return Err(Failure::new(HELD, text));
     }
     found.import(&context.paths)?;
+    if crate::systemd::runs(&context.paths) {
+        found.bring_into_sight(&context.paths, &spec)?;
+    }
     let (id, reason) = (restore::new_id(), Reason::Command);
     let record = RestoreRecord {
         asked: trusted_now(context).map(rfc3339),

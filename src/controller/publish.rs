@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use kube::Resource as _;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType, Recorder};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::objects::resource;
-use super::{Cluster, ControllerError};
+use super::seen::Meta;
+use super::{Cluster, ControllerError, Shared};
 use crate::api::status::{EtcdClusterStatus, rfc3339, to_wire};
 use crate::api::{EtcdCluster, convert, rules};
 use crate::clock;
@@ -25,6 +27,61 @@ const HEARTBEAT_SECONDS: i64 = 1800;
 const FAILED: [u64; 5] = [1, 2, 5, 15, 30];
 /// Events that are not told again.
 const TOLD_MAX: usize = 24;
+
+/// The API server's words for a field that its CRD does not have.
+const NOT_DECLARED: &str = "field not declared in schema";
+
+impl Shared {
+    /// Writes the whole status of an object of ours; what was in it and is no longer said goes.
+    pub(super) async fn write_status(
+        &self,
+        resource: &ApiResource,
+        meta: &Meta,
+        name: &str,
+        status: &Value,
+    ) -> Result<(), ControllerError> {
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &meta.namespace, resource);
+        let object = serde_json::json!({
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": name, "uid": meta.uid}, // of that one and no later one
+            "status": status,
+        });
+        let mut parameters = PatchParams::apply(super::names::OPERATOR).force();
+        let mut written = api
+            .patch_status(name, &parameters, &Patch::Apply(&object))
+            .await;
+        if let Err(kube::Error::Api(it)) = &written
+            && it.message.contains(NOT_DECLARED)
+        {
+            // What the server's CRD does not know goes this way without a word.
+            let text = detail(format_args!(
+                "the CRDs are older than this operator, apply deploy/crds.yaml of its version: {}",
+                it.message
+            ));
+            self.older.replace(Some(text));
+            parameters.force = false;
+            written = api
+                .patch_status(name, &parameters, &Patch::Merge(&object))
+                .await;
+        }
+        match written {
+            Ok(_) => Ok(()),
+            // It went meanwhile: nobody reads it any more.
+            Err(kube::Error::Api(it)) if it.is_not_found() || it.is_conflict() => Ok(()),
+            Err(error) => {
+                let kind = if resource.kind == "EtcdCluster" {
+                    "EtcdCluster"
+                } else {
+                    "a request"
+                };
+                let what = "write the status of";
+                Err(ControllerError::of_server(what, kind, name, error))
+            }
+        }
+    }
+}
 
 impl Cluster {
     /// One pass; a failure is logged once, stands in the next status, and is tried again.
@@ -213,6 +270,10 @@ impl Cluster {
             .write_status(&resource, &self.object.meta, &self.name, &value)
             .await?;
         self.memory.published = Some(status);
+        let older = shared.older.take();
+        if let Some(text) = older {
+            self.tell("CrdOlder", &text, true).await;
+        }
         Ok(())
     }
 

@@ -123,7 +123,7 @@ fn clusters(shared: &Rc<Shared>) {
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
         let feed = |event| {
-            let event = mapped(event, watched::<EtcdCluster>);
+            let event = mapped(event, |it| readable::<EtcdCluster>(&shared, it));
             for cluster in event.map(|it| shared.clusters.feed(it)).unwrap_or_default() {
                 let key = (cluster.meta.namespace.clone(), cluster.name.clone());
                 let known = shared.bells.borrow().contains_key(&key);
@@ -141,22 +141,50 @@ fn clusters(shared: &Rc<Shared>) {
     });
 }
 
-/// An object of ours. One that this version cannot read is left out, and it is said which.
-fn watched<K: DeserializeOwned>(mut object: DynamicObject) -> Option<(Key, Watched<K>)> {
+/// An object of ours. One that this version cannot read is left out, and its status says why.
+fn readable<K>(shared: &Rc<Shared>, mut object: DynamicObject) -> Option<(Key, Watched<K>)>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned,
+{
     object.metadata.managed_fields = None;
     let key = key(&object.metadata);
     let meta = Meta::of(&object.metadata);
-    let made = serde_json::to_value(object).and_then(serde_json::from_value);
-    match made {
-        Ok(object) => {
-            let name = key.1.clone();
-            Some((key, Watched { meta, name, object }))
-        }
+    // The same words at the same time are no change, and ring for nobody.
+    let since = object.metadata.creation_timestamp.clone();
+    let name = key.1.clone();
+    match serde_json::to_value(object).and_then(serde_json::from_value) {
+        Ok(object) => Some((key, Watched { meta, name, object })),
         Err(error) => {
-            tracing::warn!(namespace = key.0, name = key.1, "cannot be read: {error}");
+            let version = env!("CARGO_PKG_VERSION");
+            let why = format!("etcd-operator {version} cannot read this object: {error}");
+            tracing::warn!(namespace = key.0, name, "{why}");
+            let resource = resource::<K>();
+            let status = if resource.kind == "EtcdCluster" {
+                unreadable(&why, &json!(since))
+            } else {
+                json!({"message": why})
+            };
+            tokio::task::spawn_local(answer(shared.clone(), resource, meta, name, status));
             None
         }
     }
+}
+
+fn unreadable(why: &str, since: &Value) -> Value {
+    let condition = |kind: &str, status: &str| {
+        json!({
+            "type": kind, "status": status, "reason": "SpecUnreadable", "message": why,
+            "lastTransitionTime": since,
+        })
+    };
+    json!({
+        "conditions": [condition("Available", "Unknown"), condition("Degraded", "True")],
+        "plan": {
+            "hold": "SpecUnreadable",
+            "message": why,
+            "nextStep": "apply deploy/etcd-operator.yaml of the version whose CRDs these are",
+        },
+    })
 }
 
 /// EtcdBackups and EtcdRestores: they ring the cluster that they name.
@@ -173,7 +201,7 @@ fn requests<K>(
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
         let feed = |event| {
-            let event = mapped(event, watched::<K>);
+            let event = mapped(event, |it| readable::<K>(&shared, it));
             for it in event.map(|it| seen(&shared).feed(it)).unwrap_or_default() {
                 let key = (it.meta.namespace.clone(), cluster(&it.object));
                 if !shared.is_ready() || shared.clusters.get(&key.0, &key.1).is_some() {
@@ -192,9 +220,20 @@ fn requests<K>(
 /// Nobody works on a request whose cluster is not there: so much is said in its status, once.
 async fn waits(shared: Rc<Shared>, resource: ApiResource, meta: Meta, name: String, of: String) {
     let status = json!({"message": format!("there is no EtcdCluster {of} in this namespace yet")});
+    answer(shared, resource, meta, name, status).await;
+}
+
+/// What is said of an object that no cluster's own task works on.
+async fn answer(
+    shared: Rc<Shared>,
+    resource: ApiResource,
+    meta: Meta,
+    name: String,
+    status: Value,
+) {
     let said = shared.write_status(&resource, &meta, &name, &status);
     if let Err(error) = said.await {
-        tracing::debug!("a request was not answered: {error}");
+        tracing::debug!("it was not answered: {error}");
     }
 }
 

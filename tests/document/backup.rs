@@ -26,6 +26,18 @@ fn a_backup_without_a_local_place_or_with_half_of_one() {
         "spec:\n  backup: {destinations: [{local: {path: /a}}, {}]}",
         &expect!["line 6: spec.backup.destinations: each is either local or s3"],
     );
+    for half in ["{}", "{path: /a, claimName: snapshots}"] {
+        check_spec(
+            &format!("spec:\n  backup: {{destinations: [{{local: {half}}}]}}"),
+            &expect!["line 6: spec.backup.destinations: local names either path or claimName"],
+        );
+    }
+    check_spec(
+        "spec:\n  backup: {destinations: [{local: {claimName: snapshots}}, {local: {path: /a}}]}",
+        &expect![
+            "line 6: spec.backup.destinations: a claim is the only local destination: the Pod that writes to it sees no directory of the node"
+        ],
+    );
     check_spec(
         "spec:\n  backup: {destinations: [{local: {path: /a}}, {local: {path: /a}}]}",
         &expect!["line 6: spec.backup.destinations: each place may appear once"],

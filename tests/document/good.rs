@@ -301,6 +301,16 @@ fn mended(wire: &EtcdClusterSpec) -> EtcdClusterSpec {
 }
 
 #[test]
+fn on_a_host_a_claim_is_a_directory() {
+    let text = "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\nmetadata: {name: edge}\n\
+                spec: {backup: {destinations: [{local: {claimName: snapshots}}]}}\n";
+    let spec = etcd_operator::document::parse(text.as_bytes()).unwrap();
+    let first = &spec.backup.unwrap().destinations[0];
+    let path = "/var/lib/etcd-operator/claims/snapshots";
+    assert_eq!(first.local_path(), Some(path));
+}
+
+#[test]
 fn an_accepted_document_survives_the_typed_form() {
     let schema = Schema::load();
     let default: EtcdClusterSpec = serde_json::from_value(json!({})).unwrap();

@@ -44,5 +44,6 @@ mod rights;
 mod smoke;
 mod tenants;
 mod turns;
+mod versions;
 mod walk;
 mod writer;

@@ -1,4 +1,4 @@
-//! The lab itself: what it promises to the tests that stand on it.
+//! The lab itself: what it promises to the tests that stand on it (`make lab`).
 
 use std::time::{Duration, Instant};
 
@@ -81,6 +81,7 @@ fn uid(node: &Node, pod: &str) -> String {
 }
 
 #[test]
+#[ignore = "of the lab itself, by make lab"]
 fn a_node_is_ready_within_a_minute_with_k3s_storage_and_names() {
     let begun = Instant::now();
     let Some(node) = node(&Options::default()) else {
@@ -117,6 +118,7 @@ fn a_node_is_ready_within_a_minute_with_k3s_storage_and_names() {
 }
 
 #[test]
+#[ignore = "of the lab itself, by make lab"]
 fn etcd_on_a_claim_keeps_a_key_over_reboots_and_runs_on_without_its_api_server() {
     let image = etcd_image();
     let options = Options {
@@ -174,6 +176,7 @@ fn etcd_on_a_claim_keeps_a_key_over_reboots_and_runs_on_without_its_api_server()
 }
 
 #[test]
+#[ignore = "of the lab itself, by make lab"]
 fn kubelet_restarts_beside_a_pod_and_images_come_and_go() {
     let Some(node) = node(&Options::default()) else {
         return;
@@ -215,6 +218,7 @@ fn kubelet_restarts_beside_a_pod_and_images_come_and_go() {
 }
 
 #[test]
+#[ignore = "of the lab itself, by make lab"]
 fn a_full_disk_evicts_and_a_node_cut_off_is_not_ready() {
     let options = Options {
         nodes: 2,
@@ -374,6 +378,7 @@ fn controllers_beside_an_api_server_remove_what_lost_its_owner() {
 }
 
 #[test]
+#[ignore = "of the lab itself, by make lab"]
 fn a_prometheus_scrapes_and_fires() {
     // Nothing listens on the port of discard.
     let configuration = r#"

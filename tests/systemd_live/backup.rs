@@ -40,8 +40,16 @@ fn snapshots_trial_restores_and_a_restore_work_within_the_units() {
     assert_eq!(machine.get("a").as_deref(), Some("2"));
     assert_ne!(machine.pid(MEMBER), before);
     assert_eq!(machine.property(MEMBER, "ActiveState"), "active");
-    // A boot later, without the operator: the restored data, not a further restore.
+    // A file of etcdctl's, in a directory of which the unit has one of its own.
     assert!(machine.put("a", "4"));
+    let saved = machine.etcdctl(&["snapshot", "save", "/tmp/plain.db"]);
+    assert!(saved.status.success(), "{}", text(&saved.stderr));
+    machine.sh("chmod 644 /tmp/plain.db");
+    assert!(machine.put("a", "5"));
+    let restored = machine.try_sh("etcd-operator restore --from /tmp/plain.db --yes");
+    assert!(restored.status.success(), "{}", text(&restored.stderr));
+    assert_eq!(machine.get("a").as_deref(), Some("4"));
+    // A boot later, without the operator: the restored data, not a further restore.
     machine.sh(&format!("systemctl disable --quiet {OPERATOR}"));
     let mut machine = machine;
     machine.reboot();

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::api::requests::{EtcdBackupStatus, Phase};
 use crate::backup::local::LocalStore;
 use crate::backup::manifest::Manifest;
 use crate::backup::source::LATEST;
@@ -36,7 +37,8 @@ impl Cluster {
 
     /// Where the last words of such a Pod are kept: on the node, so that the next operator knows them.
     fn kept_path(&self) -> PathBuf {
-        self.paths.backup().join("kept.json")
+        let claim = self.claimed().unwrap_or_default();
+        self.paths.backup().join(format!("claim-{claim}.json"))
     }
 
     fn backup_pod(&self) -> Option<std::rc::Rc<PodSeen>> {
@@ -51,8 +53,14 @@ impl Cluster {
 
     pub(super) fn kept(&mut self) -> Kept {
         let path = self.kept_path();
-        let load = || state::load(&path).ok().flatten().unwrap_or_default();
-        self.memory.kept.get_or_insert_with(load).clone()
+        match &self.memory.kept {
+            Some((known, kept)) if *known == path => kept.clone(),
+            _ => {
+                let kept: Kept = state::load(&path).ok().flatten().unwrap_or_default();
+                self.memory.kept = Some((path, kept.clone()));
+                kept
+            }
+        }
     }
 
     /// What is known of snapshots on a claim.
@@ -142,12 +150,32 @@ impl Cluster {
         let claimed = self.claimed().is_some();
         let kept = match stands(&there) {
             Stands::UnderWay => return Ok(()),
-            Stands::Waits(_) if claimed => return Ok(()), // it goes on when what it waits for comes
+            // It goes on when what it waits for comes.
+            Stands::Waits(why) if claimed => return self.backup_says(&why).await,
             Stands::Waits(why) | Stands::Failed(why) => self.kept().without_a_word(&why),
             Stands::Ended(kept) => *kept,
         };
         self.end_work(kept).await?;
         self.remove_pod(&there, None).await
+    }
+
+    /// Why what an EtcdBackup asked for waits; written when the words change.
+    async fn backup_says(&self, text: &str) -> Result<(), ControllerError> {
+        let all = self.backup_requests();
+        let taking = self.memory.taking.as_ref();
+        let Some(request) = all.iter().find(|it| Some(&it.meta.uid) == taking) else {
+            return Ok(());
+        };
+        let before = request.object.status.clone().unwrap_or_default();
+        if before.message.as_deref() == Some(text) {
+            return Ok(());
+        }
+        let status = EtcdBackupStatus {
+            phase: Some(Phase::Running),
+            message: Some(text.to_owned()),
+            ..before
+        };
+        self.write_backup(request, &status).await
     }
 
     /// Work has ended, or cannot begin.
@@ -183,10 +211,9 @@ impl Cluster {
         }
         if claimed {
             state::create_private_dir(&self.paths.backup())?;
-            if Some(&kept) != self.memory.kept.as_ref() {
-                state::save(&self.kept_path(), &kept)?;
-            }
-            self.memory.kept = Some(kept);
+            let path = self.kept_path();
+            state::save(&path, &kept)?;
+            self.memory.kept = Some((path, kept));
         }
         Ok(())
     }
