@@ -28,7 +28,10 @@ impl Server {
     /// On the first node's network, with an empty bucket.
     pub fn start(it: &Operated) -> Server {
         let program = tools().join("s3s-fs");
-        assert!(program.exists(), "run tests/tools/s3s-fs.sh {program:?}");
+        assert!(
+            program.exists(),
+            "no s3s-fs: run tests/tools/s3s-fs.sh target/tools/s3s-fs"
+        );
         let dir = it.dir.join("s3");
         fs::create_dir_all(dir.join(BUCKET)).unwrap();
         let address = format!("{}.1", it.settings["NET"]);
