@@ -179,7 +179,8 @@ fn lose(it: &Operated) {
 
 /// A cluster with so many revisions was restored.
 const JUMP: i64 = 1_000_000_000;
-/// How long the API server is away.
+/// How long the API server is away, in seconds: long enough for what was begun to end meanwhile. The longer
+/// it is, the longer the scheduler and the kubelet wait before they ask again, up to 30 s.
 const AWAY: u64 = 8;
 
 #[test]
