@@ -69,8 +69,8 @@ impl Cluster {
     }
 
     /// Where the access keys of a bucket lie, while they are needed: in memory, for this operator alone.
-    fn credentials_file(&self, index: usize) -> PathBuf {
-        self.paths.run.join(format!("s3-{index}"))
+    fn credentials_file(&self, secret: &str) -> PathBuf {
+        self.paths.run.join(format!("secret-{secret}"))
     }
 
     /// What the document says in names of Kubernetes, in those of the pipeline: a bucket's Secret is a
@@ -86,13 +86,13 @@ impl Cluster {
             .unwrap_or_default()
             .iter_mut()
             .zip(asked.unwrap_or_default());
-        for (index, (destination, asked)) in both.enumerate() {
+        for (destination, asked) in both {
             let named = asked
                 .s3
                 .as_ref()
                 .and_then(|it| it.credentials_secret.as_ref());
-            if let (Place::S3(s3), Some(_)) = (&mut destination.place, named) {
-                let path = self.credentials_file(index);
+            if let (Place::S3(s3), Some(secret)) = (&mut destination.place, named) {
+                let path = self.credentials_file(secret);
                 s3.credentials = Text::try_from(path.to_string_lossy().as_ref()).ok();
             }
         }
@@ -102,7 +102,7 @@ impl Cluster {
     async fn fetch_credentials(&mut self) -> Result<(), ControllerError> {
         let object = self.object.clone();
         let backup = object.object.spec.backup.as_ref();
-        for (index, it) in backup.iter().flat_map(|it| &it.destinations).enumerate() {
+        for it in backup.iter().flat_map(|it| &it.destinations) {
             let Some(name) = it.s3.as_ref().and_then(|it| it.credentials_secret.as_ref()) else {
                 continue;
             };
@@ -117,10 +117,12 @@ impl Cluster {
             let Some(text) = text else {
                 let text = format!("there is no Secret {name} with a key {CREDENTIALS}");
                 self.tell("SecretMissing", &text, true).await;
+                // What was taken away is used no longer.
+                let _ = std::fs::remove_file(self.credentials_file(name));
                 continue;
             };
             state::create_private_dir(&self.paths.run)?;
-            state::write_file(&self.credentials_file(index), &text)?;
+            state::write_file(&self.credentials_file(name), &text)?;
         }
         Ok(())
     }

@@ -28,8 +28,9 @@ fn a_bucket_has_what_the_node_lost_and_its_keys_are_told_to_nobody() {
     let first = take(&it, "first");
     server.gets(&it, &first);
     it.says("till", "BackupHealthy", "Verified");
-    let second = wrong_keys(&it, &server);
-    let told = brought_back_from_the_bucket(&it, &second);
+    wrong_keys(&it, &server);
+    let third = no_keys(&it, &server);
+    let told = brought_back_from_the_bucket(&it, &third);
     nobody_is_told_the_keys(&it, &told);
     the_data_is_lost(&it, &backup);
     a_replaced_node(&it, &backup);
@@ -46,7 +47,7 @@ fn take(it: &Operated, name: &str) -> String {
 }
 
 /// Nobody restarts anything: the keys are read anew for each run.
-fn wrong_keys(it: &Operated, server: &Server) -> String {
+fn wrong_keys(it: &Operated, server: &Server) {
     it.apply(&secret("keys", WRONG));
     it.put("till", "second", "2");
     let second = take(it, "second");
@@ -65,7 +66,28 @@ fn wrong_keys(it: &Operated, server: &Server) -> String {
     it.says("till", "BackupHealthy", "Verified");
     println!("right keys to BackupHealthy: {:.1?}", begun.elapsed());
     server.gets(it, &second);
-    second
+}
+
+/// Keys that are taken away are used no longer.
+fn no_keys(it: &Operated, server: &Server) -> String {
+    it.kubectl(&["delete", "secret", "keys"]).good();
+    it.put("till", "third", "3");
+    let third = take(it, "third");
+    let told = it.says("till", "BackupHealthy", "CopyFailed");
+    let message = told["message"].as_str().unwrap();
+    assert!(message.contains("secret-keys"), "{message}");
+    it.eventually("an Event of it", SOON, || {
+        let events = it.events("default");
+        let mut missing = events
+            .iter()
+            .filter(|(reason, _)| reason == "SecretMissing");
+        missing.any(|(_, text)| text.contains("keys")).then_some(())
+    });
+    assert!(!server.holds().iter().any(|it| it.contains(&third)));
+    it.apply(&secret("keys", SECRET));
+    take(it, "once-more");
+    server.gets(it, &third);
+    third
 }
 
 /// What the restore's Pod said.
@@ -96,6 +118,7 @@ fn brought_back_from_the_bucket(it: &Operated, snapshot: &str) -> String {
     println!("restore from the bucket: {:.1?}", begun.elapsed());
     assert_eq!(it.get("till", "first"), "1");
     assert_eq!(it.get("till", "second"), "2");
+    assert_eq!(it.get("till", "third"), "3");
     assert_eq!(it.get("till", "lost"), "");
     said
 }
@@ -155,6 +178,7 @@ fn the_data_is_lost(it: &Operated, backup: &str) {
     println!("lost data from the bucket: {:.1?}", begun.elapsed());
     assert_eq!(it.get("till", "first"), "1");
     assert_eq!(it.get("till", "second"), "2");
+    assert_eq!(it.get("till", "third"), "3");
 }
 
 /// Nothing of the cluster is left but the bucket.
@@ -168,6 +192,7 @@ fn a_replaced_node(it: &Operated, backup: &str) {
     println!("bootstrap from the bucket: {:.1?}", begun.elapsed());
     assert_eq!(it.get("till", "first"), "1");
     assert_eq!(it.get("till", "second"), "2");
+    assert_eq!(it.get("till", "third"), "3");
 }
 
 fn lose(it: &Operated) {
@@ -179,7 +204,8 @@ fn lose(it: &Operated) {
 
 /// A cluster with so many revisions was restored.
 const JUMP: i64 = 1_000_000_000;
-/// How long the API server is away.
+/// How long the API server is away, in seconds: long enough for what was begun to end meanwhile. The longer
+/// it is, the longer the scheduler and the kubelet wait before they ask again, up to 30 s.
 const AWAY: u64 = 8;
 
 #[test]

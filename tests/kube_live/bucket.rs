@@ -30,8 +30,7 @@ impl Server {
         let program = tools().join("s3s-fs");
         assert!(
             program.exists(),
-            "run tests/tools/s3s-fs.sh for {}",
-            program.display()
+            "no s3s-fs: run tests/tools/s3s-fs.sh target/tools/s3s-fs"
         );
         let dir = it.dir.join("s3");
         fs::create_dir_all(dir.join(BUCKET)).unwrap();

@@ -49,12 +49,14 @@ fn bare_ready(it: &Operated) {
 
 /// The resident memory of the operator's process in the lab, in MiB.
 fn resident(it: &Operated) -> f64 {
-    let dir = it.dir.to_str().unwrap().to_owned();
+    // Of this lab: beside it there may be others.
+    let ours = format!("/{}/", it.settings["NAME"]);
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let command = String::from_utf8_lossy(&command).replace('\0', " ");
-        if !command.contains("etcd-operator controller") {
+        let groups = std::fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
+        if !command.contains("etcd-operator controller") || !groups.contains(&ours) {
             continue;
         }
         let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
@@ -62,7 +64,7 @@ fn resident(it: &Operated) -> f64 {
         let kib = line.and_then(|it| it.split_whitespace().nth(1)?.parse::<f64>().ok());
         found.extend(kib);
     }
-    assert_eq!(found.len(), 1, "one operator, of the lab in {dir}");
+    assert_eq!(found.len(), 1, "one operator");
     found[0] / 1024.0
 }
 
