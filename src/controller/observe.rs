@@ -33,6 +33,8 @@ pub(super) const VERSION_AT_BIRTH: Version = Version::new(3, 6, 16);
 
 /// The next look at a Pod that waits; its watch rings before.
 const WAITS_SECONDS: u64 = 5;
+/// A guard has looked at everything, or etcd is about to serve, after so long.
+const LOOKS_SECONDS: u64 = 10;
 /// The size of a claim where the document names none.
 pub(super) const CLAIM_DEFAULT: &str = "2Gi";
 
@@ -51,7 +53,10 @@ impl Cluster {
         let served = identity.as_ref().is_some_and(|it| it.served.is_some());
         let (service, membership) = self.ask(&place, spec, process, served).await;
         let regain = self.memory.contact.regain(&service);
-        let waiting = self.waiting(pod.as_deref());
+        let (process, waiting) = match refused_before(pod.as_deref(), process, &service) {
+            Some(refusal) => (Process::Stopped, Waiting::Refused(refusal)),
+            None => (process, self.waiting(pod.as_deref())),
+        };
         let mut facts = self.facts(spec, identity, certificates::usable(&certificates));
         if let Waiting::Refused(refusal) = &waiting {
             facts.history = damage(refusal);
@@ -359,6 +364,19 @@ impl Waiting {
     fn because(refusal: Option<Refusal>) -> Self {
         refusal.map_or(Waiting::Silently, Waiting::Refused)
     }
+}
+
+/// A guard that refused, was started again and has not said anything new: what it said stands, or the
+/// status would change with each of its starts.
+fn refused_before(pod: Option<&PodSeen>, process: Process, service: &Service) -> Option<Refusal> {
+    let Process::Running { seconds, .. } = process else {
+        return None;
+    };
+    if seconds > LOOKS_SECONDS || service.read == Reading::Answered {
+        return None;
+    }
+    let refusal = refusal_from(pod?.last_words.as_deref()?);
+    matches!(refusal, Refusal::Unplaceable { .. }).then_some(refusal)
 }
 
 /// What a guard said of damaged data, as its own host's agent would know it.

@@ -29,6 +29,7 @@ spec:
 ";
 
 const ROUNDS: usize = 5;
+const IDLE_SECONDS: u64 = 120;
 
 fn middle(mut all: Vec<Duration>) -> Duration {
     all.sort();
@@ -66,6 +67,28 @@ fn resident(it: &Operated) -> f64 {
     }
     assert_eq!(found.len(), 1, "one operator");
     found[0] / 1024.0
+}
+
+/// What the API's datastore gives to the disk in so many seconds, in KiB.
+fn stored(it: &Operated, seconds: u64) -> u64 {
+    let socket = it.dir.join("kine.sock");
+    let socket = socket.to_str().unwrap();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let paths = processes.map(|it| it.path());
+    let mut datastores = paths.filter(|it| {
+        let command = std::fs::read(it.join("cmdline")).unwrap_or_default();
+        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+        command.contains("kine --listen") && command.contains(socket)
+    });
+    let process = datastores.next().unwrap();
+    let written = || {
+        let io = std::fs::read_to_string(process.join("io")).unwrap();
+        let mut lines = io.lines().filter_map(|it| it.strip_prefix("write_bytes: "));
+        lines.next().unwrap().parse::<u64>().unwrap()
+    };
+    let before = written();
+    pass(seconds);
+    (written() - before) >> 10
 }
 
 #[test]
@@ -147,6 +170,17 @@ fn figures_of_a_node() {
     let _ = writeln!(
         table,
         "| its requests in 3 idle minutes | {counted:?} | | |"
+    );
+    let with = stored(&it, IDLE_SECONDS);
+    let arguments = ["delete", "ds", "-n", "etcd-operator", "etcd-operator"];
+    it.kubectl(&arguments).good();
+    it.gone(&["ds", "-n", "etcd-operator", "etcd-operator"]);
+    pass(20);
+    let without = stored(&it, IDLE_SECONDS);
+    it.install();
+    let _ = writeln!(
+        table,
+        "| the API's datastore to disk in {IDLE_SECONDS} s, with and without the operator | {with} KiB | {without} KiB | |"
     );
     let begun = Instant::now();
     it.kubectl(&[

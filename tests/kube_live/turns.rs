@@ -103,6 +103,14 @@ fn damaged_data(it: &Operated) {
     it.patch("worn", r#"{"spec":{"size":1}}"#);
     let held = it.says("worn", "Degraded", "WalDamaged");
     assert!(held["message"].as_str().unwrap().contains("etcd"), "{held}");
+    // The kubelet starts the guard again and again: that is no news each time.
+    it.eventually("the guard to have looked three times", SOON, || {
+        let pod = it.try_json(&["get", "pod", "worn-0"])?;
+        let restarts = pod["status"]["containerStatuses"][0]["restartCount"].as_u64()?;
+        (restarts >= 2).then_some(())
+    });
+    pass(2);
+    assert_eq!(it.says("worn", "Degraded", "WalDamaged"), held);
     it.apply(&document(
         "EtcdCluster",
         "worn",
