@@ -245,6 +245,8 @@ struct Memory {
     contact: Contact,
     /// The last document that was sound: in force while a newer one is not.
     spec: Option<ClusterSpec>,
+    /// The object that it came from: what is made for a Pod is taken from it and from no newer one.
+    sound: Option<Rc<Watched<EtcdCluster>>>,
     /// Why the newest one is not.
     invalid: Option<Detail>,
     /// Why the last pass could not be carried out.

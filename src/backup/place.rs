@@ -182,11 +182,18 @@ pub fn lock(paths: &Paths, work: Work) -> Result<Option<BackupLock>, state::Stat
     });
     let file = state::open_lock(&path).map_err(|source| state::StateError::Io {
         what: "open",
-        path,
+        path: path.clone(),
         source,
     })?;
-    let taken = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-    Ok(taken.then_some(BackupLock { _file: file }))
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(BackupLock { _file: file })),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(state::StateError::Io {
+            what: "lock",
+            path,
+            source: error.into(),
+        }),
+    }
 }
 
 #[cfg(test)]

@@ -108,7 +108,7 @@ pub struct Found {
 }
 
 /// Directories of which the agent's unit has its own, or an empty one (PrivateTmp, ProtectHome).
-const HIDDEN: [&str; 5] = ["/tmp", "/var/tmp", "/home", "/root", "/run/user"];
+const HIDDEN: [&str; 5] = ["tmp", "var/tmp", "home", "root", "run/user"];
 
 impl Found {
     /// Copies a file that the agent's unit does not see to where it does, with what is fetched from buckets.
@@ -120,7 +120,8 @@ impl Found {
     ) -> Result<(), RestoreError> {
         let real = std::fs::canonicalize(&self.file.path);
         let real = real.unwrap_or_else(|_| self.file.path.clone());
-        if !HIDDEN.iter().any(|it| real.starts_with(it)) {
+        let below_root = real.strip_prefix("/").unwrap_or(&real);
+        if !HIDDEN.iter().any(|it| below_root.starts_with(it)) {
             return Ok(());
         }
         let store = fetched(paths, spec);

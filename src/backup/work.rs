@@ -29,7 +29,7 @@ use crate::tls::ClientFiles;
 
 pub use due::skip;
 pub use jobs::runtime;
-pub use kept::{Ask, Kept, Task};
+pub use kept::{Ask, Done, Kept, Task, UnderWay};
 
 pub use due::note_check;
 

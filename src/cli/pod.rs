@@ -15,14 +15,15 @@ use crate::agent::driver::{HostDriver, ProcessDriver};
 use crate::backup::restore::{
     self, CrashPoint, Outcome as Ended, Reason, RestoreRecord, RestoreReport,
 };
-use crate::backup::work::{Ask, Member, Task, Told, Work};
+use crate::backup::work::{Ask, Done, Member, Task, Told, Work};
 use crate::clock;
+use crate::cluster::Timestamp;
 use crate::error::chain;
 use crate::etcd::store;
 use crate::member::certificates;
 use crate::member::pod::{
     BACKUP_VARIABLE, DOCUMENT_VARIABLE, PodMember, RESTORE_VARIABLE, Restored, TLS_DIR, VARIABLE,
-    say_last,
+    lay_down_credentials, say_last,
 };
 use crate::member::records;
 use crate::observed::{BackupFailure, Clock};
@@ -47,6 +48,7 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     let paths = &context.paths;
     state::create_private_dir(&paths.member())?;
     state::create_private_dir(&paths.run)?;
+    lay_down_credentials()?;
     // It may have ended before the Pod did: it is never made twice.
     let ended = || restore::last_report(paths).filter(|it| it.id == id);
     let report = if let Some(report) = ended() {
@@ -104,6 +106,10 @@ fn carry_out(
 ) -> Result<(), Failure> {
     let paths = &context.paths;
     let runtime = runtime()?;
+    if RestoreRecord::load(paths)?.is_some_and(|it| it.id != id) {
+        // An earlier request was cut and then withdrawn: nothing is left half done.
+        end(context, spec, &runtime)?;
+    }
     if RestoreRecord::load(paths)?.is_none() {
         let (_, former) = records::load_identities(paths, &paths.member())?;
         let reason = if former.is_some() {
@@ -126,6 +132,16 @@ fn carry_out(
         RestoreRecord::requested(id.to_owned(), reason, found.file, live, former).save(paths)?;
         CrashPoint::RequestWritten.pass();
     }
+    end(context, spec, &runtime)
+}
+
+/// Brings the restore that is written down to its end.
+fn end(
+    context: &Context,
+    spec: &ClusterSpec,
+    runtime: &tokio::runtime::Runtime,
+) -> Result<(), Failure> {
+    let paths = &context.paths;
     let _lock = crate::agent::lock(paths, crate::agent::Locking::Act)?;
     let driver = HostDriver::Process(ProcessDriver::new(paths));
     let mut agent = Agent::new(paths, driver, None);
@@ -148,6 +164,7 @@ pub(super) fn backup(context: &Context) -> Outcome {
     };
     state::create_private_dir(&paths.lib)?;
     state::create_private_dir(&paths.run)?;
+    lay_down_credentials()?;
     let version = pod.launch.version.parse();
     let version = version.map_err(|_| missing("a version of etcd"))?;
     store::link(&paths.store(), version)?;
@@ -166,31 +183,35 @@ pub(super) fn backup(context: &Context) -> Outcome {
             key: file("server.key"),
         },
     };
-    make_keys(&paths, &spec)?;
     let now = Some(clock::now()).filter(|_| ask.trusted);
     let runtime = runtime()?;
     let mut work = Work::default();
-    let mut failed = None;
-    if matches!(ask.task, Task::Scheduled | Task::OnDemand(_)) {
-        work.take(&member, now, ask.task.id().map(str::to_owned));
-        failed = settle(&runtime, &mut work);
+    let mut asked = None;
+    match &ask.task {
+        Task::Scheduled | Task::OnDemand(_) => {
+            work.take(&member, now, ask.task.id().map(str::to_owned));
+            asked = settle(&runtime, &mut work);
+            let trust = if ask.trusted {
+                Clock::Trusted
+            } else {
+                Clock::Unsynchronised
+            };
+            if work.look(&member, trust, clock::now(), None).check_due {
+                check(&runtime, &mut work, &member, now)?;
+            }
+        }
+        Task::Checks => check(&runtime, &mut work, &member, now)?,
+        Task::Copies => {
+            work.copy(&member, now);
+            settle(&runtime, &mut work);
+        }
     }
-    let trust = if ask.trusted {
-        Clock::Trusted
-    } else {
-        Clock::Unsynchronised
-    };
-    let due = work.look(&member, trust, clock::now(), None);
-    if ask.task == Task::Checks || ask.rest && due.check_due {
-        work.check(&member, now);
-        settle(&runtime, &mut work);
+    let mut kept = work.kept(&member);
+    match asked {
+        Some(Ok(())) => kept.snapshot = Done::Well,
+        Some(Err(failure)) => kept.snapshot = Done::Failed((&failure).into()),
+        None => {} // by the document
     }
-    if ask.rest && due.copy_due {
-        work.copy(&member, now);
-        settle(&runtime, &mut work);
-    }
-    let mut kept = work.kept(&member, &ask.task);
-    kept.snapshot = kept.snapshot.or_else(|| failed.as_ref().map(Into::into));
     say_last(&serde_json::to_string(&kept)?);
     Ok(DONE)
 }
@@ -212,20 +233,34 @@ const TRIAL_SECONDS: i64 = 86_400;
 /// Between two looks at what was begun.
 const SETTLES: Duration = Duration::from_millis(100);
 
-/// Waits for what was begun; why there is no snapshot that a person asked for.
-fn settle(runtime: &tokio::runtime::Runtime, work: &mut Work) -> Option<BackupFailure> {
+/// Levels 1 to 4. Keys of a trial are there only for as long: beside snapshots they would be copied as
+/// the cluster's own.
+fn check(
+    runtime: &tokio::runtime::Runtime,
+    work: &mut Work,
+    member: &Member<'_>,
+    now: Option<Timestamp>,
+) -> Result<(), Failure> {
+    make_keys(member.paths, member.spec)?;
+    work.check(member, now);
+    settle(runtime, work);
+    Ok(std::fs::remove_file(member.paths.tls())?)
+}
+
+/// Waits for what was begun; how a snapshot went that a person asked for.
+fn settle(runtime: &tokio::runtime::Runtime, work: &mut Work) -> Option<Result<(), BackupFailure>> {
     let bell = work.bell();
-    let mut failed = None;
+    let mut ended = None;
     while work.is_busy() || work.is_copying() {
         // A job rings just before its thread has ended.
         let _ = runtime.block_on(async { timeout(SETTLES, bell.notified()).await });
         for told in work.collect() {
             match told {
                 Told::Failure(text) => tracing::warn!("{text}"),
-                Told::Asked(asked) => failed = asked.result.err(),
+                Told::Asked(asked) => ended = Some(asked.result.map(|_| ())),
                 Told::Prepared(_) => {} // of a restore on a host
             }
         }
     }
-    failed
+    ended
 }

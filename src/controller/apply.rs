@@ -242,13 +242,21 @@ impl Cluster {
         self.objects.ensure(Kind::Claim, claim, None).await
     }
 
-    /// A directory for the member's user. Its parents belong to root: nobody but this operator can put
-    /// a link in its place.
+    /// A directory for the member's user. No path of a cluster lies in another one, so that its parents
+    /// belong to root: nobody but this operator can put a link in its place.
     pub(super) fn prepare_dir(path: &Path) -> Result<(), ControllerError> {
         let failed = |what: &'static str| {
             let path = path.to_owned();
             move |source| ControllerError::System { what, path, source }
         };
+        let ours = path
+            .ancestors()
+            .filter(|it| it.starts_with(names::NODE_DIR));
+        let is_link = |it: &&Path| std::fs::symlink_metadata(it).is_ok_and(|it| it.is_symlink());
+        if ours.skip(1).any(|it| is_link(&it)) {
+            let not = std::io::Error::from(std::io::ErrorKind::NotADirectory);
+            return Err(failed("go through a link to")(not));
+        }
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)

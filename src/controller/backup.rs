@@ -264,16 +264,16 @@ impl Cluster {
                 ..EtcdBackupStatus::default()
             };
             self.write_backup(&request, &status).await?;
-            self.memory.taking = Some(id.clone());
             if self.claimed().is_some() {
                 self.make_backup_pod(spec, Task::OnDemand(id), now.is_some())
                     .await?;
-            } else {
-                Self::prepare_destinations(spec)?;
-                self.with_member(spec, |work, member| work.take(member, now, Some(id)));
+                break; // the next one when this one has ended
             }
+            Self::prepare_destinations(spec)?;
+            self.memory.taking = Some(id.clone());
+            self.with_member(spec, |work, member| work.take(member, now, Some(id)));
         }
-        self.collect_backup_pod().await
+        self.collect_backup_pods().await
     }
 
     /// Requests for this cluster, oldest first.

@@ -16,6 +16,9 @@ pub(super) const SETTINGS: &str = "etcd.edge-operator.io/settings";
 /// On a Pod: the version of etcd in it.
 pub(super) const VERSION: &str = "etcd.edge-operator.io/etcd-version";
 
+/// On a Pod that works on snapshots: what it was asked, and by which document.
+pub(super) const MADE_FOR: &str = "etcd.edge-operator.io/made-for";
+
 /// Whose directories on the node these are; below it NAMESPACE/NAME.
 pub const NODE_DIR: &str = "/var/lib/etcd-operator";
 /// Where the operator keeps what a reboot may take: certificates among it, so that no key of a Secret
@@ -42,6 +45,11 @@ pub(super) fn restore_pod(cluster: &str) -> String {
 
 pub(super) fn backup_pod(cluster: &str) -> String {
     format!("{cluster}-backup")
+}
+
+/// Copies may take days: they keep nobody from taking the next snapshot.
+pub(super) fn copy_pod(cluster: &str) -> String {
+    format!("{cluster}-copy")
 }
 
 pub(super) fn client_service(cluster: &str) -> String {

@@ -8,7 +8,8 @@ use super::names::{self, CLUSTER, MANAGED_BY, NODE_DIR, OPERATOR, SETTINGS, USER
 use crate::api::EtcdClusterSpec;
 use crate::backup::work::Ask;
 use crate::member::pod::{
-    BACKUP_VARIABLE, DOCUMENT_VARIABLE, LAST_WORDS, PodMember, RESTORE_VARIABLE, TLS_DIR, VARIABLE,
+    BACKUP_VARIABLE, DOCUMENT_VARIABLE, LAST_WORDS, PodMember, RESTORE_VARIABLE, S3_KEY, TLS_DIR,
+    VARIABLE, s3_dir,
 };
 use crate::spec::{ClusterSpec, Profile};
 
@@ -189,6 +190,7 @@ impl Snapshots<'_> {
 /// The Pod that works on snapshots: it streams from the member as any client would.
 pub(super) fn backup(
     parts: &Parts<'_>,
+    name: &str,
     ask: &Ask,
     document: &str,
     snapshots: Snapshots<'_>,
@@ -216,7 +218,9 @@ pub(super) fn backup(
         mounts.retain(|it| it["name"] != "data" && it["name"] != "keys"); // the member's alone
     }
     extend(&mut container["volumeMounts"], more.mounts);
-    let mut pod = pod(parts, &names::backup_pod(parts.name), "backup", &container);
+    // What is written to stderr before the last words are said is why there are none.
+    container["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
+    let mut pod = pod(parts, name, "backup", &container);
     pod["spec"]["restartPolicy"] = json!("Never"); // the operator knows when it is tried again
     if let Some(volumes) = pod["spec"]["volumes"].as_array_mut() {
         volumes.retain(|it| it["name"] != "data" && it["name"] != "keys");
@@ -259,17 +263,18 @@ fn command(parts: &Parts<'_>, document: &str, (variable, asked): (&str, &str)) -
     let memory = json!({"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}});
     more.mount("document", &memory, "/etc/etcd-operator", false);
     let backup = parts.wire.backup.as_ref();
-    let mut s3 = backup.into_iter().flat_map(|it| &it.destinations);
-    if let Some(secret) = s3.find_map(|it| it.s3.as_ref()?.credentials_secret.as_ref()) {
-        let secret = json!({"secret": {
-            "secretName": secret,
-            "defaultMode": 0o440,
-            "optional": true, // without keys there are no copies, and that is told
-            "items": [{"key": "credentials", "path": crate::s3::SYSTEMD_CREDENTIAL}],
-        }});
-        more.mount("s3", &secret, "/s3", true);
-        more.env
-            .push(json!({"name": "CREDENTIALS_DIRECTORY", "value": "/s3"}));
+    let destinations = backup.into_iter().flat_map(|it| &it.destinations);
+    for (index, destination) in destinations.enumerate() {
+        let s3 = destination.s3.as_ref();
+        if let Some(secret) = s3.and_then(|it| it.credentials_secret.as_ref()) {
+            let secret = json!({"secret": {
+                "secretName": secret,
+                "defaultMode": 0o440,
+                "optional": true, // without keys there are no copies, and that is told
+                "items": [{"key": S3_KEY, "path": S3_KEY}],
+            }});
+            more.mount(&format!("s3-{index}"), &secret, &s3_dir(index), true);
+        }
     }
     more
 }

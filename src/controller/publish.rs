@@ -1,5 +1,7 @@
 //! What the operator tells: the object's status, Events and metrics.
 
+use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use kube::Resource as _;
@@ -9,9 +11,9 @@ use serde_json::{Value, json};
 
 use super::objects::resource;
 use super::seen::Meta;
-use super::{Cluster, ControllerError, Shared};
+use super::{Cluster, ControllerError, Shared, Watched};
 use crate::api::status::{EtcdClusterStatus, rfc3339, to_wire};
-use crate::api::{EtcdCluster, convert, rules};
+use crate::api::{EtcdCluster, EtcdClusterSpec, S3Destination, convert, rules};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::error::chain;
@@ -103,6 +105,7 @@ impl Cluster {
             Err(why) => {
                 self.tell("SpecInvalid", &why, true).await;
                 self.memory.invalid = Some(detail(format_args!("SpecInvalid: {why}")));
+                self.use_sound_spec();
             }
         }
         let Some(spec) = self.memory.spec.clone() else {
@@ -122,6 +125,21 @@ impl Cluster {
             }
             Err(error) => self.failed(&error),
         }
+    }
+
+    /// What was refused reaches no Pod, no directory and no Secret: this pass works with the last
+    /// specification that was sound.
+    fn use_sound_spec(&mut self) {
+        let Some(sound) = &self.memory.sound else {
+            return;
+        };
+        let mut object = self.object.object.clone();
+        object.spec = sound.object.spec.clone();
+        self.object = Rc::new(Watched {
+            meta: self.object.meta.clone(),
+            name: self.name.clone(),
+            object,
+        });
     }
 
     fn failed(&mut self, error: &ControllerError) -> Duration {
@@ -156,6 +174,10 @@ impl Cluster {
                 "PathNotAllowed: {path} is not this cluster's: in Kubernetes it may use {own} of the node and nothing else"
             )));
         }
+        if let Some(why) = foreign_files(wire) {
+            return Err(why);
+        }
+        self.memory.sound = Some(object.clone());
         // A Pod is made again for what stands in it, as etcd is restarted for its settings.
         let pod = json!({"pod": wire.pod, "image": wire.image});
         if wire.pod.is_some() || wire.image.is_some() {
@@ -315,6 +337,39 @@ impl Cluster {
         }
         self.write_status(status).await
     }
+}
+
+/// What the rules cannot say of paths: a Pod that writes to a claim sees no file of the node, and a
+/// directory inside of another one could be a link that somebody else made.
+fn foreign_files(wire: &EtcdClusterSpec) -> Option<Detail> {
+    let backup = wire.backup.as_ref();
+    let destinations = backup.map_or(&[][..], |it| &it.destinations);
+    let local = || destinations.iter().filter_map(|it| it.local.as_ref());
+    let claimed = local().any(|it| it.claim_name.is_some());
+    let files = |it: &S3Destination| it.ca_file.is_some() || it.credentials.is_some();
+    if claimed
+        && destinations
+            .iter()
+            .filter_map(|it| it.s3.as_ref())
+            .any(files)
+    {
+        return Some(detail(format_args!(
+            "spec.backup.destinations: beside claimName no caFile and no credentials: the Pod that writes to a claim sees no file of the node; use credentialsSecret"
+        )));
+    }
+    let mut paths: Vec<&str> = local().filter_map(|it| it.path.as_deref()).collect();
+    paths.extend(wire.storage.path.as_deref());
+    let inside = |one: &str, other: &str| Path::new(one).starts_with(other);
+    let nested = paths.iter().enumerate().find_map(|(index, one)| {
+        let mut others = paths[index + 1..].iter();
+        let other = others.find(|it| inside(one, it) || inside(it, one))?;
+        Some((*one, *other))
+    });
+    nested.map(|(one, other)| {
+        detail(format_args!(
+            "PathNotAllowed: of {one} and {other} one lies in the other"
+        ))
+    })
 }
 
 impl Runtime for Cluster {

@@ -21,7 +21,7 @@ use crate::backup::restore::{RECOVERIES_MAX, lost_words, note_recovery, too_many
 use crate::backup::source::LATEST;
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
-use crate::member::pod::Restored;
+use crate::member::pod::{Restored, s3_credentials};
 use crate::observed::Observed;
 use crate::spec::ClusterSpec;
 use crate::state;
@@ -165,8 +165,13 @@ impl Cluster {
                 self.end_restore(&asked, *restored, &there).await
             }
             // Of an earlier request: it goes, and then comes this one.
-            Outcome::Ended(_) | Outcome::Failed(_) if there.meta.deleting => Ok(()),
+            Outcome::Ended(_) | Outcome::Failed(_) | Outcome::Cut if there.meta.deleting => Ok(()),
             Outcome::Ended(_) => self.remove_pod(&there, None).await,
+            Outcome::Cut => {
+                let text = format!("its Pod was ended, another one goes on: {}", there.message);
+                self.restore_says(&asked, &text).await?;
+                self.remove_pod(&there, None).await
+            }
             Outcome::Failed(why) => {
                 let failed = Restored {
                     id: asked.id.clone(),
@@ -350,13 +355,15 @@ pub(super) fn document(
     spec.network.listen_addresses = Some(vec!["127.0.0.1".to_owned()]);
     spec.network.advertised_addresses = None;
     spec.bootstrap = None;
-    for destination in spec.backup.iter_mut().flat_map(|it| &mut it.destinations) {
+    let destinations = spec.backup.iter_mut().flat_map(|it| &mut it.destinations);
+    for (index, destination) in destinations.enumerate() {
         if let Some(local) = destination.local.as_mut().filter(|_| claimed) {
             local.claim_name = None;
             local.path = Some(pod::CLAIM_DIR.to_owned());
         }
-        if let Some(s3) = &mut destination.s3 {
-            s3.credentials = None; // mounted as systemd hands them over
+        let s3 = destination.s3.as_mut();
+        if let Some(s3) = s3.filter(|it| it.credentials_secret.is_some()) {
+            s3.credentials = Some(s3_credentials(index));
         }
     }
     let document = json!({
@@ -383,6 +390,7 @@ fn without_nulls(value: Value) -> Value {
 /// How the Pod of a restore stands.
 enum Outcome {
     UnderWay(String),
+    Cut,
     Ended(Box<Restored>),
     Failed(String),
 }
@@ -394,7 +402,7 @@ fn outcome(pod: &PodSeen) -> Outcome {
         ("Succeeded", Some(restored), _) => Outcome::Ended(Box::new(restored)),
         ("Succeeded", None, _) => Outcome::Failed("the Pod ended without a word".to_owned()),
         // Evicted, or its node was shut down: what it began is on the volume, and the next Pod ends it.
-        ("Failed", _, _) => Outcome::Failed(format!("{}: {}", pod.reason, pod.message)),
+        ("Failed", _, _) => Outcome::Cut,
         (_, _, Container::Waiting { reason, message }) if reason != "PodInitializing" => {
             Outcome::UnderWay(format!("{reason} {message}").trim().to_owned())
         }

@@ -9,7 +9,7 @@ use kube::api::{DynamicObject, ObjectMeta};
 use kube::runtime::watcher::Event;
 use serde_json::Value;
 
-use super::names::{CLUSTER, CLUSTER_NAMESPACE, SETTINGS, VERSION};
+use super::names::{CLUSTER, CLUSTER_NAMESPACE, MADE_FOR, SETTINGS, VERSION};
 
 /// Namespace and name.
 pub(super) type Key = (String, String);
@@ -45,6 +45,11 @@ impl<T: PartialEq> Seen<T> {
 
     pub(super) fn all(&self) -> Vec<Rc<T>> {
         self.items.borrow().values().cloned().collect()
+    }
+
+    /// It has gone, whether or not it could be read in the end.
+    pub(super) fn forget(&self, key: &Key) -> Vec<Rc<T>> {
+        self.items.borrow_mut().remove(key).into_iter().collect()
     }
 
     /// Takes an event in; the objects that came, changed or went.
@@ -145,6 +150,8 @@ pub(super) struct PodSeen {
     pub(super) node: Option<String>,
     pub(super) settings: Option<u64>,
     pub(super) version: Option<String>,
+    /// What it was made for, in the words of its maker.
+    pub(super) made_for: Option<String>,
     pub(super) container: Container,
     /// What the container said when it last ended.
     pub(super) last_words: Option<String>,
@@ -202,6 +209,7 @@ impl PodSeen {
             node: Some(text(data, "/spec/nodeName")).filter(|it| !it.is_empty()),
             settings: annotation(SETTINGS).and_then(|it| u64::from_str_radix(&it, 16).ok()),
             version: annotation(VERSION),
+            made_for: annotation(MADE_FOR),
             container: state(shown),
             last_words: words,
         }

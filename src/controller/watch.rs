@@ -123,8 +123,7 @@ fn clusters(shared: &Rc<Shared>) {
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
         let feed = |event| {
-            let event = mapped(event, |it| readable::<EtcdCluster>(&shared, it));
-            for cluster in event.map(|it| shared.clusters.feed(it)).unwrap_or_default() {
+            for cluster in fed(&shared.clusters, event, |it| readable(&shared, it)) {
                 let key = (cluster.meta.namespace.clone(), cluster.name.clone());
                 let known = shared.bells.borrow().contains_key(&key);
                 let exists = shared.clusters.get(&key.0, &key.1).is_some();
@@ -139,6 +138,19 @@ fn clusters(shared: &Rc<Shared>) {
         };
         run("EtcdClusters", stream, &feed).await;
     });
+}
+
+/// Takes in what was read of an event; what was deleted has gone, whether or not it could be read.
+fn fed<T: PartialEq>(
+    seen: &Seen<T>,
+    event: Event<DynamicObject>,
+    read: impl Fn(DynamicObject) -> Option<(Key, T)>,
+) -> Vec<Rc<T>> {
+    if let Event::Delete(it) = &event {
+        return seen.forget(&key(&it.metadata));
+    }
+    let event = mapped(event, read);
+    event.map(|it| seen.feed(it)).unwrap_or_default()
 }
 
 /// An object of ours. One that this version cannot read is left out, and its status says why.
@@ -201,8 +213,7 @@ fn requests<K>(
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
         let feed = |event| {
-            let event = mapped(event, |it| readable::<K>(&shared, it));
-            for it in event.map(|it| seen(&shared).feed(it)).unwrap_or_default() {
+            for it in fed(seen(&shared), event, |it| readable(&shared, it)) {
                 let key = (it.meta.namespace.clone(), cluster(&it.object));
                 if !shared.is_ready() || shared.clusters.get(&key.0, &key.1).is_some() {
                     shared.ring(&key);

@@ -27,6 +27,32 @@ pub const TLS_DIR: &str = "/tls";
 /// Where a Pod leaves its last words for the controller.
 pub const LAST_WORDS: &str = "/dev/termination-log";
 
+/// Key of a Secret with access keys, and the file that it is mounted as.
+pub const S3_KEY: &str = "credentials";
+/// Most destinations that a document has.
+const S3_MAX: usize = crate::spec::backup::DESTINATIONS_MAX;
+
+/// Where the Secret with the access keys of a destination is mounted.
+pub fn s3_dir(index: usize) -> String {
+    format!("/s3/{index}")
+}
+
+/// The file that the document in a Pod names for the access keys of a destination: in memory.
+pub fn s3_credentials(index: usize) -> String {
+    format!("/run/etcd-operator/s3-{index}")
+}
+
+/// Puts access keys where they are for this user alone: what a Secret is mounted as, its group can read.
+pub fn lay_down_credentials() -> Result<(), StateError> {
+    for index in 0..S3_MAX {
+        let mounted = std::path::Path::new(&s3_dir(index)).join(S3_KEY);
+        if let Ok(text) = std::fs::read(mounted) {
+            state::write_file(std::path::Path::new(&s3_credentials(index)), &text)?;
+        }
+    }
+    Ok(())
+}
+
 /// What the controller knows of a member, fixed when the Pod is made: the kubelet starts it again
 /// with the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -20,6 +20,20 @@ fn spec(claim: &str, bucket: &Server) -> String {
     )
 }
 
+/// The EtcdBackup and the condition say which claim is not there.
+fn waits_for(it: &Operated, claim: &str) {
+    it.eventually(&format!("the claim {claim} to be missed"), SOON, || {
+        let told = it.says("one", "BackupHealthy", "SnapshotFailed");
+        let backup = it.try_json(&["get", "etcdbackup", "first"])?;
+        let words = [&told["message"], &backup["status"]["message"]];
+        let missed = |it: &Value| {
+            let text = it.as_str().unwrap_or_default();
+            text.contains(claim) && text.contains("not found")
+        };
+        words.into_iter().all(missed).then_some(())
+    });
+}
+
 fn backups(it: &Operated, cluster: &str) -> Value {
     it.cluster(cluster)["status"]["backups"].clone()
 }
@@ -32,18 +46,17 @@ fn snapshots_go_to_a_claim_are_tried_there_and_come_back_from_it() {
     let label = "pod-security.kubernetes.io/enforce=restricted";
     it.kubectl(&["label", "namespace", "default", label]).good();
     let bucket = Server::start(&it);
-    it.apply(&document("EtcdCluster", "one", &spec("snapshots", &bucket)));
+    it.apply(&document("EtcdCluster", "one", &spec("nowhere", &bucket)));
     it.available("one");
     it.put("one", "kept", "1");
 
-    // Nobody made the claim yet: that is told, and the snapshot is taken once it is there.
+    // There is no such claim, and then another one that nobody made yet: that is told.
     it.apply(&document("EtcdBackup", "first", "{cluster: one}"));
-    let told = it.says("one", "BackupHealthy", "SnapshotFailed");
-    let why = told["message"].as_str().unwrap();
-    assert!(
-        why.contains("snapshots") && why.contains("not found"),
-        "{why}"
-    );
+    waits_for(&it, "nowhere");
+    it.apply(&document("EtcdCluster", "one", &spec("snapshots", &bucket)));
+    waits_for(&it, "snapshots");
+    // The snapshot is taken once it is there, also where somebody removed the Pod.
+    it.kubectl(&["delete", "pod", "one-backup"]).good();
     it.apply(&claim("snapshots"));
     let first = it.phase("etcdbackup", "first", "Succeeded");
     assert_eq!(first["status"]["level"], 4, "{first}");

@@ -155,9 +155,29 @@ fn a_path_of_the_node_that_is_not_the_clusters_own_is_refused_and_nothing_is_mad
         "good",
         &json!({"storage": {"path": "/var/lib/etcd-operator/shop/good/data"}}),
     ));
-    api.eventually("the Pod", SOON, || {
-        api.try_json(&["get", "pod", "-n", "shop", "good-0"])
-    });
+    let pod = ["get", "pod", "-n", "shop", "good-0"];
+    api.eventually("the Pod", SOON, || api.try_json(&pod));
+    // Nor does a path that is not come in with an edit: what is made next is of the document before.
+    let foreign = "/var/lib/etcd-operator/bank/vault";
+    api.apply(&cluster(
+        "shop",
+        "good",
+        &json!({"storage": {"path": foreign}, "image": "localhost/own:1"}),
+    ));
+    says(&api, "shop", "good", "SpecInvalid");
+    api.kubectl(&["delete", "pod", "-n", "shop", "good-0", "--force"])
+        .good();
+    let again = api.eventually("the next Pod", SOON, || api.try_json(&pod));
+    let text = again["spec"].to_string();
+    assert!(
+        text.contains("/var/lib/etcd-operator/shop/good/data"),
+        "{text}"
+    );
+    assert!(
+        !text.contains(foreign) && !text.contains("localhost/own"),
+        "{text}"
+    );
+    assert!(!operator.path(foreign).exists());
     assert!(
         operator
             .path("/var/lib/etcd-operator/shop/good/data")

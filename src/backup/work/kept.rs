@@ -16,10 +16,8 @@ use crate::retention::VERIFIED;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ask {
-    /// What is done first.
+    /// What is done.
     pub task: Task,
-    /// Copies that wait and checks that are due are made, too.
-    pub rest: bool,
     /// The clock is trusted.
     pub trusted: bool,
     /// Where etcd is reached.
@@ -30,7 +28,7 @@ pub struct Ask {
     pub lib: std::path::PathBuf,
 }
 
-/// Why a Pod is made.
+/// What a Pod is made for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Task {
@@ -54,12 +52,21 @@ impl Task {
     }
 }
 
+/// Work that other processes are at.
+#[derive(Clone, Debug, Default)]
+pub struct UnderWay {
+    /// On snapshots.
+    pub snapshots: bool,
+    /// On copies.
+    pub copies: bool,
+    /// Why such a process waits to begin.
+    pub waits: Option<BackupFailure>,
+}
+
 /// What a Pod that worked on snapshots leaves: how that went, and what lies there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Kept {
-    /// Of what asked for a snapshot.
-    pub id: Option<String>,
     /// The newest snapshot of this cluster.
     pub newest: Option<Manifest>,
     /// The newest one that is verified.
@@ -74,12 +81,56 @@ pub struct Kept {
     pub checked: Option<i64>,
     /// When copies were last read back.
     pub copies_checked: Option<i64>,
-    /// Why there is no snapshot.
-    pub snapshot: Option<Failure>,
-    /// Why there is no copy.
-    pub copies: Option<Failure>,
-    /// Why what is kept is not whole.
-    pub checks: Option<Failure>,
+    /// A snapshot.
+    pub snapshot: Done,
+    /// Copies.
+    pub copies: Done,
+    /// Checks of what is kept.
+    pub checks: Done,
+}
+
+/// How a part of the work went.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Done {
+    /// It was none of the work: what was known of it stands.
+    #[default]
+    NotTried,
+    /// As asked.
+    Well,
+    /// It failed.
+    Failed(Failure),
+}
+
+impl Done {
+    /// Why it failed.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Done::Failed(failure) => Some(failure),
+            Done::NotTried | Done::Well => None,
+        }
+    }
+
+    fn of(attempts: &Attempts) -> Self {
+        match &attempts.last {
+            Some(failure) => Done::Failed(failure.into()),
+            // Somebody else held the lock: nothing was done.
+            None if attempts.wait.is_some() => Done::Failed(Failure {
+                reason: BUSY.to_owned(),
+                why: "somebody else works on the snapshots".to_owned(),
+            }),
+            None if attempts.at > 0 => Done::Well,
+            None => Done::NotTried,
+        }
+    }
+
+    fn record(&self, attempts: &mut Attempts) {
+        match self {
+            Done::NotTried => {}
+            Done::Well => attempts.record(None),
+            Done::Failed(failure) => attempts.record(Some(failure.into())),
+        }
+    }
 }
 
 /// A snapshot, in words for another process.
@@ -152,15 +203,25 @@ impl From<&Failure> for BackupFailure {
 impl Kept {
     /// A Pod that ended without a word: what lay there lies there.
     #[must_use]
-    pub fn without_a_word(self, why: &str) -> Self {
-        Kept {
-            id: None,
-            snapshot: Some(Failure {
-                reason: SNAPSHOT_FAILED.to_owned(),
+    pub fn without_a_word(self, task: &Task, why: &str) -> Self {
+        let failed = |reason: &str| {
+            Done::Failed(Failure {
+                reason: reason.to_owned(),
                 why: why.to_owned(),
-            }),
+            })
+        };
+        let mut kept = Kept {
+            snapshot: Done::NotTried,
+            copies: Done::NotTried,
+            checks: Done::NotTried,
             ..self
+        };
+        match task {
+            Task::Scheduled | Task::OnDemand(_) => kept.snapshot = failed(SNAPSHOT_FAILED),
+            Task::Copies => kept.copies = failed("CopyFailed"),
+            Task::Checks => kept.checks = failed("TrialRestoreFailed"),
         }
+        kept
     }
 
     /// The newest snapshot, as a listing would show it.
@@ -176,14 +237,12 @@ impl Kept {
 
 impl Work {
     /// What lies in the first destination, and how the work of this process on it went.
-    pub fn kept(&self, member: &Member<'_>, task: &Task) -> Kept {
-        let failure = |it: &Attempts| it.last.as_ref().map(Failure::from);
+    pub fn kept(&self, member: &Member<'_>) -> Kept {
         let mut kept = Kept {
-            id: task.id().map(str::to_owned),
             took: self.took,
-            snapshot: failure(&self.snapshot),
-            copies: failure(&self.copies),
-            checks: failure(&self.checks),
+            snapshot: Done::of(&self.snapshot),
+            copies: Done::of(&self.copies),
+            checks: Done::of(&self.checks),
             checked: super::last_check(member.paths).map(|it| it.0),
             copies_checked: copy::last_check(member.paths, member.spec).map(|it| it.0),
             ..Kept::default()
@@ -203,7 +262,7 @@ impl Work {
             }
             Some(Err(error)) => {
                 let failed = super::failure("DestinationUnusable", &error);
-                kept.snapshot.get_or_insert_with(|| Failure::from(&failed));
+                kept.snapshot = Done::Failed((&failed).into());
             }
             None => {}
         }
@@ -213,34 +272,22 @@ impl Work {
     /// Takes note of how work in another process went.
     pub fn note(&mut self, kept: &Kept) {
         self.took = kept.took.or(self.took);
-        for (attempts, failure) in [
-            (&mut self.snapshot, &kept.snapshot),
-            (&mut self.copies, &kept.copies),
-            (&mut self.checks, &kept.checks),
-        ] {
-            attempts.record(failure.as_ref().map(BackupFailure::from));
-        }
+        kept.snapshot.record(&mut self.snapshot);
+        kept.copies.record(&mut self.copies);
+        kept.checks.record(&mut self.checks);
     }
 
-    /// Takes note of how checks in another process went.
-    pub fn note_checks(&mut self, kept: &Kept) {
-        let failure = kept.checks.as_ref().or(kept.snapshot.as_ref());
-        self.checks.record(failure.map(BackupFailure::from));
-    }
-
-    /// What is known of snapshots by what another process said of them. `waits`: such a process is under
-    /// way, or why it is not.
+    /// What is known of snapshots by what another process said of them.
     pub fn look_at(
         &self,
         member: &Member<'_>,
         kept: &Kept,
-        busy: bool,
-        waits: Option<BackupFailure>,
+        under_way: UnderWay,
         (clock, now): (Clock, Timestamp),
         restore_failed: Option<Detail>,
     ) -> Backups {
         let none = Backups {
-            busy,
+            busy: under_way.snapshots,
             restore_failed,
             ..Backups::default()
         };
@@ -266,14 +313,15 @@ impl Work {
             verified: verified.map(Seen::seen),
             kept: kept.kept,
             took_milliseconds: self.took,
-            failed: waits
+            failed: under_way
+                .waits
                 .or_else(|| self.snapshot.last.clone())
                 .or_else(|| self.checks.last.clone()),
             retry_in: self.snapshot.retry_in(),
             queued: kept.queued,
             copy_failed: self.copies.last.clone(),
             copies_checked: kept.copies_checked.map(Timestamp),
-            copy_due: copy_due && self.copies.retry_in() == 0,
+            copy_due: copy_due && !under_way.copies && self.copies.retry_in() == 0,
             check_due: verified.is_some() && long_ago(kept.checked) && self.checks.retry_in() == 0,
             ..none
         }
@@ -292,7 +340,7 @@ mod tests {
     fn the_longest_words_fit_into_what_the_kubelet_keeps() {
         let failure = || {
             let long = "é".repeat(4000);
-            Some(Failure::from(&BackupFailure {
+            Done::Failed(Failure::from(&BackupFailure {
                 reason: "TrialRestoreFailed",
                 why: detail(format_args!("{long}")),
             }))
@@ -308,7 +356,6 @@ mod tests {
             bytes: u64::MAX,
         };
         let kept = Kept {
-            id: Some("i".repeat(36)),
             newest: Some(manifest),
             verified: Some(seen),
             kept: (u32::MAX, u64::MAX),

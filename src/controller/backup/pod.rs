@@ -1,13 +1,17 @@
 //! Snapshots on a claim, and trial restores: the operator's own Pod mounts no claim and has no etcd, so a
-//! Pod on the member's node works on them, one at a time, and leaves in its last words what lies there.
+//! Pod on the member's node works on them, and leaves in its last words what lies there. Copies to buckets
+//! have a Pod of their own.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
 
 use crate::api::requests::{EtcdBackupStatus, Phase};
 use crate::backup::local::LocalStore;
 use crate::backup::manifest::Manifest;
 use crate::backup::source::LATEST;
-use crate::backup::work::{Ask, Asked, Kept, Task, note_check};
+use crate::backup::work::{Ask, Asked, Done, Kept, Task, UnderWay, note_check};
 use crate::cluster::{Timestamp, detail};
 use crate::controller::apply::unplaceable;
 use crate::controller::objects::Kind;
@@ -18,9 +22,20 @@ use crate::observed::{BackupFailure, Backups, Clock};
 use crate::spec::ClusterSpec;
 use crate::state;
 
+/// What such a Pod was made for, in an annotation of it.
+#[derive(Serialize, Deserialize)]
+struct MadeFor {
+    task: Task,
+    /// `None`: for the directory of the node.
+    claim: Option<String>,
+    /// Of the document.
+    generation: i64,
+}
+
 /// How such a Pod stands.
 enum Stands {
-    UnderWay,
+    Running,
+    Starting,
     /// It is not started, and why.
     Waits(String),
     Ended(Box<Kept>),
@@ -41,17 +56,16 @@ impl Cluster {
         self.paths.backup().join(format!("claim-{claim}.json"))
     }
 
-    fn backup_pod(&self) -> Option<std::rc::Rc<PodSeen>> {
-        let name = names::backup_pod(&self.name);
-        self.shared.pods.get(&self.namespace, &name)
+    fn work_pod(&self, name: &str) -> Option<Rc<PodSeen>> {
+        self.shared.pods.get(&self.namespace, name)
     }
 
     /// A Pod works on the snapshots.
     pub(super) fn is_worked_on(&self) -> bool {
-        self.backup_pod().is_some()
+        self.work_pod(&names::backup_pod(&self.name)).is_some()
     }
 
-    pub(super) fn kept(&mut self) -> Kept {
+    fn kept(&mut self) -> Kept {
         let path = self.kept_path();
         match &self.memory.kept {
             Some((known, kept)) if *known == path => kept.clone(),
@@ -63,6 +77,10 @@ impl Cluster {
         }
     }
 
+    fn generation(&self) -> i64 {
+        self.object.object.metadata.generation.unwrap_or(0)
+    }
+
     /// What is known of snapshots on a claim.
     pub(super) fn backups_on_claim(
         &mut self,
@@ -71,18 +89,24 @@ impl Cluster {
         now: Timestamp,
     ) -> Backups {
         let kept = self.kept();
-        let there = self.backup_pod();
-        let waits = match there.as_deref().map(stands) {
-            Some(Stands::Waits(why)) => Some(BackupFailure {
+        let snapshots = self.work_pod(&names::backup_pod(&self.name));
+        let copies = self.work_pod(&names::copy_pod(&self.name));
+        let waits = [&snapshots, &copies].into_iter().flatten();
+        let waits = waits.map(|it| stands(it)).find_map(|it| match it {
+            Stands::Waits(why) => Some(BackupFailure {
                 reason: "SnapshotFailed",
                 why: detail(format_args!("{why}")),
             }),
             _ => None,
+        });
+        let under_way = UnderWay {
+            snapshots: snapshots.is_some(),
+            copies: copies.is_some(),
+            waits,
         };
         let failed = self.memory.bootstrap_failed.clone();
         self.with_member(spec, |work, member| {
-            let at = (clock, now);
-            work.look_at(member, &kept, there.is_some(), waits, at, failed)
+            work.look_at(member, &kept, under_way, (clock, now), failed)
         })
     }
 
@@ -93,7 +117,11 @@ impl Cluster {
         task: Task,
         trusted: bool,
     ) -> Result<(), ControllerError> {
-        let (Some(identity), false) = (self.identity.clone(), self.is_worked_on()) else {
+        let name = match task {
+            Task::Copies => names::copy_pod(&self.name),
+            _ => names::backup_pod(&self.name),
+        };
+        let (Some(identity), None) = (self.identity.clone(), self.work_pod(&name)) else {
             return Ok(());
         };
         let Some(member) = self.pod_member(spec, &identity) else {
@@ -106,17 +134,20 @@ impl Cluster {
         let Some(local) = local else {
             return Ok(());
         };
-        let seen = names::member(&self.name);
-        let seen = self.shared.pods.get(&self.namespace, &seen);
+        let seen = self.work_pod(&names::member(&self.name));
         let node = seen.as_ref().and_then(|it| it.node.clone());
         let place = match (&local.claim_name, &local.path) {
             (Some(claim), _) => pod::Snapshots::Claim(claim),
             (None, Some(path)) => pod::Snapshots::Directory(path),
             (None, None) => return Ok(()),
         };
+        let made_for = MadeFor {
+            task: task.clone(),
+            claim: local.claim_name.clone(),
+            generation: self.generation(),
+        };
         let ask = Ask {
-            task,
-            rest: place.is_claim(),
+            task: task.clone(),
             trusted,
             url: self.place(spec, seen.as_deref()).client_url,
             server_name: self.server_name(),
@@ -126,44 +157,71 @@ impl Cluster {
         let mut parts = self.parts(spec, wire, &member, &image);
         parts.node = node.as_deref();
         let document = document(&self.name, wire, &identity, place.is_claim());
-        let made = pod::backup(&parts, &ask, &document, place);
+        let mut made = pod::backup(&parts, &name, &ask, &document, place);
+        let made_for = serde_json::to_string(&made_for).unwrap_or_default();
+        made["metadata"]["annotations"][names::MADE_FOR] = made_for.into();
         match self.objects.ensure(Kind::Pod, made, None).await {
             Err(error) if unplaceable(&error).is_some() => {
-                let kept = self.kept().without_a_word(&error.to_string());
-                self.end_work(kept).await
+                let kept = self.kept().without_a_word(&task, &error.to_string());
+                self.end_work(&task, kept).await;
+                Ok(())
             }
             made => made,
         }
     }
 
-    /// Takes note of a Pod that has ended.
-    pub(super) async fn collect_backup_pod(&mut self) -> Result<(), ControllerError> {
-        let Some(there) = self.backup_pod() else {
-            return Ok(());
-        };
+    /// Takes note of Pods that have ended.
+    pub(super) async fn collect_backup_pods(&mut self) -> Result<(), ControllerError> {
+        for name in [names::backup_pod(&self.name), names::copy_pod(&self.name)] {
+            if let Some(there) = self.work_pod(&name) {
+                self.collect_backup_pod(&there).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn collect_backup_pod(&mut self, there: &PodSeen) -> Result<(), ControllerError> {
         if there.owner.as_deref() != Some(&self.object.meta.uid) {
             return Err(ControllerError::not_ours(Kind::Pod, &there.name));
         }
         if there.meta.deleting {
             return Ok(());
         }
-        let claimed = self.claimed().is_some();
-        let kept = match stands(&there) {
-            Stands::UnderWay => return Ok(()),
+        let made_for = there.made_for.as_deref();
+        let made_for = made_for.and_then(|it| serde_json::from_str::<MadeFor>(it).ok());
+        // Noted already, and the watch is behind; or of another version of this operator.
+        let (Some(made_for), false) = (made_for, self.memory.has_ended(&there.meta)) else {
+            return self.remove_pod(there, None).await;
+        };
+        let outdated = made_for.generation != self.generation();
+        let kept = match stands(there) {
+            // What the document says now may be there.
+            Stands::Starting | Stands::Waits(_) if outdated => {
+                return self.remove_pod(there, Some(0)).await;
+            }
+            Stands::Running | Stands::Starting => return Ok(()),
             // It goes on when what it waits for comes.
-            Stands::Waits(why) if claimed => return self.backup_says(&why).await,
-            Stands::Waits(why) | Stands::Failed(why) => self.kept().without_a_word(&why),
+            Stands::Waits(why) if made_for.claim.is_some() => {
+                return self.backup_says(&made_for.task, &why).await;
+            }
+            Stands::Waits(why) | Stands::Failed(why) => {
+                self.kept().without_a_word(&made_for.task, &why)
+            }
             Stands::Ended(kept) => *kept,
         };
-        self.end_work(kept).await?;
-        self.remove_pod(&there, None).await
+        // Of another claim than the document's it says nothing that is asked any more.
+        if made_for.claim.as_deref() == self.claimed() {
+            self.end_work(&made_for.task, kept).await;
+        }
+        self.memory.note_end(&there.meta.uid);
+        self.remove_pod(there, None).await
     }
 
     /// Why what an EtcdBackup asked for waits; written when the words change.
-    async fn backup_says(&self, text: &str) -> Result<(), ControllerError> {
+    async fn backup_says(&self, task: &Task, text: &str) -> Result<(), ControllerError> {
         let all = self.backup_requests();
-        let taking = self.memory.taking.as_ref();
-        let Some(request) = all.iter().find(|it| Some(&it.meta.uid) == taking) else {
+        let asks = |uid: &str| task.id() == Some(uid);
+        let Some(request) = all.iter().find(|it| asks(&it.meta.uid)) else {
             return Ok(());
         };
         let before = request.object.status.clone().unwrap_or_default();
@@ -179,27 +237,17 @@ impl Cluster {
     }
 
     /// Work has ended, or cannot begin.
-    async fn end_work(&mut self, kept: Kept) -> Result<(), ControllerError> {
-        let claimed = self.claimed().is_some();
-        if claimed {
-            self.memory.work.note(&kept);
-        } else {
-            // Checks of what lies on the node: the operator sees the rest by itself.
-            note_check(&self.paths, kept.checked.map(Timestamp))?;
-            self.memory.work.note_checks(&kept);
-        }
-        for failure in [&kept.snapshot, &kept.copies, &kept.checks]
-            .into_iter()
-            .flatten()
-        {
+    async fn end_work(&mut self, task: &Task, kept: Kept) {
+        self.memory.work.note(&kept);
+        let parts = [&kept.snapshot, &kept.copies, &kept.checks];
+        for failure in parts.into_iter().filter_map(Done::failure) {
             let text = format!("{}: {}", failure.reason, failure.why);
             self.tell("BackupFailed", &text, true).await;
         }
-        let taking = self.memory.taking.take_if(|_| claimed);
-        let id = taking.or_else(|| kept.id.clone());
+        let id = task.id().map(str::to_owned);
         if let Some(id) = id.filter(|it| !self.memory.ended.contains(it)) {
-            let result = match &kept.snapshot {
-                Some(failure) => Err(BackupFailure::from(failure)),
+            let result = match kept.snapshot.failure() {
+                Some(failure) => Err(failure.into()),
                 None => Ok(kept.entry()),
             };
             let asked = Asked {
@@ -209,13 +257,17 @@ impl Cluster {
             let status = self.ended_as(asked).await;
             self.memory.taken = Some((id, status));
         }
-        if claimed {
-            state::create_private_dir(&self.paths.backup())?;
-            let path = self.kept_path();
-            state::save(&path, &kept)?;
-            self.memory.kept = Some((path, kept));
+        let path = self.kept_path();
+        let noted = if self.claimed().is_some() {
+            state::create_private_dir(&self.paths.backup()).and_then(|()| state::save(&path, &kept))
+        } else {
+            // Checks of what lies on the node: the operator sees the rest by itself.
+            note_check(&self.paths, kept.checked.map(Timestamp))
+        };
+        if let Err(error) = noted {
+            tracing::warn!("the next operator will not know what lies on the claim: {error}");
         }
-        Ok(())
+        self.memory.kept = Some((path, kept));
     }
 
     /// Where a snapshot on the claim is found by a restore's Pod.
@@ -242,6 +294,7 @@ fn stands(pod: &PodSeen) -> Stands {
             let why = format!("{} {} {words}", pod.reason, pod.message);
             Stands::Failed(format!("the Pod {}: {}", pod.name, why.trim()))
         }
+        (_, _, Container::Running { .. }) => Stands::Running,
         (_, _, Container::Waiting { reason, message })
             if !["PodInitializing", "ContainerCreating"].contains(&reason.as_str()) =>
         {
@@ -251,6 +304,6 @@ fn stands(pod: &PodSeen) -> Stands {
             let (name, message) = (&pod.name, &pod.message);
             Stands::Waits(format!("the Pod {name} has no place: {message}"))
         }
-        _ => Stands::UnderWay,
+        _ => Stands::Starting,
     }
 }
