@@ -14,7 +14,7 @@ use crate::member::certificates;
 use crate::member::contact::CallError;
 use crate::member::pod::PodMember;
 use crate::member::records::{self, IdentityFile};
-use crate::observed::{Clock, Observed};
+use crate::observed::{Clock, Observed, Process};
 use crate::plan::permit::{Permit, second_look};
 use crate::plan::{Asked, Hold, Plan, Upkeep};
 use crate::spec::ClusterSpec;
@@ -41,6 +41,7 @@ impl Cluster {
         if self.loaded && self.identity.is_some() {
             self.upkeep_of_objects(spec).await?;
         }
+        self.remove_refused(spec, observed).await?;
         for step in &plan.upkeep {
             let told = !matches!(step, Upkeep::ProbeWrite | Upkeep::SkipSnapshot);
             if told && !matches!(step, Upkeep::Start(_)) {
@@ -50,6 +51,26 @@ impl Cluster {
         }
         self.carry_restore_on(spec, observed).await?;
         self.carry_backups_on(spec, observed).await
+    }
+
+    /// A Pod whose guard refuses is no etcd that is stopped by a step, and is started again and again:
+    /// where none is wanted, it goes.
+    async fn remove_refused(
+        &self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+    ) -> Result<(), ControllerError> {
+        let instance = observed.instances.first();
+        let stopped = instance.is_some_and(|it| it.process == Process::Stopped);
+        let name = names::member(&self.name);
+        let pod = self.shared.pods.get(&self.namespace, &name);
+        let ours = |it: &PodSeen| it.owner.as_ref() == Some(&self.object.meta.uid);
+        match pod.filter(|it| ours(it) && !it.meta.deleting) {
+            Some(pod) if spec.size == 0 && stopped => {
+                self.remove_pod(&pod, Some(GRACE_SECONDS)).await
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What somebody removed or edited is put back. While nothing has changed, nothing is sent.

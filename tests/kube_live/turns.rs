@@ -111,6 +111,11 @@ fn damaged_data(it: &Operated) {
     });
     pass(2);
     assert_eq!(it.says("worn", "Degraded", "WalDamaged"), held);
+    // It can be stopped all the same.
+    it.patch("worn", r#"{"spec":{"size":0}}"#);
+    it.gone(&["pod", "worn-0"]);
+    it.patch("worn", r#"{"spec":{"size":1}}"#);
+    it.says("worn", "Degraded", "WalDamaged");
     it.apply(&document(
         "EtcdCluster",
         "worn",
