@@ -182,6 +182,7 @@ fn figures_of_a_node() {
         table,
         "| the API's datastore to disk in {IDLE_SECONDS} s, with and without the operator | {with} KiB | {without} KiB | |"
     );
+    let old = it.acting()["metadata"]["uid"].clone();
     let begun = Instant::now();
     it.kubectl(&[
         "delete",
@@ -196,7 +197,8 @@ fn figures_of_a_node() {
         let log = it.kubectl(&["logs", "-n", "etcd-operator", "ds/etcd-operator"]);
         let fresh = log.ok && log.stdout.contains("this operator acts");
         let pods = it.try_json(&["get", "pods", "-n", "etcd-operator"])?;
-        (fresh && pods["items"].as_array()?.len() == 1).then_some(())
+        let all = pods["items"].as_array()?;
+        (fresh && all.len() == 1 && all[0]["metadata"]["uid"] != old).then_some(())
     });
     let _ = writeln!(
         table,
