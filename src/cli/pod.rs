@@ -40,25 +40,31 @@ fn told(name: &str) -> Result<String, Failure> {
     std::env::var(name).map_err(|_| missing(name))
 }
 
+/// Lays down what came with the environment: the document, the image's etcd, keys of buckets.
+fn prepare(context: &Context, paths: &Paths) -> Result<(PodMember, ClusterSpec), Failure> {
+    let document = told(DOCUMENT_VARIABLE)?;
+    let member = PodMember::from_environment().ok_or_else(|| missing(VARIABLE))?;
+    state::create_private_dir(&paths.run)?;
+    lay_down_credentials()?;
+    let version = member.launch.version.parse();
+    let version = version.map_err(|_| missing("a version of etcd"))?;
+    store::link(&paths.store(), version)?;
+    state::write_file(&paths.document(), document.as_bytes())?;
+    let spec = context.document()?;
+    Ok((member, spec))
+}
+
 /// Carries the restore out, or brings one that was cut to its end.
 pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     let id = told(RESTORE_VARIABLE)?;
-    let document = told(DOCUMENT_VARIABLE)?;
-    let member = PodMember::from_environment().ok_or_else(|| missing(VARIABLE))?;
     let paths = &context.paths;
     state::create_private_dir(&paths.member())?;
-    state::create_private_dir(&paths.run)?;
-    lay_down_credentials()?;
     // It may have ended before the Pod did: it is never made twice.
     let ended = || restore::last_report(paths).filter(|it| it.id == id);
     let report = if let Some(report) = ended() {
         Ok(report)
     } else {
-        let version = member.launch.version.parse();
-        let version = version.map_err(|_| missing("a version of etcd"))?;
-        store::link(&paths.store(), version)?;
-        state::write_file(&paths.document(), document.as_bytes())?;
-        let spec = context.document()?;
+        let (_, spec) = prepare(context, paths)?;
         carry_out(context, &spec, &id, arguments).and_then(|()| {
             ended().ok_or_else(|| Failure::new(super::FAILED, "the restore left no report"))
         })
@@ -156,20 +162,12 @@ fn end(
 pub(super) fn backup(context: &Context) -> Outcome {
     let ask = told(BACKUP_VARIABLE)?;
     let ask: Ask = serde_json::from_str(&ask).map_err(|_| missing(BACKUP_VARIABLE))?;
-    let document = told(DOCUMENT_VARIABLE)?;
-    let pod = PodMember::from_environment().ok_or_else(|| missing(VARIABLE))?;
     let paths = Paths {
         lib: ask.lib.clone(),
         ..context.paths.clone()
     };
     state::create_private_dir(&paths.lib)?;
-    state::create_private_dir(&paths.run)?;
-    lay_down_credentials()?;
-    let version = pod.launch.version.parse();
-    let version = version.map_err(|_| missing("a version of etcd"))?;
-    store::link(&paths.store(), version)?;
-    state::write_file(&paths.document(), document.as_bytes())?;
-    let spec = context.document()?;
+    let (pod, spec) = prepare(context, &paths)?;
     let file = |name: &str| Path::new(TLS_DIR).join(name);
     let member = Member {
         paths: &paths,

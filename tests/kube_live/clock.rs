@@ -46,6 +46,16 @@ impl Clock {
     }
 }
 
+/// An API server, and the clock of the operator beside it.
+fn begin() -> Option<(Api, Clock)> {
+    if !operator::can() {
+        return None;
+    }
+    let api = Api::up(&ApiOptions::default())?;
+    let clock = Clock::in_1970(&api.dir)?;
+    Some((api, clock))
+}
+
 /// The same server, whose certificate is not looked at: it may be as old as the clock.
 fn believing(access: &Access) -> Access {
     let text = fs::read_to_string(&access.kubeconfig).unwrap();
@@ -62,13 +72,7 @@ fn believing(access: &Access) -> Access {
 
 #[test]
 fn an_operator_that_begins_in_1970_says_why_it_sees_nothing_and_goes_on_with_the_time() {
-    if !operator::can() {
-        return;
-    }
-    let Some(api) = Api::up(&ApiOptions::default()) else {
-        return;
-    };
-    let Some(clock) = Clock::in_1970(&api.dir) else {
+    let Some((api, clock)) = begin() else {
         return;
     };
     let access = operator::install(&api);
@@ -88,13 +92,7 @@ fn an_operator_that_begins_in_1970_says_why_it_sees_nothing_and_goes_on_with_the
 
 #[test]
 fn certificates_of_1970_are_good_for_later_and_are_renewed_with_the_time() {
-    if !operator::can() {
-        return;
-    }
-    let Some(api) = Api::up(&ApiOptions::default()) else {
-        return;
-    };
-    let Some(clock) = Clock::in_1970(&api.dir) else {
+    let Some((api, clock)) = begin() else {
         return;
     };
     let access = believing(&operator::install(&api));
