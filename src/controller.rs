@@ -10,6 +10,7 @@
 
 mod apply;
 mod backup;
+mod client;
 mod lease;
 pub mod manifests;
 mod names;
@@ -255,6 +256,8 @@ struct Memory {
     failures: usize,
     /// What keeps the Pod from its place.
     unplaceable: Option<(&'static str, Detail)>,
+    /// A Pod that was made and says nothing, and since when, in seconds since boot.
+    making: Option<(String, u64)>,
     published: Option<crate::api::EtcdClusterStatus>,
     /// Events that were told, so that each is told once.
     told: std::collections::VecDeque<String>,
@@ -312,9 +315,7 @@ async fn act(own: Own) -> Result<(), ControllerError> {
     };
     let mut terminate = signals(SignalKind::terminate())?;
     let mut interrupt = signals(SignalKind::interrupt())?;
-    let client = Client::try_default()
-        .await
-        .map_err(|error| ControllerError::Config(error.to_string()))?;
+    let client = client::connect().await?;
     let reporter = Reporter {
         controller: "etcd-operator".to_owned(),
         instance: Some(own.pod.clone()),

@@ -33,6 +33,8 @@ pub(super) const VERSION_AT_BIRTH: Version = Version::new(3, 6, 16);
 
 /// The next look at a Pod that waits; its watch rings before.
 const WAITS_SECONDS: u64 = 5;
+/// A Pod that its kubelet has been making for longer than this is told of.
+const MAKING_SECONDS: u64 = 60;
 /// A guard has looked at everything, or etcd is about to serve, after so long.
 const LOOKS_SECONDS: u64 = 10;
 /// The size of a claim where the document names none.
@@ -215,14 +217,15 @@ impl Cluster {
     }
 
     /// A Pod that is there and does not run.
-    fn waiting(&self, pod: Option<&PodSeen>) -> Waiting {
+    fn waiting(&mut self, pod: Option<&PodSeen>) -> Waiting {
         if let Some((reason, why)) = &self.memory.unplaceable {
             return Waiting::Refused(unplaceable(reason, format_args!("{why}")));
         }
         let Some(pod) = pod.filter(|it| !ended(it)) else {
+            self.memory.making = None;
             return Waiting::No; // evicted, or its node was shut down: it is replaced
         };
-        match &pod.container {
+        let waiting = match &pod.container {
             Container::Running { .. } => Waiting::No,
             Container::Waiting { reason, message } => {
                 Waiting::because(why_waiting(pod, reason, message))
@@ -232,7 +235,21 @@ impl Cluster {
                 Waiting::Refused(self.unschedulable(&pod.message))
             }
             Container::None => Waiting::Silently,
+        };
+        if waiting != Waiting::Silently {
+            self.memory.making = None;
+            return waiting;
         }
+        let now = clock::since_boot().as_secs();
+        let since = match self.memory.making.take() {
+            Some((uid, since)) if uid == pod.meta.uid => since,
+            _ => now,
+        };
+        self.memory.making = Some((pod.meta.uid.clone(), since));
+        if now < since + MAKING_SECONDS || pod.meta.deleting {
+            return Waiting::Silently;
+        }
+        Waiting::Refused(being_made(pod))
     }
 
     /// The scheduler finds no node. Of a claim that is not bound it only says so.
@@ -392,6 +409,18 @@ fn damage(refusal: &Refusal) -> StartHistory {
         },
         None => StartHistory::NONE,
     }
+}
+
+/// A Pod that nobody says anything of: why is in its Events, which this operator does not read.
+fn being_made(pod: &PodSeen) -> Refusal {
+    let name = &pod.name;
+    let what = match &pod.container {
+        Container::Waiting { reason, .. } => format!(
+            "has been {reason} for more than a minute: an image is pulled, or a volume or the network is missing"
+        ),
+        _ => "has been there for more than a minute, and no kubelet has begun on it".to_owned(),
+    };
+    unplaceable("PodNotStarted", format_args!("the Pod {name} {what}"))
 }
 
 /// Why a container is not started, in Kubernetes' own words.

@@ -131,7 +131,8 @@ impl Cluster {
         spec: &ClusterSpec,
         observed: &Observed,
     ) -> Result<(), ControllerError> {
-        self.make_new_clusters().await?;
+        let trusted = super::apply::trusted(observed).is_some();
+        self.make_new_clusters(spec, trusted).await?;
         let Some(asked) = self.memory.restoring.clone() else {
             return self.clear_away().await;
         };

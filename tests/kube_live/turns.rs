@@ -61,10 +61,35 @@ fn what_is_missing_around_a_member_is_told_and_nothing_is_lost() {
     a_secret_is_deleted(&it);
     an_image_is_nowhere(&it);
     an_evicted_member_comes_back(&it);
+    it.apply(&format!(
+        "{NOWHERE}---\n{}",
+        document("EtcdCluster", "nowhere", ON_NOWHERE)
+    ));
     no_default_storage_class(&it);
     a_directory_of_the_node(&it);
     damaged_data(&it);
+    let told = it.says("nowhere", "Degraded", "PodNotStarted");
+    let text = told["message"].as_str().unwrap();
+    assert!(text.contains("the Pod nowhere-0"), "{text}");
 }
+
+/// A volume that can be bound and not mounted: the kubelet makes its Pod for ever.
+const NOWHERE: &str = r"
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: by-hand}
+provisioner: kubernetes.io/no-provisioner
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: nowhere}
+spec:
+  capacity: {storage: 2Gi}
+  accessModes: [ReadWriteOnce]
+  storageClassName: by-hand
+  hostPath: {path: /nowhere, type: Directory}
+";
+const ON_NOWHERE: &str = "{storage: {volumeClaim: {size: 2Gi, storageClassName: by-hand}}}";
 
 /// Held by default; where the document says so, the newest verified snapshot takes its place.
 fn damaged_data(it: &Operated) {

@@ -66,15 +66,34 @@ impl Cluster {
     }
 
     fn kept(&mut self) -> Kept {
+        self.known_to_be_kept().unwrap_or_default()
+    }
+
+    /// `None`: no operator on this node has heard of it.
+    fn known_to_be_kept(&mut self) -> Option<Kept> {
         let path = self.kept_path();
         match &self.memory.kept {
-            Some((known, kept)) if *known == path => kept.clone(),
+            Some((known, kept)) if *known == path => Some(kept.clone()),
             _ => {
-                let kept: Kept = state::load(&path).ok().flatten().unwrap_or_default();
-                self.memory.kept = Some((path, kept.clone()));
+                let kept: Option<Kept> = state::load(&path).ok().flatten();
+                self.memory.kept = kept.clone().map(|it| (path, it));
                 kept
             }
         }
+    }
+
+    /// What lies on the claim is known; or a Pod goes and looks, after another node's operator acted.
+    pub(in crate::controller) async fn knows_claim(
+        &mut self,
+        spec: &ClusterSpec,
+        trusted: bool,
+    ) -> Result<bool, ControllerError> {
+        let nothing_there = self.claimed().is_none() || self.identity.is_none();
+        if nothing_there || self.known_to_be_kept().is_some() {
+            return Ok(true);
+        }
+        self.make_backup_pod(spec, Task::Checks, trusted).await?;
+        Ok(false)
     }
 
     fn generation(&self) -> i64 {

@@ -8,16 +8,26 @@ use crate::api::{EtcdCluster, EtcdClusterSpec, EtcdRestore};
 use crate::controller::names::OPERATOR;
 use crate::controller::objects::resource;
 use crate::controller::{Cluster, ControllerError, Watched, pod};
+use crate::spec::ClusterSpec;
 
 impl Cluster {
     /// Restores into a new cluster: it is made with the specification of this one and its snapshot.
-    pub(super) async fn make_new_clusters(&mut self) -> Result<(), ControllerError> {
+    pub(super) async fn make_new_clusters(
+        &mut self,
+        spec: &ClusterSpec,
+        trusted: bool,
+    ) -> Result<(), ControllerError> {
         for request in self.requests() {
             let Some(into) = request.object.spec.into.clone() else {
                 continue;
             };
             let there = self.shared.clusters.get(&self.namespace, &into);
             let status = match &there {
+                None if !self.knows_claim(spec, trusted).await? => EtcdRestoreStatus {
+                    phase: Some(Phase::Running),
+                    message: Some("a Pod looks at what lies on the claim".to_owned()),
+                    ..EtcdRestoreStatus::default()
+                },
                 None => self.make_new_cluster(&request, &into).await?,
                 Some(there) => progress(&request, there),
             };
