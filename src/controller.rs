@@ -83,6 +83,14 @@ pub enum ControllerError {
         /// Its name.
         name: String,
     },
+    /// A Secret of ours that somebody edited: what it said is not guessed.
+    #[error("the Secret {name} cannot be read: {why}")]
+    Unreadable {
+        /// Its name.
+        name: String,
+        /// Where, and what is wrong.
+        why: String,
+    },
     /// An object of ours that cannot be made; a defect.
     #[error("a {0} of ours is malformed")]
     Malformed(&'static str),
@@ -238,6 +246,8 @@ struct Cluster {
     /// The Secret was read: before that, nothing is known of identity and CAs.
     loaded: bool,
     memory: Memory,
+    /// Since when this operator looks at it, in seconds since boot.
+    began: u64,
 }
 
 /// What is kept from pass to pass: nothing that a decision could not do without.
@@ -258,6 +268,8 @@ struct Memory {
     unplaceable: Option<(&'static str, Detail)>,
     /// A Pod that was made and says nothing, and since when, in seconds since boot.
     making: Option<(String, u64)>,
+    /// Namespaces that take no client of this cluster, and when they were asked, in seconds since boot.
+    unaccepted: BTreeMap<String, u64>,
     published: Option<crate::api::EtcdClusterStatus>,
     /// Events that were told, so that each is told once.
     told: std::collections::VecDeque<String>,
@@ -275,8 +287,10 @@ struct Memory {
     restoring: Option<restore::Asked>,
     /// The last revision that etcd was seen to have before it was stopped for one.
     live_revision: Option<i64>,
-    /// Why the document's own restore failed.
-    bootstrap_failed: Option<Detail>,
+    /// The request whose Pod the API server would take.
+    tried: Option<String>,
+    /// The document's own restore failed.
+    restore_failed: Option<restore::FailedRestore>,
 }
 
 /// Requests whose end is remembered.
@@ -415,6 +429,8 @@ async fn keep_cluster(shared: Rc<Shared>, key: Key, bell: Rc<Notify>) {
     }
     shared.bells.borrow_mut().remove(&key);
     shared.metrics.forget(&namespace, &name);
+    // Keys that were worked on, in memory: what outlives the object lies in Secrets.
+    let _ = std::fs::remove_dir_all(PathBuf::from(RUN_DIR).join(&namespace).join(&name));
     tracing::info!(%namespace, %name, "the EtcdCluster has gone; what it says stays stays");
 }
 
@@ -445,6 +461,7 @@ impl Cluster {
             identity: None,
             loaded: false,
             memory,
+            began: crate::clock::since_boot().as_secs(),
         }
     }
 }

@@ -153,6 +153,10 @@ fn start(paths: &Paths, keeper: Keeper) -> Result<std::convert::Infallible, Guar
         back_off(paths);
     }
     if keeper == Keeper::Pod {
+        // Here a restore has a Pod of its own: its data is nobody's before it has ended.
+        if RestoreRecord::load(paths)?.is_some_and(|it| it.has_begun()) {
+            return Err(GuardError::Refused(Refusal::Restoring));
+        }
         lay_down(paths)?;
     }
     let launch: Launch = state::load(&paths.launch())?.ok_or(GuardError::NoLaunchRecord)?;

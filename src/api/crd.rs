@@ -20,7 +20,9 @@ pub fn of_clusters() -> &'static str {
 
 /// The CRDs as the types and rules say it: clusters first.
 pub fn generate() -> [Value; 3] {
-    let cluster: Vec<Value> = rules::RULES.iter().map(rule).collect();
+    let lasting = rules::LASTING.iter();
+    let lasting = lasting.map(|(path, cel, message)| at_path(path, cel, message));
+    let cluster: Vec<Value> = rules::RULES.iter().map(rule).chain(lasting).collect();
     let immutable = || json!({"rule": requests::IMMUTABLE.0, "message": requests::IMMUTABLE.1});
     let acknowledged =
         json!({"rule": requests::ACKNOWLEDGED.0, "message": requests::ACKNOWLEDGED.1});
@@ -34,12 +36,16 @@ pub fn generate() -> [Value; 3] {
 fn rule(it: &rules::Rule) -> Value {
     match it.path {
         "" => json!({"rule": it.cel, "message": it.message}),
-        path => json!({
-            "rule": it.cel,
-            "message": format!("spec.{path}: {}", it.message),
-            "fieldPath": format!(".{path}"),
-        }),
+        path => at_path(path, it.cel, it.message),
     }
+}
+
+fn at_path(path: &str, cel: &str, message: &str) -> Value {
+    json!({
+        "rule": cel,
+        "message": format!("spec.{path}: {message}"),
+        "fieldPath": format!(".{path}"),
+    })
 }
 
 fn finished(crd: CustomResourceDefinition, rules: Vec<Value>) -> Value {

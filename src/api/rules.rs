@@ -259,3 +259,23 @@ pub const RULES: &[Rule] = &[
         holds: |spec| spec.hosts.is_empty(),
     },
 ];
+
+/// What a cluster is made with and keeps, in Kubernetes: the path below `spec`, the rule in CEL over what
+/// was and what is asked, and what is wrong with a change. A host's document has no object that was.
+pub const LASTING: [(&str, &str, &str); 3] = [
+    (
+        "deletionPolicy",
+        "self.deletionPolicy == oldSelf.deletionPolicy",
+        "cannot be changed: what goes with the object was marked when it was made; kubectl delete --cascade=orphan keeps everything, whatever is said here",
+    ),
+    (
+        "storage.path",
+        "has(self.storage.path) == has(oldSelf.storage.path) && (!has(self.storage.path) || self.storage.path == oldSelf.storage.path || !oldSelf.storage.path.startsWith('/var/lib/etcd-operator/'))",
+        "cannot be changed: nobody moves the data; restore a snapshot into a new cluster",
+    ),
+    (
+        "storage.volumeClaim",
+        "has(self.storage.volumeClaim) == has(oldSelf.storage.volumeClaim) && (!has(self.storage.volumeClaim) || self.storage.volumeClaim == oldSelf.storage.volumeClaim)",
+        "cannot be changed: a claim stays what it was made as; restore a snapshot into a new cluster",
+    ),
+];

@@ -256,6 +256,12 @@ pub(super) struct RestoreArgs {
     /// For a Pod of the controller: what it needs comes with the environment
     #[arg(long, hide = true)]
     pub(super) pod: bool,
+    /// In such a Pod: only where there is no data yet
+    #[arg(long, hide = true)]
+    pub(super) bootstrap: bool,
+    /// In such a Pod: only brings to its end what was cut
+    #[arg(long, hide = true)]
+    pub(super) resume: bool,
     /// The last revision that the live data was seen to have
     #[arg(long, hide = true, value_name = "REVISION")]
     pub(super) live_revision: Option<i64>,

@@ -65,8 +65,9 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
         Ok(report)
     } else {
         let (_, spec) = prepare(context, paths)?;
+        let last = || restore::last_report(paths).filter(|it| arguments.resume || it.id == id);
         carry_out(context, &spec, &id, arguments).and_then(|()| {
-            ended().ok_or_else(|| Failure::new(super::FAILED, "the restore left no report"))
+            last().ok_or_else(|| Failure::new(super::FAILED, "the restore left no report"))
         })
     };
     let (_, identity) = records::load_identities(paths, &paths.member())?;
@@ -112,12 +113,23 @@ fn carry_out(
 ) -> Result<(), Failure> {
     let paths = &context.paths;
     let runtime = runtime()?;
-    if RestoreRecord::load(paths)?.is_some_and(|it| it.id != id) {
+    let other = |it: &RestoreRecord| it.id != id;
+    if RestoreRecord::load(paths)?.is_some_and(|it| other(&it) && it.has_begun()) {
         // An earlier request was cut and then withdrawn: nothing is left half done.
         end(context, spec, &runtime)?;
     }
-    if RestoreRecord::load(paths)?.is_none() {
+    if arguments.resume {
+        return Ok(());
+    }
+    // One that touched nothing and was withdrawn is not carried out.
+    if RestoreRecord::load(paths)?.as_ref().is_none_or(other) {
         let (_, former) = records::load_identities(paths, &paths.member())?;
+        if arguments.bootstrap && (former.is_some() || has_data(paths)) {
+            return Err(Failure::new(
+                super::FAILED,
+                "there is data on the volume: it is kept, bootstrap is for an empty one",
+            ));
+        }
         let reason = if former.is_some() {
             Reason::Command
         } else {
@@ -139,6 +151,11 @@ fn carry_out(
         CrashPoint::RequestWritten.pass();
     }
     end(context, spec, &runtime)
+}
+
+fn has_data(paths: &Paths) -> bool {
+    let data = records::data_dir(&paths.member());
+    std::fs::read_dir(data).is_ok_and(|mut it| it.next().is_some())
 }
 
 /// Brings the restore that is written down to its end.

@@ -31,16 +31,23 @@ impl Cluster {
         observed: &Observed,
         plan: &Plan,
     ) -> Result<(), ControllerError> {
-        if self.object.meta.deleting || spec.paused {
+        if self.object.meta.deleting {
             return Ok(());
+        }
+        if spec.paused {
+            self.restores_wait("the cluster is paused").await?;
+            return self.backups_wait("the cluster is paused").await;
         }
         // What kept the Pod from its place may have gone, and nothing tells so.
         if self.memory.unplaceable.is_some() && matches!(plan.change, Err(Hold::Start(_))) {
             self.start(spec).await?;
         }
-        if self.loaded && self.identity.is_some() {
-            self.upkeep_of_objects(spec).await?;
-        }
+        // A Secret or Service that cannot be put back is told last: the member and its snapshots go on.
+        let objects = if self.loaded && self.identity.is_some() {
+            self.upkeep_of_objects(spec).await
+        } else {
+            Ok(())
+        };
         self.remove_refused(spec, observed).await?;
         for step in &plan.upkeep {
             let told = !matches!(step, Upkeep::ProbeWrite | Upkeep::SkipSnapshot);
@@ -50,7 +57,8 @@ impl Cluster {
             self.step(spec, observed, step).await?;
         }
         self.carry_restore_on(spec, observed).await?;
-        self.carry_backups_on(spec, observed).await
+        self.carry_backups_on(spec, observed).await?;
+        objects
     }
 
     /// A Pod whose guard refuses is no etcd that is stopped by a step, and is started again and again:
@@ -73,12 +81,16 @@ impl Cluster {
         }
     }
 
-    /// What somebody removed or edited is put back. While nothing has changed, nothing is sent.
+    /// What somebody removed or edited is put back. While nothing has changed, nothing is sent. One that
+    /// is refused keeps no other one from its place.
     async fn upkeep_of_objects(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
-        self.ensure_services(spec).await?;
-        self.ensure_policy(spec).await?;
-        self.push().await?;
-        self.push_clients().await
+        let all = [
+            self.push().await,
+            self.ensure_services(spec).await,
+            self.ensure_policy(spec).await,
+            self.push_clients().await,
+        ];
+        all.into_iter().collect()
     }
 
     async fn step(
@@ -199,6 +211,9 @@ impl Cluster {
         let Some(identity) = self.identity.clone() else {
             return Ok(());
         };
+        if self.restore_pod().is_some() {
+            return Ok(()); // it works on the same volume
+        }
         let name = names::member(&self.name);
         if let Some(there) = self.shared.pods.get(&self.namespace, &name) {
             if ended(&there) && !there.meta.deleting {
@@ -225,7 +240,7 @@ impl Cluster {
             .await?;
         let text = detail(format_args!("the Pod {name} was made"));
         self.tell("PodCreated", &text, false).await;
-        self.ensure_policy(spec).await
+        Ok(())
     }
 
     pub(super) fn parts<'a>(
@@ -379,6 +394,7 @@ pub(super) fn unplaceable(error: &ControllerError) -> Option<&'static str> {
         }
         ControllerError::Api { code: 403, .. } => Some("RightMissing"),
         ControllerError::System { .. } => Some("DirectoryUnusable"),
+        ControllerError::Unreadable { .. } => Some("RecordUnreadable"),
         _ => None,
     }
 }

@@ -38,7 +38,7 @@ impl Cluster {
         if self.claimed().is_some() {
             return self.backups_on_claim(spec, clock, now);
         }
-        let failed = self.memory.bootstrap_failed.clone();
+        let failed = self.restore_failed();
         let worked_on = self.is_worked_on();
         let seen = self.with_member(spec, |work, member| work.look(member, clock, now, failed));
         Backups {
@@ -236,6 +236,11 @@ impl Cluster {
         }
         self.write_taken().await?;
         let now = super::apply::trusted(observed);
+        let instance = observed.instances.first();
+        let answers = instance.is_some_and(|it| it.service.read == Reading::Answered);
+        if !answers {
+            self.backups_wait("etcd does not answer").await?;
+        }
         for request in self.backup_requests() {
             let status = request.object.status.clone().unwrap_or_default();
             if matches!(status.phase, Some(Phase::Succeeded | Phase::Failed)) {
@@ -250,10 +255,6 @@ impl Cluster {
                 self.write_backup(&request, &failed(&text)).await?;
                 continue;
             };
-            let answers = observed
-                .instances
-                .first()
-                .is_some_and(|it| it.service.read == Reading::Answered);
             let busy = self.memory.work.is_busy() || self.is_worked_on();
             if !answers || busy || self.memory.taking.is_some() {
                 continue; // looked at again when something has changed
@@ -280,6 +281,22 @@ impl Cluster {
     fn backup_requests(&self) -> Vec<Rc<Watched<EtcdBackup>>> {
         let ours = |it: &EtcdBackup| it.spec.cluster == self.name;
         self.shared.backups.requests(&self.namespace, ours)
+    }
+
+    /// What nobody works on yet says why.
+    pub(super) async fn backups_wait(&self, why: &str) -> Result<(), ControllerError> {
+        for request in self.backup_requests() {
+            let before = request.object.status.clone().unwrap_or_default();
+            let text = format!("waits: {why}");
+            if before.phase.is_none() && before.message.as_ref() != Some(&text) {
+                let status = EtcdBackupStatus {
+                    message: Some(text),
+                    ..before
+                };
+                self.write_backup(&request, &status).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes how the last one ended; where that fails, with the next pass.

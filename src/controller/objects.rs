@@ -154,6 +154,13 @@ impl Objects {
         Ok(())
     }
 
+    /// What the watch shows is what was sent last, and that is this.
+    pub(super) fn is_as_sent(&self, kind: Kind, object: &Value, seen: &Meta) -> bool {
+        let sum = crate::state::sha256(object.to_string().as_bytes());
+        let sent = self.sent.get(&key_of(kind, object));
+        sent.is_some_and(|it| it.sum == sum && it.resource_version == seen.resource_version)
+    }
+
     /// The same for what is not watched: sent once in the life of this operator, and when it changes.
     pub(super) async fn ensure_once(
         &mut self,
@@ -161,12 +168,11 @@ impl Objects {
         object: Value,
     ) -> Result<(), ControllerError> {
         let sum = crate::state::sha256(object.to_string().as_bytes());
-        let text = |pointer: &str| {
-            let found = object.pointer(pointer).and_then(Value::as_str);
-            found.unwrap_or_default().to_owned()
-        };
-        let key = (kind, text("/metadata/namespace"), text("/metadata/name"));
-        if self.sent.get(&key).is_some_and(|it| it.sum == sum) {
+        if self
+            .sent
+            .get(&key_of(kind, &object))
+            .is_some_and(|it| it.sum == sum)
+        {
             return Ok(());
         }
         self.ensure(kind, object, None).await
@@ -206,6 +212,14 @@ impl Objects {
             Err(error) => Err(ControllerError::api("remove", kind, name, error)),
         }
     }
+}
+
+fn key_of(kind: Kind, object: &Value) -> (Kind, String, String) {
+    let text = |pointer: &str| {
+        let found = object.pointer(pointer).and_then(Value::as_str);
+        found.unwrap_or_default().to_owned()
+    };
+    (kind, text("/metadata/namespace"), text("/metadata/name"))
 }
 
 /// Whether what is there was made for the same cluster: two clusters' objects may have one name.

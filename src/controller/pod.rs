@@ -148,6 +148,7 @@ pub(super) fn restore(parts: &Parts<'_>, asks: &Restore<'_>) -> Value {
     }
     extend(&mut container["env"], more.env);
     extend(&mut container["volumeMounts"], more.mounts);
+    container["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
     let mut pod = pod(
         parts,
         &names::restore_pod(parts.name),

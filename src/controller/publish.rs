@@ -25,6 +25,8 @@ use crate::status::Status;
 
 /// A status that says the same is written again after so long: a dead operator shows.
 const HEARTBEAT_SECONDS: i64 = 1800;
+/// An operator that has come so long ago has tried a write, or does not (a paused cluster).
+const YOUNG_SECONDS: u64 = 60;
 /// After a pass that failed, the next one waits longer each time.
 const FAILED: [u64; 5] = [1, 2, 5, 15, 30];
 /// Events that are not told again.
@@ -281,7 +283,11 @@ impl Cluster {
             let found = it.conditions.iter().find(|it| it.type_ == "Available");
             found.map(|it| it.reason.clone()).unwrap_or_default()
         };
-        if reason(&status) == "WriteNotProven" && before.is_some_and(|it| reason(it) == "Serving") {
+        let young = clock::since_boot().as_secs() < self.began + YOUNG_SECONDS;
+        if young
+            && reason(&status) == "WriteNotProven"
+            && before.is_some_and(|it| reason(it) == "Serving")
+        {
             return Ok(());
         }
         self.tell_changes(&status).await;
@@ -381,7 +387,7 @@ impl Runtime for Cluster {
 
     async fn publish(
         &mut self,
-        _spec: &ClusterSpec,
+        spec: &ClusterSpec,
         observed: &Observed,
         status: &Status,
     ) -> Result<(), ControllerError> {
@@ -397,7 +403,11 @@ impl Runtime for Cluster {
                 }
             }
         }
-        if let Some(why) = self.restore_words() {
+        if wire.plan.hold.as_deref() == Some("RestoreFailed") {
+            let next = "mend the cause: it is tried again within 10 minutes, and at once when the document changes";
+            wire.plan.next_step = Some(next.to_owned());
+        }
+        if let Some(why) = self.restore_words().filter(|_| !spec.paused) {
             for it in &mut wire.conditions {
                 if it.reason == "SizeZero" {
                     "Restoring".clone_into(&mut it.reason);

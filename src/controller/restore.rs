@@ -5,36 +5,85 @@
 //! outcome with the id of what asked for it: it is made once, however often the node restarts.
 
 mod new_cluster;
+mod pod;
 
 use std::rc::Rc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::apply::unplaceable;
 use super::names;
 use super::objects::{Kind, resource};
-use super::seen::{Container, PodSeen};
-use super::{Cluster, ControllerError, Watched, pod};
+use super::seen::PodSeen;
+use super::{Cluster, ControllerError, Watched};
+use crate::api::EtcdRestore;
 use crate::api::requests::{EtcdRestoreStatus, Phase};
 use crate::api::status::rfc3339;
-use crate::api::{EtcdClusterSpec, EtcdRestore, GROUP, VERSION};
 use crate::backup::restore::{RECOVERIES_MAX, lost_words, note_recovery, too_many_recoveries};
 use crate::backup::source::LATEST;
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
-use crate::member::pod::{Restored, s3_credentials};
+use crate::member::pod::Restored;
 use crate::observed::Observed;
 use crate::spec::ClusterSpec;
+use crate::start::Refusal;
 use crate::state;
+pub(super) use pod::document;
+use pod::{Outcome, asked_by, outcome};
 
 /// A restore that works on this cluster's volume.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
-    /// Of what asked for it.
+    /// Of what asked for it: it is carried out once.
     id: String,
     from: String,
-    /// `None`: the document's bootstrap.
-    request: Option<Rc<Watched<EtcdRestore>>>,
+    by: By,
 }
+
+/// Who asked for a restore.
+#[derive(Clone, Debug)]
+enum By {
+    Request(Rc<Watched<EtcdRestore>>),
+    /// An EtcdRestore that was removed after its Pod was made.
+    Withdrawn,
+    /// The document's bootstrap.
+    Bootstrap,
+    /// The document, where data is damaged.
+    Recovery,
+    /// Nobody any more: the volume holds one that was cut.
+    Cut,
+}
+
+impl Asked {
+    fn request(&self) -> Option<&Rc<Watched<EtcdRestore>>> {
+        match &self.by {
+            By::Request(request) => Some(request),
+            _ => None,
+        }
+    }
+
+    fn of(request: Rc<Watched<EtcdRestore>>) -> Self {
+        Asked {
+            id: request.meta.uid.clone(),
+            from: request.object.spec.from.clone(),
+            by: By::Request(request),
+        }
+    }
+}
+
+/// A restore that the document asks for and that failed.
+#[derive(Clone, Debug)]
+pub(super) struct FailedRestore {
+    why: Detail,
+    /// Of the document that asked.
+    generation: i64,
+    /// In seconds since boot.
+    at: u64,
+}
+
+/// It is tried again after so long: a bucket may have been away. A document that was corrected is tried
+/// at once.
+const TRIED_AGAIN_SECONDS: u64 = 600;
 
 impl Cluster {
     /// Requests for this cluster that have not ended, oldest first.
@@ -48,30 +97,54 @@ impl Cluster {
         all
     }
 
-    /// Takes up a restore in place that was asked for. While there is one, the member stays stopped.
+    /// The first one that is asked for in place.
+    fn in_place(&self) -> Option<Asked> {
+        let mut all = self.requests().into_iter();
+        let found = all.find(|it| it.object.spec.replace_data.as_ref() == Some(&self.name));
+        found.map(Asked::of)
+    }
+
+    /// Takes up a restore in place that was asked for. While there is one, or its Pod, the member stays
+    /// stopped: both work on one volume.
     pub(super) fn take_up_restore(&mut self, spec: &mut ClusterSpec) {
-        let in_place = self
-            .requests()
-            .into_iter()
-            .find(|it| it.object.spec.replace_data.as_ref() == Some(&self.name));
-        let bootstrap = self
-            .memory
-            .restoring
-            .as_ref()
-            .is_some_and(|it| it.request.is_none());
-        if let Some(request) = in_place {
-            self.memory.restoring = Some(Asked {
-                id: request.meta.uid.clone(),
-                from: request.object.spec.from.clone(),
-                request: Some(request),
-            });
-        } else if !bootstrap {
-            self.memory.restoring = None;
-        }
-        if self.memory.restoring.is_some() && self.identity.is_some() {
+        let pod = self.restore_pod();
+        let by_document = self.memory.restoring.take();
+        let by_document =
+            by_document.filter(|it| matches!(it.by, By::Bootstrap | By::Recovery | By::Cut));
+        let in_place = self.in_place();
+        self.memory.restoring = in_place
+            .filter(|it| pod.is_some() || self.may_begin(it))
+            .or(by_document)
+            .or_else(|| pod.as_deref().and_then(asked_by));
+        if (self.memory.restoring.is_some() || pod.is_some()) && self.identity.is_some() {
             spec.size = 0;
             spec.members.clear();
         }
+    }
+
+    /// A member is stopped only for a Pod that the API server would take.
+    fn may_begin(&self, asked: &Asked) -> bool {
+        let member = names::member(&self.name);
+        self.memory.tried.as_ref() == Some(&asked.id)
+            || self.shared.pods.get(&self.namespace, &member).is_none()
+    }
+
+    /// Why the last restore that the document asked for failed, until it is tried again.
+    pub(super) fn restore_failed(&mut self) -> Option<Detail> {
+        let failed = self.memory.restore_failed.as_ref()?;
+        let again = failed.at + TRIED_AGAIN_SECONDS;
+        if failed.generation != self.generation() || clock::since_boot().as_secs() >= again {
+            self.memory.restore_failed = None;
+        }
+        Some(self.memory.restore_failed.as_ref()?.why.clone())
+    }
+
+    fn note_failed(&mut self, why: Detail) {
+        self.memory.restore_failed = Some(FailedRestore {
+            why,
+            generation: self.generation(),
+            at: clock::since_boot().as_secs(),
+        });
     }
 
     /// What is told in place of "size is 0" while a restore is under way.
@@ -90,10 +163,11 @@ impl Cluster {
             return;
         };
         if self.memory.restoring.is_none() {
+            // A document that was corrected asks for another one.
             self.memory.restoring = Some(Asked {
-                id: object.meta.uid.clone(),
+                id: format!("{}-{}", object.meta.uid, self.generation()),
                 from: bootstrap.from.clone(),
-                request: None,
+                by: By::Bootstrap,
             });
         }
     }
@@ -110,7 +184,7 @@ impl Cluster {
             return Ok(());
         };
         if too_many_recoveries(&self.paths, now) {
-            self.memory.bootstrap_failed = Some(detail(format_args!(
+            self.note_failed(detail(format_args!(
                 "the data was damaged again after {RECOVERIES_MAX} restores in a day: replace the disk"
             )));
             return Ok(());
@@ -120,7 +194,7 @@ impl Cluster {
         self.memory.restoring = Some(Asked {
             id: pod.meta.uid.clone(),
             from: LATEST.to_owned(),
-            request: None,
+            by: By::Recovery,
         });
         Ok(())
     }
@@ -134,7 +208,7 @@ impl Cluster {
         let trusted = super::apply::trusted(observed).is_some();
         self.make_new_clusters(spec, trusted).await?;
         let Some(asked) = self.memory.restoring.clone() else {
-            return self.clear_away().await;
+            return self.look_for_restores(spec, observed).await;
         };
         let member = names::member(&self.name);
         if let Some(there) = self.shared.pods.get(&self.namespace, &member) {
@@ -144,7 +218,8 @@ impl Cluster {
             }
             let text = if there.meta.deleting {
                 "the member ends"
-            } else if asked.request.is_none() && there.owner.as_ref() == Some(&self.object.meta.uid)
+            } else if asked.request().is_none()
+                && there.owner.as_ref() == Some(&self.object.meta.uid)
             {
                 // Its data is damaged: it does not serve, and is started again and again.
                 self.remove_pod(&there, None).await?;
@@ -156,18 +231,18 @@ impl Cluster {
         }
         let name = names::restore_pod(&self.name);
         let Some(there) = self.shared.pods.get(&self.namespace, &name) else {
-            return self.make_restore_pod(spec, &asked, &name).await;
+            return self.make_restore_pod(spec, &asked).await;
         };
         if there.owner.as_deref() != Some(&self.object.meta.uid) {
             return Err(ControllerError::not_ours(Kind::Pod, &name));
         }
+        let made_for = asked_by(&there);
+        if made_for.is_some_and(|it| it.id != asked.id) {
+            return self.end_another(&asked, &there).await;
+        }
         match outcome(&there) {
-            Outcome::Ended(restored) if restored.id == asked.id => {
-                self.end_restore(&asked, *restored, &there).await
-            }
-            // Of an earlier request: it goes, and then comes this one.
             Outcome::Ended(_) | Outcome::Failed(_) | Outcome::Cut if there.meta.deleting => Ok(()),
-            Outcome::Ended(_) => self.remove_pod(&there, None).await,
+            Outcome::Ended(restored) => self.end_restore(&asked, *restored, &there).await,
             Outcome::Cut => {
                 let text = format!("its Pod was ended, another one goes on: {}", there.message);
                 self.restore_says(&asked, &text).await?;
@@ -176,7 +251,7 @@ impl Cluster {
             Outcome::Failed(why) => {
                 let failed = Restored {
                     id: asked.id.clone(),
-                    identity: self.identity.clone(),
+                    identity: None,
                     succeeded: false,
                     snapshot: asked.from.clone(),
                     revision: 0,
@@ -185,8 +260,69 @@ impl Cluster {
                 };
                 self.end_restore(&asked, failed, &there).await
             }
-            Outcome::UnderWay(text) => self.restore_says(&asked, &text).await,
+            // Nobody asks for it any more, and nothing was touched.
+            Outcome::Waits(_) if matches!(asked.by, By::Withdrawn) => {
+                self.remove_pod(&there, None).await
+            }
+            Outcome::UnderWay(text) | Outcome::Waits(text) => {
+                self.restore_says(&asked, &text).await
+            }
         }
+    }
+
+    /// A Pod that was made for something else works on the volume: it comes to its end first.
+    async fn end_another(&mut self, asked: &Asked, there: &PodSeen) -> Result<(), ControllerError> {
+        match outcome(there) {
+            _ if there.meta.deleting => Ok(()),
+            Outcome::UnderWay(text) => {
+                let text = format!("an earlier restore comes to its end first: {text}");
+                self.restore_says(asked, &text).await
+            }
+            Outcome::Ended(restored) => {
+                self.adopt(&restored).await?;
+                self.remove_pod(there, None).await
+            }
+            Outcome::Waits(_) | Outcome::Cut | Outcome::Failed(_) => {
+                self.remove_pod(there, None).await
+            }
+        }
+    }
+
+    /// While none is under way: one that would be, and what is left of those that were.
+    async fn look_for_restores(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+    ) -> Result<(), ControllerError> {
+        if let Some(asked) = self.in_place() {
+            match self.try_restore_pod(spec, &asked).await {
+                Ok(()) => {
+                    self.memory.tried = Some(asked.id);
+                    self.shared
+                        .ring(&(self.namespace.clone(), self.name.clone()));
+                }
+                Err(error) if unplaceable(&error).is_some() => {
+                    let text = format!("not begun, {} goes on as it is: {error}", self.name);
+                    self.restore_says(&asked, &text).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let instance = observed.instances.first();
+        let refused = instance.and_then(|it| it.refused.as_ref());
+        let cut = refused.is_some_and(|it| it.reason() == Refusal::Restoring.reason());
+        let member = names::member(&self.name);
+        if let Some(pod) = self.shared.pods.get(&self.namespace, &member)
+            && cut
+            && self.restore_failed().is_none()
+        {
+            self.memory.restoring = Some(Asked {
+                id: pod.meta.uid.clone(),
+                from: "what was cut".to_owned(),
+                by: By::Cut,
+            });
+        }
+        self.clear_away().await
     }
 
     /// The Pod of a restore whose end was told, and that could not be removed then.
@@ -194,71 +330,11 @@ impl Cluster {
         let name = names::restore_pod(&self.name);
         let there = self.shared.pods.get(&self.namespace, &name);
         match there.filter(|it| it.owner.as_ref() == Some(&self.object.meta.uid)) {
-            Some(it) if !it.meta.deleting && !matches!(outcome(&it), Outcome::UnderWay(_)) => {
+            Some(it) if !it.meta.deleting && self.memory.has_ended(&it.meta) => {
                 self.remove_pod(&it, None).await
             }
             _ => Ok(()),
         }
-    }
-
-    async fn make_restore_pod(
-        &mut self,
-        spec: &ClusterSpec,
-        asked: &Asked,
-        name: &str,
-    ) -> Result<(), ControllerError> {
-        let object = self.object.clone();
-        let wire = &object.object.spec;
-        let identity = if let Some(identity) = &self.identity {
-            identity.clone()
-        } else {
-            let version = spec.version.unwrap_or(super::observe::VERSION_AT_BIRTH);
-            let quota = spec.quota.unwrap_or_else(|| self.quota_at_birth());
-            self.identity_at_birth(spec, version, quota)?
-        };
-        let born = self.identity.is_some();
-        let Some(member) = self.pod_member(spec, &identity) else {
-            return Ok(());
-        };
-        self.ensure_storage(spec, &member).await?;
-        let mut arguments = vec!["--from".to_owned(), asked.from.clone()];
-        if let Some(revision) = self.memory.live_revision.filter(|_| born) {
-            arguments.extend(["--live-revision".to_owned(), revision.to_string()]);
-        }
-        let image = self.shared.image.borrow().clone();
-        let parts = self.parts(spec, wire, &member, &image);
-        let snapshots = self.snapshots_dir(&asked.from);
-        let asks = pod::Restore {
-            id: &asked.id,
-            document: &document(&self.name, wire, &identity, self.claimed().is_some()),
-            arguments: &arguments,
-            snapshots: snapshots.as_deref(),
-            claim: self.claimed(),
-        };
-        let made = pod::restore(&parts, &asks);
-        if let Err(error) = self.objects.ensure(Kind::Pod, made, None).await {
-            self.restore_says(asked, &error.to_string()).await?;
-            return Err(error);
-        }
-        let text = format!("the Pod {name} brings the data of {} back", asked.from);
-        self.tell("Restoring", &text, false).await;
-        self.restore_says(asked, "its Pod was made").await
-    }
-
-    /// The directory of the node with the snapshots: this cluster's, or that of another of its namespace
-    /// where the document names a file there.
-    fn snapshots_dir(&self, from: &str) -> Option<String> {
-        let own = pod::node_dir(&self.namespace, &self.name);
-        let namespace = pod::node_dir(&self.namespace, "");
-        let other = from
-            .strip_prefix(&namespace)
-            .and_then(|it| it.split('/').next());
-        let dir = match other {
-            Some(cluster) => pod::node_dir(&self.namespace, cluster),
-            None if self.claimed().is_some() => return None,
-            None => own,
-        };
-        std::path::Path::new(&dir).is_dir().then_some(dir)
     }
 
     async fn end_restore(
@@ -267,24 +343,23 @@ impl Cluster {
         restored: Restored,
         there: &PodSeen,
     ) -> Result<(), ControllerError> {
-        if let Some(identity) = &restored.identity {
-            // The new cluster has ids of its own, which etcd tells once it serves in the member's Pod.
-            self.identity = Some(identity.clone());
-            self.memory.contact.forget();
-            self.push().await?;
-        }
+        let born = self.identity.is_some();
+        self.adopt(&restored).await?;
         let lost = lost_words(restored.revisions_lost);
+        let found = matches!(asked.by, By::Bootstrap) && !born && self.identity.is_some();
         if restored.succeeded {
             let text = format!(
                 "{} at revision {} is back; {lost} revisions that were there before are lost",
                 restored.snapshot, restored.revision
             );
             self.tell("Restored", &text, false).await;
+        } else if found {
+            self.tell("DataFound", &restored.message, false).await;
         } else {
             let text = format!("not restored: {}", restored.message);
             self.tell("RestoreFailed", &text, true).await;
         }
-        if let Some(request) = &asked.request {
+        if let Some(request) = asked.request() {
             let status = EtcdRestoreStatus {
                 phase: Some(if restored.succeeded {
                     Phase::Succeeded
@@ -299,17 +374,27 @@ impl Cluster {
             };
             self.write_restore(request, &status).await?;
             self.memory.note_end(&request.meta.uid);
-        } else if !restored.succeeded {
-            self.memory.bootstrap_failed = Some(detail(format_args!("{}", restored.message)));
+        } else if !restored.succeeded && !found {
+            self.note_failed(detail(format_args!("{}", restored.message)));
         }
-        self.remove_pod(there, None).await?;
+        self.memory.note_end(&there.meta.uid);
         self.memory.restoring = None;
-        Ok(())
+        self.remove_pod(there, None).await
+    }
+
+    /// Who lives on the volume now: a new cluster with ids of its own, which etcd tells once it serves.
+    async fn adopt(&mut self, restored: &Restored) -> Result<(), ControllerError> {
+        let Some(identity) = &restored.identity else {
+            return Ok(());
+        };
+        self.identity = Some(identity.clone());
+        self.memory.contact.forget();
+        self.push().await
     }
 
     /// Progress, written when its words change.
     async fn restore_says(&mut self, asked: &Asked, text: &str) -> Result<(), ControllerError> {
-        let Some(request) = &asked.request else {
+        let Some(request) = asked.request() else {
             return Ok(());
         };
         let before = request.object.status.clone().unwrap_or_default();
@@ -324,6 +409,22 @@ impl Cluster {
         self.write_restore(request, &status).await
     }
 
+    /// What nobody works on yet says why.
+    pub(super) async fn restores_wait(&mut self, why: &str) -> Result<(), ControllerError> {
+        for request in self.requests() {
+            let before = request.object.status.clone().unwrap_or_default();
+            let text = format!("waits: {why}");
+            if before.message.as_ref() != Some(&text) {
+                let status = EtcdRestoreStatus {
+                    message: Some(text),
+                    ..before
+                };
+                self.write_restore(&request, &status).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn write_restore(
         &self,
         request: &Watched<EtcdRestore>,
@@ -335,82 +436,6 @@ impl Cluster {
         shared
             .write_status(&resource, &request.meta, &request.name, &status)
             .await
-    }
-}
-
-/// What the host's command reads in the Pod of a restore or of a backup: the same cluster, on the volumes
-/// of the Pod.
-pub(super) fn document(
-    name: &str,
-    wire: &EtcdClusterSpec,
-    identity: &crate::member::records::IdentityFile,
-    claimed: bool,
-) -> String {
-    let mut spec = wire.clone();
-    spec.size = 1;
-    spec.paused = false;
-    spec.version = Some(identity.version.clone());
-    spec.storage.path = None;
-    spec.storage.volume_claim = None;
-    spec.storage.quota = Some(format!("{}Mi", identity.quota >> 20));
-    spec.network.listen_addresses = Some(vec!["127.0.0.1".to_owned()]);
-    spec.network.advertised_addresses = None;
-    spec.bootstrap = None;
-    let destinations = spec.backup.iter_mut().flat_map(|it| &mut it.destinations);
-    for (index, destination) in destinations.enumerate() {
-        if let Some(local) = destination.local.as_mut().filter(|_| claimed) {
-            local.claim_name = None;
-            local.path = Some(pod::CLAIM_DIR.to_owned());
-        }
-        let s3 = destination.s3.as_mut();
-        if let Some(s3) = s3.filter(|it| it.credentials_secret.is_some()) {
-            s3.credentials = Some(s3_credentials(index));
-        }
-    }
-    let document = json!({
-        "apiVersion": format!("{GROUP}/{VERSION}"),
-        "kind": "EtcdCluster",
-        "metadata": {"name": name},
-        "spec": spec,
-    });
-    serde_json::to_string(&without_nulls(document)).unwrap_or_default()
-}
-
-fn without_nulls(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => fields
-            .into_iter()
-            .filter(|(_, it)| !it.is_null())
-            .map(|(key, it)| (key, without_nulls(it)))
-            .collect(),
-        Value::Array(items) => items.into_iter().map(without_nulls).collect(),
-        other => other,
-    }
-}
-
-/// How the Pod of a restore stands.
-enum Outcome {
-    UnderWay(String),
-    Cut,
-    Ended(Box<Restored>),
-    Failed(String),
-}
-
-fn outcome(pod: &PodSeen) -> Outcome {
-    let words = pod.last_words.as_deref();
-    let restored = words.and_then(|it| serde_json::from_str::<Restored>(it).ok());
-    match (pod.phase.as_str(), restored, &pod.container) {
-        ("Succeeded", Some(restored), _) => Outcome::Ended(Box::new(restored)),
-        ("Succeeded", None, _) => Outcome::Failed("the Pod ended without a word".to_owned()),
-        // Evicted, or its node was shut down: what it began is on the volume, and the next Pod ends it.
-        ("Failed", _, _) => Outcome::Cut,
-        (_, _, Container::Waiting { reason, message }) if reason != "PodInitializing" => {
-            Outcome::UnderWay(format!("{reason} {message}").trim().to_owned())
-        }
-        (_, _, Container::Running { .. }) => {
-            Outcome::UnderWay("the snapshot is proven and new data made of it".to_owned())
-        }
-        _ => Outcome::UnderWay("its Pod starts".to_owned()),
     }
 }
 

@@ -18,10 +18,11 @@ use serde_json::{Value, json};
 
 use super::names::{self, ACCEPTS_CLIENTS_OF, CLUSTER, CLUSTER_NAMESPACE, MANAGED_BY, OPERATOR};
 use super::objects::{Kind, resource};
+use super::seen::Meta;
 use super::{Cluster, ControllerError};
 use crate::api::DeletionPolicy;
+use crate::clock;
 use crate::cluster::ADMIN;
-use crate::member::records::IdentityFile;
 use crate::state;
 
 /// Key of the identity in the CA's Secret.
@@ -54,6 +55,9 @@ const CLIENT: [(&str, &str); 3] = [
     ("ca.crt", "ca.crt"),
 ];
 
+/// A namespace without the label of [`ACCEPTS_CLIENTS_OF`] is looked at again after so long.
+const UNACCEPTED_SECONDS: u64 = 60;
+
 type Data = BTreeMap<String, Vec<u8>>;
 
 /// A client and the namespace of its Secret.
@@ -78,9 +82,15 @@ impl Cluster {
         state::create_private_dir(&self.paths.run)?;
         let _ = fs::remove_dir_all(&dir);
         if let Some(data) = authority {
-            self.identity = data
-                .get(IDENTITY)
-                .and_then(|it| serde_json::from_slice::<IdentityFile>(it).ok());
+            self.identity = match data.get(IDENTITY) {
+                Some(text) => Some(serde_json::from_slice(text).map_err(|error| {
+                    ControllerError::Unreadable {
+                        name: names::authority_secret(&self.name),
+                        why: format!("{IDENTITY}: {error}"),
+                    }
+                })?),
+                None => None,
+            };
             let generation = dir.join("generations/0001");
             for ca in ["peer-ca", "client-ca"] {
                 state::create_private_dir(&dir.join(ca))?;
@@ -173,32 +183,51 @@ impl Cluster {
     /// Certificates for clients; a namespace that has not opted in gets none.
     pub(super) async fn push_clients(&mut self) -> Result<(), ControllerError> {
         let object = self.object.clone();
-        let mut refused = None;
+        let mut all = Vec::new();
         for wanted in wanted(&self.namespace, &object.object.spec) {
-            let folder = self.tls_dir().join("clients").join(&wanted.client);
-            let data = files(&CLIENT.map(|(key, file)| (key, folder.join(file))));
-            if data.len() < CLIENT.len() {
-                continue;
-            }
-            let other = (wanted.namespace != self.namespace).then_some(wanted.namespace.as_str());
-            if let Some(namespace) = other
-                && !self.accepts_clients(namespace).await?
-            {
-                refused = Some(namespace.to_owned());
-                continue;
-            }
-            let name = names::client_secret(&self.name, &wanted.client);
-            self.put_secret(&name, "kubernetes.io/tls", data, other)
-                .await?;
+            all.push(self.push_client(&wanted).await);
         }
-        if let Some(namespace) = refused {
-            let text = format!(
-                "the namespace {namespace} gets no Secret: it has to carry the label {ACCEPTS_CLIENTS_OF}={}",
-                self.namespace
-            );
-            self.tell("ClientNotAccepted", &text, true).await;
+        all.into_iter().collect()
+    }
+
+    async fn push_client(&mut self, wanted: &Wanted) -> Result<(), ControllerError> {
+        let folder = self.tls_dir().join("clients").join(&wanted.client);
+        let data = files(&CLIENT.map(|(key, file)| (key, folder.join(file))));
+        if data.len() < CLIENT.len() {
+            return Ok(());
         }
+        let name = names::client_secret(&self.name, &wanted.client);
+        let kind = "kubernetes.io/tls";
+        let namespace = wanted.namespace.as_str();
+        if namespace == self.namespace {
+            return self.put_secret(&name, kind, data, None).await;
+        }
+        let secret = self.secret(&name, kind, data, Some(namespace));
+        let seen = self.shared.secrets.get(namespace, &name);
+        let as_sent = |it: &Meta| self.objects.is_as_sent(Kind::Secret, &secret, it);
+        if seen.as_deref().is_some_and(as_sent) || !self.asks_again(namespace) {
+            return Ok(());
+        }
+        if self.accepts_clients(namespace).await? {
+            return self
+                .objects
+                .ensure(Kind::Secret, secret, seen.as_deref())
+                .await;
+        }
+        let now = clock::since_boot().as_secs();
+        self.memory.unaccepted.insert(namespace.to_owned(), now);
+        let text = format!(
+            "the namespace {namespace} gets no Secret: it has to carry the label {ACCEPTS_CLIENTS_OF}={}",
+            self.namespace
+        );
+        self.tell("ClientNotAccepted", &text, true).await;
         Ok(())
+    }
+
+    /// A namespace that gave no leave is not asked with each pass: namespaces are not watched.
+    fn asks_again(&self, namespace: &str) -> bool {
+        let asked = self.memory.unaccepted.get(namespace);
+        asked.is_none_or(|it| clock::since_boot().as_secs() >= it + UNACCEPTED_SECONDS)
     }
 
     /// Whether a namespace has opted in.
@@ -220,6 +249,14 @@ impl Cluster {
         data: Data,
         namespace: Option<&str>,
     ) -> Result<(), ControllerError> {
+        let target = namespace.unwrap_or(&self.namespace).to_owned();
+        let secret = self.secret(name, kind, data, namespace);
+        let seen = self.shared.secrets.get(&target, name);
+        let seen = seen.as_deref();
+        self.objects.ensure(Kind::Secret, secret, seen).await
+    }
+
+    fn secret(&self, name: &str, kind: &str, data: Data, namespace: Option<&str>) -> Value {
         let encoded: BTreeMap<String, String> = data
             .into_iter()
             .map(|(key, bytes)| (key, STANDARD.encode(bytes)))
@@ -228,22 +265,19 @@ impl Cluster {
         if namespace.is_some() {
             labels.insert(CLUSTER_NAMESPACE.to_owned(), self.namespace.clone());
         }
-        let target = namespace.unwrap_or(&self.namespace).to_owned();
+        let target = namespace.unwrap_or(&self.namespace);
         let mut metadata = json!({"name": name, "namespace": target, "labels": labels});
         // What goes with the object is what its document lets go; an owner in another namespace is none.
         if namespace.is_none() && self.goes_with_object(name) {
             metadata["ownerReferences"] = self.owner();
         }
-        let object = json!({
+        json!({
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": metadata,
             "type": kind,
             "data": encoded,
-        });
-        let seen = self.shared.secrets.get(&target, name);
-        let seen = seen.as_deref();
-        self.objects.ensure(Kind::Secret, object, seen).await
+        })
     }
 
     /// The CA's Secret outlives the object, like the data (deletionPolicy).

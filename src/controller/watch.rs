@@ -13,6 +13,7 @@ use kube::api::{Api, ApiResource, DynamicObject, ObjectMeta};
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
 use kube::runtime::watcher::{Config, Error, Event};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -163,6 +164,7 @@ where
     let meta = Meta::of(&object.metadata);
     // The same words at the same time are no change, and ring for nobody.
     let since = object.metadata.creation_timestamp.clone();
+    let before = object.data["status"].clone();
     let name = key.1.clone();
     match serde_json::to_value(object).and_then(serde_json::from_value) {
         Ok(object) => Some((key, Watched { meta, name, object })),
@@ -172,14 +174,30 @@ where
             tracing::warn!(namespace = key.0, name, "{why}");
             let resource = resource::<K>();
             let status = if resource.kind == "EtcdCluster" {
-                unreadable(&why, &json!(since))
+                Some(unreadable(&why, &json!(since)))
             } else {
-                json!({"message": why})
+                with_message(before, &why)
             };
-            tokio::task::spawn_local(answer(shared.clone(), resource, meta, name, status));
+            if let Some(status) = status {
+                tokio::task::spawn_local(answer(shared.clone(), resource, meta, name, status));
+            }
             None
         }
     }
+}
+
+/// The status of a request with a message, which is written whole. One that has ended stays as it is:
+/// without its phase it would be taken up again.
+fn with_message(mut status: Value, message: &str) -> Option<Value> {
+    let phase = status["phase"].as_str().unwrap_or_default();
+    if ["Succeeded", "Failed"].contains(&phase) {
+        return None;
+    }
+    if !status.is_object() {
+        status = json!({});
+    }
+    status["message"] = message.into();
+    Some(status)
 }
 
 fn unreadable(why: &str, since: &Value) -> Value {
@@ -206,7 +224,7 @@ fn requests<K>(
     seen: fn(&Shared) -> &Seen<Watched<K>>,
     cluster: fn(&K) -> String,
 ) where
-    K: Resource<DynamicType = ()> + DeserializeOwned + 'static,
+    K: Resource<DynamicType = ()> + DeserializeOwned + Serialize + 'static,
 {
     let resource = resource::<K>();
     let stream = objects(shared, &resource, Config::default());
@@ -217,10 +235,10 @@ fn requests<K>(
                 let key = (it.meta.namespace.clone(), cluster(&it.object));
                 if !shared.is_ready() || shared.clusters.get(&key.0, &key.1).is_some() {
                     shared.ring(&key);
-                } else if !it.meta.deleting {
+                } else if let Some(status) = nobody_works_on(&it, &key.1) {
                     let (meta, name) = (it.meta.clone(), it.name.clone());
                     let resource = resource.clone();
-                    tokio::task::spawn_local(waits(shared.clone(), resource, meta, name, key.1));
+                    tokio::task::spawn_local(answer(shared.clone(), resource, meta, name, status));
                 }
             }
         };
@@ -228,10 +246,14 @@ fn requests<K>(
     });
 }
 
-/// Nobody works on a request whose cluster is not there: so much is said in its status, once.
-async fn waits(shared: Rc<Shared>, resource: ApiResource, meta: Meta, name: String, of: String) {
-    let status = json!({"message": format!("there is no EtcdCluster {of} in this namespace yet")});
-    answer(shared, resource, meta, name, status).await;
+/// Nobody works on a request whose cluster is not there: so much is said in its status.
+fn nobody_works_on<K: Serialize>(request: &Watched<K>, cluster: &str) -> Option<Value> {
+    if request.meta.deleting {
+        return None;
+    }
+    let mut object = serde_json::to_value(&request.object).ok()?;
+    let message = format!("there is no EtcdCluster {cluster} in this namespace yet");
+    with_message(object["status"].take(), &message)
 }
 
 /// What is said of an object that no cluster's own task works on.

@@ -2,6 +2,7 @@
 //! refuses, and it names the field.
 
 use etcd_operator::api::requests::{ACKNOWLEDGED, IMMUTABLE};
+use etcd_operator::api::rules::LASTING;
 use etcd_operator::api::rules::RULES;
 use etcd_operator::document;
 use serde_json::{Value, json};
@@ -385,5 +386,48 @@ fn requests_are_checked_and_never_changed() {
         );
         let labelled = api.kubectl(&["label", kind, "once", "kept=yes"]);
         assert!(labelled.ok, "only spec is fixed: {}", labelled.stderr);
+    }
+}
+
+/// What is asked for first, a change of it that is refused, and one that is taken.
+#[test]
+fn what_a_cluster_is_made_with_is_kept() {
+    let Some(api) = api() else {
+        return;
+    };
+    let path = |it: &str| json!({"storage": {"path": it}});
+    let ours = "/var/lib/etcd-operator/default/edge";
+    let table = [
+        (
+            json!({}),
+            json!({"deletionPolicy": "Delete"}),
+            json!({"deletionPolicy": "Retain"}),
+        ),
+        (path(ours), path(&format!("{ours}/x")), path(ours)),
+        (json!({}), path(ours), json!({"storage": {"quota": "1Gi"}})),
+        // It was never used: it may be corrected.
+        (
+            path("/srv/etcd"),
+            json!({"storage": {"path": null}}),
+            path(ours),
+        ),
+        (
+            json!({"storage": {"volumeClaim": {"size": "1Gi"}}}),
+            json!({"storage": {"volumeClaim": {"size": "2Gi"}}}),
+            json!({"storage": {"quota": "128Mi"}}),
+        ),
+    ];
+    for (index, (first, refused, taken)) in table.iter().enumerate() {
+        let name = format!("edge{index}");
+        api.apply(&object("EtcdCluster", "default", &name, first));
+        let change = |it: &Value| {
+            let it = json!({"spec": it}).to_string();
+            api.kubectl(&["patch", "etcdcluster", &name, "--type=merge", "-p", &it])
+        };
+        let answer = change(refused);
+        let told = LASTING.iter().any(|it| answer.stderr.contains(it.2));
+        assert!(!answer.ok && told, "{refused}: {}", answer.stderr);
+        let answer = change(taken);
+        assert!(answer.ok, "{taken}: {}", answer.stderr);
     }
 }

@@ -40,6 +40,8 @@ mod numbers;
 mod operated;
 mod operator;
 mod prometheus;
+mod requests;
+mod restores;
 mod rights;
 mod smoke;
 mod tenants;

@@ -162,7 +162,11 @@ fn a_path_of_the_node_that_is_not_the_clusters_own_is_refused_and_nothing_is_mad
     api.apply(&cluster(
         "shop",
         "good",
-        &json!({"storage": {"path": foreign}, "image": "localhost/own:1"}),
+        &json!({
+            "storage": {"path": "/var/lib/etcd-operator/shop/good/data"},
+            "backup": {"destinations": [{"local": {"path": foreign}}]},
+            "image": "localhost/own:1",
+        }),
     ));
     says(&api, "shop", "good", "SpecInvalid");
     api.kubectl(&["delete", "pod", "-n", "shop", "good-0", "--force"])

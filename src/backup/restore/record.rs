@@ -179,6 +179,11 @@ impl RestoreRecord {
         .holds_the_data()
     }
 
+    /// Data was touched: it is brought to its end, whatever is asked next.
+    pub fn has_begun(&self) -> bool {
+        !matches!(self.phase, StoredPhase::Requested | StoredPhase::Prepared)
+    }
+
     /// Revisions go on beyond everything that was ever seen of this cluster, the lost ones and those
     /// of its newest snapshot among them: `newest`.
     pub fn set_bump(&mut self, newest: Option<i64>) {

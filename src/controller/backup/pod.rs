@@ -96,7 +96,7 @@ impl Cluster {
         Ok(false)
     }
 
-    fn generation(&self) -> i64 {
+    pub(in crate::controller) fn generation(&self) -> i64 {
         self.object.object.metadata.generation.unwrap_or(0)
     }
 
@@ -123,7 +123,7 @@ impl Cluster {
             copies: copies.is_some(),
             waits,
         };
-        let failed = self.memory.bootstrap_failed.clone();
+        let failed = self.restore_failed();
         self.with_member(spec, |work, member| {
             work.look_at(member, &kept, under_way, (clock, now), failed)
         })

@@ -1,0 +1,269 @@
+//! The Pod of a restore: what it is made for stands on it, so that whoever acts next knows.
+
+use std::rc::Rc;
+
+use kube::api::PostParams;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Asked, By};
+use crate::api::{EtcdClusterSpec, GROUP, VERSION};
+use crate::controller::names;
+use crate::controller::objects::Kind;
+use crate::controller::observe::VERSION_AT_BIRTH;
+use crate::controller::seen::{Container, PodSeen};
+use crate::controller::{Cluster, ControllerError, pod};
+use crate::member::pod::{Restored, s3_credentials};
+use crate::member::records::IdentityFile;
+use crate::spec::ClusterSpec;
+
+/// What such a Pod was made for, in an annotation of it.
+#[derive(Serialize, Deserialize)]
+struct MadeFor {
+    id: String,
+    from: String,
+    by: ByWhom,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum ByWhom {
+    Request,
+    Bootstrap,
+    Recovery,
+    Cut,
+}
+
+/// Who asked for a Pod that nobody here remembers. An EtcdRestore that is there is known otherwise.
+pub(super) fn asked_by(pod: &PodSeen) -> Option<Asked> {
+    let made_for: MadeFor = serde_json::from_str(pod.made_for.as_deref()?).ok()?;
+    Some(Asked {
+        id: made_for.id,
+        from: made_for.from,
+        by: match made_for.by {
+            ByWhom::Request => By::Withdrawn,
+            ByWhom::Bootstrap => By::Bootstrap,
+            ByWhom::Recovery => By::Recovery,
+            ByWhom::Cut => By::Cut,
+        },
+    })
+}
+
+impl Cluster {
+    /// The Pod that works on this cluster's volume, until it has ended and that was taken note of.
+    pub(in crate::controller) fn restore_pod(&self) -> Option<Rc<PodSeen>> {
+        let name = names::restore_pod(&self.name);
+        let pod = self.shared.pods.get(&self.namespace, &name)?;
+        let ours = pod.owner.as_ref() == Some(&self.object.meta.uid);
+        let ended = matches!(pod.phase.as_str(), "Succeeded" | "Failed");
+        let noted = self.memory.has_ended(&pod.meta) || pod.meta.deleting;
+        (ours && !(ended && noted)).then_some(pod)
+    }
+
+    pub(super) async fn make_restore_pod(
+        &mut self,
+        spec: &ClusterSpec,
+        asked: &Asked,
+    ) -> Result<(), ControllerError> {
+        let Some(made) = self.restore_pod_for(spec, asked).await? else {
+            return Ok(());
+        };
+        if let Err(error) = self.objects.ensure(Kind::Pod, made, None).await {
+            self.restore_says(asked, &error.to_string()).await?;
+            return Err(error);
+        }
+        let name = names::restore_pod(&self.name);
+        let text = match asked.by {
+            By::Cut => format!("the Pod {name} brings a restore that was cut to its end"),
+            _ => format!("the Pod {name} brings the data of {} back", asked.from),
+        };
+        self.tell("Restoring", &text, false).await;
+        self.restore_says(asked, "its Pod was made").await
+    }
+
+    /// Whether the API server would take the Pod: a member is not stopped for one that can never run.
+    pub(super) async fn try_restore_pod(
+        &mut self,
+        spec: &ClusterSpec,
+        asked: &Asked,
+    ) -> Result<(), ControllerError> {
+        let Some(made) = self.restore_pod_for(spec, asked).await? else {
+            return Ok(());
+        };
+        let malformed = |_| ControllerError::Malformed(Kind::Pod.name());
+        let made = serde_json::from_value(made).map_err(malformed)?;
+        let api = self.objects.api(Kind::Pod, &self.namespace);
+        let dry = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        match api.create(&dry, &made).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(it)) if it.is_already_exists() => Ok(()),
+            Err(error) => {
+                let name = names::restore_pod(&self.name);
+                Err(ControllerError::api("create", Kind::Pod, &name, error))
+            }
+        }
+    }
+
+    async fn restore_pod_for(
+        &mut self,
+        spec: &ClusterSpec,
+        asked: &Asked,
+    ) -> Result<Option<Value>, ControllerError> {
+        let object = self.object.clone();
+        let wire = &object.object.spec;
+        let identity = if let Some(identity) = &self.identity {
+            identity.clone()
+        } else {
+            let version = spec.version.unwrap_or(VERSION_AT_BIRTH);
+            let quota = spec.quota.unwrap_or_else(|| self.quota_at_birth());
+            self.identity_at_birth(spec, version, quota)?
+        };
+        let born = self.identity.is_some();
+        let Some(member) = self.pod_member(spec, &identity) else {
+            return Ok(None);
+        };
+        self.ensure_storage(spec, &member).await?;
+        let mut arguments = vec!["--from".to_owned(), asked.from.clone()];
+        if let Some(revision) = self.memory.live_revision.filter(|_| born) {
+            arguments.extend(["--live-revision".to_owned(), revision.to_string()]);
+        }
+        let by = match asked.by {
+            By::Request(_) | By::Withdrawn => ByWhom::Request,
+            By::Recovery => ByWhom::Recovery,
+            By::Bootstrap => {
+                arguments.push("--bootstrap".to_owned());
+                ByWhom::Bootstrap
+            }
+            By::Cut => {
+                arguments.push("--resume".to_owned());
+                ByWhom::Cut
+            }
+        };
+        let image = self.shared.image.borrow().clone();
+        let parts = self.parts(spec, wire, &member, &image);
+        let snapshots = self.snapshots_dir(&asked.from);
+        let asks = pod::Restore {
+            id: &asked.id,
+            document: &document(&self.name, wire, &identity, self.claimed().is_some()),
+            arguments: &arguments,
+            snapshots: snapshots.as_deref(),
+            claim: self.claimed(),
+        };
+        let mut made = pod::restore(&parts, &asks);
+        let made_for = MadeFor {
+            id: asked.id.clone(),
+            from: asked.from.clone(),
+            by,
+        };
+        let made_for = serde_json::to_string(&made_for).unwrap_or_default();
+        made["metadata"]["annotations"][names::MADE_FOR] = made_for.into();
+        Ok(Some(made))
+    }
+
+    /// The directory of the node with the snapshots: this cluster's, or that of another of its namespace
+    /// where the document names a file there.
+    fn snapshots_dir(&self, from: &str) -> Option<String> {
+        let own = pod::node_dir(&self.namespace, &self.name);
+        let namespace = pod::node_dir(&self.namespace, "");
+        let other = from
+            .strip_prefix(&namespace)
+            .and_then(|it| it.split('/').next());
+        let dir = match other {
+            Some(cluster) => pod::node_dir(&self.namespace, cluster),
+            None if self.claimed().is_some() => return None,
+            None => own,
+        };
+        std::path::Path::new(&dir).is_dir().then_some(dir)
+    }
+}
+
+/// What the host's command reads in the Pod of a restore or of a backup: the same cluster, on the volumes
+/// of the Pod.
+pub(in crate::controller) fn document(
+    name: &str,
+    wire: &EtcdClusterSpec,
+    identity: &IdentityFile,
+    claimed: bool,
+) -> String {
+    let mut spec = wire.clone();
+    spec.size = 1;
+    spec.paused = false;
+    spec.version = Some(identity.version.clone());
+    spec.storage.path = None;
+    spec.storage.volume_claim = None;
+    spec.storage.quota = Some(format!("{}Mi", identity.quota >> 20));
+    spec.network.listen_addresses = Some(vec!["127.0.0.1".to_owned()]);
+    spec.network.advertised_addresses = None;
+    spec.bootstrap = None;
+    let destinations = spec.backup.iter_mut().flat_map(|it| &mut it.destinations);
+    for (index, destination) in destinations.enumerate() {
+        if let Some(local) = destination.local.as_mut().filter(|_| claimed) {
+            local.claim_name = None;
+            local.path = Some(pod::CLAIM_DIR.to_owned());
+        }
+        let s3 = destination.s3.as_mut();
+        if let Some(s3) = s3.filter(|it| it.credentials_secret.is_some()) {
+            s3.credentials = Some(s3_credentials(index));
+        }
+    }
+    let document = json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"),
+        "kind": "EtcdCluster",
+        "metadata": {"name": name},
+        "spec": spec,
+    });
+    serde_json::to_string(&without_nulls(document)).unwrap_or_default()
+}
+
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => fields
+            .into_iter()
+            .filter(|(_, it)| !it.is_null())
+            .map(|(key, it)| (key, without_nulls(it)))
+            .collect(),
+        Value::Array(items) => items.into_iter().map(without_nulls).collect(),
+        other => other,
+    }
+}
+
+/// How the Pod of a restore stands.
+pub(super) enum Outcome {
+    UnderWay(String),
+    /// It has not begun.
+    Waits(String),
+    /// Kubernetes ended it.
+    Cut,
+    Ended(Box<Restored>),
+    Failed(String),
+}
+
+pub(super) fn outcome(pod: &PodSeen) -> Outcome {
+    let words = pod.last_words.as_deref();
+    let restored = words.and_then(|it| serde_json::from_str::<Restored>(it).ok());
+    match (pod.phase.as_str(), restored, &pod.container) {
+        ("Succeeded", Some(restored), _) => Outcome::Ended(Box::new(restored)),
+        ("Succeeded", None, _) => Outcome::Failed("the Pod ended without a word".to_owned()),
+        // Evicted, or its node was shut down: what it began is on the volume, and the next Pod ends it.
+        ("Failed", _, _) => Outcome::Cut,
+        (_, _, Container::Waiting { reason, .. }) if reason == "CrashLoopBackOff" => {
+            let last = words.and_then(|it| it.trim().lines().last());
+            let words = last.unwrap_or("without a word");
+            Outcome::UnderWay(format!("its Pod fails and is started again: {words}"))
+        }
+        (_, _, Container::Waiting { reason, message }) if reason != "PodInitializing" => {
+            Outcome::Waits(format!("{reason} {message}").trim().to_owned())
+        }
+        (_, _, Container::None) if pod.reason == "Unschedulable" => {
+            Outcome::Waits(format!("its Pod has no place: {}", pod.message))
+        }
+        (_, _, Container::Running { .. }) => {
+            Outcome::UnderWay("the snapshot is proven and new data made of it".to_owned())
+        }
+        (_, _, Container::None) => Outcome::Waits("its Pod starts".to_owned()),
+        _ => Outcome::UnderWay("its Pod starts".to_owned()),
+    }
+}

@@ -1,0 +1,203 @@
+//! Restores that are withdrawn, forgotten or cut: one volume never has two who work on it, and the member
+//! comes back with the data of before or of after, and nothing in between.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::lab::SOON;
+use crate::operated::{Operated, document, pass};
+use crate::writer::Writer;
+
+const OWN: &str = "/var/lib/etcd-operator/default/till";
+
+fn spec(more: &str) -> String {
+    format!(
+        "{{{more}storage: {{path: {OWN}/data}}, backup: {{destinations: [{{local: {{path: {OWN}/snapshots}}}}]}}}}"
+    )
+}
+
+/// The process that exchanges the data, once its record says this.
+fn restoring(it: &Operated, phases: &[&str]) -> String {
+    let lab = format!("/{}/", it.settings["NAME"]);
+    let record = it.path(1, &format!("{OWN}/data/restore.json"));
+    let begun = Instant::now();
+    loop {
+        assert!(
+            begun.elapsed() < SOON,
+            "no restore in {phases:?}\n{}",
+            it.story()
+        );
+        std::thread::sleep(Duration::from_millis(2));
+        let Ok(text) = fs::read_to_string(&record) else {
+            continue;
+        };
+        let text = text.replace('\\', ""); // JSON inside of JSON
+        if !phases.iter().any(|it| text.contains(&format!("\"{it}\""))) {
+            continue;
+        }
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let read = |name| fs::read(entry.path().join(name)).unwrap_or_default();
+            let command = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
+            let groups = String::from_utf8_lossy(&read("cgroup")).into_owned();
+            if command.contains("etcd-operator restore --pod") && groups.contains(&lab) {
+                return entry.file_name().into_string().unwrap();
+            }
+        }
+    }
+}
+
+fn signal(process: &str, name: &str) {
+    let sent = Command::new("kill").args([name, process]).status();
+    assert!(sent.unwrap().success(), "{name} to {process}");
+}
+
+fn ask(it: &Operated, name: &str) {
+    it.apply(&document(
+        "EtcdRestore",
+        name,
+        "{cluster: till, replaceData: till}",
+    ));
+}
+
+fn withdraw(it: &Operated, name: &str) {
+    it.kubectl(&["delete", "etcdrestore", name]).good();
+}
+
+fn message(it: &Operated, restore: &str, words: &str) {
+    it.eventually(&format!("{restore} to say {words}"), SOON, || {
+        let asked = it.try_json(&["get", "etcdrestore", restore])?;
+        let text = asked["status"]["message"].as_str()?;
+        text.contains(words).then_some(())
+    });
+}
+
+#[test]
+fn a_restore_that_is_withdrawn_or_cut_leaves_a_member_that_serves() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    it.apply(&document("EtcdCluster", "till", &spec("")));
+    it.available("till");
+    Writer::new(&it, 1, "till").fill(40);
+    it.put("till", "kept", "before");
+    it.apply(&document("EtcdBackup", "till", "{cluster: till}"));
+    it.phase("etcdbackup", "till", "Succeeded");
+    it.put("till", "kept", "after");
+    not_begun_where_its_pod_is_refused(&it);
+    withdrawn_before_it_began(&it);
+    assert_eq!(it.get("till", "kept"), "after");
+    withdrawn_and_forgotten_while_it_works(&it);
+    assert_eq!(it.get("till", "kept"), "before");
+    it.put("till", "kept", "after");
+    withdrawn_and_cut(&it);
+    assert_eq!(it.get("till", "kept"), "before");
+    it.put("till", "kept", "later");
+    bootstrap_where_there_is_data(&it);
+    assert_eq!(it.get("till", "kept"), "later");
+    a_bootstrap_that_failed_is_tried_again(&it);
+}
+
+/// The member serves on.
+fn not_begun_where_its_pod_is_refused(it: &Operated) {
+    let label = |value: &str| {
+        let label = format!("pod-security.kubernetes.io/enforce{value}");
+        let words = ["label", "namespace", "default", "--overwrite", &label];
+        it.kubectl(&words).good();
+    };
+    let uid = it.pod_uid("till");
+    label("=restricted");
+    ask(it, "refused");
+    message(it, "refused", "not begun, till goes on as it is");
+    message(it, "refused", "PodSecurity");
+    pass(3);
+    assert_eq!(it.pod_uid("till"), uid);
+    withdraw(it, "refused");
+    label("-");
+}
+
+fn withdrawn_before_it_began(it: &Operated) {
+    let image = it.images.etcd["3.6"].clone();
+    it.remove_image(&image);
+    ask(it, "early");
+    message(it, "early", "ImagePull");
+    withdraw(it, "early");
+    it.gone(&["pod", "till-restore"]);
+    it.import(&image);
+    it.available("till");
+}
+
+/// The next operator finds a Pod, and nobody who asked for it.
+fn withdrawn_and_forgotten_while_it_works(it: &Operated) {
+    ask(it, "late");
+    let process = restoring(it, &["requested", "prepared", "swapping", "starting"]);
+    signal(&process, "-STOP");
+    withdraw(it, "late");
+    it.kubectl(&["delete", "pod", "-n", "etcd-operator", "--all"])
+        .good();
+    it.acting();
+    pass(5);
+    assert_eq!(it.pod_uid("till"), None, "the volume is being worked on");
+    signal(&process, "-CONT");
+    it.available("till");
+    it.gone(&["pod", "till-restore"]);
+}
+
+/// Neither who asked nor the Pod is left, and the data is half exchanged.
+fn withdrawn_and_cut(it: &Operated) {
+    ask(it, "cut");
+    let process = restoring(it, &["swapping", "starting"]);
+    signal(&process, "-STOP");
+    withdraw(it, "cut");
+    let delete = [
+        "delete",
+        "pod",
+        "till-restore",
+        "--force",
+        "--grace-period=0",
+    ];
+    it.kubectl(&delete).good();
+    it.eventually("the Pod that brings it to its end", SOON, || {
+        let events = it.events("default");
+        let mut told = events.iter().map(|(_, text)| text);
+        told.any(|it| it.contains("brings a restore that was cut to its end"))
+            .then_some(())
+    });
+    it.available("till");
+    it.gone(&["pod", "till-restore"]);
+}
+
+/// Object and Secret are lost, and the volume is there.
+fn bootstrap_where_there_is_data(it: &Operated) {
+    it.kubectl(&["delete", "etcdcluster", "till"]).good();
+    it.gone(&["pod", "till-0"]);
+    it.kubectl(&["delete", "secret", "till-ca"]).good();
+    it.apply(&document(
+        "EtcdCluster",
+        "till",
+        &spec("bootstrap: {from: latest}, "),
+    ));
+    it.available("till");
+    it.eventually("the data to be told of", SOON, || {
+        let events = it.events("default");
+        events.iter().any(|it| it.0 == "DataFound").then_some(())
+    });
+}
+
+fn a_bootstrap_that_failed_is_tried_again(it: &Operated) {
+    let snapshots: PathBuf = it.path(1, &format!("{OWN}/snapshots/till"));
+    let names = fs::read_dir(snapshots).unwrap().flatten();
+    let names = names.map(|it| it.file_name().into_string().unwrap());
+    let mut snapshots = names.filter(|it| !it.contains(".json"));
+    let snapshot = snapshots.next().unwrap();
+    let from = |name: &str| format!("{{bootstrap: {{from: {OWN}/snapshots/till/{name}}}}}");
+    it.apply(&document("EtcdCluster", "next", &from("nothing.db.zst")));
+    it.eventually("the failure to be told", SOON, || {
+        let plan = it.cluster("next")["status"]["plan"].clone();
+        (plan["hold"] == "RestoreFailed").then_some(())
+    });
+    it.apply(&document("EtcdCluster", "next", &from(&snapshot)));
+    it.available("next");
+    assert_eq!(it.get("next", "kept"), "before");
+}
