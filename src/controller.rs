@@ -83,6 +83,14 @@ pub enum ControllerError {
         /// Its name.
         name: String,
     },
+    /// What goes is waited for: nothing new is built on it.
+    #[error("{kind} {name} is being deleted; the next one is made when it has gone")]
+    Going {
+        /// Its kind.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
     /// A Secret of ours that somebody edited: what it said is not guessed.
     #[error("the Secret {name} cannot be read: {why}")]
     Unreadable {

@@ -49,6 +49,7 @@ impl Cluster {
             Ok(())
         };
         self.remove_refused(spec, observed).await?;
+        self.replace_lost_claim(spec).await?;
         for step in &plan.upkeep {
             let told = !matches!(step, Upkeep::ProbeWrite | Upkeep::SkipSnapshot);
             if told && !matches!(step, Upkeep::Start(_)) {
@@ -77,6 +78,19 @@ impl Cluster {
             Some(pod) if spec.size == 0 && stopped => {
                 self.remove_pod(&pod, Some(GRACE_SECONDS)).await
             }
+            _ => Ok(()),
+        }
+    }
+
+    /// A Pod whose claim went before it had a place would wait for ever.
+    async fn replace_lost_claim(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
+        let name = names::member(&self.name);
+        let lost = format!("\"{}\" not found", names::claim(&self.name));
+        let pod = self.shared.pods.get(&self.namespace, &name);
+        let waits = pod.is_some_and(|it| it.node.is_none() && it.message.contains(&lost));
+        let member = self.identity.as_ref();
+        match member.and_then(|it| self.pod_member(spec, it)) {
+            Some(member) if waits => self.ensure_storage(spec, &member).await,
             _ => Ok(()),
         }
     }
@@ -394,6 +408,7 @@ pub(super) fn unplaceable(error: &ControllerError) -> Option<&'static str> {
         }
         ControllerError::Api { code: 403, .. } => Some("RightMissing"),
         ControllerError::System { .. } => Some("DirectoryUnusable"),
+        ControllerError::Going { .. } => Some("Terminating"),
         ControllerError::Unreadable { .. } => Some("RecordUnreadable"),
         _ => None,
     }

@@ -130,6 +130,10 @@ impl Objects {
                     if !is_ours(there.labels(), &object) {
                         return Err(ControllerError::not_ours(kind, &name));
                     }
+                    if there.metadata.deletion_timestamp.is_some() {
+                        let kind = kind.name();
+                        return Err(ControllerError::Going { kind, name });
+                    }
                 }
                 Err(error) => return Err(failed(error)),
             }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DynamicObject};
 use serde_json::{Value, json};
 
@@ -149,6 +150,14 @@ impl Cluster {
             && labels.get(CLUSTER) == Some(&self.name);
         if !ours {
             return Err(ControllerError::not_ours(Kind::Secret, name));
+        }
+        // The one of a cluster of this name that was deleted with everything goes with it.
+        let owners = secret.metadata.owner_references.unwrap_or_default();
+        let other = |it: &OwnerReference| it.uid != self.object.meta.uid;
+        if name == names::authority_secret(&self.name) && owners.iter().any(other) {
+            let kind = Kind::Secret.name();
+            let name = name.to_owned();
+            return Err(ControllerError::Going { kind, name });
         }
         let data = secret.data["data"].as_object().cloned().unwrap_or_default();
         let decoded = data.into_iter().filter_map(|(key, value)| {

@@ -253,6 +253,13 @@ impl Node {
         }
     }
 
+    /// Another reference to an image that is on every node.
+    pub fn tag_image(&self, reference: &str, new: &str) {
+        for node in 1..=self.nodes() {
+            self.happen(&["tag-image", &node.to_string(), reference, new]);
+        }
+    }
+
     /// The wire to a node other than the first.
     pub fn cut(&self, node: u32) {
         assert!(node > 1, "the API server is on the first: stop its kubelet");

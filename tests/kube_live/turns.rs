@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::lab::SOON;
 use crate::operated::{Operated, document, pass};
+use crate::operator::USER;
 use crate::writer::{longest_gap, restarts};
 
 #[test]
@@ -16,6 +17,11 @@ fn etcd_serves_on_while_the_operator_is_rolled_the_kubelet_restarts_and_the_api_
     it.available("one");
     it.put("one", "kept", "1");
     let uid = it.pod_uid("one").unwrap();
+    idle_asks_for_nothing(&it);
+    // To the image of another version: what members' Pods would be made of is another one, too.
+    let reference = &it.images.operator.as_ref().unwrap().reference;
+    let newer = "localhost/etcd-operator:newer";
+    it.tag_image(reference, newer);
     let rolled = longest_gap(&it, "one", || {
         let arguments = ["-n", "etcd-operator", "rollout"];
         let go = |what: &[&str]| {
@@ -23,7 +29,16 @@ fn etcd_serves_on_while_the_operator_is_rolled_the_kubelet_restarts_and_the_api_
             all.extend(what);
             it.kubectl(&all).good();
         };
-        go(&["restart", "daemonset/etcd-operator"]);
+        let newer = format!("etcd-operator={newer}");
+        let image = [
+            "-n",
+            "etcd-operator",
+            "set",
+            "image",
+            "daemonset/etcd-operator",
+            &newer,
+        ];
+        it.kubectl(&image).good();
         go(&["status", "daemonset/etcd-operator", "--timeout=90s"]);
         it.acting();
         pass(3);
@@ -50,6 +65,16 @@ fn etcd_serves_on_while_the_operator_is_rolled_the_kubelet_restarts_and_the_api_
     assert_eq!(it.get("one", "kept"), "1");
 }
 
+/// With a cluster that serves.
+fn idle_asks_for_nothing(it: &Operated) {
+    pass(15);
+    let since = it.mark();
+    pass(45);
+    let mut asked = it.requests("", since);
+    asked.retain(|it| it.user == USER && it.verb != "watch");
+    assert!(asked.is_empty(), "{asked:?}");
+}
+
 #[test]
 fn what_is_missing_around_a_member_is_told_and_nothing_is_lost() {
     let Some(it) = Operated::up() else {
@@ -59,12 +84,14 @@ fn what_is_missing_around_a_member_is_told_and_nothing_is_lost() {
     it.available("one");
     it.put("one", "kept", "1");
     a_secret_is_deleted(&it);
+    a_certificate_is_renewed_in_place(&it);
     an_image_is_nowhere(&it);
     an_evicted_member_comes_back(&it);
     it.apply(&format!(
         "{NOWHERE}---\n{}",
         document("EtcdCluster", "nowhere", ON_NOWHERE)
     ));
+    deleted_with_its_data_and_applied_again(&it);
     no_default_storage_class(&it);
     a_directory_of_the_node(&it);
     damaged_data(&it);
@@ -182,6 +209,67 @@ fn a_secret_is_deleted(it: &Operated) {
     assert_eq!(it.get("one", "kept"), "1");
 }
 
+/// An operator that comes finds that it ends soon; etcd takes the next one from the mounted Secret.
+fn a_certificate_is_renewed_in_place(it: &Operated) {
+    let uid = it.pod_uid("one");
+    let address = it.json(&["get", "pod", "one-0"])["status"]["podIP"].clone();
+    let address = format!("{}:2379", address.as_str().unwrap());
+    let dir = it.dir.join("renewal");
+    std::fs::create_dir_all(&dir).unwrap();
+    let shell = |script: &str| {
+        let dir = dir.to_str().unwrap();
+        let script = format!("set -e; cd {dir}; {script}");
+        let made = it.run_in_node(&["sh", "-c", &script, "sh", &address]);
+        made.good().trim().to_owned()
+    };
+    let served = || {
+        shell("openssl s_client -connect $1 < /dev/null 2> /dev/null | openssl x509 -noout -serial")
+    };
+    let first = served();
+    let arguments = [
+        "delete",
+        "daemonset",
+        "-n",
+        "etcd-operator",
+        "etcd-operator",
+    ];
+    it.kubectl(&arguments).good();
+    for (secret, key) in [
+        ("one-ca", "client-ca.crt"),
+        ("one-ca", "client-ca.key"),
+        ("one-member", "server.crt"),
+        ("one-member", "server.key"),
+    ] {
+        let template = format!("-o=go-template={{{{index .data \"{key}\" | base64decode}}}}");
+        let text = it.kubectl(&["get", "secret", secret, &template]).good();
+        std::fs::write(dir.join(key), text).unwrap();
+    }
+    let short = shell(
+        "openssl x509 -x509toreq -in server.crt -signkey server.key -copy_extensions copyall -out csr 2> /dev/null; \
+         openssl x509 -req -in csr -CA client-ca.crt -CAkey client-ca.key -days 1 -copy_extensions copyall -out short.crt 2> /dev/null; \
+         base64 -w0 short.crt",
+    );
+    let serial = shell("openssl x509 -in short.crt -noout -serial");
+    let patch = format!(r#"{{"data":{{"server.crt":"{short}"}}}}"#);
+    let patched = [
+        "patch",
+        "secret",
+        "one-member",
+        "--type=merge",
+        "-p",
+        &patch,
+    ];
+    it.kubectl(&patched).good();
+    it.install();
+    it.eventually("etcd to serve the next one", SOON, || {
+        let now = served();
+        (now != serial && now != first).then_some(())
+    });
+    assert_eq!(it.pod_uid("one"), uid);
+    assert_eq!(restarts(it, "one"), 0);
+    assert_eq!(it.get("one", "kept"), "1");
+}
+
 fn an_image_is_nowhere(it: &Operated) {
     let image = it.images.etcd["3.6"].clone();
     it.remove_image(&image);
@@ -213,6 +301,31 @@ fn an_evicted_member_comes_back(it: &Operated) {
     it.available("one");
     assert_ne!(it.pod_uid("one"), Some(uid));
     assert_eq!(it.get("one", "kept"), "1");
+}
+
+/// With `Delete` nothing is left, and the next one of that name is another one.
+fn deleted_with_its_data_and_applied_again(it: &Operated) {
+    let spec = "{deletionPolicy: Delete}";
+    it.apply(&document("EtcdCluster", "brief", spec));
+    it.available("brief");
+    it.put("brief", "kept", "1");
+    let claim = || it.try_json(&["get", "pvc", "data-brief-0"]);
+    let first = claim().unwrap()["metadata"]["uid"].clone();
+    let delete = ["delete", "etcdcluster", "brief", "--wait=false"];
+    it.kubectl(&delete).good();
+    it.eventually("the object to go", SOON, || {
+        let there = it.try_json(&["get", "etcdcluster", "brief"]);
+        there.is_none().then_some(())
+    });
+    it.apply(&document("EtcdCluster", "brief", spec));
+    it.eventually("another claim", SOON, || {
+        claim().filter(|it| it["metadata"]["uid"] != first)
+    });
+    it.available("brief");
+    assert_eq!(it.get("brief", "kept"), "");
+    it.kubectl(&delete).good();
+    it.gone(&["pvc", "data-brief-0"]);
+    it.gone(&["secret", "brief-ca"]);
 }
 
 fn no_default_storage_class(it: &Operated) {

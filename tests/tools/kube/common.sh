@@ -317,6 +317,8 @@ evictionHard: {imagefs.available: 5%, nodefs.available: 5%}
 evictionMinimumReclaim: {imagefs.available: 10%, nodefs.available: 10%}
 evictionPressureTransitionPeriod: 5s
 imageGCHighThresholdPercent: 100
+# This containerd cannot pin the image of sandboxes: an eviction would remove it, and there is no registry.
+imageMinimumGCAge: 24h
 $([ "$FAST" != 1 ] || echo 'nodeStatusUpdateFrequency: 4s')
 clusterDNS: [10.43.0.10]
 clusterDomain: cluster.local

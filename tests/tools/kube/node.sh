@@ -6,6 +6,7 @@
 #                      plane too; what lies below /run and in memory is gone, its disk stays.
 #                      Prints the new boot's id
 #   import N TAR       remove-image N REFERENCE
+#   tag-image N REFERENCE NEW
 #   cut N|heal N       the wire to a node other than the first
 #   fill N|empty N     the node's disk, but for its last 2%
 #   stop NAME|start NAME   a process by its name in DIR/run
@@ -57,6 +58,7 @@ case $verb in
             containers "$number" images rm "$reference" > /dev/null
         done
         ;;
+    tag-image) containers "$number" images tag "$4" "$5" > /dev/null ;;
     cut) on_network 1 ip link set "v$number" down ;;
     heal) on_network 1 ip link set "v$number" up ;;
     fill)
