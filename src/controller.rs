@@ -297,6 +297,8 @@ struct Memory {
     live_revision: Option<i64>,
     /// The request whose Pod the API server would take.
     tried: Option<String>,
+    /// The one whose Pod it would not, and when, in seconds since boot.
+    refused: Option<(String, u64)>,
     /// The document's own restore failed.
     restore_failed: Option<restore::FailedRestore>,
 }

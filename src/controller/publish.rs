@@ -103,7 +103,13 @@ impl Cluster {
         }
         self.memory.invalid = None;
         match self.judge() {
-            Ok(spec) => self.memory.spec = Some(spec),
+            Ok(mut spec) => {
+                let tried = self.try_restores(&mut spec).await;
+                self.memory.spec = Some(spec);
+                if let Err(error) = tried {
+                    return self.failed(&error);
+                }
+            }
             Err(why) => {
                 self.tell("SpecInvalid", &why, true).await;
                 self.memory.invalid = Some(detail(format_args!("SpecInvalid: {why}")));
@@ -145,7 +151,16 @@ impl Cluster {
     }
 
     fn failed(&mut self, error: &ControllerError) -> Duration {
-        let text = chain(error);
+        let text = match super::apply::unplaceable(error) {
+            // Whatever was tried first.
+            Some(reason @ "NamespaceTerminating") => {
+                format!(
+                    "{reason}: nothing is made any more in {}, it is being terminated",
+                    self.namespace
+                )
+            }
+            _ => chain(error),
+        };
         if self.memory.failed.as_deref() != Some(detail(format_args!("{text}")).as_str()) {
             tracing::warn!(namespace = %self.namespace, cluster = %self.name, "{text}");
         }

@@ -85,6 +85,9 @@ pub(super) struct FailedRestore {
 /// at once.
 const TRIED_AGAIN_SECONDS: u64 = 600;
 
+/// A restore in place whose Pod was refused is tried again after so long.
+const TRIED_AFTER_SECONDS: u64 = 60;
+
 impl Cluster {
     /// Requests for this cluster that have not ended, oldest first.
     fn requests(&self) -> Vec<Rc<Watched<EtcdRestore>>> {
@@ -208,7 +211,8 @@ impl Cluster {
         let trusted = super::apply::trusted(observed).is_some();
         self.make_new_clusters(spec, trusted).await?;
         let Some(asked) = self.memory.restoring.clone() else {
-            return self.look_for_restores(spec, observed).await;
+            self.look_for_cut(observed);
+            return self.clear_away().await;
         };
         let member = names::member(&self.name);
         if let Some(there) = self.shared.pods.get(&self.namespace, &member) {
@@ -288,26 +292,40 @@ impl Cluster {
         }
     }
 
-    /// While none is under way: one that would be, and what is left of those that were.
-    async fn look_for_restores(
+    /// A restore in place is taken up before anything else is done with the data, a snapshot of it among
+    /// that; and only where the API server would take its Pod.
+    pub(super) async fn try_restores(
         &mut self,
-        spec: &ClusterSpec,
-        observed: &Observed,
+        spec: &mut ClusterSpec,
     ) -> Result<(), ControllerError> {
-        if let Some(asked) = self.in_place() {
-            match self.try_restore_pod(spec, &asked).await {
-                Ok(()) => {
-                    self.memory.tried = Some(asked.id);
-                    self.shared
-                        .ring(&(self.namespace.clone(), self.name.clone()));
-                }
-                Err(error) if unplaceable(&error).is_some() => {
-                    let text = format!("not begun, {} goes on as it is: {error}", self.name);
-                    self.restore_says(&asked, &text).await?;
-                }
-                Err(error) => return Err(error),
+        let now = clock::since_boot().as_secs();
+        let early = |it: &(String, u64)| now < it.1 + TRIED_AFTER_SECONDS;
+        let idle = spec.paused || self.object.meta.deleting;
+        let asked = self.in_place().filter(|_| !idle);
+        let Some(asked) = asked.filter(|it| {
+            let refused = self.memory.refused.as_ref();
+            self.memory.restoring.is_none()
+                && !refused.is_some_and(|other| other.0 == it.id && early(other))
+        }) else {
+            return Ok(());
+        };
+        match self.try_restore_pod(spec, &asked).await {
+            Ok(()) => {
+                self.memory.tried = Some(asked.id);
+                self.take_up_restore(spec);
+                Ok(())
             }
+            Err(error) if unplaceable(&error).is_some() => {
+                self.memory.refused = Some((asked.id.clone(), now));
+                let text = format!("not begun, {} goes on as it is: {error}", self.name);
+                self.restore_says(&asked, &text).await
+            }
+            Err(error) => Err(error),
         }
+    }
+
+    /// One that was cut, and that nobody asks for any more.
+    fn look_for_cut(&mut self, observed: &Observed) {
         let instance = observed.instances.first();
         let refused = instance.and_then(|it| it.refused.as_ref());
         let cut = refused.is_some_and(|it| it.reason() == Refusal::Restoring.reason());
@@ -322,7 +340,6 @@ impl Cluster {
                 by: By::Cut,
             });
         }
-        self.clear_away().await
     }
 
     /// The Pod of a restore whose end was told, and that could not be removed then.

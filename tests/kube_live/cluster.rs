@@ -117,7 +117,7 @@ pub struct Mark(usize);
 pub struct Request {
     pub agent: String,
     pub user: String,
-    /// `patch`, `watch`, ...
+    /// `patch`, `watch`, ...; `dry-run` where nothing was to be kept
     pub verb: String,
     /// `pods`, `etcdclusters/status`; a path where it is no resource.
     pub resource: String,
@@ -377,10 +377,15 @@ fn request(event: &Value) -> Request {
     if resource.is_empty() {
         resource = text(&event["requestURI"]);
     }
+    let dry = text(&event["requestURI"]).contains("dryRun=All");
     Request {
         agent: text(&event["userAgent"]),
         user: text(&event["user"]["username"]),
-        verb: text(&event["verb"]),
+        verb: if dry {
+            "dry-run".to_owned()
+        } else {
+            text(&event["verb"])
+        },
         resource,
         namespace: text(&object["namespace"]),
         name: text(&object["name"]),

@@ -42,6 +42,11 @@ fn with_ten_clusters_an_idle_operator_asks_for_nothing_but_its_watches() {
         let pod = format!("c{number}-0");
         api.eventually("its Pod", SOON, || api.try_json(&["get", "pod", &pod]));
     }
+    // No kubelet is here to start them, and that is told after a minute.
+    api.eventually("all to be told of", 2 * SOON, || {
+        let told = api.try_json(&["get", "etcdclusters"])?.to_string();
+        (told.matches("\"hold\":\"PodNotStarted\"").count() == CLUSTERS).then_some(())
+    });
     api.eventually("the beginning to be over", SOON, || {
         let mark = api.mark();
         std::thread::sleep(SETTLED);

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::lab::{SOON, is_true, root};
 use crate::operated::{Operated, document, pass};
 
-const BACKUP: &str = "{backup: {interval: 24h, destinations: [{local: {path: /var/lib/etcd-operator/default/shop/snapshots, keep: 5}}]}, clients: [{name: till, namespace: tills}]}";
+const BACKUP: &str = "{storage: {volumeClaim: {size: 2Gi}}, backup: {interval: 24h, destinations: [{local: {path: /var/lib/etcd-operator/default/shop/snapshots, keep: 5}}]}, clients: [{name: till, namespace: tills}]}";
 
 #[test]
 fn a_person_walks_through_it() {

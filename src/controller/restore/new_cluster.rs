@@ -5,6 +5,7 @@ use kube::api::{Api, DynamicObject, PostParams};
 use super::wire_now;
 use crate::api::requests::{EtcdRestoreStatus, Phase};
 use crate::api::{EtcdCluster, EtcdClusterSpec, EtcdRestore};
+use crate::backup::source::LATEST;
 use crate::controller::names::OPERATOR;
 use crate::controller::objects::resource;
 use crate::controller::{Cluster, ControllerError, Watched, pod};
@@ -23,11 +24,15 @@ impl Cluster {
             };
             let there = self.shared.clusters.get(&self.namespace, &into);
             let status = match &there {
-                None if !self.knows_claim(spec, trusted).await? => EtcdRestoreStatus {
-                    phase: Some(Phase::Running),
-                    message: Some("a Pod looks at what lies on the claim".to_owned()),
-                    ..EtcdRestoreStatus::default()
-                },
+                None if request.object.spec.from == LATEST
+                    && !self.knows_claim(spec, trusted).await? =>
+                {
+                    EtcdRestoreStatus {
+                        phase: Some(Phase::Running),
+                        message: Some("a Pod looks at what lies on the claim".to_owned()),
+                        ..EtcdRestoreStatus::default()
+                    }
+                }
                 None => self.make_new_cluster(&request, &into).await?,
                 Some(there) => progress(&request, there),
             };
