@@ -103,20 +103,14 @@ impl Cluster {
         }
         self.memory.invalid = None;
         match self.judge() {
-            Ok(mut spec) => {
-                let tried = self.try_restores(&mut spec).await;
-                self.memory.spec = Some(spec);
-                if let Err(error) = tried {
-                    return self.failed(&error);
-                }
-            }
+            Ok(spec) => self.memory.spec = Some(spec),
             Err(why) => {
                 self.tell("SpecInvalid", &why, true).await;
                 self.memory.invalid = Some(detail(format_args!("SpecInvalid: {why}")));
                 self.use_sound_spec();
             }
         }
-        let Some(spec) = self.memory.spec.clone() else {
+        let Some(mut spec) = self.memory.spec.clone() else {
             let why = self.memory.invalid.clone().unwrap_or_default();
             let next = "correct the document";
             return match self.publish_unknown("SpecInvalid", &why, next).await {
@@ -124,6 +118,10 @@ impl Cluster {
                 Err(error) => self.failed(&error),
             };
         };
+        self.take_up_restore(&mut spec);
+        if let Err(error) = self.try_restores(&mut spec).await {
+            return self.failed(&error);
+        }
         self.make_destinations(&spec);
         match reconcile(self, &spec).await {
             Ok(wait) => {
@@ -203,7 +201,6 @@ impl Cluster {
             spec.settings = Settings(spec.settings.0 ^ sum);
         }
         self.resolve(&mut spec);
-        self.take_up_restore(&mut spec);
         Ok(spec)
     }
 

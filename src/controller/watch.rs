@@ -233,13 +233,9 @@ fn requests<K>(
         let feed = |event| {
             for it in fed(seen(&shared), event, |it| readable(&shared, it)) {
                 let key = (it.meta.namespace.clone(), cluster(&it.object));
-                if !shared.is_ready() || shared.clusters.get(&key.0, &key.1).is_some() {
-                    shared.ring(&key);
-                } else if let Some(status) = nobody_works_on(&it, &key.1) {
-                    let (meta, name) = (it.meta.clone(), it.name.clone());
-                    let resource = resource.clone();
-                    tokio::task::spawn_local(answer(shared.clone(), resource, meta, name, status));
-                }
+                shared.ring(&key);
+                let (shared, resource) = (shared.clone(), resource.clone());
+                tokio::task::spawn_local(tell_if_alone(shared, resource, it, key));
             }
         };
         run(what, stream, &feed).await;
@@ -247,13 +243,32 @@ fn requests<K>(
 }
 
 /// Nobody works on a request whose cluster is not there: so much is said in its status.
-fn nobody_works_on<K: Serialize>(request: &Watched<K>, cluster: &str) -> Option<Value> {
+fn without_cluster<K: Serialize>(request: &Watched<K>, cluster: &str) -> Option<Value> {
     if request.meta.deleting {
         return None;
     }
     let mut object = serde_json::to_value(&request.object).ok()?;
     let message = format!("there is no EtcdCluster {cluster} in this namespace yet");
     with_message(object["status"].take(), &message)
+}
+
+/// Once everything is known: a request whose cluster is there is that one's to answer.
+async fn tell_if_alone<K: Serialize>(
+    shared: Rc<Shared>,
+    resource: ApiResource,
+    request: Rc<Watched<K>>,
+    cluster: Key,
+) {
+    while !shared.is_ready() {
+        tokio::time::sleep(UNTIL_READY).await;
+    }
+    let there = shared.clusters.get(&cluster.0, &cluster.1);
+    if there.is_none()
+        && let Some(status) = without_cluster(&request, &cluster.1)
+    {
+        let (meta, name) = (request.meta.clone(), request.name.clone());
+        answer(shared, resource, meta, name, status).await;
+    }
 }
 
 /// What is said of an object that no cluster's own task works on.
@@ -292,6 +307,9 @@ fn metadata(
         run(what, stream, &feed).await;
     });
 }
+
+/// Between two looks whether every watch was answered.
+const UNTIL_READY: Duration = Duration::from_millis(50);
 
 /// Milliseconds until the next attempt after so many failed ones. What happens meanwhile is not seen: an
 /// API server that is back is not kept waiting.
