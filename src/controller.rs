@@ -299,6 +299,8 @@ struct Memory {
     tried: Option<String>,
     /// The one whose Pod it would not, and when, in seconds since boot.
     refused: Option<(String, u64)>,
+    /// A restore's Pod that nobody asks for any more and that waits, and since when, in seconds since boot.
+    waits: Option<(String, u64)>,
     /// The document's own restore failed.
     restore_failed: Option<restore::FailedRestore>,
 }

@@ -124,7 +124,8 @@ fn carry_out(
     // One that touched nothing and was withdrawn is not carried out.
     if RestoreRecord::load(paths)?.as_ref().is_none_or(other) {
         let (_, former) = records::load_identities(paths, &paths.member())?;
-        if arguments.bootstrap && (former.is_some() || has_data(paths)) {
+        let served = former.as_ref().is_some_and(|it| it.cluster_id.is_some());
+        if arguments.bootstrap && (served || has_data(paths)) {
             return Err(Failure::new(
                 super::FAILED,
                 "there is data on the volume: it is kept, bootstrap is for an empty one",

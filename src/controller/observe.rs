@@ -236,7 +236,14 @@ impl Cluster {
             }
             Container::None => Waiting::Silently,
         };
-        if waiting != Waiting::Silently {
+        let made = match &pod.container {
+            Container::None => true,
+            Container::Waiting { reason, .. } => {
+                ["ContainerCreating", "PodInitializing"].contains(&reason.as_str())
+            }
+            Container::Running { .. } | Container::Ended => false,
+        };
+        if waiting != Waiting::Silently || !made {
             self.memory.making = None;
             return waiting;
         }

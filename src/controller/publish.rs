@@ -119,9 +119,7 @@ impl Cluster {
             };
         };
         self.take_up_restore(&mut spec);
-        if let Err(error) = self.try_restores(&mut spec).await {
-            return self.failed(&error);
-        }
+        self.try_restores(&mut spec).await;
         self.make_destinations(&spec);
         match reconcile(self, &spec).await {
             Ok(wait) => {
@@ -416,7 +414,11 @@ impl Runtime for Cluster {
             }
         }
         if wire.plan.hold.as_deref() == Some("RestoreFailed") {
-            let next = "mend the cause: it is tried again within 10 minutes, and at once when the document changes";
+            let next = if self.identity.is_none() {
+                "mend the cause: it is tried again within 10 minutes, and at once when the document changes"
+            } else {
+                "mend the cause and change the document, or ask for a restore by an EtcdRestore"
+            };
             wire.plan.next_step = Some(next.to_owned());
         }
         if let Some(why) = self.restore_words().filter(|_| !spec.paused) {

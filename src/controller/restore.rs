@@ -4,6 +4,7 @@
 //! own works on the volume with the host's code, which is safe to be cut at any step, and leaves its
 //! outcome with the id of what asked for it: it is made once, however often the node restarts.
 
+mod end;
 mod new_cluster;
 mod pod;
 
@@ -19,11 +20,10 @@ use super::{Cluster, ControllerError, Watched};
 use crate::api::EtcdRestore;
 use crate::api::requests::{EtcdRestoreStatus, Phase};
 use crate::api::status::rfc3339;
-use crate::backup::restore::{RECOVERIES_MAX, lost_words, note_recovery, too_many_recoveries};
+use crate::backup::restore::{RECOVERIES_MAX, note_recovery, too_many_recoveries};
 use crate::backup::source::LATEST;
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
-use crate::member::pod::Restored;
 use crate::observed::Observed;
 use crate::spec::ClusterSpec;
 use crate::start::Refusal;
@@ -38,6 +38,8 @@ pub(super) struct Asked {
     id: String,
     from: String,
     by: By,
+    /// Of the document that it was asked by.
+    generation: i64,
 }
 
 /// Who asked for a restore.
@@ -66,6 +68,7 @@ impl Asked {
         Asked {
             id: request.meta.uid.clone(),
             from: request.object.spec.from.clone(),
+            generation: 0, // a request is never changed
             by: By::Request(request),
         }
     }
@@ -81,10 +84,12 @@ pub(super) struct FailedRestore {
     at: u64,
 }
 
-/// It is tried again after so long: a bucket may have been away. A document that was corrected is tried
-/// at once.
+/// A bootstrap is tried again after so long: a bucket may have been away. A document that was corrected is
+/// tried at once.
 const TRIED_AGAIN_SECONDS: u64 = 600;
 
+/// A Pod that waits for so long has not begun.
+const WAITS_SECONDS: u64 = 15;
 /// A restore in place whose Pod was refused is tried again after so long.
 const TRIED_AFTER_SECONDS: u64 = 60;
 
@@ -112,8 +117,12 @@ impl Cluster {
     pub(super) fn take_up_restore(&mut self, spec: &mut ClusterSpec) {
         let pod = self.restore_pod();
         let by_document = self.memory.restoring.take();
-        let by_document =
-            by_document.filter(|it| matches!(it.by, By::Bootstrap | By::Recovery | By::Cut));
+        let by_document = by_document.filter(|it| match it.by {
+            // Another document may ask for another snapshot.
+            By::Bootstrap => pod.is_some() || !self.is_outdated(it),
+            By::Recovery | By::Cut => true,
+            By::Request(_) | By::Withdrawn => false,
+        });
         let in_place = self.in_place();
         self.memory.restoring = in_place
             .filter(|it| pod.is_some() || self.may_begin(it))
@@ -123,6 +132,10 @@ impl Cluster {
             spec.size = 0;
             spec.members.clear();
         }
+    }
+
+    fn is_outdated(&self, asked: &Asked) -> bool {
+        matches!(asked.by, By::Bootstrap) && asked.generation != self.generation()
     }
 
     /// A member is stopped only for a Pod that the API server would take.
@@ -135,8 +148,10 @@ impl Cluster {
     /// Why the last restore that the document asked for failed, until it is tried again.
     pub(super) fn restore_failed(&mut self) -> Option<Detail> {
         let failed = self.memory.restore_failed.as_ref()?;
-        let again = failed.at + TRIED_AGAIN_SECONDS;
-        if failed.generation != self.generation() || clock::since_boot().as_secs() >= again {
+        // Where there is damaged data each try counts, and a person looks.
+        let unborn = self.identity.is_none();
+        let again = unborn && clock::since_boot().as_secs() >= failed.at + TRIED_AGAIN_SECONDS;
+        if failed.generation != self.generation() || again {
             self.memory.restore_failed = None;
         }
         Some(self.memory.restore_failed.as_ref()?.why.clone())
@@ -166,11 +181,12 @@ impl Cluster {
             return;
         };
         if self.memory.restoring.is_none() {
-            // A document that was corrected asks for another one.
+            // Each try is another one: what is on the volume then is kept.
             self.memory.restoring = Some(Asked {
-                id: format!("{}-{}", object.meta.uid, self.generation()),
+                id: format!("{}-{}", object.meta.uid, clock::now().0),
                 from: bootstrap.from.clone(),
                 by: By::Bootstrap,
+                generation: self.generation(),
             });
         }
     }
@@ -198,6 +214,7 @@ impl Cluster {
             id: pod.meta.uid.clone(),
             from: LATEST.to_owned(),
             by: By::Recovery,
+            generation: self.generation(),
         });
         Ok(())
     }
@@ -244,60 +261,12 @@ impl Cluster {
         if made_for.is_some_and(|it| it.id != asked.id) {
             return self.end_another(&asked, &there).await;
         }
-        match outcome(&there) {
-            Outcome::Ended(_) | Outcome::Failed(_) | Outcome::Cut if there.meta.deleting => Ok(()),
-            Outcome::Ended(restored) => self.end_restore(&asked, *restored, &there).await,
-            Outcome::Cut => {
-                let text = format!("its Pod was ended, another one goes on: {}", there.message);
-                self.restore_says(&asked, &text).await?;
-                self.remove_pod(&there, None).await
-            }
-            Outcome::Failed(why) => {
-                let failed = Restored {
-                    id: asked.id.clone(),
-                    identity: None,
-                    succeeded: false,
-                    snapshot: asked.from.clone(),
-                    revision: 0,
-                    revisions_lost: None,
-                    message: why,
-                };
-                self.end_restore(&asked, failed, &there).await
-            }
-            // Nobody asks for it any more, and nothing was touched.
-            Outcome::Waits(_) if matches!(asked.by, By::Withdrawn) => {
-                self.remove_pod(&there, None).await
-            }
-            Outcome::UnderWay(text) | Outcome::Waits(text) => {
-                self.restore_says(&asked, &text).await
-            }
-        }
-    }
-
-    /// A Pod that was made for something else works on the volume: it comes to its end first.
-    async fn end_another(&mut self, asked: &Asked, there: &PodSeen) -> Result<(), ControllerError> {
-        match outcome(there) {
-            _ if there.meta.deleting => Ok(()),
-            Outcome::UnderWay(text) => {
-                let text = format!("an earlier restore comes to its end first: {text}");
-                self.restore_says(asked, &text).await
-            }
-            Outcome::Ended(restored) => {
-                self.adopt(&restored).await?;
-                self.remove_pod(there, None).await
-            }
-            Outcome::Waits(_) | Outcome::Cut | Outcome::Failed(_) => {
-                self.remove_pod(there, None).await
-            }
-        }
+        self.carry_pod_on(&asked, &there).await
     }
 
     /// A restore in place is taken up before anything else is done with the data, a snapshot of it among
     /// that; and only where the API server would take its Pod.
-    pub(super) async fn try_restores(
-        &mut self,
-        spec: &mut ClusterSpec,
-    ) -> Result<(), ControllerError> {
+    pub(super) async fn try_restores(&mut self, spec: &mut ClusterSpec) {
         let now = clock::since_boot().as_secs();
         let early = |it: &(String, u64)| now < it.1 + TRIED_AFTER_SECONDS;
         let idle = spec.paused || self.object.meta.deleting;
@@ -307,20 +276,23 @@ impl Cluster {
             self.memory.restoring.is_none()
                 && !refused.is_some_and(|other| other.0 == it.id && early(other))
         }) else {
-            return Ok(());
+            return;
         };
-        match self.try_restore_pod(spec, &asked).await {
-            Ok(()) => {
-                self.memory.tried = Some(asked.id);
-                self.take_up_restore(spec);
-                Ok(())
-            }
-            Err(error) if unplaceable(&error).is_some() => {
-                self.memory.refused = Some((asked.id.clone(), now));
-                let text = format!("not begun, {} goes on as it is: {error}", self.name);
-                self.restore_says(&asked, &text).await
-            }
-            Err(error) => Err(error),
+        let Err(error) = self.try_restore_pod(spec, &asked).await else {
+            self.memory.tried = Some(asked.id);
+            return self.take_up_restore(spec);
+        };
+        if !matches!(error, ControllerError::Api { code: 0, .. }) {
+            self.memory.refused = Some((asked.id.clone(), now));
+        }
+        let name = &self.name;
+        let hint = match unplaceable(&error) {
+            Some("QuotaExceeded") => "; with size: 0 the member's share is free",
+            _ => "",
+        };
+        let text = format!("not begun, {name} goes on as it is: {error}{hint}");
+        if let Err(error) = self.restore_says(&asked, &text).await {
+            tracing::debug!("{error}");
         }
     }
 
@@ -334,11 +306,16 @@ impl Cluster {
             && cut
             && self.restore_failed().is_none()
         {
-            self.memory.restoring = Some(Asked {
-                id: pod.meta.uid.clone(),
-                from: "what was cut".to_owned(),
-                by: By::Cut,
-            });
+            self.memory.restoring = Some(self.what_was_cut(&pod));
+        }
+    }
+
+    fn what_was_cut(&self, found_by: &PodSeen) -> Asked {
+        Asked {
+            id: found_by.meta.uid.clone(),
+            from: "what was cut".to_owned(),
+            by: By::Cut,
+            generation: self.generation(),
         }
     }
 
@@ -347,66 +324,14 @@ impl Cluster {
         let name = names::restore_pod(&self.name);
         let there = self.shared.pods.get(&self.namespace, &name);
         match there.filter(|it| it.owner.as_ref() == Some(&self.object.meta.uid)) {
-            Some(it) if !it.meta.deleting && self.memory.has_ended(&it.meta) => {
+            Some(it)
+                if !it.meta.deleting
+                    && (self.memory.has_ended(&it.meta) || asked_by(&it).is_none()) =>
+            {
                 self.remove_pod(&it, None).await
             }
             _ => Ok(()),
         }
-    }
-
-    async fn end_restore(
-        &mut self,
-        asked: &Asked,
-        restored: Restored,
-        there: &PodSeen,
-    ) -> Result<(), ControllerError> {
-        let born = self.identity.is_some();
-        self.adopt(&restored).await?;
-        let lost = lost_words(restored.revisions_lost);
-        let found = matches!(asked.by, By::Bootstrap) && !born && self.identity.is_some();
-        if restored.succeeded {
-            let text = format!(
-                "{} at revision {} is back; {lost} revisions that were there before are lost",
-                restored.snapshot, restored.revision
-            );
-            self.tell("Restored", &text, false).await;
-        } else if found {
-            self.tell("DataFound", &restored.message, false).await;
-        } else {
-            let text = format!("not restored: {}", restored.message);
-            self.tell("RestoreFailed", &text, true).await;
-        }
-        if let Some(request) = asked.request() {
-            let status = EtcdRestoreStatus {
-                phase: Some(if restored.succeeded {
-                    Phase::Succeeded
-                } else {
-                    Phase::Failed
-                }),
-                snapshot: Some(restored.snapshot.clone()),
-                revision: Some(restored.revision).filter(|_| restored.succeeded),
-                revisions_lost: restored.revisions_lost,
-                message: Some(restored.message.clone()).filter(|it| !it.is_empty()),
-                completed: wire_now(),
-            };
-            self.write_restore(request, &status).await?;
-            self.memory.note_end(&request.meta.uid);
-        } else if !restored.succeeded && !found {
-            self.note_failed(detail(format_args!("{}", restored.message)));
-        }
-        self.memory.note_end(&there.meta.uid);
-        self.memory.restoring = None;
-        self.remove_pod(there, None).await
-    }
-
-    /// Who lives on the volume now: a new cluster with ids of its own, which etcd tells once it serves.
-    async fn adopt(&mut self, restored: &Restored) -> Result<(), ControllerError> {
-        let Some(identity) = &restored.identity else {
-            return Ok(());
-        };
-        self.identity = Some(identity.clone());
-        self.memory.contact.forget();
-        self.push().await
     }
 
     /// Progress, written when its words change.

@@ -6,8 +6,8 @@ use super::wire_now;
 use crate::api::requests::{EtcdRestoreStatus, Phase};
 use crate::api::{EtcdCluster, EtcdClusterSpec, EtcdRestore};
 use crate::backup::source::LATEST;
-use crate::controller::names::OPERATOR;
-use crate::controller::objects::resource;
+use crate::controller::names::{self, OPERATOR};
+use crate::controller::objects::{Kind, resource};
 use crate::controller::{Cluster, ControllerError, Watched, pod};
 use crate::spec::ClusterSpec;
 
@@ -41,6 +41,20 @@ impl Cluster {
             }
         }
         Ok(())
+    }
+
+    /// What an earlier one of this name left: it would be served in place of the snapshot.
+    async fn left_of(&self, into: &str) -> Result<Option<String>, ControllerError> {
+        for (kind, name) in [
+            (Kind::Secret, names::authority_secret(into)),
+            (Kind::Claim, names::claim(into)),
+        ] {
+            let there = self.objects.get(kind, &self.namespace, &name).await?;
+            if there.is_some() {
+                return Ok(Some(format!("the {} {name}", kind.name())));
+            }
+        }
+        Ok(None)
     }
 
     async fn make_new_cluster(
@@ -83,6 +97,26 @@ impl Cluster {
             field_manager: Some(OPERATOR.to_owned()),
             ..PostParams::default()
         };
+        let running = EtcdRestoreStatus {
+            phase: Some(Phase::Running),
+            ..EtcdRestoreStatus::default()
+        };
+        let create = |error| ControllerError::of_server("create", "EtcdCluster", into, error);
+        let dry = PostParams {
+            dry_run: true,
+            ..parameters.clone()
+        };
+        match api.create(&dry, &cluster).await {
+            Ok(_) => {}
+            // Made already, and the watch is behind; or somebody else's, which is seen then.
+            Err(kube::Error::Api(it)) if it.is_already_exists() => return Ok(running),
+            Err(error) => return Err(create(error)),
+        }
+        if let Some(left) = self.left_of(into).await? {
+            return Ok(failed(format!(
+                "{left} of an earlier cluster is there: remove it, or choose another name"
+            )));
+        }
         match api.create(&parameters, &cluster).await {
             Ok(_) => Ok(EtcdRestoreStatus {
                 phase: Some(Phase::Running),
@@ -90,16 +124,8 @@ impl Cluster {
                 message: Some(format!("the EtcdCluster {into} was made")),
                 ..EtcdRestoreStatus::default()
             }),
-            Err(kube::Error::Api(it)) if it.is_already_exists() => Ok(EtcdRestoreStatus {
-                phase: Some(Phase::Running),
-                ..EtcdRestoreStatus::default()
-            }),
-            Err(error) => Err(ControllerError::of_server(
-                "create",
-                "EtcdCluster",
-                into,
-                error,
-            )),
+            Err(kube::Error::Api(it)) if it.is_already_exists() => Ok(running),
+            Err(error) => Err(create(error)),
         }
     }
 }

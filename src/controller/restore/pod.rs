@@ -23,6 +23,8 @@ struct MadeFor {
     id: String,
     from: String,
     by: ByWhom,
+    /// Of the document.
+    generation: i64,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -40,6 +42,7 @@ pub(super) fn asked_by(pod: &PodSeen) -> Option<Asked> {
     Some(Asked {
         id: made_for.id,
         from: made_for.from,
+        generation: made_for.generation,
         by: match made_for.by {
             ByWhom::Request => By::Withdrawn,
             ByWhom::Bootstrap => By::Bootstrap,
@@ -56,7 +59,11 @@ impl Cluster {
         let pod = self.shared.pods.get(&self.namespace, &name)?;
         let ours = pod.owner.as_ref() == Some(&self.object.meta.uid);
         let ended = matches!(pod.phase.as_str(), "Succeeded" | "Failed");
-        let noted = self.memory.has_ended(&pod.meta) || pod.meta.deleting;
+        // An operator before this one has noted it where the member is back.
+        let member = names::member(&self.name);
+        let is_back = || self.shared.pods.get(&self.namespace, &member).is_some();
+        let goes = pod.meta.deleting && (pod.phase == "Failed" || is_back());
+        let noted = self.memory.has_ended(&pod.meta) || goes;
         (ours && !(ended && noted)).then_some(pod)
     }
 
@@ -99,7 +106,12 @@ impl Cluster {
         };
         match api.create(&dry, &made).await {
             Ok(_) => Ok(()),
-            Err(kube::Error::Api(it)) if it.is_already_exists() => Ok(()),
+            Err(kube::Error::Api(it)) if it.is_already_exists() => {
+                let name = names::restore_pod(&self.name);
+                let ours = self.restore_pod().is_some();
+                ours.then_some(())
+                    .ok_or_else(|| ControllerError::not_ours(Kind::Pod, &name))
+            }
             Err(error) => {
                 let name = names::restore_pod(&self.name);
                 Err(ControllerError::api("create", Kind::Pod, &name, error))
@@ -157,6 +169,7 @@ impl Cluster {
             id: asked.id.clone(),
             from: asked.from.clone(),
             by,
+            generation: self.generation(),
         };
         let made_for = serde_json::to_string(&made_for).unwrap_or_default();
         made["metadata"]["annotations"][names::MADE_FOR] = made_for.into();
@@ -233,7 +246,7 @@ fn without_nulls(value: Value) -> Value {
 /// How the Pod of a restore stands.
 pub(super) enum Outcome {
     UnderWay(String),
-    /// It has not begun.
+    /// It has not begun, or is to be started again.
     Waits(String),
     /// Kubernetes ended it.
     Cut,
@@ -252,7 +265,7 @@ pub(super) fn outcome(pod: &PodSeen) -> Outcome {
         (_, _, Container::Waiting { reason, .. }) if reason == "CrashLoopBackOff" => {
             let last = words.and_then(|it| it.trim().lines().last());
             let words = last.unwrap_or("without a word");
-            Outcome::UnderWay(format!("its Pod fails and is started again: {words}"))
+            Outcome::Waits(format!("its Pod fails and is started again: {words}"))
         }
         (_, _, Container::Waiting { reason, message }) if reason != "PodInitializing" => {
             Outcome::Waits(format!("{reason} {message}").trim().to_owned())
@@ -263,7 +276,6 @@ pub(super) fn outcome(pod: &PodSeen) -> Outcome {
         (_, _, Container::Running { .. }) => {
             Outcome::UnderWay("the snapshot is proven and new data made of it".to_owned())
         }
-        (_, _, Container::None) => Outcome::Waits("its Pod starts".to_owned()),
-        _ => Outcome::UnderWay("its Pod starts".to_owned()),
+        _ => Outcome::Waits("its Pod starts".to_owned()),
     }
 }

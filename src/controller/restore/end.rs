@@ -1,0 +1,147 @@
+//! How the Pod of a restore ends, and what becomes of what it leaves.
+
+use super::{Asked, By, Outcome, WAITS_SECONDS, outcome, wire_now};
+use crate::api::requests::{EtcdRestoreStatus, Phase};
+use crate::backup::restore::lost_words;
+use crate::clock;
+use crate::cluster::detail;
+use crate::controller::seen::PodSeen;
+use crate::controller::{Cluster, ControllerError};
+use crate::member::pod::Restored;
+
+impl Cluster {
+    /// One step of what a Pod works on.
+    pub(super) async fn carry_pod_on(
+        &mut self,
+        asked: &Asked,
+        there: &PodSeen,
+    ) -> Result<(), ControllerError> {
+        match outcome(there) {
+            Outcome::Failed(_) | Outcome::Cut if there.meta.deleting => Ok(()),
+            Outcome::Ended(restored) if restored.id != asked.id => {
+                self.end_another(asked, there).await
+            }
+            Outcome::Ended(restored) => self.end_restore(asked, *restored, there).await,
+            Outcome::Cut => {
+                let text = format!("its Pod was ended, another one goes on: {}", there.message);
+                self.restore_says(asked, &text).await?;
+                if matches!(asked.by, By::Withdrawn) {
+                    self.memory.restoring = Some(self.what_was_cut(there));
+                }
+                self.remove_pod(there, None).await
+            }
+            Outcome::Failed(why) => {
+                let failed = Restored {
+                    id: asked.id.clone(),
+                    identity: None,
+                    succeeded: false,
+                    snapshot: asked.from.clone(),
+                    revision: 0,
+                    revisions_lost: None,
+                    message: why,
+                };
+                self.end_restore(asked, failed, there).await
+            }
+            // Nobody asks for it any more. Where it had begun, the member's guard says so.
+            Outcome::Waits(_)
+                if (matches!(asked.by, By::Withdrawn) || self.is_outdated(asked))
+                    && self.waits_for_long(there) =>
+            {
+                self.remove_pod(there, None).await
+            }
+            Outcome::Waits(text) => self.restore_says(asked, &text).await,
+            Outcome::UnderWay(text) => {
+                self.memory.waits = None;
+                self.restore_says(asked, &text).await
+            }
+        }
+    }
+
+    /// A Pod that was made for something else works on the volume: it comes to its end first.
+    pub(super) async fn end_another(
+        &mut self,
+        asked: &Asked,
+        there: &PodSeen,
+    ) -> Result<(), ControllerError> {
+        match outcome(there) {
+            Outcome::Ended(restored) => {
+                self.adopt(&restored).await?;
+                self.memory.note_end(&there.meta.uid);
+                self.remove_pod(there, None).await
+            }
+            _ if there.meta.deleting => Ok(()),
+            Outcome::Cut | Outcome::Failed(_) => self.remove_pod(there, None).await,
+            Outcome::Waits(_) if self.waits_for_long(there) => self.remove_pod(there, None).await,
+            Outcome::UnderWay(text) | Outcome::Waits(text) => {
+                let text = format!("an earlier restore comes to its end first: {text}");
+                self.restore_says(asked, &text).await
+            }
+        }
+    }
+
+    /// What the kubelet tells of a Pod is late: one that seems to wait may have begun.
+    fn waits_for_long(&mut self, pod: &PodSeen) -> bool {
+        let now = clock::since_boot().as_secs();
+        let since = match self.memory.waits.take() {
+            Some((uid, since)) if uid == pod.meta.uid => since,
+            _ => now,
+        };
+        self.memory.waits = Some((pod.meta.uid.clone(), since));
+        now >= since + WAITS_SECONDS
+    }
+
+    async fn end_restore(
+        &mut self,
+        asked: &Asked,
+        restored: Restored,
+        there: &PodSeen,
+    ) -> Result<(), ControllerError> {
+        let born = self.identity.is_some();
+        self.adopt(&restored).await?;
+        let lost = lost_words(restored.revisions_lost);
+        let found = matches!(asked.by, By::Bootstrap) && !born && self.identity.is_some();
+        if restored.succeeded {
+            let text = format!(
+                "{} at revision {} is back; {lost} revisions that were there before are lost",
+                restored.snapshot, restored.revision
+            );
+            self.tell("Restored", &text, false).await;
+        } else if found {
+            self.tell("DataFound", &restored.message, false).await;
+        } else {
+            let text = format!("not restored: {}", restored.message);
+            self.tell("RestoreFailed", &text, true).await;
+        }
+        if let Some(request) = asked.request() {
+            let status = EtcdRestoreStatus {
+                phase: Some(if restored.succeeded {
+                    Phase::Succeeded
+                } else {
+                    Phase::Failed
+                }),
+                snapshot: Some(restored.snapshot.clone()),
+                revision: Some(restored.revision).filter(|_| restored.succeeded),
+                revisions_lost: restored.revisions_lost,
+                message: Some(restored.message.clone()).filter(|it| !it.is_empty()),
+                completed: wire_now(),
+            };
+            self.write_restore(request, &status).await?;
+            self.memory.note_end(&request.meta.uid);
+        } else if !restored.succeeded && !found {
+            self.note_failed(detail(format_args!("{}", restored.message)));
+        }
+        self.memory.note_end(&there.meta.uid);
+        self.memory.restoring = None;
+        self.remove_pod(there, None).await
+    }
+
+    /// Who lives on the volume now: a new cluster with ids of its own, which etcd tells once it serves.
+    async fn adopt(&mut self, restored: &Restored) -> Result<(), ControllerError> {
+        let Some(identity) = &restored.identity else {
+            return Ok(());
+        };
+        self.identity = Some(identity.clone());
+        self.memory.contact.forget();
+        self.push().await
+    }
+}
