@@ -114,16 +114,15 @@ fn each_rule_stands_in_the_schema_and_points_at_a_field() {
     let schema = schema();
     let spec = &schema["properties"]["spec"];
     let stand = spec["x-kubernetes-validations"].as_array().unwrap();
-    assert_eq!(stand.len(), rules::RULES.len());
-    for (rule, stands) in rules::RULES.iter().zip(stand) {
-        assert_eq!(stands["rule"], rule.cel);
-        assert!(stands["message"].as_str().unwrap().contains(rule.message));
-        assert!(!rule.message.ends_with('.'), "{}", rule.message);
-        let field = rule
-            .path
-            .split('.')
-            .fold(spec, |it, key| &it["properties"][key]);
-        assert!(field.is_object(), "{}", rule.path);
+    let rules = rules::RULES.iter().map(|it| (it.path, it.cel, it.message));
+    let all: Vec<_> = rules.chain(rules::LASTING).collect();
+    assert_eq!(stand.len(), all.len());
+    for ((path, cel, message), stands) in all.into_iter().zip(stand) {
+        assert_eq!(stands["rule"], cel);
+        assert!(stands["message"].as_str().unwrap().contains(message));
+        assert!(!message.ends_with('.'), "{message}");
+        let field = path.split('.').fold(spec, |it, key| &it["properties"][key]);
+        assert!(field.is_object(), "{path}");
     }
 }
 
