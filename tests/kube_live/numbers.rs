@@ -102,20 +102,24 @@ fn stored(it: &Operated, seconds: u64) -> u64 {
 }
 
 /// From apply to Available and to Ready, on new claims. The last ones of both stay.
-fn applied(it: &Operated) -> String {
+fn applied(it: &Operated) -> (String, String) {
+    let name = |round: usize| format!("one{round}");
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
     for round in 0..APPLIED {
         if round > 0 {
             it.kubectl(&["delete", "pod,pvc", "bare"]).good();
-            it.kubectl(&["delete", "etcdcluster", "one"]).good();
-            it.gone(&["pod", "one-0"]);
-            it.kubectl(&["delete", "pvc", "data-one-0"]).good();
+            // Not again of that name: what it was outlives its claim.
+            let last = name(round - 1);
+            it.kubectl(&["delete", "etcdcluster", &last]).good();
+            it.gone(&["pod", &format!("{last}-0")]);
+            it.kubectl(&["delete", "pvc", &format!("data-{last}-0")])
+                .good();
         }
         let begun = Instant::now();
-        it.apply(&document("EtcdCluster", "one", "{}"));
-        it.available("one");
+        it.apply(&document("EtcdCluster", &name(round), "{}"));
+        it.available(&name(round));
         ours.push(begun.elapsed());
-        it.put("one", "a", "b");
+        it.put(&name(round), "a", "b");
 
         let begun = Instant::now();
         it.apply(BARE);
@@ -123,21 +127,22 @@ fn applied(it: &Operated) -> String {
         bare.push(begun.elapsed());
         assert!(bare_put(it));
     }
-    row("apply to Available", &ours, &bare)
+    let row = row("apply to Available", &ours, &bare);
+    (row, name(APPLIED - 1))
 }
 
 /// From the deletion to an acknowledged write; the bare Pod is made again by hand, at once.
-fn deleted(it: &Operated) -> String {
+fn deleted(it: &Operated, name: &str) -> String {
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
     for _ in 0..DELETED {
-        let uid = it.pod_uid("one").unwrap();
+        let uid = it.pod_uid(name).unwrap();
         let begun = Instant::now();
-        it.kubectl(&["delete", "pod", "one-0", "--wait=false"])
+        it.kubectl(&["delete", "pod", &format!("{name}-0"), "--wait=false"])
             .good();
         it.eventually("another pod", SOON, || {
-            it.pod_uid("one").filter(|it| *it != uid)
+            it.pod_uid(name).filter(|it| *it != uid)
         });
-        it.put("one", "a", "c");
+        it.put(name, "a", "c");
         ours.push(begun.elapsed());
 
         let begun = Instant::now();
@@ -156,8 +161,9 @@ fn figures_of_a_node() {
         return;
     };
     let mut table = String::from("| figure | ours | bare Pod | ratio |\n|---|---|---|---|\n");
-    table += &applied(&it);
-    table += &deleted(&it);
+    let (row, name) = applied(&it);
+    table += &row;
+    table += &deleted(&it, &name);
     it.kubectl(&["delete", "pod,pvc", "bare"]).good();
     pass(20);
     let _ = writeln!(
