@@ -33,6 +33,32 @@ pub fn since_boot() -> Duration {
     )
 }
 
+/// Since when something has been as it is, by the clock since boot.
+#[derive(Debug, Default)]
+pub struct Since(Option<(String, u64)>);
+
+impl Since {
+    /// For how many seconds it has been this; 0 where it was something else when last asked.
+    pub fn seconds(&mut self, what: &str) -> u64 {
+        self.at(what, since_boot().as_secs())
+    }
+
+    fn at(&mut self, what: &str, now: u64) -> u64 {
+        match &self.0 {
+            Some((same, since)) if same == what => now.saturating_sub(*since),
+            _ => {
+                self.0 = Some((what.to_owned(), now));
+                0
+            }
+        }
+    }
+
+    /// It is nothing of the kind any more.
+    pub fn end(&mut self) {
+        self.0 = None;
+    }
+}
+
 /// This boot of the machine; empty where the kernel does not tell.
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
@@ -97,4 +123,19 @@ pub fn trust(paths: &Paths, now: Timestamp, newest: Timestamp, kernel_synchronis
         return Clock::Trusted;
     }
     Clock::Unsynchronised
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[test]
+    fn since_counts_from_when_it_became_so() {
+        let mut since = Since::default();
+        assert_eq!(since.at("a", 10), 0);
+        assert_eq!(since.at("a", 25), 15);
+        assert_eq!(since.at("b", 30), 0, "something else");
+        assert_eq!(since.at("b", 31), 1);
+        since.end();
+        assert_eq!(since.at("b", 40), 0);
+    }
 }

@@ -40,6 +40,7 @@ use tokio::sync::Notify;
 use crate::api::requests::EtcdBackupStatus;
 use crate::api::{EtcdBackup, EtcdCluster, EtcdRestore};
 use crate::backup::work::Work;
+use crate::clock::Since;
 use crate::cluster::Detail;
 use crate::member::contact::{CallError, Contact};
 use crate::member::records::IdentityFile;
@@ -274,8 +275,8 @@ struct Memory {
     failures: usize,
     /// What keeps the Pod from its place.
     unplaceable: Option<(&'static str, Detail)>,
-    /// A Pod that was made and says nothing, and since when, in seconds since boot.
-    making: Option<(String, u64)>,
+    /// The Pod that was made and says nothing.
+    making: Since,
     /// Namespaces that take no client of this cluster, and when they were asked, in seconds since boot.
     unaccepted: BTreeMap<String, u64>,
     published: Option<crate::api::EtcdClusterStatus>,
@@ -295,12 +296,10 @@ struct Memory {
     restoring: Option<restore::Asked>,
     /// The last revision that etcd was seen to have before it was stopped for one.
     live_revision: Option<i64>,
-    /// The request whose Pod the API server would take.
-    tried: Option<String>,
-    /// The one whose Pod it would not, and when, in seconds since boot.
-    refused: Option<(String, u64)>,
-    /// A restore's Pod that nobody asks for any more and that waits, and since when, in seconds since boot.
-    waits: Option<(String, u64)>,
+    /// The restore in place whose Pod was last tried.
+    tried: Option<restore::Tried>,
+    /// The restore's Pod that nobody asks for any more and that waits.
+    waits: Since,
     /// The document's own restore failed.
     restore_failed: Option<restore::FailedRestore>,
 }

@@ -88,10 +88,13 @@ impl Cluster {
         let lost = format!("\"{}\" not found", names::claim(&self.name));
         let pod = self.shared.pods.get(&self.namespace, &name);
         let waits = pod.is_some_and(|it| it.node.is_none() && it.message.contains(&lost));
-        let member = self.identity.as_ref();
-        match member.and_then(|it| self.pod_member(spec, it)) {
-            Some(member) if waits => self.ensure_storage(spec, &member).await,
-            _ => Ok(()),
+        if !waits {
+            return Ok(());
+        }
+        let identity = self.identity.as_ref();
+        match identity.and_then(|it| self.pod_member(spec, it)) {
+            Some(member) => self.ensure_storage(spec, &member).await,
+            None => Ok(()),
         }
     }
 

@@ -16,7 +16,7 @@ use super::names::OPERATOR;
 use super::objects::resource;
 use super::{ControllerError, Shared};
 use crate::api::status::rfc3339;
-use crate::clock;
+use crate::clock::{self, Since};
 
 /// The Lease's name, in the operator's namespace.
 pub(super) const NAME: &str = "etcd-operator";
@@ -60,7 +60,7 @@ impl Lease {
     /// Waits until this operator may act.
     pub(super) async fn acquire(&self) {
         let mut told = String::new();
-        let mut unchanged: Option<(String, u64)> = None;
+        let mut unchanged = Since::default();
         loop {
             let attempt = tokio::time::timeout(ANSWER, self.attempt(&mut unchanged)).await;
             let attempt =
@@ -77,20 +77,15 @@ impl Lease {
         }
     }
 
-    /// Takes it where it is free. `unchanged`: its version, and since when it has been that.
-    async fn attempt(&self, unchanged: &mut Option<(String, u64)>) -> Result<(), String> {
-        let now = clock::since_boot().as_secs();
+    /// Takes it where it is free. `unchanged`: since when its version has been what it is.
+    async fn attempt(&self, unchanged: &mut Since) -> Result<(), String> {
         match self.api.get_opt(NAME).await {
             Ok(Some(lease)) => {
                 let holder = holder(&lease);
                 let version = lease.metadata.resource_version.clone().unwrap_or_default();
-                let since = match &unchanged {
-                    Some((same, since)) if *same == version => *since,
-                    _ => now,
-                };
-                *unchanged = Some((version.clone(), since));
+                let seconds = unchanged.seconds(&version);
                 let free = holder.is_empty() || holder == self.identity();
-                if free || now > since + EXPIRES_SECONDS {
+                if free || seconds > EXPIRES_SECONDS {
                     self.take(Some(version)).await
                 } else {
                     Err(format!("standing by: {holder} acts"))

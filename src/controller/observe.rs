@@ -222,7 +222,7 @@ impl Cluster {
             return Waiting::Refused(unplaceable(reason, format_args!("{why}")));
         }
         let Some(pod) = pod.filter(|it| !ended(it)) else {
-            self.memory.making = None;
+            self.memory.making.end();
             return Waiting::No; // evicted, or its node was shut down: it is replaced
         };
         let waiting = match &pod.container {
@@ -244,16 +244,11 @@ impl Cluster {
             Container::Running { .. } | Container::Ended => false,
         };
         if waiting != Waiting::Silently || !made {
-            self.memory.making = None;
+            self.memory.making.end();
             return waiting;
         }
-        let now = clock::since_boot().as_secs();
-        let since = match self.memory.making.take() {
-            Some((uid, since)) if uid == pod.meta.uid => since,
-            _ => now,
-        };
-        self.memory.making = Some((pod.meta.uid.clone(), since));
-        if now < since + MAKING_SECONDS || pod.meta.deleting {
+        let made_for = self.memory.making.seconds(&pod.meta.uid);
+        if made_for < MAKING_SECONDS || pod.meta.deleting {
             return Waiting::Silently;
         }
         Waiting::Refused(being_made(pod))

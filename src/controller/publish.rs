@@ -118,8 +118,7 @@ impl Cluster {
                 Err(error) => self.failed(&error),
             };
         };
-        self.take_up_restore(&mut spec);
-        self.try_restores(&mut spec).await;
+        self.take_up_restores(&mut spec).await;
         self.make_destinations(&spec);
         match reconcile(self, &spec).await {
             Ok(wait) => {

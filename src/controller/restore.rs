@@ -74,6 +74,14 @@ impl Asked {
     }
 }
 
+/// Whether the API server would take the Pod of a restore in place.
+#[derive(Debug)]
+pub(super) struct Tried {
+    id: String,
+    /// In seconds since boot; `None`: it would.
+    refused_at: Option<u64>,
+}
+
 /// A restore that the document asks for and that failed.
 #[derive(Clone, Debug)]
 pub(super) struct FailedRestore {
@@ -114,7 +122,7 @@ impl Cluster {
 
     /// Takes up a restore in place that was asked for. While there is one, or its Pod, the member stays
     /// stopped: both work on one volume.
-    pub(super) fn take_up_restore(&mut self, spec: &mut ClusterSpec) {
+    fn take_up_restore(&mut self, spec: &mut ClusterSpec) {
         let pod = self.restore_pod();
         let by_document = self.memory.restoring.take();
         let by_document = by_document.filter(|it| match it.by {
@@ -141,7 +149,8 @@ impl Cluster {
     /// A member is stopped only for a Pod that the API server would take.
     fn may_begin(&self, asked: &Asked) -> bool {
         let member = names::member(&self.name);
-        self.memory.tried.as_ref() == Some(&asked.id)
+        let tried = self.memory.tried.as_ref();
+        tried.is_some_and(|it| it.id == asked.id && it.refused_at.is_none())
             || self.shared.pods.get(&self.namespace, &member).is_none()
     }
 
@@ -257,8 +266,7 @@ impl Cluster {
         if there.owner.as_deref() != Some(&self.object.meta.uid) {
             return Err(ControllerError::not_ours(Kind::Pod, &name));
         }
-        let made_for = asked_by(&there);
-        if made_for.is_some_and(|it| it.id != asked.id) {
+        if asked_by(&there).is_none_or(|it| it.id != asked.id) {
             return self.end_another(&asked, &there).await;
         }
         self.carry_pod_on(&asked, &there).await
@@ -266,24 +274,32 @@ impl Cluster {
 
     /// A restore in place is taken up before anything else is done with the data, a snapshot of it among
     /// that; and only where the API server would take its Pod.
-    pub(super) async fn try_restores(&mut self, spec: &mut ClusterSpec) {
-        let now = clock::since_boot().as_secs();
-        let early = |it: &(String, u64)| now < it.1 + TRIED_AFTER_SECONDS;
-        let idle = spec.paused || self.object.meta.deleting;
-        let asked = self.in_place().filter(|_| !idle);
-        let Some(asked) = asked.filter(|it| {
-            let refused = self.memory.refused.as_ref();
-            self.memory.restoring.is_none()
-                && !refused.is_some_and(|other| other.0 == it.id && early(other))
-        }) else {
+    pub(super) async fn take_up_restores(&mut self, spec: &mut ClusterSpec) {
+        self.take_up_restore(spec);
+        if spec.paused || self.object.meta.deleting || self.memory.restoring.is_some() {
+            return;
+        }
+        let Some(asked) = self.in_place() else {
             return;
         };
+        let now = clock::since_boot().as_secs();
+        let tried = self.memory.tried.as_ref().filter(|it| it.id == asked.id);
+        let refused_at = tried.and_then(|it| it.refused_at);
+        if refused_at.is_some_and(|it| now < it + TRIED_AFTER_SECONDS) {
+            return;
+        }
         let Err(error) = self.try_restore_pod(spec, &asked).await else {
-            self.memory.tried = Some(asked.id);
+            self.memory.tried = Some(Tried {
+                id: asked.id,
+                refused_at: None,
+            });
             return self.take_up_restore(spec);
         };
         if !matches!(error, ControllerError::Api { code: 0, .. }) {
-            self.memory.refused = Some((asked.id.clone(), now));
+            self.memory.tried = Some(Tried {
+                id: asked.id.clone(),
+                refused_at: Some(now),
+            });
         }
         let name = &self.name;
         let hint = match unplaceable(&error) {
@@ -321,9 +337,7 @@ impl Cluster {
 
     /// The Pod of a restore whose end was told, and that could not be removed then.
     async fn clear_away(&self) -> Result<(), ControllerError> {
-        let name = names::restore_pod(&self.name);
-        let there = self.shared.pods.get(&self.namespace, &name);
-        match there.filter(|it| it.owner.as_ref() == Some(&self.object.meta.uid)) {
+        match self.own_restore_pod() {
             Some(it)
                 if !it.meta.deleting
                     && (self.memory.has_ended(&it.meta) || asked_by(&it).is_none()) =>

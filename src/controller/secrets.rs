@@ -179,12 +179,12 @@ impl Cluster {
             return Ok(());
         }
         let name = names::authority_secret(&self.name);
-        self.put_secret(&name, "Opaque", authority, None).await?;
+        self.put_secret(&name, authority).await?;
         let current = dir.join("current");
         let member = files(&MEMBER.map(|it| (it, current.join(it))));
         if member.len() == MEMBER.len() {
             let name = names::member_secret(&self.name);
-            self.put_secret(&name, "Opaque", member, None).await?;
+            self.put_secret(&name, member).await?;
         }
         Ok(())
     }
@@ -206,37 +206,38 @@ impl Cluster {
             return Ok(());
         }
         let name = names::client_secret(&self.name, &wanted.client);
-        let kind = "kubernetes.io/tls";
         let namespace = wanted.namespace.as_str();
-        if namespace == self.namespace {
-            return self.put_secret(&name, kind, data, None).await;
-        }
-        let secret = self.secret(&name, kind, data, Some(namespace));
+        let other = (namespace != self.namespace).then_some(namespace);
+        let secret = self.secret(&name, "kubernetes.io/tls", data, other);
         let seen = self.shared.secrets.get(namespace, &name);
-        let as_sent = |it: &Meta| self.objects.is_as_sent(Kind::Secret, &secret, it);
-        if seen.as_deref().is_some_and(as_sent) || !self.asks_again(namespace) {
-            return Ok(());
+        let seen = seen.as_deref();
+        if let Some(namespace) = other {
+            let as_sent = |it: &Meta| self.objects.is_as_sent(Kind::Secret, &secret, it);
+            if seen.is_some_and(as_sent) || !self.gives_leave(namespace).await? {
+                return Ok(());
+            }
         }
-        if self.accepts_clients(namespace).await? {
-            return self
-                .objects
-                .ensure(Kind::Secret, secret, seen.as_deref())
-                .await;
-        }
-        let now = clock::since_boot().as_secs();
-        self.memory.unaccepted.insert(namespace.to_owned(), now);
-        let text = format!(
-            "the namespace {namespace} gets no Secret: it has to carry the label {ACCEPTS_CLIENTS_OF}={}",
-            self.namespace
-        );
-        self.tell("ClientNotAccepted", &text, true).await;
-        Ok(())
+        self.objects.ensure(Kind::Secret, secret, seen).await
     }
 
-    /// A namespace that gave no leave is not asked with each pass: namespaces are not watched.
-    fn asks_again(&self, namespace: &str) -> bool {
+    /// Whether another namespace takes clients. Namespaces are not watched, and one that gave no leave is
+    /// not asked with each pass.
+    async fn gives_leave(&mut self, namespace: &str) -> Result<bool, ControllerError> {
+        let now = clock::since_boot().as_secs();
         let asked = self.memory.unaccepted.get(namespace);
-        asked.is_none_or(|it| clock::since_boot().as_secs() >= it + UNACCEPTED_SECONDS)
+        if asked.is_some_and(|it| now < it + UNACCEPTED_SECONDS) {
+            return Ok(false);
+        }
+        let accepts = self.accepts_clients(namespace).await?;
+        if !accepts {
+            self.memory.unaccepted.insert(namespace.to_owned(), now);
+            let text = format!(
+                "the namespace {namespace} gets no Secret: it has to carry the label {ACCEPTS_CLIENTS_OF}={}",
+                self.namespace
+            );
+            self.tell("ClientNotAccepted", &text, true).await;
+        }
+        Ok(accepts)
     }
 
     /// Whether a namespace has opted in.
@@ -251,16 +252,9 @@ impl Cluster {
         Ok(labels.get(ACCEPTS_CLIENTS_OF) == Some(&self.namespace))
     }
 
-    async fn put_secret(
-        &mut self,
-        name: &str,
-        kind: &str,
-        data: Data,
-        namespace: Option<&str>,
-    ) -> Result<(), ControllerError> {
-        let target = namespace.unwrap_or(&self.namespace).to_owned();
-        let secret = self.secret(name, kind, data, namespace);
-        let seen = self.shared.secrets.get(&target, name);
+    async fn put_secret(&mut self, name: &str, data: Data) -> Result<(), ControllerError> {
+        let secret = self.secret(name, "Opaque", data, None);
+        let seen = self.shared.secrets.get(&self.namespace, name);
         let seen = seen.as_deref();
         self.objects.ensure(Kind::Secret, secret, seen).await
     }

@@ -3,7 +3,6 @@
 use super::{Asked, By, Outcome, WAITS_SECONDS, outcome, wire_now};
 use crate::api::requests::{EtcdRestoreStatus, Phase};
 use crate::backup::restore::lost_words;
-use crate::clock;
 use crate::cluster::detail;
 use crate::controller::seen::PodSeen;
 use crate::controller::{Cluster, ControllerError};
@@ -18,9 +17,6 @@ impl Cluster {
     ) -> Result<(), ControllerError> {
         match outcome(there) {
             Outcome::Failed(_) | Outcome::Cut if there.meta.deleting => Ok(()),
-            Outcome::Ended(restored) if restored.id != asked.id => {
-                self.end_another(asked, there).await
-            }
             Outcome::Ended(restored) => self.end_restore(asked, *restored, there).await,
             Outcome::Cut => {
                 let text = format!("its Pod was ended, another one goes on: {}", there.message);
@@ -51,7 +47,7 @@ impl Cluster {
             }
             Outcome::Waits(text) => self.restore_says(asked, &text).await,
             Outcome::UnderWay(text) => {
-                self.memory.waits = None;
+                self.memory.waits.end();
                 self.restore_says(asked, &text).await
             }
         }
@@ -81,13 +77,7 @@ impl Cluster {
 
     /// What the kubelet tells of a Pod is late: one that seems to wait may have begun.
     fn waits_for_long(&mut self, pod: &PodSeen) -> bool {
-        let now = clock::since_boot().as_secs();
-        let since = match self.memory.waits.take() {
-            Some((uid, since)) if uid == pod.meta.uid => since,
-            _ => now,
-        };
-        self.memory.waits = Some((pod.meta.uid.clone(), since));
-        now >= since + WAITS_SECONDS
+        self.memory.waits.seconds(&pod.meta.uid) >= WAITS_SECONDS
     }
 
     async fn end_restore(

@@ -52,19 +52,28 @@ pub(super) fn asked_by(pod: &PodSeen) -> Option<Asked> {
     })
 }
 
+fn malformed() -> ControllerError {
+    ControllerError::Malformed(Kind::Pod.name())
+}
+
 impl Cluster {
+    /// This cluster's Pod of a restore, however it stands.
+    pub(super) fn own_restore_pod(&self) -> Option<Rc<PodSeen>> {
+        let name = names::restore_pod(&self.name);
+        let pod = self.shared.pods.get(&self.namespace, &name);
+        pod.filter(|it| it.owner.as_ref() == Some(&self.object.meta.uid))
+    }
+
     /// The Pod that works on this cluster's volume, until it has ended and that was taken note of.
     pub(in crate::controller) fn restore_pod(&self) -> Option<Rc<PodSeen>> {
-        let name = names::restore_pod(&self.name);
-        let pod = self.shared.pods.get(&self.namespace, &name)?;
-        let ours = pod.owner.as_ref() == Some(&self.object.meta.uid);
+        let pod = self.own_restore_pod()?;
         let ended = matches!(pod.phase.as_str(), "Succeeded" | "Failed");
         // An operator before this one has noted it where the member is back.
         let member = names::member(&self.name);
         let is_back = || self.shared.pods.get(&self.namespace, &member).is_some();
         let goes = pod.meta.deleting && (pod.phase == "Failed" || is_back());
         let noted = self.memory.has_ended(&pod.meta) || goes;
-        (ours && !(ended && noted)).then_some(pod)
+        (!ended || !noted).then_some(pod)
     }
 
     pub(super) async fn make_restore_pod(
@@ -72,9 +81,7 @@ impl Cluster {
         spec: &ClusterSpec,
         asked: &Asked,
     ) -> Result<(), ControllerError> {
-        let Some(made) = self.restore_pod_for(spec, asked).await? else {
-            return Ok(());
-        };
+        let made = self.restore_pod_for(spec, asked).await?;
         if let Err(error) = self.objects.ensure(Kind::Pod, made, None).await {
             self.restore_says(asked, &error.to_string()).await?;
             return Err(error);
@@ -94,11 +101,9 @@ impl Cluster {
         spec: &ClusterSpec,
         asked: &Asked,
     ) -> Result<(), ControllerError> {
-        let Some(made) = self.restore_pod_for(spec, asked).await? else {
-            return Ok(());
-        };
-        let malformed = |_| ControllerError::Malformed(Kind::Pod.name());
-        let made = serde_json::from_value(made).map_err(malformed)?;
+        let name = names::restore_pod(&self.name);
+        let made = self.restore_pod_for(spec, asked).await?;
+        let made = serde_json::from_value(made).map_err(|_| malformed())?;
         let api = self.objects.api(Kind::Pod, &self.namespace);
         let dry = PostParams {
             dry_run: true,
@@ -106,16 +111,11 @@ impl Cluster {
         };
         match api.create(&dry, &made).await {
             Ok(_) => Ok(()),
-            Err(kube::Error::Api(it)) if it.is_already_exists() => {
-                let name = names::restore_pod(&self.name);
-                let ours = self.restore_pod().is_some();
-                ours.then_some(())
-                    .ok_or_else(|| ControllerError::not_ours(Kind::Pod, &name))
-            }
-            Err(error) => {
-                let name = names::restore_pod(&self.name);
-                Err(ControllerError::api("create", Kind::Pod, &name, error))
-            }
+            Err(kube::Error::Api(it)) if it.is_already_exists() => match self.restore_pod() {
+                Some(_) => Ok(()),
+                None => Err(ControllerError::not_ours(Kind::Pod, &name)),
+            },
+            Err(error) => Err(ControllerError::api("create", Kind::Pod, &name, error)),
         }
     }
 
@@ -123,7 +123,7 @@ impl Cluster {
         &mut self,
         spec: &ClusterSpec,
         asked: &Asked,
-    ) -> Result<Option<Value>, ControllerError> {
+    ) -> Result<Value, ControllerError> {
         let object = self.object.clone();
         let wire = &object.object.spec;
         let identity = if let Some(identity) = &self.identity {
@@ -134,9 +134,7 @@ impl Cluster {
             self.identity_at_birth(spec, version, quota)?
         };
         let born = self.identity.is_some();
-        let Some(member) = self.pod_member(spec, &identity) else {
-            return Ok(None);
-        };
+        let member = self.pod_member(spec, &identity).ok_or_else(malformed)?;
         self.ensure_storage(spec, &member).await?;
         let mut arguments = vec!["--from".to_owned(), asked.from.clone()];
         if let Some(revision) = self.memory.live_revision.filter(|_| born) {
@@ -173,7 +171,7 @@ impl Cluster {
         };
         let made_for = serde_json::to_string(&made_for).unwrap_or_default();
         made["metadata"]["annotations"][names::MADE_FOR] = made_for.into();
-        Ok(Some(made))
+        Ok(made)
     }
 
     /// The directory of the node with the snapshots: this cluster's, or that of another of its namespace
