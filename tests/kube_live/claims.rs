@@ -96,12 +96,7 @@ fn snapshots_go_to_a_claim_are_tried_there_and_come_back_from_it() {
     assert_eq!(second["status"]["level"], 4, "{second}");
 
     // The next operator knows what lies there.
-    let next_operator = || {
-        it.kubectl(&["delete", "pod", "-n", "etcd-operator", "--all"])
-            .good();
-        it.acting();
-    };
-    next_operator();
+    it.next_operator();
     it.patch("one", r#"{"spec":{"pod":{"labels":{"looked":"at"}}}}"#);
     it.eventually("the member to be made again", SOON, || {
         let pod = it.try_json(&["get", "pod", "one-0"])?;
@@ -114,7 +109,7 @@ fn snapshots_go_to_a_claim_are_tried_there_and_come_back_from_it() {
     // One on a node that never heard of it has a Pod look before it says that there is nothing.
     let known = "/var/lib/etcd-operator/default/one/state/backup/claim-snapshots.json";
     std::fs::remove_file(it.path(1, known)).unwrap();
-    next_operator();
+    it.next_operator();
     let later = "{cluster: one, into: three}";
     it.apply(&document("EtcdRestore", "later", later));
     it.phase("etcdrestore", "later", "Succeeded");

@@ -16,6 +16,7 @@ use crate::cluster::output;
 pub use crate::cluster::{Access, Cluster, Mark, Output, Request};
 #[allow(unused_imports, reason = "names for tests to come")]
 pub use crate::images::{Image, Images, images};
+use crate::processes;
 pub use crate::prometheus::Prometheus;
 
 /// For what takes seconds on a quiet machine.
@@ -251,6 +252,14 @@ impl Node {
         for node in 1..=self.nodes() {
             self.happen(&["remove-image", &node.to_string(), &image.reference]);
         }
+    }
+
+    /// Processes of this lab's Pods: beside it there may be others.
+    pub fn processes(&self, words: &str) -> Vec<PathBuf> {
+        let lab = format!("/{}/", self.settings["NAME"]);
+        processes::all(|it| {
+            processes::command(it).contains(words) && processes::groups(it).contains(&lab)
+        })
     }
 
     /// Another reference to an image that is on every node.

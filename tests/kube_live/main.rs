@@ -39,6 +39,7 @@ mod nodes;
 mod numbers;
 mod operated;
 mod operator;
+mod processes;
 mod prometheus;
 mod requests;
 mod restores;

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::Command;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::lab::{Node, Options, Prometheus, SOON, images, skip};
 use crate::operator::{Operator, cluster, deployed};
+use crate::processes::{self, Frozen};
 
 /// The documents of a file of `deploy/`.
 fn documents(file: &str) -> Vec<Value> {
@@ -76,43 +77,16 @@ fn families(page: &str) -> BTreeSet<String> {
     found
 }
 
-/// A stopped process, which goes on when this ends.
-struct Frozen(Vec<String>);
-
-impl Frozen {
-    fn signal(&self, signal: &str) {
-        for pid in &self.0 {
-            let sent = Command::new("kill").args([signal, pid]).status().unwrap();
-            assert!(sent.success(), "{pid} has gone");
-        }
-    }
-
-    /// The etcd of a Pod.
-    fn etcd_of(pod: &Value) -> Frozen {
-        let uid = text(pod, "/metadata/uid");
-        let mut pids = Vec::new();
-        for entry in fs::read_dir("/proc").unwrap() {
-            let path = entry.unwrap().path();
-            let is_etcd = fs::read_to_string(path.join("comm")).is_ok_and(|it| it == "etcd\n");
-            let in_pod = fs::read_to_string(path.join("cgroup"))
-                .is_ok_and(|it| it.contains(uid) || it.contains(&uid.replace('-', "_")));
-            if is_etcd && in_pod {
-                pids.push(path.file_name().unwrap().to_string_lossy().into_owned());
-            }
-        }
-        assert_eq!(pids.len(), 1, "one etcd in the Pod {uid}");
-        let frozen = Frozen(pids);
-        frozen.signal("-STOP");
-        frozen
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        for pid in &self.0 {
-            let _ = Command::new("kill").args(["-CONT", pid]).status();
-        }
-    }
+/// The etcd of a Pod stands still.
+fn freeze_etcd_of(pod: &Value) -> Frozen {
+    let uid = text(pod, "/metadata/uid");
+    let found = processes::all(|it| {
+        let is_etcd = fs::read_to_string(it.join("comm")).is_ok_and(|it| it == "etcd\n");
+        let groups = processes::groups(it);
+        is_etcd && (groups.contains(uid) || groups.contains(&uid.replace('-', "_")))
+    });
+    assert_eq!(found.len(), 1, "one etcd in the Pod {uid}");
+    Frozen::new(found)
 }
 
 /// What a Pod's labels and ports have to be for a PodMonitor to find it.
@@ -281,7 +255,7 @@ fn a_prometheus_sees_all_that_is_named_and_fires_when_etcd_is_frozen() {
     let firing = || prometheus.firing();
     prometheus.eventually("peace", SOON, || firing().is_empty().then_some(()));
 
-    let frozen = Frozen::etcd_of(&pod);
+    let frozen = freeze_etcd_of(&pod);
     prometheus.eventually("the alert", SOON, || {
         firing()
             .contains(&"EtcdNotAvailable".to_owned())

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::lab::{SOON, is_true};
 use crate::operated::{Operated, document, pass};
+use crate::processes;
 
 /// etcd as somebody would write it by hand, without TLS, on a claim of the same class.
 const BARE: &str = r"
@@ -60,37 +61,23 @@ fn bare_ready(it: &Operated) {
 
 /// The resident memory of the operator's process in the lab, in MiB.
 fn resident(it: &Operated) -> f64 {
-    // Of this lab: beside it there may be others.
-    let ours = format!("/{}/", it.settings["NAME"]);
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let command = String::from_utf8_lossy(&command).replace('\0', " ");
-        let groups = std::fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
-        if !command.contains("etcd-operator controller") || !groups.contains(&ours) {
-            continue;
-        }
-        let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
-        let line = status.lines().find(|it| it.starts_with("VmRSS:"));
-        let kib = line.and_then(|it| it.split_whitespace().nth(1)?.parse::<f64>().ok());
-        found.extend(kib);
-    }
+    let found = it.processes("etcd-operator controller");
     assert_eq!(found.len(), 1, "one operator");
-    found[0] / 1024.0
+    let status = std::fs::read_to_string(found[0].join("status")).unwrap();
+    let line = status.lines().find(|it| it.starts_with("VmRSS:")).unwrap();
+    let kib: f64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kib / 1024.0
 }
 
 /// What the API's datastore gives to the disk in so many seconds, in KiB.
 fn stored(it: &Operated, seconds: u64) -> u64 {
     let socket = it.dir.join("kine.sock");
     let socket = socket.to_str().unwrap();
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let paths = processes.map(|it| it.path());
-    let mut datastores = paths.filter(|it| {
-        let command = std::fs::read(it.join("cmdline")).unwrap_or_default();
-        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+    let datastores = processes::all(|it| {
+        let command = processes::command(it);
         command.contains("kine --listen") && command.contains(socket)
     });
-    let process = datastores.next().unwrap();
+    let process = &datastores[0];
     let written = || {
         let io = std::fs::read_to_string(process.join("io")).unwrap();
         let mut lines = io.lines().filter_map(|it| it.strip_prefix("write_bytes: "));

@@ -73,6 +73,13 @@ impl Operated {
         })
     }
 
+    /// The operator's Pods are deleted, and others act.
+    pub fn next_operator(&self) {
+        self.kubectl(&["delete", "pod", "-n", "etcd-operator", "--all"])
+            .good();
+        self.acting();
+    }
+
     pub fn operator_log(&self) -> String {
         let arguments = ["logs", "-n", "etcd-operator", "ds/etcd-operator"];
         self.kubectl(&arguments).stdout
@@ -155,6 +162,13 @@ impl Operated {
         self.etcdctl(cluster, &["get", key, "--print-value-only"])
             .trim()
             .to_owned()
+    }
+
+    /// A text in a Secret of the namespace default.
+    #[track_caller]
+    pub fn secret(&self, name: &str, key: &str) -> String {
+        let template = format!("-o=go-template={{{{index .data \"{key}\" | base64decode}}}}");
+        self.kubectl(&["get", "secret", name, &template]).good()
     }
 
     /// The UID of the member's Pod, if it is there and not going.

@@ -3,11 +3,11 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::lab::SOON;
 use crate::operated::{Operated, document, pass};
+use crate::processes::Frozen;
 use crate::writer::Writer;
 
 const OWN: &str = "/var/lib/etcd-operator/default/till";
@@ -18,9 +18,8 @@ fn spec(more: &str) -> String {
     )
 }
 
-/// The process that exchanges the data, once its record says this.
-fn restoring(it: &Operated, phases: &[&str]) -> String {
-    let lab = format!("/{}/", it.settings["NAME"]);
+/// The process that exchanges the data stands still, once its record says this.
+fn freeze_restore(it: &Operated, phases: &[&str]) -> Frozen {
     let record = it.path(1, &format!("{OWN}/data/restore.json"));
     let begun = Instant::now();
     loop {
@@ -37,20 +36,11 @@ fn restoring(it: &Operated, phases: &[&str]) -> String {
         if !phases.iter().any(|it| text.contains(&format!("\"{it}\""))) {
             continue;
         }
-        for entry in fs::read_dir("/proc").unwrap().flatten() {
-            let read = |name| fs::read(entry.path().join(name)).unwrap_or_default();
-            let command = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
-            let groups = String::from_utf8_lossy(&read("cgroup")).into_owned();
-            if command.contains("etcd-operator restore --pod") && groups.contains(&lab) {
-                return entry.file_name().into_string().unwrap();
-            }
+        let found = it.processes("etcd-operator restore --pod");
+        if !found.is_empty() {
+            return Frozen::new(found);
         }
     }
-}
-
-fn signal(process: &str, name: &str) {
-    let sent = Command::new("kill").args([name, process]).status();
-    assert!(sent.unwrap().success(), "{name} to {process}");
 }
 
 fn ask(it: &Operated, name: &str) {
@@ -131,15 +121,12 @@ fn withdrawn_before_it_began(it: &Operated) {
 /// The next operator finds a Pod, and nobody who asked for it.
 fn withdrawn_and_forgotten_while_it_works(it: &Operated) {
     ask(it, "late");
-    let process = restoring(it, &["requested", "prepared", "swapping", "starting"]);
-    signal(&process, "-STOP");
+    let frozen = freeze_restore(it, &["requested", "prepared", "swapping", "starting"]);
     withdraw(it, "late");
-    it.kubectl(&["delete", "pod", "-n", "etcd-operator", "--all"])
-        .good();
-    it.acting();
+    it.next_operator();
     pass(5);
     assert_eq!(it.pod_uid("till"), None, "the volume is being worked on");
-    signal(&process, "-CONT");
+    drop(frozen);
     it.available("till");
     it.gone(&["pod", "till-restore"]);
 }
@@ -147,8 +134,7 @@ fn withdrawn_and_forgotten_while_it_works(it: &Operated) {
 /// Neither who asked nor the Pod is left, and the data is half exchanged.
 fn withdrawn_and_cut(it: &Operated) {
     ask(it, "cut");
-    let process = restoring(it, &["swapping", "starting"]);
-    signal(&process, "-STOP");
+    let _frozen = freeze_restore(it, &["swapping", "starting"]);
     withdraw(it, "cut");
     let delete = [
         "delete",

@@ -240,9 +240,7 @@ fn a_certificate_is_renewed_in_place(it: &Operated) {
         ("one-member", "server.crt"),
         ("one-member", "server.key"),
     ] {
-        let template = format!("-o=go-template={{{{index .data \"{key}\" | base64decode}}}}");
-        let text = it.kubectl(&["get", "secret", secret, &template]).good();
-        std::fs::write(dir.join(key), text).unwrap();
+        std::fs::write(dir.join(key), it.secret(secret, key)).unwrap();
     }
     let short = shell(
         "openssl x509 -x509toreq -in server.crt -signkey server.key -copy_extensions copyall -out csr 2> /dev/null; \

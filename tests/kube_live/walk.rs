@@ -127,9 +127,7 @@ fn delete_the_pod(it: &Operated) {
 fn without_the_operator(it: &Operated) {
     it.available("shop");
     let uid = it.pod_uid("shop").unwrap();
-    it.kubectl(&["delete", "pod", "-n", "etcd-operator", "--all"])
-        .good();
-    it.acting();
+    it.next_operator();
     it.put("shop", "third", "3");
     it.kubectl(&[
         "delete",

@@ -29,13 +29,7 @@ impl Writer {
         let dir = it.dir.join(format!("client-{cluster}"));
         std::fs::create_dir_all(&dir).unwrap();
         for key in ["ca.crt", "tls.crt", "tls.key"] {
-            let shown = it.kubectl(&[
-                "get",
-                "secret",
-                &secret,
-                &format!("-o=go-template={{{{index .data \"{key}\" | base64decode}}}}"),
-            ]);
-            std::fs::write(dir.join(key), shown.good()).unwrap();
+            std::fs::write(dir.join(key), it.secret(&secret, key)).unwrap();
         }
         let pod = it.json(&["get", "pod", &format!("{cluster}-0")]);
         let address = pod["status"]["podIP"].as_str().unwrap();
