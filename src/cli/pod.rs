@@ -224,7 +224,9 @@ pub(super) fn backup(context: &Context) -> Outcome {
     }
     let mut kept = work.kept(&member);
     match asked {
-        Some(Ok(())) => kept.snapshot = Done::Well,
+        // One that nobody can see is none.
+        Some(Ok(())) if kept.listed => kept.snapshot = Done::Well,
+        Some(Ok(())) => {}
         Some(Err(failure)) => kept.snapshot = Done::Failed((&failure).into()),
         None => {} // by the document
     }

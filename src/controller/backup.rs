@@ -16,7 +16,7 @@ use super::restore::wire_now;
 use super::{Cluster, ControllerError, Watched};
 use crate::api::EtcdBackup;
 use crate::api::requests::{EtcdBackupStatus, Phase};
-use crate::backup::local::LocalStore;
+use crate::backup::local::LocalError;
 use crate::backup::place;
 use crate::backup::source::LATEST;
 use crate::backup::work::{self, Asked, Member, Task, Told, Work};
@@ -198,13 +198,16 @@ impl Cluster {
         Ok(())
     }
 
-    /// The file of a verified snapshot, on this node or on a claim.
-    pub(super) fn snapshot_file(&mut self, from: &str) -> Option<String> {
+    /// The file of a verified snapshot, on this node or on a claim; `None` where there is none.
+    pub(super) fn snapshot_file(&mut self, from: &str) -> Result<Option<String>, LocalError> {
         if self.claimed().is_some() {
-            return self.file_on_claim(from);
+            return Ok(self.file_on_claim(from));
         }
-        let store: LocalStore = place::primary(self.memory.spec.as_ref()?)?;
-        let entries = store.list().ok()?;
+        let store = self.memory.spec.as_ref().and_then(place::primary);
+        let Some(store) = store else {
+            return Ok(None);
+        };
+        let entries = store.list()?;
         let clusters = self.identity.as_ref().map(IdentityFile::clusters);
         let entry = match from {
             LATEST => place::newest_verified(&entries, &clusters.unwrap_or_default()),
@@ -212,8 +215,8 @@ impl Cluster {
                 .iter()
                 .find(|it| it.name.to_string() == name && it.level() >= VERIFIED),
         };
-        let path = store.snapshot(&entry?.name);
-        Some(path.to_string_lossy().into_owned())
+        let path = entry.map(|it| store.snapshot(&it.name));
+        Ok(path.map(|it| it.to_string_lossy().into_owned()))
     }
 
     /// What has ended is told, and what was asked for is begun.

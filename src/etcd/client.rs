@@ -34,7 +34,7 @@ pub struct Look {
     pub alarms: Alarms,
     /// The rest.
     pub details: Option<Details>,
-    /// The connection, if it answered: kept open until the next look.
+    /// The connection, if it answered.
     pub client: Option<Client>,
 }
 

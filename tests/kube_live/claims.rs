@@ -1,5 +1,9 @@
 //! Snapshots on a claim: a Pod takes, proves and tries them, in a namespace that allows nothing else.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
 use serde_json::Value;
 
 use crate::bucket::{SECRET, Server, secret};
@@ -36,6 +40,23 @@ fn waits_for(it: &Operated, claim: &str) {
 
 fn backups(it: &Operated, cluster: &str) -> Value {
     it.cluster(cluster)["status"]["backups"].clone()
+}
+
+/// Where the provisioner has put a claim on its node.
+fn directory(it: &Operated, claim: &str) -> String {
+    let all = it.json(&["get", "pv"]);
+    let all = all["items"].as_array().unwrap();
+    let mut own = all
+        .iter()
+        .filter(|it| it["spec"]["claimRef"]["name"] == claim);
+    let spec = &own.next().unwrap()["spec"];
+    let places = [&spec["hostPath"]["path"], &spec["local"]["path"]];
+    let path = places.into_iter().find_map(Value::as_str);
+    path.unwrap().to_owned()
+}
+
+fn mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
 #[test]
@@ -106,12 +127,23 @@ fn snapshots_go_to_a_claim_are_tried_there_and_come_back_from_it() {
     assert_eq!(backups(&it, "one")["count"], 1);
     it.says("one", "BackupHealthy", "Verified");
 
-    // One on a node that never heard of it has a Pod look before it says that there is nothing.
-    let known = "/var/lib/etcd-operator/default/one/state/backup/claim-snapshots.json";
-    std::fs::remove_file(it.path(1, known)).unwrap();
+    // One on a node that never heard of it has a Pod look before it says that there is nothing; a Pod
+    // that cannot look says nothing either way.
+    let known = it.path(1, "/var/lib/etcd-operator/default/one/state/backup");
+    std::fs::remove_dir_all(known).unwrap();
+    let taken = it.path(1, &directory(&it, "snapshots")).join("one");
+    mode(&taken, 0o000);
     it.next_operator();
     let later = "{cluster: one, into: three}";
     it.apply(&document("EtcdRestore", "later", later));
+    it.eventually("the claim not to be seen", SOON, || {
+        let later = it.try_json(&["get", "etcdrestore", "later"])?;
+        let status = &later["status"];
+        assert_ne!(status["phase"], "Failed", "{status}");
+        let told = status["message"].as_str()?.contains("could not be seen");
+        told.then_some(())
+    });
+    mode(&taken, 0o2770);
     it.phase("etcdrestore", "later", "Succeeded");
     assert_eq!(it.get("three", "kept"), "1");
     assert_eq!(backups(&it, "one")["count"], 1);

@@ -67,6 +67,8 @@ pub struct UnderWay {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Kept {
+    /// What lies there was seen: without it, none of the counts and snapshots says anything.
+    pub listed: bool,
     /// The newest snapshot of this cluster.
     pub newest: Option<Manifest>,
     /// The newest one that is verified.
@@ -224,6 +226,20 @@ impl Kept {
         kept
     }
 
+    /// Of a Pod that could not see what lies there: what was known before stands.
+    #[must_use]
+    pub fn or_as_before(self, before: Kept) -> Self {
+        if self.listed {
+            return self;
+        }
+        Kept {
+            snapshot: self.snapshot,
+            copies: self.copies,
+            checks: self.checks,
+            ..before
+        }
+    }
+
     /// The newest snapshot, as a listing would show it.
     pub fn entry(&self) -> Option<Entry> {
         let manifest = self.newest.clone()?;
@@ -250,6 +266,7 @@ impl Work {
         let store = place::primary(member.spec);
         match store.map(|it| it.list()) {
             Some(Ok(entries)) => {
+                kept.listed = true;
                 let clusters = member.clusters();
                 let ours = || entries.iter().filter(|it| it.is_of(&clusters));
                 kept.newest = ours().next().and_then(|it| it.manifest.clone().ok());
@@ -263,6 +280,7 @@ impl Work {
             Some(Err(error)) => {
                 let failed = super::failure("DestinationUnusable", &error);
                 kept.snapshot = Done::Failed((&failed).into());
+                kept.checks = kept.snapshot.clone();
             }
             None => {}
         }
@@ -275,6 +293,11 @@ impl Work {
         kept.snapshot.record(&mut self.snapshot);
         kept.copies.record(&mut self.copies);
         kept.checks.record(&mut self.checks);
+    }
+
+    /// Seconds until what lies there is looked at again, after looks that failed.
+    pub fn looks_in(&self) -> u64 {
+        self.checks.retry_in()
     }
 
     /// What is known of snapshots by what another process said of them.
@@ -337,6 +360,25 @@ mod tests {
     const LAST_WORDS_MAX: usize = 4096;
 
     #[test]
+    fn a_look_that_failed_says_nothing_of_what_lies_there() {
+        let before = Kept {
+            listed: true,
+            kept: (3, 300),
+            ..Kept::default()
+        };
+        let failed = Kept::default().without_a_word(&Task::Checks, "no such claim");
+        let after = failed.clone().or_as_before(before.clone());
+        assert!(after.listed);
+        assert_eq!((after.kept, &after.checks), (before.kept, &failed.checks));
+        assert!(!failed.or_as_before(Kept::default()).listed);
+        let none_left = Kept {
+            listed: true,
+            ..Kept::default()
+        };
+        assert_eq!(none_left.clone().or_as_before(before), none_left);
+    }
+
+    #[test]
     fn the_longest_words_fit_into_what_the_kubelet_keeps() {
         let failure = || {
             let long = "é".repeat(4000);
@@ -356,6 +398,7 @@ mod tests {
             bytes: u64::MAX,
         };
         let kept = Kept {
+            listed: true,
             newest: Some(manifest),
             verified: Some(seen),
             kept: (u32::MAX, u64::MAX),

@@ -65,35 +65,39 @@ impl Cluster {
         self.work_pod(&names::backup_pod(&self.name)).is_some()
     }
 
+    /// What operators of this node know to lie on the claim.
     fn kept(&mut self) -> Kept {
-        self.known_to_be_kept().unwrap_or_default()
-    }
-
-    /// `None`: no operator on this node has heard of it.
-    fn known_to_be_kept(&mut self) -> Option<Kept> {
         let path = self.kept_path();
         match &self.memory.kept {
-            Some((known, kept)) if *known == path => Some(kept.clone()),
+            Some((known, kept)) if *known == path => kept.clone(),
             _ => {
                 let kept: Option<Kept> = state::load(&path).ok().flatten();
                 self.memory.kept = kept.clone().map(|it| (path, it));
-                kept
+                kept.unwrap_or_default()
             }
         }
     }
 
-    /// What lies on the claim is known; or a Pod goes and looks, after another node's operator acted.
-    pub(in crate::controller) async fn knows_claim(
+    /// `None`: what lies on the claim is known. Otherwise a Pod goes and looks, after another node's
+    /// operator acted: what is waited for.
+    pub(in crate::controller) async fn look_at_claim(
         &mut self,
         spec: &ClusterSpec,
         trusted: bool,
-    ) -> Result<bool, ControllerError> {
+    ) -> Result<Option<String>, ControllerError> {
         let nothing_there = self.claimed().is_none() || self.identity.is_none();
-        if nothing_there || self.known_to_be_kept().is_some() {
-            return Ok(true);
+        let before = self.kept();
+        if nothing_there || before.listed {
+            return Ok(None);
+        }
+        if let (Some(failure), 1..) = (before.checks.failure(), self.memory.work.looks_in()) {
+            let why = &failure.why;
+            return Ok(Some(format!(
+                "what lies on the claim could not be seen: {why}"
+            )));
         }
         self.make_backup_pod(spec, Task::Checks, trusted).await?;
-        Ok(false)
+        Ok(Some("a Pod looks at what lies on the claim".to_owned()))
     }
 
     pub(in crate::controller) fn generation(&self) -> i64 {
@@ -257,6 +261,7 @@ impl Cluster {
 
     /// Work has ended, or cannot begin.
     async fn end_work(&mut self, task: &Task, kept: Kept) {
+        let kept = kept.or_as_before(self.kept());
         self.memory.work.note(&kept);
         let parts = [&kept.snapshot, &kept.copies, &kept.checks];
         for failure in parts.into_iter().filter_map(Done::failure) {

@@ -23,18 +23,16 @@ impl Cluster {
                 continue;
             };
             let there = self.shared.clusters.get(&self.namespace, &into);
-            let status = match &there {
-                None if request.object.spec.from == LATEST
-                    && !self.knows_claim(spec, trusted).await? =>
-                {
-                    EtcdRestoreStatus {
-                        phase: Some(Phase::Running),
-                        message: Some("a Pod looks at what lies on the claim".to_owned()),
-                        ..EtcdRestoreStatus::default()
-                    }
+            let looks = match there {
+                None if request.object.spec.from == LATEST => {
+                    self.look_at_claim(spec, trusted).await?
                 }
-                None => self.make_new_cluster(&request, &into).await?,
-                Some(there) => progress(&request, there),
+                _ => None,
+            };
+            let status = match (&there, looks) {
+                (_, Some(looks)) => waits(looks),
+                (None, None) => self.make_new_cluster(&request, &into).await?,
+                (Some(there), None) => progress(&request, there),
             };
             if Some(&status) != request.object.status.as_ref() {
                 self.write_restore(&request, &status).await?;
@@ -68,11 +66,15 @@ impl Cluster {
             completed: wire_now(),
             ..EtcdRestoreStatus::default()
         };
-        let Some(file) = self.snapshot_file(&request.object.spec.from) else {
-            return Ok(failed(format!(
-                "there is no verified snapshot {} of {} on this node",
-                request.object.spec.from, self.name
-            )));
+        let file = match self.snapshot_file(&request.object.spec.from) {
+            Ok(Some(file)) => file,
+            Ok(None) => {
+                return Ok(failed(format!(
+                    "there is no verified snapshot {} of {} on this node",
+                    request.object.spec.from, self.name
+                )));
+            }
+            Err(error) => return Ok(waits(error.to_string())),
         };
         let spec = copy_of(
             &self.object.object.spec,
@@ -127,6 +129,15 @@ impl Cluster {
             Err(kube::Error::Api(it)) if it.is_already_exists() => Ok(running),
             Err(error) => Err(create(error)),
         }
+    }
+}
+
+/// What nobody knows yet is no failure.
+fn waits(message: String) -> EtcdRestoreStatus {
+    EtcdRestoreStatus {
+        phase: Some(Phase::Running),
+        message: Some(message),
+        ..EtcdRestoreStatus::default()
     }
 }
 
