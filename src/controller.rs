@@ -18,6 +18,7 @@ mod objects;
 mod observe;
 mod pod;
 mod publish;
+mod requests;
 mod restore;
 pub mod rights;
 mod secrets;
@@ -32,8 +33,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use kube::Client;
 use kube::runtime::events::Reporter;
-use kube::{Client, Resource};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
@@ -206,19 +207,6 @@ struct Watched<K> {
 impl<K> PartialEq for Watched<K> {
     fn eq(&self, other: &Self) -> bool {
         self.meta.resource_version == other.meta.resource_version
-    }
-}
-
-impl<K: Resource> Seen<Watched<K>> {
-    /// Requests of a namespace, oldest first.
-    fn requests(&self, namespace: &str, wanted: impl Fn(&K) -> bool) -> Vec<Rc<Watched<K>>> {
-        let mut all = self.all();
-        all.retain(|it| it.meta.namespace == namespace && !it.meta.deleting && wanted(&it.object));
-        all.sort_by_key(|it| {
-            let created = it.object.meta().creation_timestamp.clone();
-            (created.map(|it| it.0), it.name.clone())
-        });
-        all
     }
 }
 

@@ -255,7 +255,7 @@ impl Cluster {
             }
             let Some(_) = &spec.backup else {
                 let text = format!("{} has no spec.backup: nobody knows where to", self.name);
-                self.write_backup(&request, &failed(&text)).await?;
+                self.answer(&request, &failed(&text)).await?;
                 continue;
             };
             let busy = self.memory.work.is_busy() || self.is_worked_on();
@@ -267,7 +267,7 @@ impl Cluster {
                 phase: Some(Phase::Running),
                 ..EtcdBackupStatus::default()
             };
-            self.write_backup(&request, &status).await?;
+            self.answer(&request, &status).await?;
             if self.claimed().is_some() {
                 self.make_backup_pod(spec, Task::OnDemand(id), now.is_some())
                     .await?;
@@ -289,14 +289,9 @@ impl Cluster {
     /// What nobody works on yet says why.
     pub(super) async fn backups_wait(&self, why: &str) -> Result<(), ControllerError> {
         for request in self.backup_requests() {
-            let before = request.object.status.clone().unwrap_or_default();
-            let text = format!("waits: {why}");
-            if before.phase.is_none() && before.message.as_ref() != Some(&text) {
-                let status = EtcdBackupStatus {
-                    message: Some(text),
-                    ..before
-                };
-                self.write_backup(&request, &status).await?;
+            let status = request.object.status.as_ref();
+            if status.is_none_or(|it| it.phase.is_none()) {
+                self.waits(&request, why).await?;
             }
         }
         Ok(())
@@ -309,7 +304,7 @@ impl Cluster {
         };
         let all = self.backup_requests();
         if let Some(request) = all.iter().find(|it| it.meta.uid == id) {
-            self.write_backup(request, &status).await?;
+            self.answer(request, &status).await?;
         } // otherwise it was removed meanwhile; the snapshot stays
         self.memory.note_end(&id);
         self.memory.taken = None;
@@ -378,19 +373,6 @@ impl Cluster {
                 Err(ControllerError::of_server(what, kind, &request.name, error))
             }
         }
-    }
-
-    async fn write_backup(
-        &self,
-        request: &Watched<EtcdBackup>,
-        status: &EtcdBackupStatus,
-    ) -> Result<(), ControllerError> {
-        let resource = resource::<EtcdBackup>();
-        let status = serde_json::to_value(status).unwrap_or_default();
-        let shared = &self.shared;
-        shared
-            .write_status(&resource, &request.meta, &request.name, &status)
-            .await
     }
 }
 

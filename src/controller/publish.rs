@@ -264,7 +264,9 @@ impl Cluster {
             };
             let starts =
                 ["Starting", "NotConfigured", "SizeZero"].contains(&condition.reason.as_str());
-            let news = old.is_some() || wrong || kind == "Available";
+            // Nobody is born with certificates.
+            let born = old.is_none() && condition.reason == "Missing";
+            let news = old.is_some() || wrong && !born || kind == "Available";
             if !news || kind == "HostHealthy" || condition.reason == "NotObserved" {
                 continue;
             }

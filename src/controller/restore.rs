@@ -14,11 +14,11 @@ use serde_json::Value;
 
 use super::apply::unplaceable;
 use super::names;
-use super::objects::{Kind, resource};
+use super::objects::Kind;
 use super::seen::PodSeen;
 use super::{Cluster, ControllerError, Watched};
 use crate::api::EtcdRestore;
-use crate::api::requests::{EtcdRestoreStatus, Phase};
+use crate::api::requests::Phase;
 use crate::api::status::rfc3339;
 use crate::backup::restore::{RECOVERIES_MAX, note_recovery, too_many_recoveries};
 use crate::backup::source::LATEST;
@@ -348,50 +348,20 @@ impl Cluster {
         }
     }
 
-    /// Progress, written when its words change.
+    /// How far one is that an EtcdRestore asked for.
     async fn restore_says(&mut self, asked: &Asked, text: &str) -> Result<(), ControllerError> {
-        let Some(request) = asked.request() else {
-            return Ok(());
-        };
-        let before = request.object.status.clone().unwrap_or_default();
-        if before.phase == Some(Phase::Running) && before.message.as_deref() == Some(text) {
-            return Ok(());
+        match asked.request() {
+            Some(request) => self.progress(request, text).await,
+            None => Ok(()),
         }
-        let status = EtcdRestoreStatus {
-            phase: Some(Phase::Running),
-            message: Some(text.to_owned()),
-            ..before
-        };
-        self.write_restore(request, &status).await
     }
 
     /// What nobody works on yet says why.
     pub(super) async fn restores_wait(&mut self, why: &str) -> Result<(), ControllerError> {
         for request in self.requests() {
-            let before = request.object.status.clone().unwrap_or_default();
-            let text = format!("waits: {why}");
-            if before.message.as_ref() != Some(&text) {
-                let status = EtcdRestoreStatus {
-                    message: Some(text),
-                    ..before
-                };
-                self.write_restore(&request, &status).await?;
-            }
+            self.waits(&request, why).await?;
         }
         Ok(())
-    }
-
-    async fn write_restore(
-        &self,
-        request: &Watched<EtcdRestore>,
-        status: &EtcdRestoreStatus,
-    ) -> Result<(), ControllerError> {
-        let resource = resource::<EtcdRestore>();
-        let status = serde_json::to_value(status).unwrap_or_default();
-        let shared = &self.shared;
-        shared
-            .write_status(&resource, &request.meta, &request.name, &status)
-            .await
     }
 }
 

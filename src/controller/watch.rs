@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 
 use super::names::OURS;
 use super::objects::resource;
+use super::requests::{answer, tell_if_alone, with_message};
 use super::seen::{Key, Meta, PodSeen, Seen};
 use super::{Shared, Watched, keep_cluster};
 use crate::api::{EtcdBackup, EtcdCluster, EtcdRestore};
@@ -186,20 +187,6 @@ where
     }
 }
 
-/// The status of a request with a message, which is written whole. One that has ended stays as it is:
-/// without its phase it would be taken up again.
-fn with_message(mut status: Value, message: &str) -> Option<Value> {
-    let phase = status["phase"].as_str().unwrap_or_default();
-    if ["Succeeded", "Failed"].contains(&phase) {
-        return None;
-    }
-    if !status.is_object() {
-        status = json!({});
-    }
-    status["message"] = message.into();
-    Some(status)
-}
-
 fn unreadable(why: &str, since: &Value) -> Value {
     let condition = |kind: &str, status: &str| {
         json!({
@@ -242,49 +229,6 @@ fn requests<K>(
     });
 }
 
-/// Nobody works on a request whose cluster is not there: so much is said in its status.
-fn without_cluster<K: Serialize>(request: &Watched<K>, cluster: &str) -> Option<Value> {
-    if request.meta.deleting {
-        return None;
-    }
-    let mut object = serde_json::to_value(&request.object).ok()?;
-    let message = format!("there is no EtcdCluster {cluster} in this namespace yet");
-    with_message(object["status"].take(), &message)
-}
-
-/// Once everything is known: a request whose cluster is there is that one's to answer.
-async fn tell_if_alone<K: Serialize>(
-    shared: Rc<Shared>,
-    resource: ApiResource,
-    request: Rc<Watched<K>>,
-    cluster: Key,
-) {
-    while !shared.is_ready() {
-        tokio::time::sleep(UNTIL_READY).await;
-    }
-    let there = shared.clusters.get(&cluster.0, &cluster.1);
-    if there.is_none()
-        && let Some(status) = without_cluster(&request, &cluster.1)
-    {
-        let (meta, name) = (request.meta.clone(), request.name.clone());
-        answer(shared, resource, meta, name, status).await;
-    }
-}
-
-/// What is said of an object that no cluster's own task works on.
-async fn answer(
-    shared: Rc<Shared>,
-    resource: ApiResource,
-    meta: Meta,
-    name: String,
-    status: Value,
-) {
-    let said = shared.write_status(&resource, &meta, &name, &status);
-    if let Err(error) = said.await {
-        tracing::debug!("it was not answered: {error}");
-    }
-}
-
 fn metadata(
     what: &'static str,
     shared: &Rc<Shared>,
@@ -307,9 +251,6 @@ fn metadata(
         run(what, stream, &feed).await;
     });
 }
-
-/// Between two looks whether every watch was answered.
-const UNTIL_READY: Duration = Duration::from_millis(50);
 
 /// Milliseconds until the next attempt after so many failed ones. What happens meanwhile is not seen: an
 /// API server that is back is not kept waiting.

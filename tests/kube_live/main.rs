@@ -45,6 +45,8 @@ mod requests;
 mod restores;
 mod rights;
 mod smoke;
+#[path = "../../benches/numbers/table.rs"]
+mod table;
 mod tenants;
 mod turns;
 mod versions;

@@ -105,6 +105,10 @@ fn create(it: &Operated) {
         let reasons: Vec<String> = events.into_iter().map(|(reason, _)| reason).collect();
         reasons.contains(&"Serving".to_owned()).then_some(reasons)
     });
+    assert!(
+        !told.contains(&"Missing".to_owned()),
+        "nobody is born with certificates"
+    );
     for reason in ["Born", "CertificatesMade", "PodCreated", "Serving"] {
         assert!(told.contains(&reason.to_owned()), "{reason} in {told:?}");
     }

@@ -7,7 +7,6 @@ use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::requests::{EtcdBackupStatus, Phase};
 use crate::backup::local::LocalStore;
 use crate::backup::manifest::Manifest;
 use crate::backup::source::LATEST;
@@ -247,16 +246,7 @@ impl Cluster {
         let Some(request) = all.iter().find(|it| asks(&it.meta.uid)) else {
             return Ok(());
         };
-        let before = request.object.status.clone().unwrap_or_default();
-        if before.message.as_deref() == Some(text) {
-            return Ok(());
-        }
-        let status = EtcdBackupStatus {
-            phase: Some(Phase::Running),
-            message: Some(text.to_owned()),
-            ..before
-        };
-        self.write_backup(request, &status).await
+        self.progress(request, text).await
     }
 
     /// Work has ended, or cannot begin.

@@ -115,7 +115,7 @@ impl Cluster {
                 message: Some(restored.message.clone()).filter(|it| !it.is_empty()),
                 completed: wire_now(),
             };
-            self.write_restore(request, &status).await?;
+            self.answer(request, &status).await?;
             self.memory.note_end(&request.meta.uid);
         } else if !restored.succeeded && !found {
             self.note_failed(detail(format_args!("{}", restored.message)));

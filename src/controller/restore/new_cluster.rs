@@ -35,7 +35,7 @@ impl Cluster {
                 (Some(there), None) => progress(&request, there),
             };
             if Some(&status) != request.object.status.as_ref() {
-                self.write_restore(&request, &status).await?;
+                self.answer(&request, &status).await?;
             }
         }
         Ok(())

@@ -9,7 +9,7 @@
 # Where k3s keeps them. All below /run goes with a reboot, the rest stays.
 CONTAINERD=/run/k3s/containerd/containerd.sock
 # Takes room as it is written to.
-DISK_SIZE=8G
+DISK_SIZE=16G
 HIERARCHIES=(cpu cpuacct cpuset memory devices freezer blkio pids systemd)
 CGROUPS=/sys/fs/cgroup
 

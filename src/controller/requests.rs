@@ -1,0 +1,159 @@
+//! What EtcdBackups and EtcdRestores have in common: in which order they are worked on, and what is said
+//! of them in their status.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use kube::Resource;
+use kube::api::ApiResource;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::objects::resource;
+use super::seen::{Key, Meta, Seen};
+use super::{Cluster, ControllerError, Shared, Watched};
+use crate::api::requests::Phase;
+
+impl<K: Resource> Seen<Watched<K>> {
+    /// Requests of a namespace, oldest first.
+    pub(super) fn requests(
+        &self,
+        namespace: &str,
+        wanted: impl Fn(&K) -> bool,
+    ) -> Vec<Rc<Watched<K>>> {
+        let mut all = self.all();
+        all.retain(|it| it.meta.namespace == namespace && !it.meta.deleting && wanted(&it.object));
+        all.sort_by_key(|it| {
+            let created = it.object.meta().creation_timestamp.clone();
+            (created.map(|it| it.0), it.name.clone())
+        });
+        all
+    }
+}
+
+impl Cluster {
+    /// Writes the status of a request.
+    pub(super) async fn answer<K>(
+        &self,
+        request: &Watched<K>,
+        status: &impl Serialize,
+    ) -> Result<(), ControllerError>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let status = serde_json::to_value(status).unwrap_or_default();
+        let (meta, name) = (&request.meta, &request.name);
+        let shared = &self.shared;
+        shared
+            .write_status(&resource::<K>(), meta, name, &status)
+            .await
+    }
+
+    /// Says why nobody works on a request yet.
+    pub(super) async fn waits<K>(
+        &self,
+        request: &Watched<K>,
+        why: &str,
+    ) -> Result<(), ControllerError>
+    where
+        K: Resource<DynamicType = ()> + Serialize,
+    {
+        self.say(request, None, &format!("waits: {why}")).await
+    }
+
+    /// Says how far a request is that is worked on.
+    pub(super) async fn progress<K>(
+        &self,
+        request: &Watched<K>,
+        text: &str,
+    ) -> Result<(), ControllerError>
+    where
+        K: Resource<DynamicType = ()> + Serialize,
+    {
+        self.say(request, Some(Phase::Running), text).await
+    }
+
+    /// Written when it is news.
+    async fn say<K>(
+        &self,
+        request: &Watched<K>,
+        phase: Option<Phase>,
+        text: &str,
+    ) -> Result<(), ControllerError>
+    where
+        K: Resource<DynamicType = ()> + Serialize,
+    {
+        let object = serde_json::to_value(&request.object).unwrap_or_default();
+        let before = &object["status"];
+        let Some(mut status) = with_message(before.clone(), text) else {
+            return Ok(());
+        };
+        if let Some(phase) = phase {
+            status["phase"] = json!(phase);
+        }
+        if status == *before {
+            return Ok(());
+        }
+        self.answer(request, &status).await
+    }
+}
+
+/// Between two looks whether every watch was answered.
+const UNTIL_READY: Duration = Duration::from_millis(50);
+
+/// The status of a request with a message, which is written whole. One that has ended stays as it is:
+/// without its phase it would be taken up again.
+pub(super) fn with_message(mut status: Value, message: &str) -> Option<Value> {
+    let phase = status["phase"].as_str().unwrap_or_default();
+    if ["Succeeded", "Failed"].contains(&phase) {
+        return None;
+    }
+    if !status.is_object() {
+        status = json!({});
+    }
+    status["message"] = message.into();
+    Some(status)
+}
+
+/// Nobody works on a request whose cluster is not there: so much is said in its status.
+fn without_cluster<K: Serialize>(request: &Watched<K>, cluster: &str) -> Option<Value> {
+    if request.meta.deleting {
+        return None;
+    }
+    let mut object = serde_json::to_value(&request.object).ok()?;
+    let message = format!("there is no EtcdCluster {cluster} in this namespace yet");
+    with_message(object["status"].take(), &message)
+}
+
+/// Once everything is known: a request whose cluster is there is that one's to answer.
+pub(super) async fn tell_if_alone<K: Serialize>(
+    shared: Rc<Shared>,
+    resource: ApiResource,
+    request: Rc<Watched<K>>,
+    cluster: Key,
+) {
+    while !shared.is_ready() {
+        tokio::time::sleep(UNTIL_READY).await;
+    }
+    let there = shared.clusters.get(&cluster.0, &cluster.1);
+    if there.is_none()
+        && let Some(status) = without_cluster(&request, &cluster.1)
+    {
+        let (meta, name) = (request.meta.clone(), request.name.clone());
+        answer(shared, resource, meta, name, status).await;
+    }
+}
+
+/// What is said of an object that no cluster's own task works on.
+pub(super) async fn answer(
+    shared: Rc<Shared>,
+    resource: ApiResource,
+    meta: Meta,
+    name: String,
+    status: Value,
+) {
+    let said = shared.write_status(&resource, &meta, &name, &status);
+    if let Err(error) = said.await {
+        tracing::debug!("it was not answered: {error}");
+    }
+}
