@@ -265,6 +265,8 @@ struct Memory {
     unplaceable: Option<(&'static str, Detail)>,
     /// The Pod that was made and says nothing.
     making: Since,
+    /// The same of Pods that work on snapshots, and of those that copy them.
+    starts: [Since; 2],
     /// Namespaces that take no client of this cluster, and when they were asked, in seconds since boot.
     unaccepted: BTreeMap<String, u64>,
     published: Option<crate::api::EtcdClusterStatus>,

@@ -1,4 +1,5 @@
-//! The operator at rest, with its connection to etcd open; and etcd at rest under both profiles.
+//! The operator at rest, which looks at etcd over a new connection every 10 s; and etcd at rest under both
+//! profiles.
 
 use std::thread;
 use std::time::Duration;

@@ -63,7 +63,7 @@ pub struct EtcdBackupStatus {
     /// Why it failed, or what else there is to say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// When it ended.
+    /// When it ended; from when on the lifetime counts. Not said before the clock is right.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed: Option<Time>,
 }

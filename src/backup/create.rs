@@ -126,6 +126,8 @@ async fn origin(client: &mut Client) -> Result<Origin, CreateError> {
     if status.is_learner() {
         return Err(CreateError::Learner);
     }
+    let revision = timeout(ANSWER, client::revision(client)).await;
+    let revision = revision.map_err(|_| late(WHAT))?.map_err(etcd(WHAT))?;
     let header = status.header();
     let id = |it: Option<u64>| format!("{:016x}", it.unwrap_or(0));
     let bytes = |it: i64| u64::try_from(it).unwrap_or(0);
@@ -133,7 +135,7 @@ async fn origin(client: &mut Client) -> Result<Origin, CreateError> {
         cluster_id: id(header.map(etcd_client::ResponseHeader::cluster_id)),
         member_id: id(header.map(etcd_client::ResponseHeader::member_id)),
         version: status.version().to_owned(),
-        revision: client::revision(client).await.map_err(etcd(WHAT))?,
+        revision,
         size: bytes(status.db_size()),
         in_use: bytes(status.raft_used_db_size()),
     })

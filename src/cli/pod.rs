@@ -25,7 +25,7 @@ use crate::member::pod::{
     BACKUP_VARIABLE, DOCUMENT_VARIABLE, PodMember, RESTORE_VARIABLE, Restored, TLS_DIR, VARIABLE,
     lay_down_credentials, say_last,
 };
-use crate::member::records;
+use crate::member::records::{self, IdentityFile};
 use crate::observed::{BackupFailure, Clock};
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
@@ -71,11 +71,13 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
         })
     };
     let (_, identity) = records::load_identities(paths, &paths.member())?;
+    let data_found = arguments.bootstrap && report.is_err() && has_data(paths, identity.as_ref());
     let restored = match report {
         Ok(report) => Restored {
             id,
             identity,
             succeeded: report.outcome == Ended::Restored,
+            data_found,
             snapshot: report.snapshot.clone(),
             revision: report.snapshot_revision,
             revisions_lost: report.revisions_lost,
@@ -85,6 +87,7 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
             id,
             identity,
             succeeded: false,
+            data_found,
             snapshot: arguments.from.clone(),
             revision: 0,
             revisions_lost: None,
@@ -124,8 +127,7 @@ fn carry_out(
     // One that touched nothing and was withdrawn is not carried out.
     if RestoreRecord::load(paths)?.as_ref().is_none_or(other) {
         let (_, former) = records::load_identities(paths, &paths.member())?;
-        let served = former.as_ref().is_some_and(|it| it.cluster_id.is_some());
-        if arguments.bootstrap && (served || has_data(paths)) {
+        if arguments.bootstrap && has_data(paths, former.as_ref()) {
             return Err(Failure::new(
                 super::FAILED,
                 "there is data on the volume: it is kept, bootstrap is for an empty one",
@@ -154,7 +156,11 @@ fn carry_out(
     end(context, spec, &runtime)
 }
 
-fn has_data(paths: &Paths) -> bool {
+/// Also where it is missed: etcd has served it.
+fn has_data(paths: &Paths, identity: Option<&IdentityFile>) -> bool {
+    if identity.is_some_and(|it| it.cluster_id.is_some()) {
+        return true;
+    }
     let data = records::data_dir(&paths.member());
     std::fs::read_dir(data).is_ok_and(|mut it| it.next().is_some())
 }

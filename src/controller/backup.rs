@@ -237,8 +237,8 @@ impl Cluster {
                 Told::Prepared(_) => {} // of a restore on a host
             }
         }
-        self.write_taken().await?;
         let now = super::apply::trusted(observed);
+        self.write_taken(now.is_some()).await?;
         let instance = observed.instances.first();
         let answers = instance.is_some_and(|it| it.service.read == Reading::Answered);
         if !answers {
@@ -247,7 +247,9 @@ impl Cluster {
         for request in self.backup_requests() {
             let status = request.object.status.clone().unwrap_or_default();
             if matches!(status.phase, Some(Phase::Succeeded | Phase::Failed)) {
-                self.remove_old(&request, observed.now).await?;
+                if let Some(now) = now {
+                    self.remove_old(&request, now).await?;
+                }
                 continue;
             }
             if self.memory.has_ended(&request.meta) {
@@ -255,7 +257,9 @@ impl Cluster {
             }
             let Some(_) = &spec.backup else {
                 let text = format!("{} has no spec.backup: nobody knows where to", self.name);
-                self.answer(&request, &failed(&text)).await?;
+                let mut status = failed(&text);
+                status.completed = status.completed.filter(|_| now.is_some());
+                self.answer(&request, &status).await?;
                 continue;
             };
             let busy = self.memory.work.is_busy() || self.is_worked_on();
@@ -297,11 +301,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Writes how the last one ended; where that fails, with the next pass.
-    async fn write_taken(&mut self) -> Result<(), ControllerError> {
-        let Some((id, status)) = self.memory.taken.clone() else {
+    /// Writes how the last one ended; where that fails, with the next pass. A time that nobody trusts is
+    /// none: its lifetime is counted from it.
+    async fn write_taken(&mut self, trusted: bool) -> Result<(), ControllerError> {
+        let Some((id, mut status)) = self.memory.taken.clone() else {
             return Ok(());
         };
+        status.completed = status.completed.filter(|_| trusted);
         let all = self.backup_requests();
         if let Some(request) = all.iter().find(|it| it.meta.uid == id) {
             self.answer(request, &status).await?;
@@ -347,10 +353,17 @@ impl Cluster {
         request: &Watched<EtcdBackup>,
         now: Timestamp,
     ) -> Result<(), ControllerError> {
-        let status = request.object.status.as_ref();
-        let ended = status.and_then(|it| it.completed.as_ref());
-        let (Some(hours), Some(ended)) = (request.object.spec.ttl_hours, ended) else {
+        let Some(hours) = request.object.spec.ttl_hours else {
             return Ok(());
+        };
+        let status = request.object.status.clone().unwrap_or_default();
+        let Some(ended) = &status.completed else {
+            // It ended while nobody knew the time.
+            let status = EtcdBackupStatus {
+                completed: wire_now(),
+                ..status
+            };
+            return self.answer(request, &status).await;
         };
         if now.seconds_since(Timestamp(ended.0.as_second())) < i64::from(hours) * 3600 {
             return Ok(());

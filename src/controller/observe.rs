@@ -34,7 +34,7 @@ pub(super) const VERSION_AT_BIRTH: Version = Version::new(3, 6, 16);
 /// The next look at a Pod that waits; its watch rings before.
 const WAITS_SECONDS: u64 = 5;
 /// A Pod that its kubelet has been making for longer than this is told of.
-const MAKING_SECONDS: u64 = 60;
+pub(super) const MAKING_SECONDS: u64 = 60;
 /// A guard has looked at everything, or etcd is about to serve, after so long.
 const LOOKS_SECONDS: u64 = 10;
 /// The size of a claim where the document names none.

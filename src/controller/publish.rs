@@ -98,6 +98,7 @@ impl Cluster {
                 if let Err(error) = self.publish_unknown(reason, &why, "see the message").await {
                     tracing::debug!("{error}");
                 }
+                self.requests_wait(&why).await;
             }
             return self.failed(&error);
         }
@@ -113,6 +114,7 @@ impl Cluster {
         let Some(mut spec) = self.memory.spec.clone() else {
             let why = self.memory.invalid.clone().unwrap_or_default();
             let next = "correct the document";
+            self.requests_wait(&why).await;
             return match self.publish_unknown("SpecInvalid", &why, next).await {
                 Ok(()) => Duration::from_secs(600), // the watch rings when it changes
                 Err(error) => self.failed(&error),

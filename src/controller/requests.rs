@@ -61,6 +61,14 @@ impl Cluster {
         self.say(request, None, &format!("waits: {why}")).await
     }
 
+    /// Says so of every request for this cluster that nobody works on.
+    pub(super) async fn requests_wait(&mut self, why: &str) {
+        let restores = self.restores_wait(why).await;
+        if let Err(error) = restores.and(self.backups_wait(why).await) {
+            tracing::debug!("{error}");
+        }
+    }
+
     /// Says how far a request is that is worked on.
     pub(super) async fn progress<K>(
         &self,
@@ -121,7 +129,9 @@ fn without_cluster<K: Serialize>(request: &Watched<K>, cluster: &str) -> Option<
         return None;
     }
     let mut object = serde_json::to_value(&request.object).ok()?;
-    let message = format!("there is no EtcdCluster {cluster} in this namespace yet");
+    let message = format!(
+        "there is no EtcdCluster {cluster} in this namespace yet that this operator can read"
+    );
     with_message(object["status"].take(), &message)
 }
 

@@ -23,6 +23,10 @@ const PROBE_KEY: &str = "etcd-operator/probe";
 const ANSWER_DEADLINE: Duration = Duration::from_secs(4);
 /// Handshakes take long on small boards under load (rule C5), and loopback connects at once.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(4);
+/// What has no deadline of its own (a snapshot, defragmenting: rule D31) ends when the machine at the other
+/// end has gone without a word. etcd refuses pings closer together than 5 s.
+const ALIVE_EVERY: Duration = Duration::from_secs(30);
+const ALIVE_DEADLINE: Duration = Duration::from_secs(20);
 
 /// What one look at etcd brought.
 pub struct Look {
@@ -78,7 +82,8 @@ pub async fn connect(url: &str, files: &ClientFiles) -> Result<Client, String> {
     }
     let options = ConnectOptions::new()
         .with_tls(tls)
-        .with_connect_timeout(CONNECT_DEADLINE);
+        .with_connect_timeout(CONNECT_DEADLINE)
+        .with_keep_alive(ALIVE_EVERY, ALIVE_DEADLINE);
     Client::connect([url], Some(options))
         .await
         .map_err(|error| plain(&error))

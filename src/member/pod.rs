@@ -75,6 +75,9 @@ pub struct Restored {
     pub identity: Option<IdentityFile>,
     /// etcd has served the new data; otherwise the data from before is there.
     pub succeeded: bool,
+    /// A bootstrap found data on the volume, and left it alone.
+    #[serde(default)]
+    pub data_found: bool,
     /// The snapshot.
     pub snapshot: String,
     /// Its revision.

@@ -62,6 +62,7 @@ fn the_acting_pod_is_deleted(it: &Operated, acting: &str) -> String {
     });
     let took = begun.elapsed();
     println!("the Pod that acted on {acting} deleted: {next} acts after {took:.1?}");
+    // Promised are 3 s, which make bench judges: here other tests run beside.
     assert!(took < Duration::from_secs(5), "{took:?}");
     all_ready(it);
     it.patch("one", r#"{"spec":{"clients":[{"name":"app"}]}}"#);

@@ -344,8 +344,10 @@ fn no_default_storage_class(it: &Operated) {
 
 /// A directory of the node; and one that has another cluster's data in it already.
 fn a_directory_of_the_node(it: &Operated) {
-    let spec = "{storage: {path: /var/lib/etcd-operator/default/node/data}}";
-    it.apply(&document("EtcdCluster", "node", spec));
+    let own = "/var/lib/etcd-operator/default/node";
+    let backup = format!("{{destinations: [{{local: {{path: {own}/backup}}}}]}}");
+    let spec = format!("{{storage: {{path: {own}/data}}, backup: {backup}}}");
+    it.apply(&document("EtcdCluster", "node", &spec));
     it.available("node");
     it.put("node", "kept", "2");
     let disk = it.path(
@@ -367,6 +369,22 @@ fn a_directory_of_the_node(it: &Operated) {
     it.apply(&document("EtcdCluster", "other", spec));
     it.says("other", "Degraded", "DocumentOfAnotherCluster");
     assert_eq!(it.get("node", "kept"), "2");
+    // What another cluster has left is not served in place of a snapshot.
+    it.apply(&document("EtcdBackup", "taken", "{cluster: node}"));
+    it.phase("etcdbackup", "taken", "Succeeded");
+    it.kubectl(&["delete", "etcdcluster", "other"]).good();
+    it.gone(&["pod", "other-0"]);
+    it.kubectl(&["delete", "secret", "other-ca", "--ignore-not-found"])
+        .good();
+    let into = "{cluster: node, into: other}";
+    it.apply(&document("EtcdRestore", "over", into));
+    let over = it.phase("etcdrestore", "over", "Failed");
+    let message = over["status"]["message"].as_str().unwrap();
+    assert!(message.contains("the directory"), "{message}");
+    let into = "{cluster: node, into: fresh}";
+    it.apply(&document("EtcdRestore", "beside", into));
+    it.phase("etcdrestore", "beside", "Succeeded");
+    assert_eq!(it.get("fresh", "kept"), "2");
     let outside = "{storage: {path: /var/lib/rancher}}";
     it.apply(&document("EtcdCluster", "outside", outside));
     let told = it.says("outside", "Degraded", "SpecInvalid");

@@ -69,8 +69,12 @@ pub struct UnderWay {
 pub struct Kept {
     /// What lies there was seen: without it, none of the counts and snapshots says anything.
     pub listed: bool,
-    /// The newest snapshot of this cluster.
+    /// The newest snapshot of this cluster, and the bytes of its file.
     pub newest: Option<Manifest>,
+    /// As it lies there, which may not be what its manifest says.
+    pub newest_size: Option<u64>,
+    /// The name of the one that a restore of the latest takes.
+    pub restorable: Option<String>,
     /// The newest one that is verified.
     pub verified: Option<Seen>,
     /// How many there are, and their bytes.
@@ -245,7 +249,7 @@ impl Kept {
         let manifest = self.newest.clone()?;
         Some(Entry {
             name: manifest.name.parse().ok()?,
-            size: Some(manifest.file.size),
+            size: self.newest_size,
             manifest: Ok(manifest),
         })
     }
@@ -270,6 +274,9 @@ impl Work {
                 let clusters = member.clusters();
                 let ours = || entries.iter().filter(|it| it.is_of(&clusters));
                 kept.newest = ours().next().and_then(|it| it.manifest.clone().ok());
+                kept.newest_size = ours().next().and_then(|it| it.size);
+                let restorable = place::newest_verified(&entries, &clusters);
+                kept.restorable = restorable.map(|it| it.name.to_string());
                 let verified = ours().find(|it| it.level() >= VERIFIED);
                 kept.verified = verified.map(|it| Seen::of(seen(it)));
                 kept.kept = ours().fold((0, 0), |(count, bytes), it| {
@@ -280,7 +287,9 @@ impl Work {
             Some(Err(error)) => {
                 let failed = super::failure("DestinationUnusable", &error);
                 kept.snapshot = Done::Failed((&failed).into());
-                kept.checks = kept.snapshot.clone();
+                if kept.checks != Done::NotTried {
+                    kept.checks = kept.snapshot.clone();
+                }
             }
             None => {}
         }
@@ -399,7 +408,9 @@ mod tests {
         };
         let kept = Kept {
             listed: true,
+            restorable: Some(manifest.name.clone()),
             newest: Some(manifest),
+            newest_size: Some(u64::MAX),
             verified: Some(seen),
             kept: (u32::MAX, u64::MAX),
             queued: (u32::MAX, u64::MAX),

@@ -8,12 +8,12 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 
 use crate::backup::local::LocalStore;
-use crate::backup::manifest::Manifest;
 use crate::backup::source::LATEST;
 use crate::backup::work::{Ask, Asked, Done, Kept, Task, UnderWay, note_check};
 use crate::cluster::{Timestamp, detail};
 use crate::controller::apply::unplaceable;
 use crate::controller::objects::Kind;
+use crate::controller::observe::MAKING_SECONDS;
 use crate::controller::restore::document;
 use crate::controller::seen::{Container, PodSeen};
 use crate::controller::{Cluster, ControllerError, names, pod};
@@ -64,21 +64,26 @@ impl Cluster {
         self.work_pod(&names::backup_pod(&self.name)).is_some()
     }
 
-    /// What operators of this node know to lie on the claim.
+    /// What operators of this node know to lie on the claim; `listed` where this one has seen it.
     fn kept(&mut self) -> Kept {
         let path = self.kept_path();
         match &self.memory.kept {
             Some((known, kept)) if *known == path => kept.clone(),
             _ => {
                 let kept: Option<Kept> = state::load(&path).ok().flatten();
+                // Known long ago, perhaps: another node's operator may have acted since.
+                let kept = kept.map(|it| Kept {
+                    listed: false,
+                    ..it
+                });
                 self.memory.kept = kept.clone().map(|it| (path, it));
                 kept.unwrap_or_default()
             }
         }
     }
 
-    /// `None`: what lies on the claim is known. Otherwise a Pod goes and looks, after another node's
-    /// operator acted: what is waited for.
+    /// `None`: this operator knows what lies on the claim. Otherwise a Pod goes and looks, as another node's
+    /// operator may have acted: what is waited for.
     pub(in crate::controller) async fn look_at_claim(
         &mut self,
         spec: &ClusterSpec,
@@ -114,12 +119,14 @@ impl Cluster {
         let snapshots = self.work_pod(&names::backup_pod(&self.name));
         let copies = self.work_pod(&names::copy_pod(&self.name));
         let waits = [&snapshots, &copies].into_iter().flatten();
-        let waits = waits.map(|it| stands(it)).find_map(|it| match it {
-            Stands::Waits(why) => Some(BackupFailure {
-                reason: "SnapshotFailed",
-                why: detail(format_args!("{why}")),
-            }),
+        let waits = waits.filter_map(|it| match stands(it) {
+            Stands::Waits(why) => Some(why),
+            Stands::Starting => self.is_slow_to_start(it),
             _ => None,
+        });
+        let waits = waits.last().map(|why| BackupFailure {
+            reason: "SnapshotFailed",
+            why: detail(format_args!("{why}")),
         });
         let under_way = UnderWay {
             snapshots: snapshots.is_some(),
@@ -221,7 +228,13 @@ impl Cluster {
             Stands::Starting | Stands::Waits(_) if outdated => {
                 return self.remove_pod(there, Some(0)).await;
             }
-            Stands::Running | Stands::Starting => return Ok(()),
+            Stands::Starting => {
+                return match self.is_slow_to_start(there) {
+                    Some(why) => self.backup_says(&made_for.task, &why).await,
+                    None => Ok(()),
+                };
+            }
+            Stands::Running => return Ok(()),
             // It goes on when what it waits for comes.
             Stands::Waits(why) if made_for.claim.is_some() => {
                 return self.backup_says(&made_for.task, &why).await;
@@ -237,6 +250,15 @@ impl Cluster {
         }
         self.memory.note_end(&there.meta.uid);
         self.remove_pod(there, None).await
+    }
+
+    /// The kubelet makes it for long; its Events say why.
+    fn is_slow_to_start(&mut self, pod: &PodSeen) -> Option<String> {
+        let name = &pod.name;
+        let copies = *name == names::copy_pod(&self.name);
+        let since = &mut self.memory.starts[usize::from(copies)];
+        (since.seconds(&pod.meta.uid) >= MAKING_SECONDS)
+            .then(|| format!("the Pod {name} is not started: kubectl describe pod {name} says why"))
     }
 
     /// Why what an EtcdBackup asked for waits; written when the words change.
@@ -286,10 +308,8 @@ impl Cluster {
 
     /// Where a snapshot on the claim is found by a restore's Pod.
     pub(super) fn file_on_claim(&mut self, from: &str) -> Option<String> {
-        let kept = self.kept();
-        let newest = kept.newest.as_ref().filter(|it| it.verified.level >= 3);
         let name = match from {
-            LATEST => newest.map(|it: &Manifest| it.name.clone())?,
+            LATEST => self.kept().restorable?,
             name => name.to_owned(),
         };
         let store = LocalStore::at(Path::new(pod::CLAIM_DIR), &self.name);

@@ -31,6 +31,7 @@ impl Cluster {
                     id: asked.id.clone(),
                     identity: None,
                     succeeded: false,
+                    data_found: false,
                     snapshot: asked.from.clone(),
                     revision: 0,
                     revisions_lost: None,
@@ -86,10 +87,9 @@ impl Cluster {
         restored: Restored,
         there: &PodSeen,
     ) -> Result<(), ControllerError> {
-        let born = self.identity.is_some();
         self.adopt(&restored).await?;
         let lost = lost_words(restored.revisions_lost);
-        let found = matches!(asked.by, By::Bootstrap) && !born && self.identity.is_some();
+        let found = restored.data_found;
         if restored.succeeded {
             let text = format!(
                 "{} at revision {} is back; {lost} revisions that were there before are lost",

@@ -1,5 +1,7 @@
 //! An EtcdRestore into a new cluster: an EtcdCluster is made whose document asks for the data.
 
+use std::io;
+
 use kube::api::{Api, DynamicObject, PostParams};
 
 use super::wire_now;
@@ -60,12 +62,6 @@ impl Cluster {
         request: &Watched<EtcdRestore>,
         into: &str,
     ) -> Result<EtcdRestoreStatus, ControllerError> {
-        let failed = |message: String| EtcdRestoreStatus {
-            phase: Some(Phase::Failed),
-            message: Some(message),
-            completed: wire_now(),
-            ..EtcdRestoreStatus::default()
-        };
         let file = match self.snapshot_file(&request.object.spec.from) {
             Ok(Some(file)) => file,
             Ok(None) => {
@@ -76,25 +72,21 @@ impl Cluster {
             }
             Err(error) => return Ok(waits(error.to_string())),
         };
-        let spec = copy_of(
-            &self.object.object.spec,
-            &self.namespace,
-            &self.name,
-            into,
-            &file,
-        );
+        let spec = self.copied(into, &file);
+        let left = match spec.storage.path.as_deref().map(has_something) {
+            Some(Err(error)) => return Ok(waits(error.to_string())),
+            Some(Ok(left)) => left,
+            None => None,
+        };
         let mut cluster = EtcdCluster::new(into, spec);
         cluster.metadata.namespace = Some(self.namespace.clone());
-        cluster.metadata.annotations = Some(
-            [(RESTORED_BY.to_owned(), request.meta.uid.clone())]
-                .into_iter()
-                .collect(),
-        );
+        let by = (RESTORED_BY.to_owned(), request.meta.uid.clone());
+        cluster.metadata.annotations = Some([by].into());
+        let made = serde_json::to_value(&cluster).and_then(serde_json::from_value);
+        let cluster: DynamicObject = made.map_err(|_| ControllerError::Malformed("EtcdCluster"))?;
         let resource = resource::<EtcdCluster>();
         let client = self.shared.client.clone();
         let api: Api<DynamicObject> = Api::namespaced_with(client, &self.namespace, &resource);
-        let made = serde_json::to_value(&cluster).and_then(serde_json::from_value);
-        let cluster: DynamicObject = made.map_err(|_| ControllerError::Malformed("EtcdCluster"))?;
         let parameters = PostParams {
             field_manager: Some(OPERATOR.to_owned()),
             ..PostParams::default()
@@ -114,7 +106,11 @@ impl Cluster {
             Err(kube::Error::Api(it)) if it.is_already_exists() => return Ok(running),
             Err(error) => return Err(create(error)),
         }
-        if let Some(left) = self.left_of(into).await? {
+        let left = match left {
+            Some(left) => Some(left),
+            None => self.left_of(into).await?,
+        };
+        if let Some(left) = left {
             return Ok(failed(format!(
                 "{left} of an earlier cluster is there: remove it, or choose another name"
             )));
@@ -130,6 +126,41 @@ impl Cluster {
             Err(error) => Err(create(error)),
         }
     }
+
+    /// The specification for another cluster of the namespace: what lies in directories of the node lies in
+    /// its own.
+    fn copied(&self, into: &str, file: &str) -> EtcdClusterSpec {
+        let dir = |name: &str| pod::node_dir(&self.namespace, name);
+        let (old, new) = (dir(&self.name), dir(into));
+        let moved = |path: &str| match path.strip_prefix(&old) {
+            Some(rest) => format!("{new}{rest}"),
+            None => path.to_owned(),
+        };
+        let mut spec = self.object.object.spec.clone();
+        spec.storage.path = spec.storage.path.as_deref().map(moved);
+        for destination in spec.backup.iter_mut().flat_map(|it| &mut it.destinations) {
+            if let Some(local) = &mut destination.local {
+                local.path = local.path.as_deref().map(moved);
+            }
+        }
+        spec.bootstrap = Some(crate::api::Bootstrap {
+            from: file.to_owned(),
+        });
+        spec
+    }
+}
+
+/// A directory of this node, where the new member will be, that holds data already.
+fn has_something(dir: &str) -> Result<Option<String>, ControllerError> {
+    match std::fs::read_dir(dir) {
+        Ok(mut entries) => Ok(entries.next().map(|_| format!("the directory {dir}"))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(ControllerError::System {
+            what: "read",
+            path: dir.into(),
+            source,
+        }),
+    }
 }
 
 /// What nobody knows yet is no failure.
@@ -137,6 +168,15 @@ fn waits(message: String) -> EtcdRestoreStatus {
     EtcdRestoreStatus {
         phase: Some(Phase::Running),
         message: Some(message),
+        ..EtcdRestoreStatus::default()
+    }
+}
+
+fn failed(message: String) -> EtcdRestoreStatus {
+    EtcdRestoreStatus {
+        phase: Some(Phase::Failed),
+        message: Some(message),
+        completed: wire_now(),
         ..EtcdRestoreStatus::default()
     }
 }
@@ -183,34 +223,4 @@ fn progress(request: &Watched<EtcdRestore>, there: &Watched<EtcdCluster>) -> Etc
         },
         ..before
     }
-}
-
-/// The specification of a cluster for another of its namespace: what lies in directories of the node
-/// lies in its own.
-fn copy_of(
-    spec: &EtcdClusterSpec,
-    namespace: &str,
-    from: &str,
-    into: &str,
-    file: &str,
-) -> EtcdClusterSpec {
-    let (old, new) = (
-        pod::node_dir(namespace, from),
-        pod::node_dir(namespace, into),
-    );
-    let moved = |path: &str| match path.strip_prefix(&old) {
-        Some(rest) => format!("{new}{rest}"),
-        None => path.to_owned(),
-    };
-    let mut spec = spec.clone();
-    spec.storage.path = spec.storage.path.as_deref().map(moved);
-    for destination in spec.backup.iter_mut().flat_map(|it| &mut it.destinations) {
-        if let Some(local) = &mut destination.local {
-            local.path = local.path.as_deref().map(moved);
-        }
-    }
-    spec.bootstrap = Some(crate::api::Bootstrap {
-        from: file.to_owned(),
-    });
-    spec
 }
