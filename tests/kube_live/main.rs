@@ -33,6 +33,7 @@ mod idle;
 mod images;
 mod kubectl;
 mod lab;
+mod links;
 mod monitoring;
 mod needs;
 mod nodes;
