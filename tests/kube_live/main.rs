@@ -42,6 +42,7 @@ mod operated;
 mod operator;
 mod processes;
 mod prometheus;
+mod refused;
 mod requests;
 mod restores;
 mod rights;
