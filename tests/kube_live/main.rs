@@ -49,6 +49,7 @@ mod rights;
 mod smoke;
 mod tenants;
 mod turns;
+mod uninstall;
 mod versions;
 mod walk;
 mod writer;
