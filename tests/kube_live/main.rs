@@ -22,6 +22,7 @@
 
 mod absence;
 mod alerts;
+mod away;
 mod backups;
 mod bucket;
 mod claims;
