@@ -47,6 +47,7 @@ mod refused;
 mod requests;
 mod restores;
 mod rights;
+mod slow;
 mod smoke;
 mod tenants;
 mod turns;
