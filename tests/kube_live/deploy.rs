@@ -170,8 +170,8 @@ fn one_command_applies_it_and_the_example_becomes_objects_that_fit_every_minor()
     assert!(made.contains("grafana_dashboard: \"1\""), "{made}");
 }
 
-/// k3s applies each file of its directory as an object of the file's name, in the order of names, and
-/// applies all of them again when it starts.
+/// k3s keeps an object of each file's name, takes files in the order of names, and applies all of them
+/// again when it starts. A server-side apply stands in for its own.
 #[test]
 fn the_files_fit_k3s_directory_and_applying_them_again_changes_nothing() {
     if !operator::can() {
