@@ -37,6 +37,9 @@ fn a_backup_and_a_restore_on_claims_end_while_the_api_server_is_away_for_minutes
     }
     let writers = ["till", "shop"].map(|name| {
         it.available(name);
+        // The first snapshot needs no request, and none is taken unasked after it.
+        it.says(name, "BackupHealthy", "Verified");
+        it.gone(&["pod", &format!("{name}-backup")]);
         let writer = Writer::new(&it, 1, name);
         writer.fill(40);
         writer
@@ -76,7 +79,6 @@ fn a_backup_and_a_restore_on_claims_end_while_the_api_server_is_away_for_minutes
     assert_eq!(it.get("shop", "kept"), "before");
     assert_eq!(it.get("shop", "lost"), "");
     it.says("till", "BackupHealthy", "Verified");
-    assert_eq!(it.cluster("till")["status"]["backups"]["count"], 1);
     for pod in ["till-backup", "shop-restore"] {
         it.gone(&["pod", pod]);
         assert_eq!(requests(&it, since, "create", "pods", pod), 1, "{pod}");
