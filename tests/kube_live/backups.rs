@@ -332,7 +332,7 @@ fn snapshots(it: &Operated) -> Vec<String> {
 }
 
 /// How often this was asked for since then, and done.
-fn requests(it: &Operated, since: Mark, verb: &str, resource: &str, name: &str) -> usize {
+pub fn requests(it: &Operated, since: Mark, verb: &str, resource: &str, name: &str) -> usize {
     let all = it.requests("", since).into_iter();
     all.filter(|it| {
         (it.verb.as_str(), it.resource.as_str(), it.name.as_str()) == (verb, resource, name)

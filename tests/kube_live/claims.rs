@@ -10,7 +10,7 @@ use crate::bucket::{SECRET, Server, secret};
 use crate::lab::SOON;
 use crate::operated::{Operated, document};
 
-fn claim(name: &str) -> String {
+pub fn claim(name: &str) -> String {
     format!(
         "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, namespace: default}}\n\
          spec: {{accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Gi}}}}}}\n"

@@ -170,6 +170,64 @@ fn one_command_applies_it_and_the_example_becomes_objects_that_fit_every_minor()
     assert!(made.contains("grafana_dashboard: \"1\""), "{made}");
 }
 
+/// k3s keeps an object of each file's name, takes files in the order of names, and applies all of them
+/// again when it starts. A server-side apply stands in for its own.
+#[test]
+fn the_files_fit_k3s_directory_and_applying_them_again_changes_nothing() {
+    if !operator::can() {
+        return;
+    }
+    let Some(api) = Api::up(&ApiOptions::default()) else {
+        return;
+    };
+    let files = ["crds.yaml", "etcd-operator.yaml"];
+    assert!(files.is_sorted(), "the CRDs come first");
+    for file in files {
+        let name = file.strip_suffix(".yaml").unwrap();
+        let is_label = |it: char| it.is_ascii_lowercase() || it.is_ascii_digit() || it == '-';
+        assert!(name.chars().all(is_label) && !name.ends_with('-'), "{name}");
+    }
+    let apply = || {
+        for file in files {
+            let path = root().join("deploy").join(file);
+            let arguments = ["apply", "--server-side", "-f", path.to_str().unwrap()];
+            api.kubectl(&arguments).good();
+        }
+    };
+    let versions = || -> Vec<(String, String)> {
+        let kinds = "crds,namespaces,serviceaccounts,clusterroles,clusterrolebindings,roles,rolebindings,daemonsets";
+        let label = "app.kubernetes.io/name=etcd-operator";
+        let ours = api.json(&["get", kinds, "-A", "-l", label]);
+        let crds = api.json(&["get", "crds"]);
+        let all = [&ours, &crds].map(|it| it["items"].as_array().unwrap().clone());
+        let all = all.concat().into_iter().map(|it| {
+            let metadata = &it["metadata"];
+            let name = format!("{} {}", it["kind"], metadata["name"]);
+            let generation = &metadata["generation"];
+            (
+                name,
+                format!("{generation} {}", metadata["resourceVersion"]),
+            )
+        });
+        all.collect()
+    };
+    apply();
+    for kind in ["etcdclusters", "etcdbackups", "etcdrestores"] {
+        let name = format!("crd/{kind}.etcd.edge-operator.io");
+        let words = [
+            "wait",
+            "--for=condition=Established",
+            "--timeout=60s",
+            &name,
+        ];
+        api.kubectl(&words).good();
+    }
+    let first = versions();
+    assert!(first.len() >= 12, "{first:?}");
+    apply();
+    assert_eq!(versions(), first);
+}
+
 /// The example with everything that it leaves out as a comment.
 fn uncommented(text: &str) -> String {
     let line = |line: &str| {

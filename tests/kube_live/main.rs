@@ -22,6 +22,7 @@
 
 mod absence;
 mod alerts;
+mod away;
 mod backups;
 mod bucket;
 mod claims;
@@ -33,6 +34,7 @@ mod idle;
 mod images;
 mod kubectl;
 mod lab;
+mod links;
 mod monitoring;
 mod needs;
 mod nodes;
@@ -41,14 +43,17 @@ mod operated;
 mod operator;
 mod processes;
 mod prometheus;
+mod refused;
 mod requests;
 mod restores;
 mod rights;
+mod slow;
 mod smoke;
 #[path = "../../benches/numbers/table.rs"]
 mod table;
 mod tenants;
 mod turns;
+mod uninstall;
 mod versions;
 mod walk;
 mod writer;

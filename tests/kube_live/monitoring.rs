@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::lab::{Node, Options, Prometheus, SOON, images, skip};
-use crate::operator::{Operator, cluster, deployed};
+use crate::operator::{Operator, cluster, deployed, install_beside};
 use crate::processes::{self, Frozen};
 
 /// The documents of a file of `deploy/`.
@@ -78,7 +78,7 @@ fn families(page: &str) -> BTreeSet<String> {
 }
 
 /// The etcd of a Pod stands still.
-fn freeze_etcd_of(pod: &Value) -> Frozen {
+pub fn freeze_etcd_of(pod: &Value) -> Frozen {
     let uid = text(pod, "/metadata/uid");
     let found = processes::all(|it| {
         let is_etcd = fs::read_to_string(it.join("comm")).is_ok_and(|it| it == "etcd\n");
@@ -117,16 +117,12 @@ fn a_prometheus_sees_all_that_is_named_and_fires_when_etcd_is_frozen() {
         return;
     };
     // The DaemonSet is not this test's: without a node to run on it is only looked at.
-    node.apply(&deployed("crds.yaml"));
+    let access = install_beside(&node);
     let manifests = documents("etcd-operator.yaml");
     let daemon_set = manifests
         .iter()
         .find(|it| it["kind"] == "DaemonSet")
         .unwrap();
-    for it in manifests.iter().filter(|it| it["kind"] != "DaemonSet") {
-        node.apply(&it.to_string());
-    }
-    let access = node.service_account("etcd-operator/etcd-operator");
     let operator = Operator::start_in(&node, &access);
     let backup = "/var/lib/etcd-operator/default/edge/backup";
     let spec = json!({"backup": {"interval": "6h", "destinations": [{"local": {"path": backup}}]}});

@@ -171,6 +171,16 @@ impl Operated {
         self.kubectl(&["get", "secret", name, &template]).good()
     }
 
+    /// The serial number of the certificate that etcd serves.
+    #[track_caller]
+    pub fn served(&self, cluster: &str) -> String {
+        let pod = self.json(&["get", "pod", &format!("{cluster}-0")]);
+        let address = format!("{}:2379", pod["status"]["podIP"].as_str().unwrap());
+        let script =
+            "openssl s_client -connect $0 < /dev/null 2> /dev/null | openssl x509 -noout -serial";
+        self.run_in_node(&["sh", "-c", script, &address]).good()
+    }
+
     /// The UID of the member's Pod, if it is there and not going.
     pub fn pod_uid(&self, cluster: &str) -> Option<String> {
         let pod = self.try_json(&["get", "pod", &format!("{cluster}-0")])?;

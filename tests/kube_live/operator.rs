@@ -6,6 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -58,6 +59,17 @@ pub fn install(api: &Cluster) -> Access {
     access
 }
 
+/// All but the DaemonSet, whose place the operator beside the node takes.
+pub fn install_beside(node: &Node) -> Access {
+    node.apply(&deployed("crds.yaml"));
+    for document in deployed("etcd-operator.yaml").split("\n---\n") {
+        if !document.contains("kind: DaemonSet\n") {
+            node.apply(document);
+        }
+    }
+    node.service_account("etcd-operator/etcd-operator")
+}
+
 pub fn install_without_crds(api: &Cluster) -> Access {
     api.apply(&deployed("etcd-operator.yaml"));
     api.service_account("etcd-operator/etcd-operator")
@@ -75,11 +87,16 @@ impl Operator {
 
     /// On the first node's network, where members are reached.
     pub fn start_in(node: &Node, access: &Access) -> Operator {
+        Self::start_in_with(node, access, &[])
+    }
+
+    /// There, with more in its environment.
+    pub fn start_in_with(node: &Node, access: &Access, environment: &[(&str, &str)]) -> Operator {
         let network = node.network();
         let address = node.address().split("//").nth(1).unwrap();
         let (host, _) = address.rsplit_once(':').unwrap();
         let address = SocketAddr::new(host.parse().unwrap(), 8383);
-        Self::start_at(access, address, &["nsenter", &network], &[])
+        Self::start_at(access, address, &["nsenter", &network], environment)
     }
 
     fn start_at(
@@ -88,9 +105,11 @@ impl Operator {
         inside: &[&str],
         environment: &[(&str, &str)],
     ) -> Operator {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let port = address.port();
         let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-            .join(format!("operator-{}-{port}", std::process::id()));
+            .join(format!("operator-{}-{number}", std::process::id()));
         let process = Command::new("setpriv")
             .arg("--pdeathsig=KILL")
             .args(inside)

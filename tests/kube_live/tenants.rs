@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::lab::{Api, ApiOptions, SOON};
 use crate::operator::{self, Operator, USER, cluster, namespace};
 
-fn up(controllers: bool) -> Option<(Api, Operator)> {
+pub fn up(controllers: bool) -> Option<(Api, Operator)> {
     if !operator::can() {
         return None;
     }
@@ -18,14 +18,14 @@ fn up(controllers: bool) -> Option<(Api, Operator)> {
     Some((api, operator))
 }
 
-fn status(api: &Api, namespace: &str, name: &str) -> Value {
+pub fn status(api: &Api, namespace: &str, name: &str) -> Value {
     let it = api.try_json(&["get", "etcdcluster", name, "-n", namespace]);
     it.map_or(Value::Null, |it| it["status"].clone())
 }
 
 /// Waits until the status says this of a cluster.
 #[track_caller]
-fn says(api: &Api, namespace: &str, name: &str, words: &str) {
+pub fn says(api: &Api, namespace: &str, name: &str, words: &str) {
     api.eventually(&format!("{namespace}/{name} to say {words}"), SOON, || {
         status(api, namespace, name)
             .to_string()
@@ -35,7 +35,7 @@ fn says(api: &Api, namespace: &str, name: &str, words: &str) {
 }
 
 /// Everything in a namespace that the operator made.
-fn ours(api: &Api, namespace: &str) -> String {
+pub fn ours(api: &Api, namespace: &str) -> String {
     let kinds = "pods,services,secrets,persistentvolumeclaims,networkpolicies,configmaps";
     let label = "app.kubernetes.io/managed-by=etcd-operator";
     api.kubectl(&["get", kinds, "-n", namespace, "-l", label, "-o", "name"])
