@@ -442,7 +442,7 @@ impl Cluster {
         let run = below(RUN_DIR);
         let paths = Paths {
             etc: run.clone(),
-            lib: below(NODE_DIR).join("state"),
+            lib: pod::state_dir(&namespace, &name).into(),
             run: run.clone(),
             root: PathBuf::from("/"),
         };

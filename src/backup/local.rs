@@ -44,6 +44,9 @@ pub enum LocalError {
         /// The cluster's own below it.
         dir: PathBuf,
     },
+    /// What lies behind it is not this cluster's to write to.
+    #[error("{} is a link: put a directory in its place, or name in the document where it leads", .0.display())]
+    Link(PathBuf),
     /// Nothing can be written there.
     #[error("{} is on a file system that is read-only: the kernel's log (dmesg) says why; then mount it for writing, or replace the disk", .0.display())]
     ReadOnly(PathBuf),
@@ -81,7 +84,7 @@ pub struct Entry {
     pub name: SnapshotName,
     /// What its manifest says, or why it says nothing.
     pub manifest: Result<Manifest, String>,
-    /// Bytes of the snapshot's file; none where it is not there.
+    /// Bytes of the snapshot's file; none where it is not there, or is a link.
     pub size: Option<u64>,
 }
 
@@ -113,6 +116,7 @@ impl LocalStore {
         if flags.is_ok_and(|it| it.contains(StatVfsMountFlags::RDONLY)) {
             return Err(LocalError::ReadOnly(self.path.clone()));
         }
+        self.no_link()?;
         if self.dir.is_dir() {
             return self.end_interrupted();
         }
@@ -246,8 +250,17 @@ impl LocalStore {
         Ok(found)
     }
 
+    /// The cluster's own directory is one, or is not there.
+    fn no_link(&self) -> Result<(), LocalError> {
+        if is_link(&self.dir) {
+            return Err(LocalError::Link(self.dir.clone()));
+        }
+        Ok(())
+    }
+
     /// None where the directory is not there.
     fn file_names(&self) -> Result<Vec<String>, LocalError> {
+        self.no_link()?;
         let failed = || io_error("read", &self.dir);
         let entries = match fs::read_dir(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -266,7 +279,9 @@ impl LocalStore {
     }
 
     fn entry(&self, name: SnapshotName) -> Entry {
-        let manifest = match fs::read(self.manifest_path(&name)) {
+        let (said, file) = (self.manifest_path(&name), self.snapshot(&name));
+        let manifest = match fs::read(&said) {
+            Ok(_) if is_link(&said) => Err("its manifest is a link".to_owned()),
             Ok(bytes) => Manifest::decode(&bytes, &name.to_string())
                 .map_err(|error: ManifestError| error.to_string()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -274,7 +289,8 @@ impl LocalStore {
             }
             Err(error) => Err(format!("its manifest cannot be read: {error}")),
         };
-        let size = fs::metadata(self.snapshot(&name)).ok().map(|it| it.len());
+        let size = fs::symlink_metadata(file).ok();
+        let size = size.filter(|it| !it.is_symlink()).map(|it| it.len());
         Entry {
             name,
             manifest,
@@ -294,6 +310,10 @@ pub(super) fn room_for(dir: &Path, needed: u64) -> Result<(), LocalError> {
         }),
         _ => Ok(()),
     }
+}
+
+fn is_link(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|it| it.is_symlink())
 }
 
 fn io_error<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> LocalError + 'a {
@@ -340,5 +360,48 @@ impl Entry {
             Ok(it) if self.size == Some(it.file.size) => it.verified.level,
             _ => 0,
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test writes files")]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::backup::manifest::tests::manifest;
+
+    #[test]
+    fn nothing_is_read_or_written_through_a_link() {
+        let base = std::env::temp_dir().join(format!("linked-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&base);
+        let (own, others) = (base.join("own"), base.join("others"));
+        for dir in [&own, &others] {
+            fs::create_dir_all(dir).unwrap();
+        }
+        let manifest = manifest();
+        let name: SnapshotName = manifest.name.parse().unwrap();
+        let their = LocalStore::at(&others, "shop");
+        their.prepare(false).unwrap();
+        let bytes = vec![0; usize::try_from(manifest.file.size).unwrap()];
+        fs::write(their.snapshot(&name), bytes).unwrap();
+        their.record_level(&name, &manifest, 3, None).unwrap();
+        assert_eq!(their.list().unwrap()[0].level(), 3);
+
+        // The directory, the file of a snapshot, its manifest.
+        let store = LocalStore::at(&own, "shop");
+        symlink(others.join("shop"), own.join("shop")).unwrap();
+        assert!(matches!(store.prepare(false), Err(LocalError::Link(_))));
+        assert!(matches!(store.list(), Err(LocalError::Link(_))));
+        fs::remove_file(own.join("shop")).unwrap();
+        store.prepare(false).unwrap();
+        symlink(their.snapshot(&name), store.snapshot(&name)).unwrap();
+        store.record_level(&name, &manifest, 3, None).unwrap();
+        let entry = &store.list().unwrap()[0];
+        assert_eq!((entry.size, entry.level()), (None, 0));
+        fs::remove_file(store.manifest_path(&name)).unwrap();
+        symlink(their.manifest_path(&name), store.manifest_path(&name)).unwrap();
+        assert!(store.list().unwrap()[0].manifest.is_err());
+        fs::remove_dir_all(&base).unwrap();
     }
 }

@@ -302,13 +302,15 @@ impl Cluster {
             let path = path.to_owned();
             move |source| ControllerError::System { what, path, source }
         };
-        let ours = path
-            .ancestors()
-            .filter(|it| it.starts_with(names::NODE_DIR));
         let is_link = |it: &&Path| std::fs::symlink_metadata(it).is_ok_and(|it| it.is_symlink());
-        if ours.skip(1).any(|it| is_link(&it)) {
-            let not = std::io::Error::from(std::io::ErrorKind::NotADirectory);
-            return Err(failed("go through a link to")(not));
+        let levels = path.ancestors();
+        let ours = levels.filter(|it| it.starts_with(names::NODE_DIR));
+        if let Some(link) = ours.filter(is_link).last() {
+            return Err(ControllerError::System {
+                what: "go through the link",
+                path: link.to_owned(),
+                source: std::io::ErrorKind::NotADirectory.into(),
+            });
         }
         std::fs::DirBuilder::new()
             .recursive(true)

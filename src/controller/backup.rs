@@ -21,6 +21,7 @@ use crate::backup::place;
 use crate::backup::source::LATEST;
 use crate::backup::work::{self, Asked, Member, Task, Told, Work};
 use crate::cluster::{Timestamp, detail};
+use crate::error::chain;
 use crate::member::records::IdentityFile;
 use crate::observed::{Backups, Clock, Observed, Reading};
 use crate::retention::VERIFIED;
@@ -267,6 +268,10 @@ impl Cluster {
                 continue; // looked at again when something has changed
             }
             let id = request.meta.uid.clone();
+            if let Err(error) = Self::prepare_destinations(spec) {
+                self.waits(&request, &chain(&error)).await?;
+                return Err(error);
+            }
             let status = EtcdBackupStatus {
                 phase: Some(Phase::Running),
                 ..EtcdBackupStatus::default()
@@ -277,7 +282,6 @@ impl Cluster {
                     .await?;
                 break; // the next one when this one has ended
             }
-            Self::prepare_destinations(spec)?;
             self.memory.taking = Some(id.clone());
             self.with_member(spec, |work, member| work.take(member, now, Some(id)));
         }

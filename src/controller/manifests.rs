@@ -162,7 +162,8 @@ fn container(image: &str) -> Value {
             },
         },
         "volumeMounts": [
-            {"name": "node", "mountPath": NODE_DIR},
+            // A disk that is mounted there later is seen, too.
+            {"name": "node", "mountPath": NODE_DIR, "mountPropagation": "HostToContainer"},
             {"name": "run", "mountPath": RUN_DIR},
             {"name": "timesync", "mountPath": "/run/systemd/timesync", "readOnly": true},
         ],

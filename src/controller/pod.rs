@@ -45,6 +45,11 @@ pub(super) fn node_dir(namespace: &str, name: &str) -> String {
     format!("{NODE_DIR}/{namespace}/{name}")
 }
 
+/// Where the operator keeps what it knows of a cluster, on the node.
+pub(super) fn state_dir(namespace: &str, name: &str) -> String {
+    format!("{}/state", node_dir(namespace, name))
+}
+
 /// The member's image of etcd.
 fn etcd_image(wire: &EtcdClusterSpec, version: &str) -> String {
     let standard = || format!("{}:v{version}", names::IMAGE);
@@ -205,7 +210,9 @@ pub(super) fn backup(
             more.mount("claim", &claim, CLAIM_DIR, false);
         }
         Snapshots::Directory(dir) => {
-            more.mount("snapshots", &host_path(dir), dir, false);
+            // The cluster's own directory: what runs there cannot put a link in its place.
+            let dir = format!("{dir}/{}", parts.name);
+            more.mount("snapshots", &host_path(&dir), &dir, false);
             more.mount("scratch", &json!({"emptyDir": {}}), SCRATCH_DIR, false);
         }
     }

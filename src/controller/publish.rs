@@ -188,7 +188,7 @@ impl Cluster {
                 "PathNotAllowed: {path} is not this cluster's: in Kubernetes it may use {own} of the node and nothing else"
             )));
         }
-        if let Some(why) = foreign_files(wire) {
+        if let Some(why) = foreign_files(&self.namespace, &self.name, wire) {
             return Err(why);
         }
         self.memory.sound = Some(object.clone());
@@ -360,7 +360,7 @@ impl Cluster {
 
 /// What the rules cannot say of paths: a Pod that writes to a claim sees no file of the node, and a
 /// directory inside of another one could be a link that somebody else made.
-fn foreign_files(wire: &EtcdClusterSpec) -> Option<Detail> {
+fn foreign_files(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> Option<Detail> {
     let backup = wire.backup.as_ref();
     let destinations = backup.map_or(&[][..], |it| &it.destinations);
     let local = || destinations.iter().filter_map(|it| it.local.as_ref());
@@ -378,6 +378,9 @@ fn foreign_files(wire: &EtcdClusterSpec) -> Option<Detail> {
     }
     let mut paths: Vec<&str> = local().filter_map(|it| it.path.as_deref()).collect();
     paths.extend(wire.storage.path.as_deref());
+    // Nobody but the operator writes to its own records.
+    let state = super::pod::state_dir(namespace, name);
+    paths.push(&state);
     let inside = |one: &str, other: &str| Path::new(one).starts_with(other);
     let nested = paths.iter().enumerate().find_map(|(index, one)| {
         let mut others = paths[index + 1..].iter();

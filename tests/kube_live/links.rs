@@ -147,7 +147,7 @@ fn a_link_at_any_level_of_a_members_path_is_refused_and_nothing_behind_it_is_tou
     assert_eq!(behind(), before);
 }
 
-/// The status names the path, and there is no Pod that would use it.
+/// The status names the link, and there is no Pod that would use it.
 fn refused(api: &Api, it: &Planted) {
     says(api, it.namespace, it.name, "DirectoryUnusable");
     let told = status(api, it.namespace, it.name);
@@ -156,7 +156,7 @@ fn refused(api: &Api, it: &Planted) {
     assert_eq!(degraded["reason"], "DirectoryUnusable", "{told}");
     let message = degraded["message"].as_str().unwrap();
     println!("{} -> {}: {message}", it.link, it.to);
-    assert!(message.contains(it.path), "{message}");
+    assert!(message.contains(&format!("link {}", it.link)), "{message}");
     assert!(!ours(api, it.namespace).contains("pod/"), "{}", it.path);
 }
 
@@ -207,10 +207,15 @@ fn a_link_in_the_place_of_a_clusters_snapshots_is_refused_and_nothing_behind_it_
     it.eventually("the link to be told", SOON, || {
         let told = it.cluster("till")["status"]["conditions"].clone();
         let told: Vec<Value> = told.as_array()?.clone();
-        let way = format!("{OWN}/snapshots: not a directory");
+        let way = format!("link {OWN}/snapshots: not a directory");
         let says = |it: &Value| it["message"].as_str().is_some_and(|it| it.contains(&way));
         told.into_iter()
             .find(|it| it["type"] == "Degraded" && says(it))
+    });
+    it.eventually("the EtcdBackup to wait for it", SOON, || {
+        let linked = it.try_json(&["get", "etcdbackup", "linked"])?;
+        let message = linked["status"]["message"].as_str()?.to_owned();
+        (message.starts_with("waits:") && message.contains("the link")).then_some(())
     });
     pass(3);
     assert_eq!(everything(&others), before);
@@ -218,6 +223,19 @@ fn a_link_in_the_place_of_a_clusters_snapshots_is_refused_and_nothing_behind_it_
     fs::remove_file(&link).unwrap();
     fs::rename(&aside, &link).unwrap();
     it.phase("etcdbackup", "linked", "Succeeded");
+    // The cluster's own below it.
+    let (link, aside) = (from.join("till"), own.join("aside"));
+    fs::rename(&link, &aside).unwrap();
+    symlink(format!("{OTHERS}/snapshots/till"), &link).unwrap();
+    it.put("till", "written", "last");
+    it.apply(&document("EtcdBackup", "below", "{cluster: till}"));
+    let below = it.phase("etcdbackup", "below", "Failed");
+    let message = below["status"]["message"].as_str().unwrap();
+    assert!(message.contains("snapshots/till is a link"), "{message}");
+    assert_eq!(everything(&others), before);
+    fs::remove_file(&link).unwrap();
+    fs::rename(&aside, &link).unwrap();
+    snapshot(&it, "again");
     assert_eq!(everything(&others), before);
 }
 

@@ -56,7 +56,6 @@ fn an_etcd_that_stands_still_or_whose_disk_does_for_a_minute_is_not_restarted() 
              mkdir -p {DISK}; mount -o loop {image} {DISK}"
         ),
     );
-    it.next_operator();
     let on_disk = format!("{{storage: {{path: {DISK}/data}}}}");
     it.apply(&document("EtcdCluster", "slow", &on_disk));
     it.apply(&document("EtcdCluster", "still", "{}"));

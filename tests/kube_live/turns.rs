@@ -381,6 +381,10 @@ fn a_directory_of_the_node(it: &Operated) {
     it.apply(&document("EtcdRestore", "beside", into));
     it.phase("etcdrestore", "beside", "Succeeded");
     assert_eq!(it.get("fresh", "kept"), "2");
+    // The operator's own records are no place for a member.
+    let records = "{storage: {path: /var/lib/etcd-operator/default/records/state/backup}}";
+    it.apply(&document("EtcdCluster", "records", records));
+    it.says("records", "Degraded", "SpecInvalid");
     let outside = "{storage: {path: /var/lib/rancher}}";
     it.apply(&document("EtcdCluster", "outside", outside));
     let told = it.says("outside", "Degraded", "SpecInvalid");

@@ -119,9 +119,8 @@ impl Cluster {
         let snapshots = self.work_pod(&names::backup_pod(&self.name));
         let copies = self.work_pod(&names::copy_pod(&self.name));
         let waits = [&snapshots, &copies].into_iter().flatten();
-        let waits = waits.filter_map(|it| match stands(it) {
+        let waits = waits.filter_map(|it| match self.stands(it) {
             Stands::Waits(why) => Some(why),
-            Stands::Starting => self.is_slow_to_start(it),
             _ => None,
         });
         let waits = waits.last().map(|why| BackupFailure {
@@ -223,18 +222,12 @@ impl Cluster {
             return self.remove_pod(there, None).await;
         };
         let outdated = made_for.generation != self.generation();
-        let kept = match stands(there) {
+        let kept = match self.stands(there) {
             // What the document says now may be there.
             Stands::Starting | Stands::Waits(_) if outdated => {
                 return self.remove_pod(there, Some(0)).await;
             }
-            Stands::Starting => {
-                return match self.is_slow_to_start(there) {
-                    Some(why) => self.backup_says(&made_for.task, &why).await,
-                    None => Ok(()),
-                };
-            }
-            Stands::Running => return Ok(()),
+            Stands::Running | Stands::Starting => return Ok(()),
             // It goes on when what it waits for comes.
             Stands::Waits(why) if made_for.claim.is_some() => {
                 return self.backup_says(&made_for.task, &why).await;
@@ -252,13 +245,18 @@ impl Cluster {
         self.remove_pod(there, None).await
     }
 
-    /// The kubelet makes it for long; its Events say why.
-    fn is_slow_to_start(&mut self, pod: &PodSeen) -> Option<String> {
+    /// One that its kubelet has been making for long waits, too.
+    fn stands(&mut self, pod: &PodSeen) -> Stands {
+        let stands = stands(pod);
         let name = &pod.name;
         let copies = *name == names::copy_pod(&self.name);
         let since = &mut self.memory.starts[usize::from(copies)];
-        (since.seconds(&pod.meta.uid) >= MAKING_SECONDS)
-            .then(|| format!("the Pod {name} is not started: kubectl describe pod {name} says why"))
+        if matches!(stands, Stands::Starting) && since.seconds(&pod.meta.uid) >= MAKING_SECONDS {
+            let why =
+                format!("the Pod {name} is not started: kubectl describe pod {name} says why");
+            return Stands::Waits(why);
+        }
+        stands
     }
 
     /// Why what an EtcdBackup asked for waits; written when the words change.
