@@ -79,8 +79,8 @@ test: check dist check-dist etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carrie
 	done; \
 	PATH="$(CURDIR)/$(TOOLS)/prometheus/bin:$$PATH" cargo test --test etcd_live --test s3_live --test backup_live --test aarch64
 	cargo test --test systemd_live
-# Three at a time: they wait more than they work.
-	cargo test --test kube_live -- --test-threads=3
+# Four at a time: they wait more than they work.
+	cargo test --test kube_live -- --test-threads=4
 
 test-vm: dist ## The arm64 package in a whole machine whose power is cut: 3 min once built
 	@tests/tools/etcd.sh --arch arm64 $(TOOLS)/etcd-arm64 3.6
