@@ -6,7 +6,7 @@
 # ($ETCD_OPERATOR_CACHE, else ~/.cache/etcd-operator) and is keyed by version. Where it is not to be
 # had, the tests say what they skip.
 set -euo pipefail
-dest=$(realpath -m "$1")
+dest=$(realpath -ms "$1") # a link stays one: what it leads to is the cache
 version=1.37.0
 python=$(command -v python3) || { echo "kubernetes-validate: not to be had without Python 3"; exit 0; }
 # An environment is bound to its Python and to its place.

@@ -7,7 +7,7 @@
 # whose packages run on older systems; this machine's own suite. The cache lies outside the checkout
 # ($ETCD_OPERATOR_CACHE, else ~/.cache/etcd-operator), keyed by architecture and by this recipe.
 set -euo pipefail
-dest=$(realpath -m "$1")
+dest=$(realpath -ms "$1") # a link stays one: what it leads to is the cache
 command -v apt-get > /dev/null && command -v dpkg > /dev/null || { echo "prometheus: not to be had here"; exit 0; }
 cache=${ETCD_OPERATOR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/etcd-operator}/prometheus
 key=sid-$(dpkg --print-architecture)-$(sha256sum "$0" | cut -c 1-8)
