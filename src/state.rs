@@ -63,6 +63,11 @@ pub fn create_private_dir(path: &Path) -> Result<(), StateError> {
     Ok(())
 }
 
+/// It is a link itself, whatever it leads to.
+pub fn is_link(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|it| it.is_symlink())
+}
+
 /// What root makes in a directory of another user belongs to that user: etcd, which runs as that
 /// user, could not read it otherwise. Only for what this process has just made itself: a name of
 /// something older could be a link to a file of the system.

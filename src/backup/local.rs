@@ -252,7 +252,7 @@ impl LocalStore {
 
     /// The cluster's own directory is one, or is not there.
     fn no_link(&self) -> Result<(), LocalError> {
-        if is_link(&self.dir) {
+        if state::is_link(&self.dir) {
             return Err(LocalError::Link(self.dir.clone()));
         }
         Ok(())
@@ -281,7 +281,7 @@ impl LocalStore {
     fn entry(&self, name: SnapshotName) -> Entry {
         let (said, file) = (self.manifest_path(&name), self.snapshot(&name));
         let manifest = match fs::read(&said) {
-            Ok(_) if is_link(&said) => Err("its manifest is a link".to_owned()),
+            Ok(_) if state::is_link(&said) => Err("its manifest is a link".to_owned()),
             Ok(bytes) => Manifest::decode(&bytes, &name.to_string())
                 .map_err(|error: ManifestError| error.to_string()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -310,10 +310,6 @@ pub(super) fn room_for(dir: &Path, needed: u64) -> Result<(), LocalError> {
         }),
         _ => Ok(()),
     }
-}
-
-fn is_link(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|it| it.is_symlink())
 }
 
 fn io_error<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> LocalError + 'a {

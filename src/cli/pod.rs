@@ -71,13 +71,12 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
         })
     };
     let (_, identity) = records::load_identities(paths, &paths.member())?;
-    let data_found = arguments.bootstrap && report.is_err() && has_data(paths, identity.as_ref());
     let restored = match report {
         Ok(report) => Restored {
             id,
             identity,
             succeeded: report.outcome == Ended::Restored,
-            data_found,
+            data_found: false,
             snapshot: report.snapshot.clone(),
             revision: report.snapshot_revision,
             revisions_lost: report.revisions_lost,
@@ -85,9 +84,9 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
         },
         Err(failure) => Restored {
             id,
+            data_found: arguments.bootstrap && has_data(paths, identity.as_ref()),
             identity,
             succeeded: false,
-            data_found,
             snapshot: arguments.from.clone(),
             revision: 0,
             revisions_lost: None,

@@ -18,6 +18,7 @@ use crate::observed::{Clock, Observed, Process};
 use crate::plan::permit::{Permit, second_look};
 use crate::plan::{Asked, Hold, Plan, Upkeep};
 use crate::spec::ClusterSpec;
+use crate::state;
 use crate::version::Version;
 
 /// What a Pod that is told to end gets; etcd needs far less.
@@ -302,10 +303,9 @@ impl Cluster {
             let path = path.to_owned();
             move |source| ControllerError::System { what, path, source }
         };
-        let is_link = |it: &&Path| std::fs::symlink_metadata(it).is_ok_and(|it| it.is_symlink());
         let levels = path.ancestors();
         let ours = levels.filter(|it| it.starts_with(names::NODE_DIR));
-        if let Some(link) = ours.filter(is_link).last() {
+        if let Some(link) = ours.filter(|it| state::is_link(it)).last() {
             return Err(ControllerError::System {
                 what: "go through the link",
                 path: link.to_owned(),

@@ -258,9 +258,8 @@ impl Cluster {
             }
             let Some(_) = &spec.backup else {
                 let text = format!("{} has no spec.backup: nobody knows where to", self.name);
-                let mut status = failed(&text);
-                status.completed = status.completed.filter(|_| now.is_some());
-                self.answer(&request, &status).await?;
+                self.write_end(&request, failed(&text), now.is_some())
+                    .await?;
                 continue;
             };
             let busy = self.memory.work.is_busy() || self.is_worked_on();
@@ -305,16 +304,25 @@ impl Cluster {
         Ok(())
     }
 
-    /// Writes how the last one ended; where that fails, with the next pass. A time that nobody trusts is
-    /// none: its lifetime is counted from it.
+    /// A time that nobody trusts is none: the lifetime is counted from it.
+    async fn write_end(
+        &self,
+        request: &Watched<EtcdBackup>,
+        mut status: EtcdBackupStatus,
+        trusted: bool,
+    ) -> Result<(), ControllerError> {
+        status.completed = status.completed.filter(|_| trusted);
+        self.answer(request, &status).await
+    }
+
+    /// Writes how the last one ended; where that fails, with the next pass.
     async fn write_taken(&mut self, trusted: bool) -> Result<(), ControllerError> {
-        let Some((id, mut status)) = self.memory.taken.clone() else {
+        let Some((id, status)) = self.memory.taken.clone() else {
             return Ok(());
         };
-        status.completed = status.completed.filter(|_| trusted);
         let all = self.backup_requests();
         if let Some(request) = all.iter().find(|it| it.meta.uid == id) {
-            self.answer(request, &status).await?;
+            self.write_end(request, status, trusted).await?;
         } // otherwise it was removed meanwhile; the snapshot stays
         self.memory.note_end(&id);
         self.memory.taken = None;

@@ -14,6 +14,11 @@ use super::seen::{Key, Meta, Seen};
 use super::{Cluster, ControllerError, Shared, Watched};
 use crate::api::requests::Phase;
 
+/// An EtcdBackup or an EtcdRestore.
+pub(super) trait Request: Resource<DynamicType = ()> + Serialize {}
+
+impl<K: Resource<DynamicType = ()> + Serialize> Request for K {}
+
 impl<K: Resource> Seen<Watched<K>> {
     /// Requests of a namespace, oldest first.
     pub(super) fn requests(
@@ -33,14 +38,11 @@ impl<K: Resource> Seen<Watched<K>> {
 
 impl Cluster {
     /// Writes the status of a request.
-    pub(super) async fn answer<K>(
+    pub(super) async fn answer<K: Request>(
         &self,
         request: &Watched<K>,
         status: &impl Serialize,
-    ) -> Result<(), ControllerError>
-    where
-        K: Resource<DynamicType = ()>,
-    {
+    ) -> Result<(), ControllerError> {
         let status = serde_json::to_value(status).unwrap_or_default();
         let (meta, name) = (&request.meta, &request.name);
         let shared = &self.shared;
@@ -50,14 +52,11 @@ impl Cluster {
     }
 
     /// Says why nobody works on a request yet.
-    pub(super) async fn waits<K>(
+    pub(super) async fn waits(
         &self,
-        request: &Watched<K>,
+        request: &Watched<impl Request>,
         why: &str,
-    ) -> Result<(), ControllerError>
-    where
-        K: Resource<DynamicType = ()> + Serialize,
-    {
+    ) -> Result<(), ControllerError> {
         self.say(request, None, &format!("waits: {why}")).await
     }
 
@@ -70,36 +69,29 @@ impl Cluster {
     }
 
     /// Says how far a request is that is worked on.
-    pub(super) async fn progress<K>(
+    pub(super) async fn progress(
         &self,
-        request: &Watched<K>,
+        request: &Watched<impl Request>,
         text: &str,
-    ) -> Result<(), ControllerError>
-    where
-        K: Resource<DynamicType = ()> + Serialize,
-    {
+    ) -> Result<(), ControllerError> {
         self.say(request, Some(Phase::Running), text).await
     }
 
     /// Written when it is news.
-    async fn say<K>(
+    async fn say(
         &self,
-        request: &Watched<K>,
+        request: &Watched<impl Request>,
         phase: Option<Phase>,
         text: &str,
-    ) -> Result<(), ControllerError>
-    where
-        K: Resource<DynamicType = ()> + Serialize,
-    {
-        let object = serde_json::to_value(&request.object).unwrap_or_default();
-        let before = &object["status"];
+    ) -> Result<(), ControllerError> {
+        let before = status_of(request);
         let Some(mut status) = with_message(before.clone(), text) else {
             return Ok(());
         };
         if let Some(phase) = phase {
             status["phase"] = json!(phase);
         }
-        if status == *before {
+        if status == before {
             return Ok(());
         }
         self.answer(request, &status).await
@@ -108,6 +100,11 @@ impl Cluster {
 
 /// Between two looks whether every watch was answered.
 const UNTIL_READY: Duration = Duration::from_millis(50);
+
+fn status_of(request: &Watched<impl Request>) -> Value {
+    let mut object = serde_json::to_value(&request.object).unwrap_or_default();
+    object["status"].take()
+}
 
 /// The status of a request with a message, which is written whole. One that has ended stays as it is:
 /// without its phase it would be taken up again.
@@ -124,22 +121,21 @@ pub(super) fn with_message(mut status: Value, message: &str) -> Option<Value> {
 }
 
 /// Nobody works on a request whose cluster is not there: so much is said in its status.
-fn without_cluster<K: Serialize>(request: &Watched<K>, cluster: &str) -> Option<Value> {
+fn without_cluster(request: &Watched<impl Request>, cluster: &str) -> Option<Value> {
     if request.meta.deleting {
         return None;
     }
-    let mut object = serde_json::to_value(&request.object).ok()?;
     let message = format!(
         "there is no EtcdCluster {cluster} in this namespace yet that this operator can read"
     );
-    with_message(object["status"].take(), &message)
+    with_message(status_of(request), &message)
 }
 
 /// Once everything is known: a request whose cluster is there is that one's to answer.
-pub(super) async fn tell_if_alone<K: Serialize>(
+pub(super) async fn tell_if_alone(
     shared: Rc<Shared>,
     resource: ApiResource,
-    request: Rc<Watched<K>>,
+    request: Rc<Watched<impl Request>>,
     cluster: Key,
 ) {
     while !shared.is_ready() {

@@ -38,7 +38,7 @@ fn a_bucket_has_what_the_node_lost_and_its_keys_are_told_to_nobody() {
 }
 
 /// Asks for a snapshot; its name.
-fn take(it: &Operated, name: &str) -> String {
+pub fn take(it: &Operated, name: &str) -> String {
     let spec = "{cluster: till}";
     it.apply(&document("EtcdBackup", name, spec));
     let taken = it.phase("etcdbackup", name, "Succeeded");

@@ -4,12 +4,12 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::backups::take;
 use crate::lab::{Api, SOON, is_true};
-use crate::operated::{Operated, document, pass};
+use crate::operated::{Operated, copy, document, pass};
 use crate::operator::{Operator, cluster, namespace};
 use crate::tenants::{ours, says, status, up};
 
@@ -186,18 +186,11 @@ fn a_link_in_the_place_of_a_clusters_snapshots_is_refused_and_nothing_behind_it_
     );
     it.apply(&document("EtcdCluster", "till", &spec));
     it.available("till");
-    snapshot(&it, "first");
+    take(&it, "first");
     let (own, others) = (it.path(1, OWN), it.path(1, OTHERS));
     fs::create_dir_all(&others).unwrap();
     let from = own.join("snapshots");
-    let mut copy = Command::new("cp");
-    assert!(
-        copy.arg("-a")
-            .args([&from, &others])
-            .status()
-            .unwrap()
-            .success()
-    );
+    copy(&from, &others);
     let before = everything(&others);
     let (link, aside) = (own.join("snapshots"), own.join("aside"));
     fs::rename(&link, &aside).unwrap();
@@ -235,11 +228,6 @@ fn a_link_in_the_place_of_a_clusters_snapshots_is_refused_and_nothing_behind_it_
     assert_eq!(everything(&others), before);
     fs::remove_file(&link).unwrap();
     fs::rename(&aside, &link).unwrap();
-    snapshot(&it, "again");
+    take(&it, "again");
     assert_eq!(everything(&others), before);
-}
-
-fn snapshot(it: &Operated, name: &str) {
-    it.apply(&document("EtcdBackup", name, "{cluster: till}"));
-    it.phase("etcdbackup", name, "Succeeded");
 }

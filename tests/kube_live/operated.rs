@@ -1,10 +1,12 @@
 //! The operator in a lab: applied as a person would, and what it is asked there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::cluster::output;
 use crate::lab::{Image, Images, Node, Options, SOON, images, is_true, root, skip};
 
 /// A node with the operator on it, acting.
@@ -223,6 +225,12 @@ pub fn document(kind: &str, name: &str, spec: &str) -> String {
     format!(
         "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}, namespace: default}}\nspec: {spec}\n"
     )
+}
+
+/// With everything in it, owners and modes, into another directory.
+#[track_caller]
+pub fn copy(from: &Path, into: &Path) {
+    output(Command::new("cp").arg("-a").args([from, into])).good();
 }
 
 /// A short while in which nothing may happen.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::lab::SOON;
-use crate::operated::{Operated, document, pass};
+use crate::operated::{Operated, copy, document, pass};
 use crate::operator::USER;
 use crate::writer::{longest_gap, restarts};
 
@@ -354,13 +354,7 @@ fn a_directory_of_the_node(it: &Operated) {
     let other = it.path(1, "/var/lib/etcd-operator/default/other/data");
     std::fs::create_dir_all(&other).unwrap();
     let from = it.path(1, "/var/lib/etcd-operator/default/node/data/member");
-    let copied = std::process::Command::new("cp")
-        .arg("-a")
-        .arg(&from)
-        .arg(&other)
-        .status()
-        .unwrap();
-    assert!(copied.success());
+    copy(&from, &other);
     let spec = "{storage: {path: /var/lib/etcd-operator/default/other/data}}";
     it.apply(&document("EtcdCluster", "other", spec));
     it.says("other", "Degraded", "DocumentOfAnotherCluster");
