@@ -247,7 +247,7 @@ fn run_controller(arguments: &ControllerArgs) -> Outcome {
 fn manifests(image: Option<&str>) -> Outcome {
     let standard = controller::manifests::image(env!("CARGO_PKG_VERSION"));
     let all = controller::manifests::generate(image.unwrap_or(&standard));
-    let texts: Result<Vec<String>, _> = all.iter().map(serde_saphyr::to_string).collect();
+    let texts: Result<Vec<String>, _> = all.iter().map(crate::document::to_yaml).collect();
     print::text(&texts?.join("---\n"))?;
     Ok(DONE)
 }

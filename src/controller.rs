@@ -60,7 +60,7 @@ pub use names::{NODE_DIR, RUN_DIR};
 pub enum ControllerError {
     /// There is no way to the API server.
     #[error(
-        "failed to find the API server; in a Pod it is told by the environment, elsewhere by KUBECONFIG: {0}"
+        "failed to find the API server: the controller runs in a Pod with a service account: {0}"
     )]
     Config(String),
     /// The API server refused or did not answer.
@@ -330,7 +330,7 @@ async fn act(own: Own) -> Result<(), ControllerError> {
     };
     let mut terminate = signals(SignalKind::terminate())?;
     let mut interrupt = signals(SignalKind::interrupt())?;
-    let client = client::connect().await?;
+    let client = client::connect()?;
     let reporter = Reporter {
         controller: "etcd-operator".to_owned(),
         instance: Some(own.pod.clone()),

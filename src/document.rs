@@ -5,6 +5,7 @@
 //! [`crate::api::rules`]: the verdict is the API server's. It touches no file but through
 //! [`read`].
 
+mod emit;
 mod node;
 mod schema;
 
@@ -13,6 +14,7 @@ use std::path::Path;
 
 use crate::api::{self, EtcdClusterSpec, convert, rules};
 use crate::spec::ClusterSpec;
+pub use emit::to_yaml;
 use node::{Node, Value};
 pub use schema::Schema;
 use serde_json::json;

@@ -27,7 +27,7 @@ fn assert_fresh(file: &str, generated: &str) {
 #[test]
 fn the_crds_file_is_what_the_types_and_rules_say() {
     let yaml = etcd_operator::api::crd::generate()
-        .map(|it| serde_saphyr::to_string(&it).unwrap())
+        .map(|it| etcd_operator::document::to_yaml(&it).unwrap())
         .join("---\n");
     let header = "# Generated from src/api.rs, src/api/requests.rs and src/api/rules.rs; tests/generated.rs keeps it fresh.\n";
     assert_fresh("deploy/crds.yaml", &format!("{header}{yaml}"));
@@ -39,7 +39,7 @@ fn the_manifests_are_what_the_code_says() {
     let image = manifests::image(env!("CARGO_PKG_VERSION"));
     let all: Vec<String> = manifests::generate(&image)
         .iter()
-        .map(|it| serde_saphyr::to_string(it).unwrap())
+        .map(|it| etcd_operator::document::to_yaml(it).unwrap())
         .collect();
     let header = "# Generated from src/controller/manifests.rs and src/controller/rights.rs;\n\
                   # tests/generated.rs keeps it fresh. Another image: etcd-operator manifests --image IMAGE\n";

@@ -30,7 +30,7 @@ pub(super) fn text(text: &str) -> io::Result<()> {
 /// Prints a value as JSON or YAML.
 pub(super) fn value<T: Serialize>(output: Output, value: &T) -> io::Result<()> {
     match output {
-        Output::Yaml => text(&serde_saphyr::to_string(value).map_err(io::Error::other)?),
+        Output::Yaml => text(&crate::document::to_yaml(value).map_err(io::Error::other)?),
         Output::Table | Output::Json => text(&format!(
             "{}\n",
             serde_json::to_string_pretty(value).map_err(io::Error::other)?

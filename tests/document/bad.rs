@@ -34,7 +34,7 @@ fn sizes() {
     );
     check_spec(
         "spec: {size: 99999999999999999999999999}",
-        &expect!["line 5: spec.size: found the number 1e26, allowed: a whole number"],
+        &expect!["line 5: spec.size: found the number 99999999999999999999999999, allowed: 0 to 7"],
     );
     check_spec(
         "spec: {size: [1]}",
@@ -143,7 +143,7 @@ fn ports() {
         &expect![[r#"
             line 6: spec.network.clientPort: found the number 0, allowed: 1 to 65535
             line 6: spec.network.peerPort: found the number 70000, allowed: 1 to 65535
-            line 6: spec.network.metricsPort: found the number 2381.0, allowed: a whole number"#]],
+            line 6: spec.network.metricsPort: found '02381', allowed: a whole number"#]],
     );
 }
 

@@ -64,7 +64,7 @@ fn an_empty_text() {
     check(
         "# only a comment\n",
         &expect![
-            "line 2: found nothing, allowed is a map with apiVersion, kind, metadata and spec"
+            "line 1: found nothing, allowed is a map with apiVersion, kind, metadata and spec"
         ],
     );
 }
@@ -105,7 +105,7 @@ fn not_a_map() {
 fn several_documents() {
     check(
         "kind: EtcdCluster\n---\nkind: EtcdCluster\n",
-        &expect!["line 3: a second document begins here; allowed is one"],
+        &expect!["line 2: a second document begins here; allowed is one"],
     );
 }
 
@@ -137,11 +137,11 @@ fn broken_yaml() {
     );
     check(
         "spec: *nowhere\n",
-        &expect!["line 1: not valid YAML: reference to unknown value"],
+        &expect!["line 1: not valid YAML: while parsing node, found unknown anchor"],
     );
     check(
         "spec: {size: .inf}\n",
-        &expect!["line 1: not valid YAML: value `.inf` is not a finite number"],
+        &expect!["line 1: not valid here: .inf is not a finite number"],
     );
     check(
         "spec:\n  size: 1\n  \u{7}\n",
@@ -149,7 +149,9 @@ fn broken_yaml() {
     );
     check(
         "? [a]\n: 1\n",
-        &expect!["line 1: not valid YAML: expected string scalar"],
+        &expect![
+            "line 1: not valid YAML: a list, map or alias stands where a field's name belongs"
+        ],
     );
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::cluster::Access;
 use crate::lab::{Api, ApiOptions, Node, Options, SOON, images, skip};
 use crate::operated::{Operated, document};
 use crate::operator::{self, Operator, cluster};
@@ -24,15 +23,18 @@ struct Clock {
 }
 
 impl Clock {
-    fn in_1970(dir: &Path) -> Option<Clock> {
+    fn library() -> Option<&'static str> {
         let library = LIBRARIES.into_iter().find(|it| Path::new(it).exists());
         if library.is_none() {
             skip("a faked clock needs the package libfaketime");
         }
+        library
+    }
+
+    fn in_1970(library: &'static str, dir: &Path) -> Clock {
         let file = dir.join("clock");
         fs::write(&file, "@1970-01-02 00:00:00\n").unwrap();
-        let library = library?;
-        Some(Clock { library, file })
+        Clock { library, file }
     }
 
     fn environment(&self) -> [(&str, &str); 4] {
@@ -49,33 +51,24 @@ impl Clock {
     }
 }
 
-/// An API server, and the clock of the operator beside it.
-fn begin() -> Option<(Api, Clock)> {
+/// An API server, and the clock of the operator beside it. `faketime`: the server's certificate is valid
+/// from 1970 on.
+fn begin(faketime: &'static str) -> Option<(Api, Clock)> {
     if !operator::can() {
         return None;
     }
-    let api = Api::up(&ApiOptions::default())?;
-    let clock = Clock::in_1970(&api.dir)?;
+    let library = Clock::library()?;
+    let api = Api::up(&ApiOptions {
+        faketime,
+        ..ApiOptions::default()
+    })?;
+    let clock = Clock::in_1970(library, &api.dir);
     Some((api, clock))
-}
-
-/// The same server, whose certificate is not looked at: it may be as old as the clock.
-fn believing(access: &Access) -> Access {
-    let text = fs::read_to_string(&access.kubeconfig).unwrap();
-    let (before, rest) = text.split_once("certificate-authority: ").unwrap();
-    let (_, after) = rest.split_once('}').unwrap();
-    let kubeconfig = access.kubeconfig.with_extension("believing");
-    let text = format!("{before}insecure-skip-tls-verify: true}}{after}");
-    fs::write(&kubeconfig, text).unwrap();
-    Access {
-        kubeconfig,
-        home: access.home.clone(),
-    }
 }
 
 #[test]
 fn an_operator_that_begins_in_1970_says_why_it_sees_nothing_and_goes_on_with_the_time() {
-    let Some((api, clock)) = begin() else {
+    let Some((api, clock)) = begin("") else {
         return;
     };
     let access = operator::install(&api);
@@ -95,10 +88,13 @@ fn an_operator_that_begins_in_1970_says_why_it_sees_nothing_and_goes_on_with_the
 
 #[test]
 fn certificates_of_1970_are_good_for_later_and_are_renewed_with_the_time() {
-    let Some((api, clock)) = begin() else {
+    let Some(library) = Clock::library() else {
         return;
     };
-    let access = believing(&operator::install(&api));
+    let Some((api, clock)) = begin(library) else {
+        return;
+    };
+    let access = operator::install(&api);
     let mut operator = Operator::start_with(&access, &clock.environment());
     api.apply(&cluster("default", "edge", &json!({})));
     let told = |condition: &str| {
@@ -134,17 +130,19 @@ fn a_member_that_serves_with_certificates_of_1970_serves_on_with_those_of_the_ri
     let Some(guard) = &images.operator else {
         return skip("the guard comes with the operator's image: make dist");
     };
+    let Some(library) = Clock::library() else {
+        return;
+    };
     let options = Options {
         images: &[guard, &images.etcd["3.6"]],
+        faketime: library,
         ..Options::default()
     };
     let Some(node) = Node::up(&options) else {
         return;
     };
-    let Some(clock) = Clock::in_1970(&node.dir) else {
-        return;
-    };
-    let access = believing(&operator::install_beside(&node));
+    let clock = Clock::in_1970(library, &node.dir);
+    let access = operator::install_beside(&node);
     let mut operator = Operator::start_in_with(&node, &access, &clock.environment());
     let it = Operated { node, images };
     it.apply(&document("EtcdCluster", "edge", "{}"));

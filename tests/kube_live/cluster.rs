@@ -68,6 +68,10 @@ pub fn output(command: &mut Command) -> Output {
 #[derive(Clone, Debug)]
 pub struct Access {
     pub kubeconfig: PathBuf,
+    /// Of a service account: what a Pod of it finds mounted.
+    pub mounted: PathBuf,
+    /// The server's URL.
+    pub server: String,
     pub home: PathBuf,
 }
 
@@ -170,6 +174,8 @@ impl Cluster {
             .collect();
         let admin = Access {
             kubeconfig: dir.join("pki/admin.kubeconfig"),
+            mounted: PathBuf::new(),
+            server: String::new(),
             home: dir.clone(),
         };
         Cluster {
@@ -210,8 +216,15 @@ impl Cluster {
             token.trim(),
         );
         fs::write(&kubeconfig, text).unwrap();
+        let mounted = self.dir.join(format!("{namespace}-{name}.mounted"));
+        fs::create_dir_all(&mounted).unwrap();
+        fs::write(mounted.join("token"), token).unwrap();
+        fs::write(mounted.join("namespace"), namespace).unwrap();
+        fs::copy(&authority, mounted.join("ca.crt")).unwrap();
         Access {
             kubeconfig,
+            mounted,
+            server: server.to_owned(),
             home: self.dir.join(format!("{namespace}-{name}.home")),
         }
     }

@@ -121,6 +121,8 @@ pub struct Options<'a> {
     /// A node that is cut off is NotReady after 16 s instead of 50 s, and 5 s later Pods leave it that do
     /// not say otherwise. Its status is written every 4 s, so not where writes are counted.
     pub is_fast: bool,
+    /// libfaketime, where the API server's certificate must be valid from 1970 on; else empty.
+    pub faketime: &'a str,
 }
 
 impl Default for Options<'_> {
@@ -129,6 +131,7 @@ impl Default for Options<'_> {
             nodes: 1,
             images: &[],
             is_fast: false,
+            faketime: "",
         }
     }
 }
@@ -160,6 +163,7 @@ impl Node {
             ("NODES", options.nodes.to_string()),
             ("FAST", u8::from(options.is_fast).to_string()),
             ("API_ARGUMENTS", leave.to_owned()),
+            ("API_FAKETIME", options.faketime.to_owned()),
         ];
         Some(Node(Cluster::up(&environment, &tars)))
     }
@@ -309,6 +313,8 @@ pub fn is_true(object: &Value, condition: &str) -> bool {
 pub struct ApiOptions {
     /// The controllers: owners, namespaces that end, service accounts, StatefulSets.
     pub controllers: bool,
+    /// libfaketime, where the API server's certificate must be valid from 1970 on; else empty.
+    pub faketime: &'static str,
 }
 
 /// An API server with authorization on, on etcd, on loopback. Pods stay Pending.
@@ -330,6 +336,7 @@ impl Api {
         let environment = [
             ("NODES", "0".to_owned()),
             ("CONTROLLERS", u8::from(options.controllers).to_string()),
+            ("API_FAKETIME", options.faketime.to_owned()),
         ];
         Some(Api(Cluster::up(&environment, &[])))
     }

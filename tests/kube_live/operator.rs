@@ -20,7 +20,8 @@ pub const USER: &str = "system:serviceaccount:etcd-operator:etcd-operator";
 /// In a namespace of mounts of its own: nothing of it stays on this machine. The clock is trusted.
 const SCRIPT: &str = "mount -t tmpfs none /run && mount -t tmpfs none /var/lib \
     && mkdir -p /run/etcd-operator /run/systemd/timesync /var/lib/etcd-operator \
-    && touch /run/systemd/timesync/synchronized && exec \"$0\" controller --port \"$1\"";
+    && touch /run/systemd/timesync/synchronized && mkdir -p /run/secrets/kubernetes.io \
+    && cp -r \"$2\" /run/secrets/kubernetes.io/serviceaccount && exec \"$0\" controller --port \"$1\"";
 
 /// Ends with its value.
 pub struct Operator {
@@ -108,6 +109,11 @@ impl Operator {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let port = address.port();
+        let (host, api_port) = access
+            .server
+            .trim_start_matches("https://")
+            .split_once(':')
+            .unwrap();
         let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("operator-{}-{number}", std::process::id()));
         let process = Command::new("setpriv")
@@ -117,7 +123,9 @@ impl Operator {
             .args(["--propagation=private", "sh", "-c", SCRIPT])
             .arg(env!("CARGO_BIN_EXE_etcd-operator"))
             .arg(port.to_string())
-            .env("KUBECONFIG", &access.kubeconfig)
+            .arg(&access.mounted)
+            .env("KUBERNETES_SERVICE_HOST", host)
+            .env("KUBERNETES_SERVICE_PORT", api_port)
             .env("POD_IP", address.ip().to_string())
             .env("POD_NAME", "etcd-operator-desk")
             .env("POD_NAMESPACE", "etcd-operator")

@@ -10,7 +10,7 @@ fn up() -> Option<(Api, crate::cluster::Access)> {
     if !operator::can() {
         return None;
     }
-    let api = Api::up(&ApiOptions { controllers: false })?;
+    let api = Api::up(&ApiOptions::default())?;
     let access = operator::install(&api);
     api.apply(&namespace("shop", &json!({})));
     Some((api, access))

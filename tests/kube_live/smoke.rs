@@ -357,7 +357,10 @@ fn a_service_account_has_only_its_rights_and_every_request_is_counted() {
 
 #[test]
 fn controllers_beside_an_api_server_remove_what_lost_its_owner() {
-    let options = ApiOptions { controllers: true };
+    let options = ApiOptions {
+        controllers: true,
+        ..ApiOptions::default()
+    };
     let Some(api) = Api::up(&options) else {
         return;
     };

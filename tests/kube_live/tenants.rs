@@ -12,7 +12,10 @@ pub fn up(controllers: bool) -> Option<(Api, Operator)> {
     if !operator::can() {
         return None;
     }
-    let api = Api::up(&ApiOptions { controllers })?;
+    let api = Api::up(&ApiOptions {
+        controllers,
+        ..ApiOptions::default()
+    })?;
     let access = operator::install(&api);
     let operator = Operator::start(&access);
     Some((api, operator))

@@ -112,10 +112,11 @@ key() {
     openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out "$1.key" 2> /dev/null
 }
 
-# certificate NAME SUBJECT [NAMES]
+# certificate NAME SUBJECT [NAMES [COMMAND...]]: COMMAND is what openssl signs with, such as another clock.
 certificate() {
     key "$1"
-    openssl req -new -key "$1.key" -subj "$2" | openssl x509 -req -CA ca.crt -CAkey ca.key -days 30 -out "$1.crt" \
+    openssl req -new -key "$1.key" -subj "$2" \
+        | "${@:4}" openssl x509 -req -CA ca.crt -CAkey ca.key -days "${DAYS:-30}" -out "$1.crt" \
         -set_serial "0x$(openssl rand -hex 8)" \
         -extfile <(echo "extendedKeyUsage=serverAuth,clientAuth"; [ -z "${3:-}" ] || echo "subjectAltName=$3") 2> /dev/null
 }
@@ -132,14 +133,16 @@ END
 }
 
 make_keys() {
-    local host=${SERVER#https://} number user
+    local host=${SERVER#https://} number user before=()
+    # A certificate that is valid for whoever has just been switched on and thinks it is 1970.
+    [ -z "${API_FAKETIME:-}" ] || before=(env LD_PRELOAD="$API_FAKETIME" FAKETIME="@1970-01-01 12:00:00")
     mkdir -p "$DIR/pki"
     (
         cd "$DIR/pki"
         key ca
         openssl req -x509 -new -key ca.key -subj /CN=lab-ca -days 30 -out ca.crt
-        certificate apiserver /CN=kube-apiserver "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,\
-DNS:kubernetes.default.svc.cluster.local,DNS:localhost,IP:127.0.0.1,IP:10.43.0.1,IP:${host%:*}"
+        DAYS=${API_FAKETIME:+36500} certificate apiserver /CN=kube-apiserver "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,\
+DNS:kubernetes.default.svc.cluster.local,DNS:localhost,IP:127.0.0.1,IP:10.43.0.1,IP:${host%:*}" "${before[@]}"
         certificate apiserver-kubelet /O=system:masters/CN=kube-apiserver-kubelet-client
         certificate admin /O=system:masters/CN=admin
         certificate controllers /CN=system:kube-controller-manager

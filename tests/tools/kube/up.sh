@@ -8,6 +8,7 @@
 #   NODES=0   the API server alone, on loopback, on etcd; no root. CONTROLLERS=1 adds the controllers
 #   FAST=1    a node that is cut off is NotReady after 16 s instead of 50 s, at the cost of writes
 #   ETCD=LINE of the API server alone (3.6)     API_ARGUMENTS   more for the API server
+#   API_FAKETIME=libfaketime.so.1   the API server's certificate is valid from 1970 on
 #
 # Prints the lab's DIR when it is ready, and keeps it until its input ends, whatever ends it: then all
 # is removed. With KEEP=1 it returns; down.sh ends the lab. node.sh does things to it.
