@@ -121,6 +121,7 @@ impl Answer {
             | "ExpiredToken"
             | "TokenRefreshRequired"
             | "NotSignedUp"
+            | "XAdminUserNotFound" // versitygw's, with status 404
             | "InvalidSecurity" => S3Error::WrongKey { code },
             // garage's words for the same.
             "AccessDenied" if message.contains("No such key") || message.contains("signature") => {

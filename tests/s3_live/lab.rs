@@ -25,6 +25,8 @@ pub const MIB: usize = 1024 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Make {
     S3sFs,
+    Versity,
+    /// Built from source in ten minutes, so that only `make s3-makes` has it.
     Garage,
 }
 
@@ -33,22 +35,20 @@ impl Make {
         let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools");
         match self {
             Make::S3sFs => tools.join("s3s-fs"),
+            Make::Versity => tools.join("versitygw"),
             Make::Garage => tools.join("garage"),
         }
     }
 
-    /// Those that are here; s3s-fs must be.
+    /// Those that are here; one of the quick ones must be.
     pub fn all() -> Vec<Make> {
+        let here = |it: &Make| it.program().exists();
+        let makes = [Make::S3sFs, Make::Versity, Make::Garage];
+        let makes: Vec<Make> = makes.into_iter().filter(here).collect();
         assert!(
-            Make::S3sFs.program().exists(),
-            "no s3s-fs: run tests/tools/s3s-fs.sh target/tools/s3s-fs"
+            makes.iter().any(|it| *it != Make::Garage),
+            "no S3 server: run tests/tools/s3s-fs.sh target/tools/s3s-fs"
         );
-        let mut makes = vec![Make::S3sFs];
-        if Make::Garage.program().exists() {
-            makes.push(Make::Garage);
-        } else {
-            skip("garage is not here: run tests/tools/garage.sh target/tools/garage");
-        }
         makes
     }
 }
@@ -215,6 +215,12 @@ impl Server {
                 command.args(["--access-key", KEY, "--secret-key", SECRET]);
                 command.arg(&data);
             }
+            Make::Versity => {
+                let port = format!("127.0.0.1:{}", self.port);
+                command.env("ROOT_ACCESS_KEY", KEY);
+                command.env("ROOT_SECRET_KEY", SECRET);
+                command.args(["--port", &port, "--quiet", "--keep-alive", "posix"]).arg(&data);
+            }
             Make::Garage => {
                 let config = self.scratch.0.join("garage.toml");
                 fs::write(&config, self.garage_toml()).unwrap();
@@ -273,7 +279,7 @@ impl Server {
             Ok(text)
         };
         let ready = ask().is_ok_and(|it| !it.is_empty() && !it.contains(" 50"));
-        ready && (self.make == Make::S3sFs || self.prepared || self.log().contains("efault bucket"))
+        ready && (self.make != Make::Garage || self.prepared || self.log().contains("efault bucket"))
     }
 
     pub fn log(&self) -> String {
@@ -290,7 +296,7 @@ impl Server {
 
     pub fn region(&self) -> &'static str {
         match self.make {
-            Make::S3sFs => "us-east-1",
+            Make::S3sFs | Make::Versity => "us-east-1",
             Make::Garage => "garage",
         }
     }

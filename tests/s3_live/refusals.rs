@@ -10,11 +10,17 @@ use crate::lab::{
 
 /// The error of each thing that can be done with a bucket.
 async fn each_error(bucket: &mut Bucket) -> Vec<S3Error> {
+    let mut errors = each_error_with_words(bucket).await;
+    errors.push(bucket.head("a").await.unwrap_err());
+    errors
+}
+
+/// The same but for HEAD, whose answer has no body and so no words.
+async fn each_error_with_words(bucket: &mut Bucket) -> Vec<S3Error> {
     vec![
         upload(bucket, 17 * MIB).await.unwrap_err(),
         upload(bucket, 12 * MIB).await.unwrap_err(),
         upload(bucket, 10).await.unwrap_err(),
-        bucket.head("a").await.unwrap_err(),
         bucket.get("a", 10).await.unwrap_err(),
         bucket.list("", &mut |_| {}).await.unwrap_err(),
     ]
@@ -57,8 +63,14 @@ fn with(server: &Server, credentials: Credentials) -> Bucket {
 #[test]
 fn an_unknown_key_and_a_wrong_secret_are_called_that() {
     on_each(|server| async move {
-        for credentials in [unknown_key(), wrong_secret()] {
-            let errors = each_error(&mut with(&server, credentials)).await;
+        for (credentials, is_known) in [(unknown_key(), false), (wrong_secret(), true)] {
+            let mut bucket = with(&server, credentials);
+            // To an unknown key versitygw answers 404, which without words means "no such object".
+            let errors = if server.make() == Make::Versity && !is_known {
+                each_error_with_words(&mut bucket).await
+            } else {
+                each_error(&mut bucket).await
+            };
             told(
                 &errors,
                 |it| matches!(it, S3Error::WrongKey { .. }),
@@ -77,13 +89,16 @@ fn a_bucket_that_is_not_there_is_not_created() {
         });
         let mut errors = vec![other.list("", &mut |_| {}).await.unwrap_err()];
         // s3s-fs looks at no bucket but when it lists one.
-        if server.make() == Make::Garage {
+        if server.make() != Make::S3sFs {
             errors.push(other.head("a").await.unwrap_err());
             errors.push(other.get("a", 10).await.unwrap_err());
             errors.push(other.delete("a").await.unwrap_err());
             errors.push(upload(&mut other, 10).await.unwrap_err());
-            errors.push(upload(&mut other, 12 * MIB).await.unwrap_err());
             errors.push(upload(&mut other, 17 * MIB).await.unwrap_err());
+        }
+        // versitygw closes the connection while a large body is still on its way.
+        if server.make() == Make::Garage {
+            errors.push(upload(&mut other, 12 * MIB).await.unwrap_err());
         }
         told(
             &errors,
@@ -97,7 +112,7 @@ fn a_bucket_that_is_not_there_is_not_created() {
 /// s3s-fs takes any region.
 #[test]
 fn a_wrong_region_is_told_with_the_right_one() {
-    on(Server::start(Make::Garage), |server| async move {
+    on(Server::start(Make::Versity), |server| async move {
         let mut elsewhere = bucket(&Location {
             region: Some("eu-west-1".to_owned()),
             ..server.location()
@@ -105,8 +120,8 @@ fn a_wrong_region_is_told_with_the_right_one() {
         let errors = each_error(&mut elsewhere).await;
         told(
             &errors,
-            |it| matches!(it, S3Error::WrongRegion { theirs: Some(it), .. } if it == "garage"),
-            "set region to garage",
+            |it| matches!(it, S3Error::WrongRegion { theirs: Some(it), .. } if it == "us-east-1"),
+            "set region to us-east-1",
         );
     });
 }
