@@ -9,7 +9,7 @@ OPERATOR := target/release/etcd-operator
 # Tests that need nothing but cargo.
 FAST := --lib --bins --test document --test exhaustive --test restoring --test generated --test plan --test simulation --test tidy
 
-.PHONY: help tools build demo demo-tools demo-stop fmt lint check test test-vm bench lab dist check-dist install uninstall
+.PHONY: help tools build demo demo-tools demo-stop fmt lint check test test-all s3-makes test-vm bench lab dist install uninstall
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -51,36 +51,17 @@ lint: tools
 check: lint ## Lints, and the tests that need nothing: a few minutes cold
 	cargo test $(FAST)
 
-# Of the artefacts, without building them.
-check-dist:
-	@tests/tools/apt.sh lintian
-	@tests/tools/containerd.sh $(TOOLS)/containerd
-	PATH="$(CURDIR)/$(TOOLS)/containerd/bin:$$PATH" cargo test --test artefacts
+test: ## What a newcomer runs: every promise on real parts; 25 min from nothing on 2 cores, then 8
+	@tests/run.sh quick
 
-test: check dist check-dist etcd-3.5 etcd-3.6 etcd-3.7 ## Everything that carries a promise, on real etcd
-	@tests/tools/apt.sh libfaketime openssl e2fsprogs
-	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root
-	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root-trixie trixie
+test-all: test ## Everything: 3.5 to 3.7, release artefacts, arm64, all tests on nodes; an hour from nothing
+	@tests/run.sh rest
+
+s3-makes: tools ## The S3 tests on every make of server, garage among them: 10 min from nothing
 	@tests/tools/s3s-fs.sh $(TOOLS)/s3s-fs
+	@tests/tools/versitygw.sh $(TOOLS)/versitygw
 	@tests/tools/garage.sh $(TOOLS)/garage
-	@tests/tools/prometheus.sh $(TOOLS)/prometheus
-	@tests/tools/kubernetes-validate.sh $(TOOLS)/validate
-	@tests/tools/apt.sh containerd runc containernetworking-plugins iptables nftables iproute2 e2fsprogs busybox-static gcc libc6-dev
-	@tests/tools/kubernetes.sh $(TOOLS)/kubernetes kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet \
-		kube-proxy coredns kine local-path-provisioner
-	@tests/tools/etcd.sh --arch arm64 $(TOOLS)/etcd-arm64 3.6
-	@tests/tools/qemu.sh $(TOOLS)/qemu user
-	@for line in 3.5 3.6 3.7; do \
-		if [ ! -x $(TOOLS)/etcd/$$line/etcdctl ]; then \
-			echo "skipped: the live tests need etcdctl, and only etcd $$line itself was to be had:" \
-				"install Go, or allow the official release"; \
-			[ -z "$$CI" ]; exit; \
-		fi; \
-	done; \
-	PATH="$(CURDIR)/$(TOOLS)/prometheus/bin:$$PATH" cargo test --test etcd_live --test s3_live --test backup_live --test aarch64
-	cargo test --test systemd_live
-# Four at a time: they wait more than they work.
-	cargo test --test kube_live -- --test-threads=4
+	cargo test --test s3_live
 
 test-vm: dist ## The arm64 package in a whole machine whose power is cut: 3 min once built
 	@tests/tools/etcd.sh --arch arm64 $(TOOLS)/etcd-arm64 3.6

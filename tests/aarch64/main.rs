@@ -22,5 +22,7 @@ mod cell;
 #[path = "../etcd_live/lab.rs"]
 mod lab;
 mod machine;
+#[path = "../skip.rs"]
+mod skip;
 mod user;
 mod vm;

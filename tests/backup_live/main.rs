@@ -26,6 +26,8 @@ mod memory;
 mod raw;
 mod retention;
 mod shapes;
+#[path = "../skip.rs"]
+mod skip;
 mod stage;
 mod terminal;
 mod watched;

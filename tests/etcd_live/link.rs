@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use crate::editor::{Editor, Verdict, instead};
-use crate::lab::{Lab, condition, text};
+use crate::lab::{Lab, condition, skip, text};
 use crate::restore::json;
 use crate::s3::{Server, lab, queued, random_text};
 use crate::wire::{Wire, private_ca};
@@ -150,9 +150,7 @@ fn with_a_server_twenty_minutes_ahead_copies_arrive_and_nothing_is_removed() {
         .map(|it| Path::new(it).join("faketime/libfaketime.so.1"))
         .find(|it| it.exists());
     let Some(library) = library else {
-        println!("skipped: libfaketime is not here: apt install libfaketime");
-        assert!(std::env::var_os("CI").is_none());
-        return;
+        return skip("a faked clock needs the package libfaketime");
     };
     let (mut lab, mut server) = lab(&Server::new, ", keep: 1");
     server.stop();

@@ -29,6 +29,8 @@ mod life;
 mod link;
 mod restore;
 mod s3;
+#[path = "../skip.rs"]
+mod skip;
 mod telemetry;
 mod tools;
 mod tuning;

@@ -53,11 +53,7 @@ pub fn tools() -> PathBuf {
     root().join("target/tools")
 }
 
-/// CI skips nothing.
-pub fn skip(why: &str) {
-    assert!(std::env::var_os("CI").is_none(), "CI skips nothing: {why}");
-    println!("skipped: {why}");
-}
+pub use crate::skip::skip;
 
 /// Whether all is there; says what is skipped for want of what.
 fn can(nodes: bool) -> bool {

@@ -47,6 +47,8 @@ mod refused;
 mod requests;
 mod restores;
 mod rights;
+#[path = "../skip.rs"]
+mod skip;
 mod slow;
 mod smoke;
 #[path = "../../benches/numbers/table.rs"]

@@ -26,4 +26,6 @@ mod link;
 mod objects;
 mod parts;
 mod refusals;
+#[path = "../skip.rs"]
+mod skip;
 mod wire;

@@ -26,5 +26,7 @@ mod machine;
 mod numbers;
 mod package;
 mod rights;
+#[path = "../skip.rs"]
+mod skip;
 mod units;
 mod words;

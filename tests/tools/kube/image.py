@@ -3,7 +3,7 @@
 
 OUT.tar is an OCI image layout with Docker's manifest beside it: `ctr images import` and k3s read it.
 SPEC is SOURCE=/path (a file), =/path/ (an empty directory) or =/path->TARGET (a symbolic link);
---command, --workdir and --user are the image's defaults. The same input gives the same bytes.
+--command, --entrypoint, --workdir and --user are the image's defaults. The same input gives the same bytes.
 """
 import argparse
 import hashlib
@@ -67,6 +67,7 @@ def main():
     parser.add_argument("reference")
     parser.add_argument("specs", nargs="+")
     parser.add_argument("--command", default="")
+    parser.add_argument("--entrypoint", default="")
     parser.add_argument("--workdir", default="/")
     parser.add_argument("--user", default="")
     options = parser.parse_args()
@@ -76,7 +77,8 @@ def main():
         "os": "linux",
         "rootfs": {"type": "layers", "diff_ids": [digest(files)]},
         "config": {
-            "Cmd": options.command.split(),
+            **({"Cmd": options.command.split()} if options.command else {}),
+            **({"Entrypoint": options.entrypoint.split()} if options.entrypoint else {}),
             "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
             "User": options.user,
             "WorkingDir": options.workdir,

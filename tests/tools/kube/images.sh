@@ -9,6 +9,7 @@
 #   pause.tar        localhost/pause:1, what holds a pod's namespaces
 #
 # An image that cannot be made is left out, with a line that says so. DEST/NAME.ref is its reference.
+# LIBC_OF=PROGRAM: beside etcd lie the libraries of that program, which the guard of operator.sh needs.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dest=$1
@@ -36,6 +37,10 @@ without() {
     echo "image: no $1, for want of $2"
 }
 
+libraries=()
+if [ -n "${LIBC_OF:-}" ]; then
+    for library in $(ldd "$LIBC_OF" | grep -o '/[^ ]*'); do libraries+=("$library=$library"); done
+fi
 for line in 3.5 3.6 3.7; do
     bin=$tools/etcd/$line
     if [ -x "$bin/etcd" ] && [ -x "$bin/etcdctl" ] && [ -x "$bin/etcdutl" ]; then
@@ -43,7 +48,7 @@ for line in 3.5 3.6 3.7; do
         files=("$bin/etcd" "$bin/etcdctl" "$bin/etcdutl")
         image "etcd-$line" "quay.io/coreos/etcd:v$version" "$bin/etcd=/usr/local/bin/etcd" \
             "$bin/etcdctl=/usr/local/bin/etcdctl" "$bin/etcdutl=/usr/local/bin/etcdutl" \
-            =/tmp/ =/var/etcd/ =/var/lib/etcd/ --command /usr/local/bin/etcd
+            =/tmp/ =/var/etcd/ =/var/lib/etcd/ "${libraries[@]}" --command /usr/local/bin/etcd
     else
         without "etcd-$line" "etcd, etcdctl and etcdutl $line"
     fi

@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# run.sh quick|rest: what `make test` and `make test-all` do, with the time of each step.
+#
+#   quick  every promise of the README at least once, on real parts: etcd 3.6, an S3 server, systemd,
+#          one Kubernetes node, all with the unoptimised program that the tests are built with
+#   rest   everything else: lints, the release artefacts of both architectures, etcd 3.5 and 3.7, the
+#          second S3 server, arm64 under emulation, every test on Kubernetes nodes
+#
+# Tools are built and packages installed beside the compiler; each step's output is in target/log/. At
+# the end: a table of steps and seconds, and what was skipped, with the reason. CI=1: nothing may be.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+part=$1
+tools=$PWD/target/tools
+log=$PWD/target/log
+mkdir -p "$log" "$tools"
+times=$log/times.tsv
+[ "$part" = rest ] || : > "$times"
+[ "$part" = rest ] || rm -f target/skipped
+export PATH=$PATH:/usr/sbin:/sbin
+export PATH=$tools/prometheus/bin:$tools/containerd/bin:$PATH
+begun=$(date +%s)
+
+# step NAME COMMAND...: runs it, with its output in a file; the end of that file where it fails.
+step() {
+    local name=$1 from seconds status=0
+    shift
+    from=$(date +%s)
+    "$@" > "$log/$name.log" 2>&1 < /dev/null || status=$?
+    seconds=$(($(date +%s) - from))
+    printf '%s\t%s\t%s\n' "$part" "$name" "$seconds" >> "$times"
+    if [ "$status" != 0 ]; then
+        echo "--- $name failed after $seconds s; the end of target/log/$name.log:" >&2
+        grep -A 12 -E "panicked at|^error" "$log/$name.log" | tail -n 150 >&2 || true
+        tail -n 40 "$log/$name.log" >&2
+        exit 1
+    fi
+    printf '%-22s %5s s   %s\n' "$name" "$seconds" "$(results "$log/$name.log")"
+}
+
+# How many tests ran, by what cargo says.
+results() {
+    awk '/^test result:/ { ok += $4; ignored += $8 } END { if (ok) printf "%d tests", ok
+        if (ignored) printf ", %d ignored", ignored }' "$1"
+}
+
+suite() { # suite NAME ARGUMENTS...: of `cargo test`
+    local name=$1
+    shift
+    step "$name" cargo test "$@"
+}
+
+jobs_of=()
+background() { # background NAME COMMAND...
+    step "$@" &
+    jobs_of+=($!)
+}
+finish() {
+    local job failed=
+    for job in "${jobs_of[@]}"; do wait "$job" || failed=yes; done
+    jobs_of=()
+    [ -z "$failed" ] || exit 1
+}
+trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
+
+FAST=(--lib --bins --test document --test exhaustive --test restoring --test generated --test plan
+    --test simulation --test tidy)
+LIVE=(--test etcd_live --test backup_live --test s3_live --test systemd_live --test kube_live)
+
+packages() {
+    tests/tools/apt.sh libfaketime openssl e2fsprogs containerd runc containernetworking-plugins iptables \
+        nftables iproute2 busybox-static gcc libc6-dev
+    tests/tools/systemd-root.sh "$tools/systemd-root"
+    tests/tools/prometheus.sh "$tools/prometheus"
+}
+go_tools() {
+    tests/tools/etcd.sh "$tools/etcd" 3.6
+    tests/tools/versitygw.sh "$tools/versitygw"
+    tests/tools/kubernetes.sh "$tools/kubernetes" kube-apiserver kubectl kube-controller-manager kube-scheduler \
+        kubelet kube-proxy coredns kine local-path-provisioner
+}
+
+quick() {
+    tests/tools/protoc.sh "$tools/protoc" > /dev/null
+    background packages packages
+    background go-tools go_tools
+    step compile cargo test --no-run "${FAST[@]}" "${LIVE[@]}"
+    suite fast "${FAST[@]}"
+    finish
+    step images tests/tools/kube/operator.sh "$tools/kubernetes-images" target/debug/etcd-operator
+    background kube-walk env ETCD_OPERATOR_IMAGE="$tools/kubernetes-images/operator.tar" \
+        LIBC_OF="$PWD/target/debug/etcd-operator" cargo test --test kube_live walk::
+    suite etcd-3.6 --test etcd_live -- --skip on_3_5 --skip on_3_7
+    suite backup-3.6 --test backup_live -- --skip on_3_5 --skip on_3_7
+    suite s3-versitygw --test s3_live
+    suite systemd --test systemd_live -- life::
+    finish
+}
+
+more_packages() {
+    tests/tools/apt.sh lintian
+    tests/tools/systemd-root.sh "$tools/systemd-root-trixie" trixie
+    tests/tools/kubernetes-validate.sh "$tools/validate"
+    tests/tools/containerd.sh "$tools/containerd"
+    tests/tools/qemu.sh "$tools/qemu" user
+}
+more_tools() {
+    tests/tools/etcd.sh "$tools/etcd" 3.5 3.7
+    tests/tools/etcd.sh --arch arm64 "$tools/etcd-arm64" 3.6
+    tests/tools/s3s-fs.sh "$tools/s3s-fs"
+}
+
+rest() {
+    background lint sh -c 'cargo fmt --check && cargo clippy --all-targets -- -D warnings'
+    background more-packages more_packages
+    background more-tools more_tools
+    step dist nice -n 5 cross/dist.sh target/dist
+    finish
+    suite artefacts --test artefacts
+    background kubernetes cargo test --test kube_live -- --test-threads=4
+    suite etcd-3.5-3.7 --test etcd_live -- on_3_5 on_3_7
+    suite backup-3.5-3.7 --test backup_live -- on_3_5 on_3_7
+    suite s3-both --test s3_live
+    suite aarch64 --test aarch64
+    suite systemd-all --test systemd_live
+    finish
+}
+
+"$part"
+echo
+echo "$part: $(($(date +%s) - begun)) s on $(nproc) cores"
+if [ -s target/skipped ]; then
+    echo "skipped: $(wc -l < target/skipped)"
+    sort -u target/skipped | sed 's/^/  /'
+else
+    echo "skipped: nothing"
+fi
