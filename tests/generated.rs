@@ -34,6 +34,17 @@ fn the_crds_file_is_what_the_types_and_rules_say() {
 }
 
 #[test]
+fn documents_are_checked_against_the_schema_of_the_crds_file() {
+    let clusters = etcd_operator::api::crd::generate().into_iter().next();
+    let crd = serde_json::to_value(clusters).unwrap();
+    let spec = crd.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
+    assert_fresh(
+        "src/document/spec.schema.json",
+        &format!("{}\n", spec.unwrap()),
+    );
+}
+
+#[test]
 fn the_manifests_are_what_the_code_says() {
     use etcd_operator::controller::manifests;
     let image = manifests::image(env!("CARGO_PKG_VERSION"));

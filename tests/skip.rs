@@ -21,7 +21,10 @@ pub fn skip(why: &str) {
     let suite = suite.rsplit_once('-').map_or(&*suite, |(name, _)| name);
     let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/skipped");
     let line = format!("{suite}::{test}: {why}\n");
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(list);
+    let file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(list);
     file.and_then(|mut it| it.write_all(line.as_bytes()))
         .expect("target/skipped cannot be written");
     eprintln!("skipped: {line}");

@@ -215,7 +215,9 @@ impl Server {
                 let port = format!("127.0.0.1:{}", self.port);
                 command.env("ROOT_ACCESS_KEY", KEY);
                 command.env("ROOT_SECRET_KEY", SECRET);
-                command.args(["--port", &port, "--quiet", "--keep-alive", "posix"]).arg(&data);
+                command
+                    .args(["--port", &port, "--quiet", "--keep-alive", "posix"])
+                    .arg(&data);
             }
             Make::Garage => {
                 let config = self.scratch.0.join("garage.toml");
@@ -275,7 +277,8 @@ impl Server {
             Ok(text)
         };
         let ready = ask().is_ok_and(|it| !it.is_empty() && !it.contains(" 50"));
-        ready && (self.make != Make::Garage || self.prepared || self.log().contains("efault bucket"))
+        ready
+            && (self.make != Make::Garage || self.prepared || self.log().contains("efault bucket"))
     }
 
     pub fn log(&self) -> String {
