@@ -12,6 +12,7 @@ mod print;
 mod progress;
 mod restore;
 mod show;
+mod status;
 mod unit;
 mod verify;
 
@@ -133,7 +134,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Guard(arguments) => run_guard(&context, arguments),
         Command::Unit(it) => unit::unit(&context, it.install),
         Command::Preflight(it) => preflight::preflight(&context, it.skip_disk, it.output),
-        Command::Status(it) => show::status(&context, it.output),
+        Command::Status(it) => status::status(&context, it.output),
         Command::Plan(it) => show::plan(&context, it.output),
         Command::Env(it) => show::env(&context, it.target == EnvFor::K3s),
         Command::Etcd(EtcdCommand::Install { version, from }) => {

@@ -1,4 +1,5 @@
-//! `status`, `plan` and `env`: from the agent where one runs, else by a look of one's own.
+//! `plan` and `env`, and the report that they and `status` read: the agent's where one runs, else by
+//! a look of one's own.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::tls::{Certificates, ClientFiles};
 const AGENT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The report: the agent's, or our own.
-fn report(context: &Context) -> Result<Report, Failure> {
+pub(super) fn report(context: &Context) -> Result<Report, Failure> {
     let runtime = runtime()?;
     let begin = clock::since_boot();
     loop {
@@ -50,73 +51,7 @@ fn report(context: &Context) -> Result<Report, Failure> {
     }
 }
 
-pub(super) fn status(context: &Context, output: Output) -> Outcome {
-    let report = report(context)?;
-    let available = report
-        .status
-        .conditions
-        .iter()
-        .any(|it| it.type_ == "Available" && it.status == "True");
-    if output == Output::Table {
-        table(&report)?;
-    } else {
-        print::value(output, &report)?;
-    }
-    Ok(if available { DONE } else { FAILED })
-}
-
-fn table(report: &Report) -> std::io::Result<()> {
-    let (status, host) = (&report.status, &report.host);
-    let pid =
-        |pid: Option<u32>| pid.map_or_else(|| "not running".to_owned(), |it| format!("pid {it}"));
-    print::text(&format!(
-        "etcd      {} ({}, {} driver)\noperator  {}\nclients   {}\ndata      {}\n\n",
-        host.etcd.version.as_deref().unwrap_or("-"),
-        pid(host.etcd.pid),
-        host.driver,
-        pid(host.operator.pid),
-        host.etcd.client_url,
-        host.etcd.data_dir,
-    ))?;
-    let mut rows = vec![["CONDITION", "STATUS", "REASON", "MESSAGE"].map(str::to_owned)];
-    for it in &status.conditions {
-        rows.push([
-            it.type_.clone(),
-            it.status.clone(),
-            it.reason.clone(),
-            it.message.clone(),
-        ]);
-    }
-    print::table(&rows)?;
-    if !status.members.is_empty() {
-        print::text("\n")?;
-        let mut rows = vec![["MEMBER", "ID", "ROLE", "SERVING", "LEADER"].map(str::to_owned)];
-        let yes = |it: bool| if it { "yes" } else { "no" }.to_owned();
-        for it in &status.members {
-            rows.push([
-                it.name.clone(),
-                it.id.clone(),
-                it.role.clone(),
-                yes(it.serving),
-                yes(it.leader),
-            ]);
-        }
-        print::table(&rows)?;
-    }
-    print::text("\n")?;
-    plan_lines(report)?;
-    let confirmed = status
-        .confirmed_until
-        .as_ref()
-        .and_then(|it| serde_json::to_value(it).ok());
-    let confirmed = confirmed.and_then(|it| it.as_str().map(str::to_owned));
-    print::text(&format!(
-        "confirmed until {}\n",
-        confirmed.as_deref().unwrap_or("-")
-    ))
-}
-
-fn plan_lines(report: &Report) -> std::io::Result<()> {
+pub(super) fn plan_lines(report: &Report) -> std::io::Result<()> {
     let plan = &report.status.plan;
     match (&plan.hold, &plan.next) {
         (Some(hold), _) => {
