@@ -1,7 +1,7 @@
 //! Root and the state directory of another user.
 //!
-//! Under systemd the state belongs to the user etcd. What that user could exchange, programs and links
-//! among them, is neither run nor followed with root's rights: what root asks is done as that user.
+//! Under systemd the state belongs to the user etcd-operator. What that user could exchange, programs and
+//! links among them, is neither run nor followed with root's rights: what root asks is done as that user.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

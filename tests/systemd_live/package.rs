@@ -78,7 +78,7 @@ fn an_installed_package_starts_nothing_by_itself_and_enable_now_does() {
     assert_eq!(machine.property(OPERATOR, "ActiveState"), "inactive");
     assert_eq!(
         machine.sh("stat -c '%U %a' /var/lib/etcd-operator").trim(),
-        "etcd 700"
+        "etcd-operator 700"
     );
     let conffiles = machine.sh("dpkg-query -W -f '${Conffiles}' etcd-operator");
     assert!(conffiles.contains("/etc/etcd-operator/cluster.yaml"));
@@ -201,7 +201,7 @@ fn purge_never_deletes_data_and_says_where_it_is() {
     assert!(said.contains("/var/lib/etcd-operator"), "{said}");
     assert_eq!(machine.pid(MEMBER), etcd);
     assert!(machine.serves());
-    machine.sh("getent passwd etcd");
+    machine.sh("getent passwd etcd-operator");
     machine.kill("KILL", MEMBER);
     machine.wait_restarted(etcd);
     assert_eq!(machine.get("a").as_deref(), Some("1"));
