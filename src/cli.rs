@@ -5,6 +5,7 @@
 mod arguments;
 mod backup;
 mod certs;
+mod init;
 mod owner;
 mod pod;
 mod preflight;
@@ -38,7 +39,7 @@ pub use print::Output;
 
 use arguments::{
     AgentArgs, BackupCommand, CertsCommand, Cli, Command, ControllerArgs, DriverChoice, EnvFor,
-    EtcdCommand, GuardArgs, RestoreArgs,
+    EtcdCommand, GuardArgs, InitArgs, RestoreArgs,
 };
 
 /// Done.
@@ -108,6 +109,13 @@ struct Context {
 impl Context {
     fn document(&self) -> Result<ClusterSpec, Failure> {
         document::read(&self.config).map_err(|problems| {
+            if matches!(self.config.try_exists(), Ok(false)) {
+                let text = format!(
+                    "there is no document {}: sudo etcd-operator init writes the first one",
+                    self.config.display()
+                );
+                return Failure::new(USAGE, text);
+            }
             let lines: Vec<String> = problems
                 .0
                 .iter()
@@ -128,6 +136,7 @@ fn dispatch(cli: &Cli) -> Outcome {
     let context = Context { paths, config };
     owner::act_as_owner(&context, &cli.command)?;
     match &cli.command {
+        Command::Init(it) => init::init(&context, it),
         Command::Agent(arguments) => run_agent(&context, arguments),
         Command::Controller(arguments) => run_controller(arguments),
         Command::Manifests { image } => manifests(image.as_deref()),
@@ -297,7 +306,7 @@ fn run_guard(context: &Context, arguments: &GuardArgs) -> Outcome {
 fn install(context: &Context, text: &str, from: Option<&std::path::Path>) -> Outcome {
     let version: Version = text
         .parse()
-        .map_err(|_| Failure::new(USAGE, format!("'{text}' is not a version such as 3.6.14")))?;
+        .map_err(|_| Failure::new(USAGE, format!("'{text}' is not a version such as 3.6.16")))?;
     match classify(version) {
         Class::TooOld | Class::Unknown => {
             let text = format!(

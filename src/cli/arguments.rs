@@ -28,9 +28,14 @@ pub(super) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
+    /// Writes the first document, from what this host shows
+    #[command(
+        after_help = "The name is the host's own, the version the newest in the store. A document that is there\nalready stays.\n\nExample:\n  sudo etcd-operator init\n  sudo etcd-operator init --name till-17"
+    )]
+    Init(InitArgs),
     /// Keeps etcd alive on this host until SIGTERM; etcd stays
     #[command(
-        after_help = "Reads the document, starts etcd with mutual TLS and keeps it alive. SIGHUP reads the\ndocument again; SIGTERM ends the operator and leaves etcd running.\n\nExample:\n  etcd-operator etcd install --from ./etcd-v3.6.14-linux-arm64 3.6.14\n  etcd-operator agent"
+        after_help = "Reads the document, starts etcd with mutual TLS and keeps it alive. SIGHUP reads the\ndocument again; SIGTERM ends the operator and leaves etcd running.\n\nExample:\n  etcd-operator etcd install --from ./etcd-v3.6.16-linux-arm64 3.6.16\n  etcd-operator agent"
     )]
     Agent(AgentArgs),
     /// Keeps etcd alive in Kubernetes, from EtcdCluster objects, until SIGTERM; etcd stays
@@ -103,6 +108,19 @@ pub(super) enum Command {
     /// Prints the CustomResourceDefinition: the document's fields, explained
     #[command(after_help = "Example:\n  etcd-operator crd | kubectl apply -f -")]
     Crd,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct InitArgs {
+    /// The cluster's name, instead of the host's
+    #[arg(long)]
+    pub(super) name: Option<String>,
+    /// The version of etcd, instead of the newest in the store
+    #[arg(long = "version", value_name = "VERSION", id = "etcd_version")]
+    pub(super) etcd_version: Option<String>,
+    /// Replaces the document that is there, and keeps it beside the new one
+    #[arg(long)]
+    pub(super) force: bool,
 }
 
 #[derive(Debug, Args)]
@@ -207,10 +225,10 @@ pub(super) enum EnvFor {
 pub(super) enum EtcdCommand {
     /// Installs a version from a directory that holds etcd, etcdutl and etcdctl
     #[command(
-        after_help = "Without --from it looks in /usr/local/bin and /usr/bin.\n\nExample:\n  etcd-operator etcd install --from ./etcd-v3.6.14-linux-arm64 3.6.14"
+        after_help = "Without --from it looks in /usr/local/bin and /usr/bin.\n\nExample:\n  etcd-operator etcd install --from ./etcd-v3.6.16-linux-arm64 3.6.16"
     )]
     Install {
-        /// Such as 3.6.14
+        /// Such as 3.6.16
         #[arg(value_name = "VERSION", id = "etcd_version")]
         version: String,
         /// The directory

@@ -40,6 +40,7 @@ pub(super) fn act_as_owner(context: &Context, command: &Command) -> Result<(), F
         | Command::VerifySnapshot { .. }
         | Command::Controller(_)
         | Command::Manifests { .. }
+        | Command::Init(_)
         | Command::Crd => return Ok(()),
     }
     #[expect(
