@@ -104,6 +104,7 @@ type Outcome = Result<u8, Failure>;
 struct Context {
     paths: Paths,
     config: PathBuf,
+    given: owner::Given,
 }
 
 impl Context {
@@ -133,8 +134,12 @@ fn dispatch(cli: &Cli) -> Outcome {
         Some(path) => std::path::absolute(path)?,
         None => paths.document(),
     };
-    let context = Context { paths, config };
-    owner::act_as_owner(&context, &cli.command)?;
+    let mut context = Context {
+        paths,
+        config,
+        given: owner::Given::default(),
+    };
+    owner::act_as_owner(&mut context, &cli.command)?;
     match &cli.command {
         Command::Init(it) => init::init(&context, it),
         Command::Agent(arguments) => run_agent(&context, arguments),

@@ -160,6 +160,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "cli",
         &[
             "error",
+            "s3",
             "controller",
             "state",
             "cluster",

@@ -3,6 +3,7 @@
 mod places;
 mod prune;
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use serde::Serialize;
@@ -370,7 +371,7 @@ fn clusters(context: &Context, spec: &ClusterSpec) -> Result<Vec<String>, Failur
 fn show(context: &Context, name: &str, at: Option<&str>, output: Output) -> Outcome {
     let (spec, _) = primary(context)?;
     let sites = sites(&spec, at)?;
-    let mut unreadable = None;
+    let mut unasked = Vec::new();
     for site in &sites {
         // A place that cannot be asked is no answer, and none of the others'.
         match manifest(context, &spec, site, name) {
@@ -384,12 +385,14 @@ fn show(context: &Context, name: &str, at: Option<&str>, output: Output) -> Outc
                 return Ok(DONE);
             }
             Ok(None) => {}
-            Err(failure) => {
-                unreadable.get_or_insert(failure);
-            }
+            Err(failure) => unasked.push(format!("{}: {}", site.name, failure.text)),
         }
     }
-    Err(unreadable.unwrap_or_else(|| nowhere(name, &sites)))
+    let mut failure = nowhere(name, &sites);
+    for why in unasked {
+        let _ = write!(failure.text, "\nnot seen: {why}");
+    }
+    Err(failure)
 }
 
 fn manifest(

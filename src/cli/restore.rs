@@ -1,7 +1,8 @@
 //! `restore`: says what will be lost, asks, and sees it through to its end.
 
 use std::fmt::Write as _;
-use std::io::{BufRead as _, IsTerminal as _};
+use std::fs::File;
+use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use crate::backup::source::{self, Found};
 use crate::clock;
 use crate::disk;
 use crate::etcd::client;
-use crate::member::place;
+use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, IdentityFile, SeenFile, revisions_lost};
 use crate::spec::ClusterSpec;
 use crate::tls::Certificates;
@@ -67,11 +68,30 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
         let text = "the document says paused: set paused: false to restore";
         return Err(Failure::new(HELD, text));
     }
+    let record = match choose(context, &spec, &place, arguments) {
+        Ok(Some(record)) => record,
+        // Nothing will use what was brought here.
+        other => {
+            source::forget_fetched(&context.paths);
+            return other.map(|_| DONE);
+        }
+    };
+    let report = carry_out(context, &spec, &record)?;
+    tell(arguments.output, &report)
+}
+
+/// What shall be done; none where it was only to be shown.
+fn choose(
+    context: &Context,
+    spec: &ClusterSpec,
+    place: &HostPlace,
+    arguments: &RestoreArgs,
+) -> Result<Option<RestoreRecord>, Failure> {
     let (identity, marker) = records::load_identities(&context.paths, &place.storage_dir)?;
     let former = identity.or(marker);
-    let found = find(context, &spec, arguments, former.as_ref());
+    let found = find(context, spec, arguments, former.as_ref());
     let mut found = runtime()?.block_on(found)?;
-    check(&spec, &found, former.as_ref())?;
+    check(spec, &found, former.as_ref())?;
     check_id(&found, former.as_ref(), arguments.other_cluster)?;
     if arguments.dry_run || !arguments.yes {
         // Whom a person asks about it, knows it to be whole; a yes beforehand waits for no answer.
@@ -84,26 +104,22 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     let proposal = propose(context, &place.storage_dir, &found, live, former.as_ref());
     if arguments.dry_run {
         show(arguments.output, &proposal)?;
-        source::forget_fetched(&context.paths);
-        return Ok(DONE);
+        return Ok(None);
     }
     restore::check_room(&place.storage_dir, found.file.database)?;
     if !arguments.yes && !confirmed(&proposal)? {
-        source::forget_fetched(&context.paths);
         let text = "nothing was done: say --yes to restore; --dry-run shows what would be done";
         return Err(Failure::new(HELD, text));
     }
     found.import(&context.paths)?;
     if crate::systemd::runs(&context.paths) {
-        found.bring_into_sight(&context.paths, &spec)?;
+        found.bring_into_sight(&context.paths, spec)?;
     }
     let (id, reason) = (restore::new_id(), Reason::Command);
-    let record = RestoreRecord {
+    Ok(Some(RestoreRecord {
         asked: trusted_now(context).map(rfc3339),
         ..RestoreRecord::requested(id, reason, found.file, live, former)
-    };
-    let report = carry_out(context, &spec, &record)?;
-    tell(arguments.output, &report)
+    }))
 }
 
 fn under_way() -> Failure {
@@ -121,20 +137,39 @@ pub(super) async fn find(
     let mut wanted = source::unresolved(spec, Reason::Command);
     // Of this cluster, where one lives here; else of its name.
     let clusters = former.map(IdentityFile::clusters).unwrap_or_default();
-    let (paths, identity) = (&context.paths, arguments.identity.as_deref());
+    let identity = context.given.identity.as_ref().map(|(_, path)| path);
+    let identity = identity.or(arguments.identity.as_ref());
+    let (paths, identity) = (&context.paths, identity.map(PathBuf::as_path));
     let mut display = Display::new();
     let mut show = |it| display.show(it);
     let found = if let Some(key) = from.strip_prefix("s3://") {
         let found = source::find_in_bucket(paths, spec, key, identity, &mut show);
         found.await?
-    } else if from.contains('/') || Path::new(from).exists() {
-        source::file(&std::path::absolute(from)?)?
+    } else if from.contains('/') || Path::new(from).exists() || context.given.snapshot.is_some() {
+        named_file(context, spec, &std::path::absolute(from)?)?
     } else {
         from.clone_into(&mut wanted.name);
         let found = source::find_anywhere(paths, spec, (&wanted, identity), &clusters, &mut show);
         found.await?
     };
     Ok(found)
+}
+
+/// A file of the command line. Root's own was opened by root.
+fn named_file(context: &Context, spec: &ClusterSpec, path: &Path) -> Result<Found, Failure> {
+    let denied = File::open(path).is_err_and(|it| it.kind() == io::ErrorKind::PermissionDenied);
+    match &context.given.snapshot {
+        Some(open) if denied => Ok(source::opened(&context.paths, spec, open, path)?),
+        None if denied => {
+            let text = format!(
+                "{} cannot be read by the owner of {}: name the file itself, not a link to it, or change its mode",
+                path.display(),
+                context.paths.lib.display()
+            );
+            Err(Failure::new(FAILED, text))
+        }
+        _ => Ok(source::file(path)?),
+    }
 }
 
 /// Another cluster's snapshot, or one of a newer etcd, is refused before anything is written down.

@@ -11,6 +11,7 @@ use crate::agent::{self, Agent, AgentError, Locking, Report};
 use crate::clock;
 use crate::cluster::ADMIN;
 use crate::member::place;
+use crate::systemd;
 use crate::tls::{Certificates, ClientFiles};
 
 /// An agent that holds the lock and does not answer yet is starting; it gets so long.
@@ -81,8 +82,12 @@ pub(super) fn plan(context: &Context, output: Output) -> Outcome {
     })
 }
 
-/// `'` is the only character that ends a quoted word in a shell.
-fn quoted(text: &str) -> String {
+/// A word as a shell reads it back. `'` is the only character that ends a quoted one.
+pub(super) fn quoted(text: &str) -> String {
+    let plain = |it: u8| it.is_ascii_alphanumeric() || b"-_./:=,@%+".contains(&it);
+    if !text.is_empty() && text.bytes().all(plain) {
+        return text.to_owned();
+    }
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
@@ -99,7 +104,12 @@ pub(super) fn env(context: &Context, k3s: bool) -> Outcome {
         ADMIN
     };
     if certificates.client_leaf(client).is_err() {
-        let text = "there is no client certificate yet: start etcd-operator agent, then try again";
+        let start = if systemd::runs(&context.paths) {
+            "sudo systemctl start etcd-operator"
+        } else {
+            "etcd-operator agent"
+        };
+        let text = format!("there is no client certificate yet: start the operator: {start}");
         return Err(Failure::new(FAILED, text));
     }
     let ClientFiles { ca, cert, key, .. } = certificates.client_files(client);

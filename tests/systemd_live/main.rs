@@ -26,5 +26,6 @@ mod machine;
 mod numbers;
 mod package;
 mod rights;
+mod root;
 mod units;
 mod words;

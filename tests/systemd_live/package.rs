@@ -97,7 +97,10 @@ fn an_installed_package_starts_nothing_by_itself_and_enable_now_does() {
     assert!(text(&told.stdout).contains("sudo etcd-operator init"));
     machine.install_etcd();
     let wrote = machine.sh("etcd-operator init");
-    assert!(wrote.contains(&format!("cluster edge, etcd {}", version())), "{wrote}");
+    assert!(
+        wrote.contains(&format!("cluster edge, etcd {}", version())),
+        "{wrote}"
+    );
     let start = "systemctl enable --now etcd-operator";
     assert!(wrote.contains(&format!("sudo {start}")), "{wrote}");
     machine.sh(start);
@@ -118,7 +121,10 @@ fn an_upgrade_with_another_sample_asks_nothing_and_keeps_the_document() {
     };
     machine.sh("echo '# of this box' >> /etc/etcd-operator/cluster.yaml");
     let document = machine.sh("cat /etc/etcd-operator/cluster.yaml");
-    assert_eq!(machine.sh("dpkg-query -W -f '${Conffiles}' etcd-operator"), "");
+    assert_eq!(
+        machine.sh("dpkg-query -W -f '${Conffiles}' etcd-operator"),
+        ""
+    );
     let newer = Repacked::new(&package, "0.1.1");
     machine.copy(&newer.0, "/var/tmp/package.deb", 0o644);
     // As apt does it: nobody answers, and nothing is decided beforehand.

@@ -42,6 +42,10 @@ pub(super) fn prune(context: &Context, dry_run: bool, at: Option<&str>, output: 
     let mut rows = Vec::new();
     let mut failures = false;
     for site in &sites {
+        if let Some(why) = site.lacks_keys().filter(|_| at.is_none()) {
+            eprintln!("etcd-operator: warning: {why}");
+            continue;
+        }
         match prune_site(context, &spec, site, &clusters, dry_run) {
             Ok(more) => rows.extend(more),
             Err(failure) if sites.len() == 1 => return Err(failure),

@@ -1,0 +1,170 @@
+//! What root's commands may read, and what everybody else is told.
+
+use crate::host::OPERATOR;
+use crate::lab::{condition, text};
+use crate::machine::Machine;
+
+#[test]
+fn without_rights_every_command_is_one_sentence_that_says_sudo() {
+    let Some(machine) = Machine::serving() else {
+        return;
+    };
+    machine.sh("useradd --system other");
+    for command in [
+        "status",
+        "status -o json",
+        "plan",
+        "env",
+        "env --for k3s",
+        "etcd list",
+        "etcd list -o json",
+        "etcd install --from /usr/local/lib/etcd 3.6.16",
+        "certs list",
+        "certs issue till",
+        "backup list",
+        "backup create",
+        "backup show latest",
+        "backup verify",
+        "backup prune",
+        "backup copy",
+        "restore --dry-run",
+        "restore --from /tmp/x.db --yes",
+    ] {
+        let output = machine.sh_as("other", &format!("etcd-operator {command}"));
+        assert_eq!(output.status.code(), Some(1), "{command}");
+        assert_eq!(text(&output.stdout), "", "{command}");
+        let said = text(&output.stderr);
+        let wanted = format!(
+            "etcd-operator: /var/lib/etcd-operator is not this user's: sudo etcd-operator {command}\n"
+        );
+        assert_eq!(said, wanted);
+    }
+    // What a word of the command line needs so that a shell reads it back.
+    let said = machine.sh_as("other", "etcd-operator --config 'a b' status");
+    assert!(text(&said.stderr).ends_with("sudo etcd-operator --config 'a b' status\n"));
+    // The agent is a unit's.
+    let said = machine.sh_as("other", "etcd-operator agent");
+    assert!(text(&said.stderr).ends_with("sudo systemctl start etcd-operator\n"));
+    // Whoever is of the operator's group may ask its agent, and nothing else.
+    machine.sh("usermod --append --groups etcd-operator other");
+    let status = machine.sh_as("other", "etcd-operator status");
+    assert!(status.status.success(), "{}", text(&status.stderr));
+    assert!(!machine.sh_as("other", "etcd-operator env").status.success());
+}
+
+#[test]
+fn a_snapshot_that_root_alone_can_read_is_restored_and_no_link_leads_anywhere() {
+    let Some(machine) = Machine::serving() else {
+        return;
+    };
+    assert!(machine.put("a", "1"));
+    let saved = machine.etcdctl(&["snapshot", "save", "/root/snap.db"]);
+    assert!(saved.status.success(), "{}", text(&saved.stderr));
+    assert_eq!(
+        machine.sh("stat -c '%U %a' /root/snap.db").trim(),
+        "root 600"
+    );
+    assert!(machine.put("a", "2"));
+    let shown = machine.sh("cd /root; etcd-operator restore --from snap.db --dry-run");
+    assert!(shown.contains("/root/snap.db"), "{shown}");
+    machine.sh("etcd-operator restore --from /root/snap.db --yes");
+    machine.wait_available();
+    assert_eq!(machine.get("a").as_deref(), Some("1"));
+    // No copy of it stays behind.
+    machine.sh("test ! -e /var/lib/etcd-operator/backup/fetched");
+
+    // The operator's user puts a link to a file of root's where root is told to look.
+    machine.sh("install -d -o etcd-operator -g etcd-operator -m 700 /srv/snapshots");
+    for link in ["ln -s /root/snap.db", "ln -s /root"] {
+        let made = machine.sh_as(
+            "etcd-operator",
+            &format!("rm -f /srv/snapshots/x; {link} /srv/snapshots/x"),
+        );
+        assert!(made.status.success(), "{}", text(&made.stderr));
+        let name = if link.ends_with("db") {
+            "x"
+        } else {
+            "x/snap.db"
+        };
+        let refused = machine.try_sh(&format!(
+            "etcd-operator restore --from /srv/snapshots/{name} --dry-run 2>&1"
+        ));
+        let said = text(&refused.stdout);
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("name the file itself, not a link to it"),
+            "{said}"
+        );
+    }
+    // Nor under a second name.
+    machine.sh("ln /root/snap.db /root/second.db");
+    let refused = machine.try_sh("etcd-operator restore --from /root/snap.db --dry-run");
+    assert!(!refused.status.success());
+}
+
+#[test]
+fn keys_that_are_missing_are_told_as_missing_and_root_reads_those_that_are_there() {
+    let Some(machine) = Machine::with_files() else {
+        return;
+    };
+    machine.sh("install -d -o etcd-operator -g etcd-operator -m 700 /srv/snapshots");
+    machine.write_document(
+        "  backup: {destinations: [{local: {path: /srv/snapshots}}, \
+         {s3: {bucket: edge, endpoint: 'http://127.0.0.1:9', pathStyle: true, \
+         region: eu}}]}\n",
+    );
+    machine.sh(&format!("systemctl enable --now --quiet {OPERATOR}"));
+    machine.wait_available();
+    machine.sh("etcd-operator backup create");
+    // systemd makes the directory of credentials also where there are none.
+    let missing = "there are no S3 keys: write AWS_ACCESS_KEY_ID=... and AWS_SECRET_ACCESS_KEY=... \
+                   to /etc/credstore/etcd-operator.s3 (root's, mode 600) and restart etcd-operator";
+    machine.wait("the agent's words", |it| {
+        let all = it["conditions"].as_array();
+        let told = all.and_then(|all| all.iter().find(|it| it["type"] == "BackupHealthy"));
+        told.is_some_and(|it| it["message"].as_str().unwrap_or("").contains(missing))
+    });
+    // Here everything works, and the place that was not asked is named.
+    for command in ["list", "verify", "prune --dry-run", "show latest"] {
+        let output = machine.try_sh(&format!("etcd-operator backup {command}"));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{command}: {said}");
+        assert!(text(&output.stdout).contains("edge-0-"), "{command}");
+        assert_eq!(
+            said.contains(missing),
+            command != "show latest",
+            "{command}: {said}"
+        );
+    }
+    let none = machine.try_sh("etcd-operator backup show nonexistent 2>&1");
+    assert!(text(&none.stdout).contains("there is no snapshot nonexistent"));
+    let at = machine.try_sh("etcd-operator backup verify --at s3://edge");
+    assert_eq!(at.status.code(), Some(1), "asked for by name");
+
+    // Keys of the unit itself, wherever it has them from; then those of the credential store.
+    let keys = "printf 'AWS_ACCESS_KEY_ID=a\\nAWS_SECRET_ACCESS_KEY=b\\n'";
+    for give in [
+        format!(
+            "umask 077; {keys} > /root/keys; mkdir -p /etc/systemd/system/etcd-operator.service.d; \
+             umask 022; printf '[Service]\\nLoadCredential=etcd-operator.s3:/root/keys\\n' \
+             > /etc/systemd/system/etcd-operator.service.d/keys.conf; \
+             systemctl daemon-reload; systemctl restart {OPERATOR}"
+        ),
+        format!(
+            "rm -r /root/keys /etc/systemd/system/etcd-operator.service.d/keys.conf; \
+             systemctl daemon-reload; systemctl restart {OPERATOR}; \
+             install -d -m 700 /etc/credstore; umask 077; {keys} > /etc/credstore/etcd-operator.s3"
+        ),
+    ] {
+        machine.sh(&give);
+        let output = machine.try_sh("etcd-operator backup list 2>&1");
+        let said = text(&output.stdout);
+        assert!(
+            said.contains("edge-0-") && said.contains("refused"),
+            "{said}"
+        );
+        assert!(!said.contains("S3 keys"), "{said}");
+    }
+    let status = machine.status();
+    assert_eq!(condition(&status, "Available").0, "True");
+}
