@@ -103,7 +103,11 @@ impl Scene {
                 host.facts.marker = Some(identity(false));
             }
             ("marker", "none") => host.facts.marker = None,
-            ("binary", "missing") => host.facts.binary = Binary::Missing,
+            ("binary", "missing") => host.facts.binary = Binary::Missing(None),
+            ("binary", stored) if stored.starts_with("missing/") => {
+                let stored = stored["missing/".len()..].parse().unwrap();
+                host.facts.binary = Binary::Missing(Some(stored));
+            }
             ("installed", "none") => host.newest_installed = None,
             ("filesystem", _) => host.facts.filesystem = Filesystem::Unsafe("tmpfs"),
             ("disk", "read-only") => host.facts.writable = Writable::ReadOnly,

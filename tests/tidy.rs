@@ -71,8 +71,8 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "guard",
         &[
-            "cluster", "version", "start", "observed", "paths", "state", "clock", "process", "tls",
-            "etcd", "member", "backup",
+            "error", "cluster", "version", "start", "observed", "paths", "state", "clock",
+            "process", "tls", "etcd", "member", "backup",
         ],
     ),
     (

@@ -45,6 +45,10 @@ pub(super) fn act_as_owner(context: &mut Context, command: &Command) -> Result<(
     if !of_this_host(command) {
         return Ok(());
     }
+    if !Path::new("/proc/self/stat").exists() {
+        let text = "/proc is not mounted, without which processes cannot be told apart: mount -t proc proc /proc";
+        return Err(Failure::new(FAILED, text));
+    }
     offer_keys(&context.paths.root, command);
     if !rustix::process::geteuid().is_root() {
         return check_rights(context, command);

@@ -1,0 +1,90 @@
+//! Words at the right place: a refusal names the cause, once, and what helps.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use crate::lab::{Lab, program, skip, text};
+
+#[test]
+fn a_version_that_is_not_in_the_store_names_the_one_that_is() {
+    let mut lab = Lab::new("3.6");
+    let stored = lab.version.clone();
+    lab.version = "3.6.0".to_owned();
+    lab.write_document();
+    lab.start_agent();
+    let status = lab.wait("a hold", |it| it["plan"]["hold"] == "BinaryMissing");
+    let next = status["plan"]["nextStep"].as_str().unwrap();
+    assert!(next.starts_with(&format!("set version: {stored}; or run: ")), "{next}");
+    // What is said stands in the table once.
+    let table = lab.operator(&["status"]);
+    let table = text(&table.stdout);
+    assert_eq!(table.matches("is not in the store").count(), 1, "{table}");
+    assert_eq!(table.matches("etcd install").count(), 1, "{table}");
+    // As told, and nothing else.
+    lab.version = stored;
+    lab.write_document();
+    lab.signal_agent("HUP");
+    lab.wait_available();
+}
+
+#[test]
+fn a_refusal_of_the_system_names_the_file_and_the_cause_once() {
+    let mut lab = Lab::new("3.6");
+    lab.start_agent();
+    lab.wait_available();
+    lab.stop_agent();
+    lab.kill_etcd();
+    fs::remove_file(lab.lib("member/member.lock")).unwrap();
+    fs::create_dir(lab.lib("member/member.lock")).unwrap();
+    lab.start_agent();
+    let status = lab.wait("a hold", |it| it["plan"]["hold"] == "GuardRefused");
+    let message = status["plan"]["message"].as_str().unwrap();
+    let path = lab.lib("member/member.lock").display().to_string();
+    assert!(message.starts_with(&format!("failed to open {path}: Is a directory")), "{message}");
+    fs::remove_dir(lab.lib("member/member.lock")).unwrap();
+    lab.wait_available();
+}
+
+#[test]
+fn a_guard_that_nobody_may_run_is_placed_again() {
+    let mut lab = Lab::new("3.6");
+    lab.start_agent();
+    lab.wait_available();
+    // Another file than the program itself, as after a copy.
+    let guard = lab.lib("store/etcd-operator");
+    let bytes = fs::read(&guard).unwrap();
+    fs::remove_file(&guard).unwrap();
+    fs::write(&guard, bytes).unwrap();
+    fs::set_permissions(&guard, fs::Permissions::from_mode(0o000)).unwrap();
+    let before = lab.status()["host"]["etcd"]["pid"].clone();
+    lab.kill_etcd();
+    lab.wait("another etcd", |it| {
+        it["host"]["etcd"]["pid"].is_u64() && it["host"]["etcd"]["pid"] != before
+    });
+    lab.wait_available();
+}
+
+#[test]
+fn without_proc_the_cause_is_named() {
+    let lab = Lab::new("3.6");
+    let without = |arguments: &str| {
+        let script = format!(
+            "mount -t tmpfs none /proc && exec {} {arguments} --root {}",
+            program().display(),
+            lab.root.display()
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script]).output()
+    };
+    let probe = Command::new("unshare").args(["--mount", "true"]).status();
+    if !probe.is_ok_and(|it| it.success()) {
+        return skip("a /proc of one's own needs root and unshare");
+    }
+    for command in ["agent --driver process", "status", "guard"] {
+        let output = without(command).unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("/proc is not mounted"), "{said}");
+    }
+}
