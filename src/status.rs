@@ -80,6 +80,8 @@ pub struct Status {
     pub ready_members: u8,
     /// Details of this process' own member.
     pub details: Option<crate::observed::Details>,
+    /// The most bytes that etcd lets its database grow to.
+    pub quota: Option<u64>,
     /// The version that runs or was born.
     pub version: Option<crate::version::Version>,
     /// The next step in words, if there is one.
@@ -140,6 +142,7 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
         members,
         ready_members,
         details: instance.and_then(|it| it.service.details),
+        quota: instance.and_then(|it| Some(it.facts.identity.as_ref()?.quota)),
         version: instance.and_then(running_version),
         next,
         hold,

@@ -18,8 +18,8 @@ use std::path::Path;
 use etcd_operator::cluster::{ClusterId, Health, MemberSet, Role, Timestamp};
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    BackupFailure, Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading,
-    Regain, RestorePhase, Restoring, Service, Unanswered, Writing,
+    BackupFailure, Clock, DestinationSeen, Instance, Membership, Observed, Pairs, Process,
+    Proposals, Reading, Regain, RestorePhase, Restoring, Service, Unanswered, Writing,
 };
 use etcd_operator::plan::plan;
 use etcd_operator::spec::backup::Source;
@@ -294,6 +294,24 @@ impl Scene {
             }
             "failed" => backups.failed = failure("SnapshotFailed"),
             "copy-failed" => backups.copy_failed = failure("CopyFailed"),
+            "link-down" => {
+                backups.copy_failed = failure(BackupFailure::LINK_DOWN);
+                backups.copy_retry_every = 900;
+            }
+            "link-down-for" => backups.copy_failing = number(),
+            "two-wait-for" => {
+                let waits = number();
+                let since = Timestamp(NOW.0 - i64::try_from(waits).unwrap());
+                let destination = DestinationSeen {
+                    place: "s3://edge/shops".try_into().unwrap(),
+                    queued: (2, 1 << 20),
+                    waits_since: Some(since),
+                    waits,
+                    ..DestinationSeen::default()
+                };
+                backups.destinations.push(destination).unwrap();
+            }
+            "age-unknown" => backups.destinations.last_mut().unwrap().waits_since = None,
             "retry-in" => backups.retry_in = number(),
             "copy-due" => backups.copy_due = true,
             "check-due" => backups.check_due = true,

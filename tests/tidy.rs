@@ -24,7 +24,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("retention", &["cluster", "spec", "observed"]),
     ("runtime", &["spec", "observed", "plan", "status"]),
     // Adapters.
-    ("api", &["cluster", "version", "spec", "status"]),
+    ("api", &["cluster", "version", "spec", "observed", "status"]),
     ("document", &["api", "spec"]),
     ("error", &[]),
     ("paths", &[]),

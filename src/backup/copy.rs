@@ -4,6 +4,7 @@
 //! less those that were seen to have arrived. So it survives restarts and power cuts.
 
 mod check;
+mod seen;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,6 +30,7 @@ use crate::state::{self, StateError};
 use crate::tls::{Certificates, TlsError};
 
 pub use check::{check, check_due, last_check};
+pub use seen::{CopiesSeen, seen};
 
 /// Why a copy was not made.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +91,13 @@ pub enum CopyError {
         /// What is wrong with it.
         source: VerifyError,
     },
+}
+
+impl CopyError {
+    /// It goes when the link comes back.
+    pub fn is_of_the_link(&self) -> bool {
+        matches!(self, CopyError::S3(it) if it.is_of_the_link())
+    }
 }
 
 /// No more copies than these wait for a destination, and no more bytes, but for the newest one; older
@@ -228,7 +237,11 @@ pub async fn run(
             Place::S3(it) => run.to_bucket(destination, it, progress).await,
         };
         if let Err(error) = copied {
-            first_failure.get_or_insert(error);
+            // What a person has to mend is told before what may go by itself.
+            let temporary = |it: &CopyError| it.is_of_the_link();
+            if first_failure.as_ref().is_none_or(temporary) {
+                first_failure = Some(error);
+            }
         }
     }
     first_failure.map_or(Ok(()), Err)

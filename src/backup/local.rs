@@ -343,11 +343,7 @@ impl Entry {
     /// Newer ones are larger: by revision, and at the same revision by time. Revisions only grow
     /// within a cluster, clocks do not (rule G5).
     pub fn order(&self) -> (i64, Option<i64>) {
-        let created = match self.name.when {
-            super::name::When::At(it) => Some(it.0),
-            super::name::When::Boot(_) => None,
-        };
-        (self.name.revision, created)
+        (self.name.revision, self.name.created().map(|it| it.0))
     }
 
     /// The level that it was found to have, if its file is there with the size that it shall have.

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use content::{BytesSource, Content, FileSource, Hashing};
-pub use known::{Known, arrived, known_names};
+pub use known::{Known, arrived, known_names, known_names_of};
 use known::{KnownFile, known, known_of, load_known, record_path};
 pub use prune::fates;
 

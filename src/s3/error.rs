@@ -212,6 +212,11 @@ impl S3Error {
         )
     }
 
+    /// Whether it goes when the link comes back; a network's login page answers in the server's place.
+    pub fn is_of_the_link(&self) -> bool {
+        self.passes() || matches!(self, S3Error::NotS3 { .. })
+    }
+
     /// Whether trying again at once, a few times, can help.
     pub(super) fn passes(&self) -> bool {
         matches!(

@@ -87,6 +87,19 @@ pub fn known_names(paths: &Paths, destination: &Destination) -> Vec<(String, u8)
         .collect()
 }
 
+/// The same of the snapshots of these clusters.
+pub fn known_names_of(
+    paths: &Paths,
+    destination: &Destination,
+    clusters: &[String],
+) -> Vec<(String, u8)> {
+    let known = known_of(&record_path(paths, "bucket", destination));
+    let ours = known
+        .into_iter()
+        .filter(|(_, it)| clusters.contains(&it.cluster_id));
+    ours.map(|(name, it)| (name, it.level)).collect()
+}
+
 /// Whether a snapshot was seen to have arrived.
 pub fn arrived(paths: &Paths, destination: &Destination) -> impl Fn(&str) -> bool + use<> {
     let file = load_known(&record_path(paths, "bucket", destination));
