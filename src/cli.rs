@@ -39,7 +39,7 @@ pub use print::Output;
 
 use arguments::{
     AgentArgs, BackupCommand, CertsCommand, Cli, Command, ControllerArgs, DriverChoice, EnvFor,
-    EtcdCommand, GuardArgs, InitArgs, RestoreArgs,
+    EtcdCommand, GuardArgs, InitArgs, RestoreArgs, StatusArgs,
 };
 
 /// Done.
@@ -148,7 +148,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Guard(arguments) => run_guard(&context, arguments),
         Command::Unit(it) => unit::unit(&context, it.install),
         Command::Preflight(it) => preflight::preflight(&context, it.skip_disk, it.output),
-        Command::Status(it) => status::status(&context, it.output),
+        Command::Status(it) => status::status(&context, it),
         Command::Plan(it) => show::plan(&context, it.output),
         Command::Env(it) => show::env(&context, it.target == EnvFor::K3s),
         Command::Etcd(EtcdCommand::Install { version, from }) => {

@@ -301,10 +301,14 @@ fn record_process(paths: &Paths, launch: &Launch) -> Result<(), GuardError> {
     let pid = std::process::id();
     let stat = process::stat(pid)
         .ok_or_else(|| system("read /proc/self/stat")(io::Error::from(io::ErrorKind::NotFound)))?;
+    let boot_id = clock::boot_id();
+    let before = state::load_volatile::<ProcessRecord>(&paths.process());
+    let before = before.filter(|it| it.boot_id == boot_id);
     let record = ProcessRecord {
+        starts: before.map_or(0, |it| it.starts) + 1,
         pid,
         start_time: stat.start_time,
-        boot_id: clock::boot_id(),
+        boot_id,
         started: clock::since_boot().as_secs(),
         settings: launch.settings,
         version: launch.version.clone(),

@@ -64,9 +64,9 @@ pub(super) enum Command {
     Unit(UnitArgs),
     /// What is: conditions, members, certificates; exits with 0 when available
     #[command(
-        after_help = "Example:\n  etcd-operator status\n  etcd-operator status -o json | jq .host.etcd.clientURL"
+        after_help = "The first line says OK, or what needs attention and what to do next.\n\nExample:\n  etcd-operator status\n  etcd-operator status --watch\n  etcd-operator status -o json | jq .host.etcd.clientURL"
     )]
-    Status(OutputArgs),
+    Status(StatusArgs),
     /// What would be done next, or why nothing is; exits with 3 when held
     #[command(after_help = "Example:\n  etcd-operator plan")]
     Plan(OutputArgs),
@@ -191,6 +191,16 @@ pub(super) struct UnitArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct OutputArgs {
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub(super) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct StatusArgs {
+    /// Shows it again every 2 s, until Ctrl-C
+    #[arg(short, long)]
+    pub(super) watch: bool,
     /// How to print
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub(super) output: Output,

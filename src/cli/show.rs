@@ -52,7 +52,7 @@ pub(super) fn report(context: &Context) -> Result<Report, Failure> {
     }
 }
 
-pub(super) fn plan_lines(report: &Report) -> std::io::Result<()> {
+fn plan_lines(report: &Report) -> std::io::Result<()> {
     let plan = &report.status.plan;
     match (&plan.hold, &plan.next) {
         (Some(hold), _) => {

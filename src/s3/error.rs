@@ -212,9 +212,10 @@ impl S3Error {
         )
     }
 
-    /// Whether it goes when the link comes back; a network's login page answers in the server's place.
+    /// Whether it goes when the link or the server comes back. A page in the server's place may be a
+    /// network's login page, or a wrong endpoint: that is told at once.
     pub fn is_of_the_link(&self) -> bool {
-        self.passes() || matches!(self, S3Error::NotS3 { .. })
+        self.passes()
     }
 
     /// Whether trying again at once, a few times, can help.

@@ -27,6 +27,7 @@ mod input;
 mod lab;
 mod life;
 mod link;
+mod overview;
 mod restore;
 mod s3;
 mod telemetry;
@@ -35,3 +36,4 @@ mod tuning;
 #[path = "../s3_live/wire.rs"]
 #[allow(clippy::print_stdout, reason = "what a link does is told")]
 mod wire;
+mod words;

@@ -127,10 +127,50 @@ fn the_queue_waits_for_the_link_and_survives_the_operator() {
         assert!(lab.put("a", &number.to_string()));
         json(&lab, &["backup", "create"]);
     }
+    // A link that is down is waited for, and told; longer than the document allows it is an alert.
     let status = lab.wait("the reason", |it| {
-        condition(it, "BackupHealthy").1 == "CopyFailed" && it["backups"]["queued"] == 3
+        condition(it, "BackupHealthy").1 == "CopiesWait" && it["backups"]["queued"] == 3
+    });
+    assert_eq!(condition(&status, "BackupHealthy").0, "True");
+    assert_eq!(condition(&status, "Available").0, "True");
+    let to = &status["backups"]["destinations"][1];
+    assert_eq!(
+        (&to["place"], &to["queued"]),
+        (&"s3://backup/shops".into(), &3.into())
+    );
+    assert!(
+        to["nextSeconds"].is_u64() && to["lastVerified"].is_null(),
+        "{to:#}"
+    );
+    let message = status["conditions"].to_string();
+    for words in [
+        "3 to be copied to s3://backup/shops",
+        "waiting since 20",
+        "tried again every 1 min",
+    ] {
+        assert!(message.contains(words), "{message}");
+    }
+    let table = text(&lab.operator(&["status"]).stdout);
+    assert!(table.starts_with("OK: "), "{table}");
+    assert!(
+        table.contains("s3://backup/shops: no verified snapshot yet; 3 to be copied ("),
+        "{table}"
+    );
+    let graced = lab.spec.clone();
+    lab.spec = graced.replace("  backup:\n", "  backup:\n    copyGrace: 1s\n");
+    lab.write_document();
+    lab.signal_agent("HUP");
+    let status = lab.wait("the alert", |it| {
+        condition(it, "BackupHealthy") == ("False", "CopyFailed")
     });
     assert_eq!(condition(&status, "Available").0, "True");
+    let table = text(&lab.operator(&["status"]).stdout);
+    assert!(
+        table.starts_with("ATTENTION: CopyFailed: 3 to be copied to s3://"),
+        "{table}"
+    );
+    lab.spec = graced;
+    lab.write_document();
     let log = lab.log();
     assert!(!log.contains(SECRET) && !status.to_string().contains(SECRET));
     lab.kill_agent();
@@ -138,8 +178,13 @@ fn the_queue_waits_for_the_link_and_survives_the_operator() {
     lab.start_agent();
     queued(&lab, 0);
     assert_eq!(server.objects().len(), 6, "{:?}", server.objects());
-    let status = lab.wait("health", |it| condition(it, "BackupHealthy").0 == "True");
+    let status = lab.wait("health", |it| {
+        condition(it, "BackupHealthy").1 == "Verified"
+    });
     assert_eq!(status["backups"]["count"], 3);
+    let [here, there] = [0, 1].map(|it| &status["backups"]["destinations"][it]["lastVerified"]);
+    assert_eq!(here["revision"], there["revision"]);
+    assert!(there["ageSeconds"].as_u64().unwrap() < 600, "{there}");
     // A copy alone brings the data back on another box.
     assert!(lab.put("b", "late"));
     fs::rename(backups(&lab), lab.root.join("stolen")).unwrap();

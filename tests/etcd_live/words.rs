@@ -10,12 +10,15 @@ use crate::lab::{Lab, program, skip, text};
 fn a_version_that_is_not_in_the_store_names_the_one_that_is() {
     let mut lab = Lab::new("3.6");
     let stored = lab.version.clone();
-    lab.version = "3.6.0".to_owned();
+    lab.version = "3.6.99".to_owned();
     lab.write_document();
     lab.start_agent();
     let status = lab.wait("a hold", |it| it["plan"]["hold"] == "BinaryMissing");
     let next = status["plan"]["nextStep"].as_str().unwrap();
-    assert!(next.starts_with(&format!("set version: {stored}; or run: ")), "{next}");
+    assert!(
+        next.starts_with(&format!("set version: {stored}; or run: ")),
+        "{next}"
+    );
     // What is said stands in the table once.
     let table = lab.operator(&["status"]);
     let table = text(&table.stdout);
@@ -41,7 +44,10 @@ fn a_refusal_of_the_system_names_the_file_and_the_cause_once() {
     let status = lab.wait("a hold", |it| it["plan"]["hold"] == "GuardRefused");
     let message = status["plan"]["message"].as_str().unwrap();
     let path = lab.lib("member/member.lock").display().to_string();
-    assert!(message.starts_with(&format!("failed to open {path}: Is a directory")), "{message}");
+    assert!(
+        message.starts_with(&format!("failed to open {path}: Is a directory")),
+        "{message}"
+    );
     fs::remove_dir(lab.lib("member/member.lock")).unwrap();
     lab.wait_available();
 }
