@@ -5,6 +5,7 @@
 mod arguments;
 mod backup;
 mod certs;
+mod etcdctl;
 mod init;
 mod owner;
 mod pod;
@@ -26,7 +27,7 @@ use crate::agent;
 use crate::agent::driver::{HostDriver, ProcessDriver, SystemdDriver};
 use crate::controller;
 use crate::document;
-use crate::etcd::store;
+use crate::etcd::{archive, store};
 use crate::guard::{self, Keeper};
 use crate::member::starts;
 use crate::paths::Paths;
@@ -151,6 +152,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Status(it) => status::status(&context, it),
         Command::Plan(it) => show::plan(&context, it.output),
         Command::Env(it) => show::env(&context, it.target == EnvFor::K3s),
+        Command::Etcdctl { arguments } => etcdctl::etcdctl(&context, arguments),
         Command::Etcd(EtcdCommand::Install { version, from }) => {
             install(&context, version, from.as_deref())
         }
@@ -325,11 +327,23 @@ fn install(context: &Context, text: &str, from: Option<&std::path::Path>) -> Out
         Class::Warn(bug) => eprintln!("etcd-operator: warning: {bug}"),
         Class::Supported => {}
     }
+    let unpacked = match from {
+        Some(file) if !file.is_dir() => {
+            let beside = context.paths.lib.parent().unwrap_or(&context.paths.lib);
+            std::fs::create_dir_all(beside)?;
+            Some(archive::unpack(file, beside)?)
+        }
+        _ => None,
+    };
+    let from = unpacked.as_ref().map_or(from, |it| Some(it.dir()));
     let installed = store::install(&context.paths.store(), version, from)?;
-    if !installed.programs.contains(&"etcdutl") {
-        eprintln!(
-            "etcd-operator: warning: etcdutl was not there; restoring a snapshot will need it"
-        );
+    for (program, need) in [
+        ("etcdutl", "restoring a snapshot"),
+        ("etcdctl", "etcd-operator etcdctl"),
+    ] {
+        if !installed.programs.contains(&program) {
+            eprintln!("etcd-operator: warning: {program} was not there; {need} will need it");
+        }
     }
     print::text(&format!(
         "etcd {version} ({}) sha256 {}\n",

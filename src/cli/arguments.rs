@@ -75,6 +75,15 @@ pub(super) enum Command {
         after_help = "Example:\n  eval \"$(etcd-operator env)\"; etcdctl endpoint health\n  k3s server $(etcd-operator env --for k3s)"
     )]
     Env(EnvArgs),
+    /// Runs etcdctl with the right addresses and certificates
+    #[command(
+        after_help = "The etcdctl of the store, of the version that runs, as the client admin. Everything behind\netcdctl is its own; so is the exit code.\n\nExample:\n  sudo etcd-operator etcdctl get --prefix /registry\n  sudo etcd-operator etcdctl endpoint status -w table"
+    )]
+    Etcdctl {
+        /// As etcdctl takes them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
     /// Whether this host is fit for it: rights, disk, kernel, supply, clock; exits with 1 if not
     #[command(
         after_help = "Writes up to 22 MB to the data's disk, for at most 10 s, to see how fast it syncs.\n\nExample:\n  sudo etcd-operator preflight"
@@ -233,16 +242,16 @@ pub(super) enum EnvFor {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum EtcdCommand {
-    /// Installs a version from a directory that holds etcd, etcdutl and etcdctl
+    /// Installs a version from a release's .tar.gz, or a directory that holds etcd, etcdutl and etcdctl
     #[command(
-        after_help = "Without --from it looks in /usr/local/bin and /usr/bin.\n\nExample:\n  etcd-operator etcd install --from ./etcd-v3.6.16-linux-arm64 3.6.16"
+        after_help = "Without --from it looks in /usr/local/bin and /usr/bin. Releases: github.com/etcd-io/etcd/releases\n\nExample:\n  sudo etcd-operator etcd install --from ./etcd-v3.6.16-linux-arm64.tar.gz 3.6.16"
     )]
     Install {
         /// Such as 3.6.16
         #[arg(value_name = "VERSION", id = "etcd_version")]
         version: String,
-        /// The directory
-        #[arg(long, value_name = "DIR")]
+        /// The archive or the directory
+        #[arg(long, value_name = "FILE|DIR")]
         from: Option<PathBuf>,
     },
     /// Lists what is installed, and what is known of it

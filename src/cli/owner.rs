@@ -87,6 +87,7 @@ fn of_this_host(command: &Command) -> bool {
         Command::Status(_)
         | Command::Plan(_)
         | Command::Env(_)
+        | Command::Etcdctl { .. }
         | Command::Agent(_)
         | Command::Guard(_)
         | Command::Etcd(EtcdCommand::List(_) | EtcdCommand::Install { .. })

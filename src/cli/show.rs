@@ -103,16 +103,7 @@ pub(super) fn env(context: &Context, k3s: bool) -> Outcome {
     } else {
         ADMIN
     };
-    if certificates.client_leaf(client).is_err() {
-        let start = if systemd::runs(&context.paths) {
-            "sudo systemctl start etcd-operator"
-        } else {
-            "etcd-operator agent"
-        };
-        let text = format!("there is no client certificate yet: start the operator: {start}");
-        return Err(Failure::new(FAILED, text));
-    }
-    let ClientFiles { ca, cert, key, .. } = certificates.client_files(client);
+    let ClientFiles { ca, cert, key, .. } = client_files(context, client)?;
     if k3s {
         let embedded = context.paths.k3s_embedded_etcd();
         if embedded.exists() {
@@ -141,4 +132,19 @@ pub(super) fn env(context: &Context, k3s: bool) -> Outcome {
         .concat(),
     )?;
     Ok(DONE)
+}
+
+/// The files of a client that has a usable certificate.
+pub(super) fn client_files(context: &Context, client: &str) -> Result<ClientFiles, Failure> {
+    let certificates = Certificates::at(context.paths.tls());
+    if certificates.client_leaf(client).is_ok() {
+        return Ok(certificates.client_files(client));
+    }
+    let start = if systemd::runs(&context.paths) {
+        "sudo systemctl start etcd-operator"
+    } else {
+        "etcd-operator agent"
+    };
+    let text = format!("there is no client certificate yet: start the operator: {start}");
+    Err(Failure::new(FAILED, text))
 }

@@ -25,7 +25,7 @@ pub enum StoreError {
     State(#[from] StateError),
     /// No program of the name in any of the places.
     #[error(
-        "no etcd {version} in {places}: put the release's etcd, etcdutl and etcdctl into a directory and name it with --from"
+        "no etcd {version} in {places}: name the release's .tar.gz, or a directory with its etcd, etcdutl and etcdctl, with --from"
     )]
     NotFound {
         /// Which version.

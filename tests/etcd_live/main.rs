@@ -30,6 +30,7 @@ mod link;
 mod overview;
 mod restore;
 mod s3;
+mod store;
 mod telemetry;
 mod tools;
 mod tuning;

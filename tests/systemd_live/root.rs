@@ -16,6 +16,7 @@ fn without_rights_every_command_is_one_sentence_that_says_sudo() {
         "plan",
         "env",
         "env --for k3s",
+        "etcdctl get a",
         "etcd list",
         "etcd list -o json",
         "etcd install --from /usr/local/lib/etcd 3.6.16",
@@ -50,6 +51,43 @@ fn without_rights_every_command_is_one_sentence_that_says_sudo() {
     let status = machine.sh_as("other", "etcd-operator status");
     assert!(status.status.success(), "{}", text(&status.stderr));
     assert!(!machine.sh_as("other", "etcd-operator env").status.success());
+}
+
+/// With the right program and certificates, and with no right of root's.
+#[test]
+fn etcdctl_works_under_sudo_and_as_the_operators_user() {
+    let Some(machine) = Machine::serving() else {
+        return;
+    };
+    machine.sh("etcd-operator etcdctl put a 1");
+    let seen = machine.sh_as(
+        "etcd-operator",
+        "etcd-operator etcdctl get --print-value-only a",
+    );
+    assert_eq!(text(&seen.stdout), "1\n", "{}", text(&seen.stderr));
+    let saved = machine.try_sh("etcd-operator etcdctl snapshot save /root/snap.db 2>&1");
+    assert!(
+        text(&saved.stdout).contains("permission denied"),
+        "{}",
+        text(&saved.stdout)
+    );
+    machine.sh("test ! -e /root/snap.db -a ! -e /root/snap.db.part");
+    // Nor with a program that the operator's user has put there.
+    machine.sh("install -d -o etcd-operator /srv/out");
+    let program = format!(
+        "/var/lib/etcd-operator/store/etcd-{}/etcdctl",
+        crate::host::version()
+    );
+    let own = format!(
+        "rm {program}; printf '#!/bin/sh\\nid > /srv/out/id\\n' > {program}; chmod 755 {program}"
+    );
+    assert!(machine.sh_as("etcd-operator", &own).status.success());
+    machine.sh("etcd-operator etcdctl get a");
+    let id = machine.sh("cat /srv/out/id");
+    assert!(
+        id.contains("(etcd-operator)") && !id.contains("root"),
+        "{id}"
+    );
 }
 
 #[test]
