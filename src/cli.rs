@@ -39,8 +39,8 @@ use crate::version::{Class, Version, classify};
 pub use print::Output;
 
 use arguments::{
-    AgentArgs, BackupCommand, CertsCommand, Cli, Command, ControllerArgs, DriverChoice, EnvFor,
-    EtcdCommand, GuardArgs, InitArgs, RestoreArgs, StatusArgs,
+    AgentArgs, BackupCommand, CertsCommand, Cli, Command, ControllerArgs, DeleteArgs, DriverChoice,
+    EnvFor, EtcdCommand, GuardArgs, InitArgs, RestoreArgs, StatusArgs,
 };
 
 /// Done.

@@ -30,6 +30,12 @@ impl Ages {
         self.since(manifest.created())
     }
 
+    /// Whether it is older than whoever took it said. Of an unknown age it is not.
+    pub fn outlived(&self, manifest: &Manifest) -> bool {
+        let age = self.of(manifest);
+        matches!((manifest.ttl, age), (Some(ttl), Some(age)) if age >= ttl)
+    }
+
     /// Seconds since a time of a trusted clock; none where that lies ahead.
     pub fn since(&self, created: Option<Timestamp>) -> Option<u64> {
         u64::try_from(self.now?.seconds_since(created?)).ok()

@@ -77,6 +77,11 @@ impl RemoteEntry {
         self.known.as_ref().map(|it| it.class)
     }
 
+    /// For how many seconds a person wants it; none: until a person removes it.
+    pub fn ttl(&self) -> Option<u64> {
+        self.known.as_ref()?.ttl
+    }
+
     /// When it was taken, by a trusted clock.
     pub fn created(&self) -> Option<Timestamp> {
         self.known.as_ref()?.created.map(Timestamp)
@@ -178,7 +183,8 @@ impl RemoteStore {
         self.bucket.clock_skew()
     }
 
-    fn key(&self, name: &str, encrypted: bool) -> String {
+    /// The key of a snapshot, below the prefix.
+    pub fn key(&self, name: &str, encrypted: bool) -> String {
         let suffix = if encrypted { ENCRYPTED } else { "" };
         format!("{}/{name}{SNAPSHOT}{suffix}", self.cluster)
     }
@@ -496,6 +502,7 @@ mod tests {
                 class: Class::Scheduled,
                 level: 3,
                 created: None,
+                ttl: None,
                 size: Some(900),
             }),
             size,

@@ -310,14 +310,42 @@ pub(super) struct RestoreArgs {
     pub(super) output: Output,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct DeleteArgs {
+    /// Their names
+    #[arg(required = true, value_name = "NAME")]
+    pub(super) names: Vec<String>,
+    /// Only at this destination, such as /mnt/usb/etcd or s3://BUCKET/PREFIX; left out: all
+    #[arg(long, value_name = "PLACE")]
+    pub(super) at: Option<String>,
+    /// Deletes the newest verified one, too
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Does it without asking
+    #[arg(long)]
+    pub(super) yes: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub(super) output: Output,
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum BackupCommand {
     /// For a Pod of the controller: what it needs comes with the environment
     #[command(hide = true)]
     Pod,
-    /// Takes a snapshot now and proves it; it stays until it is removed by hand
-    #[command(after_help = "Example:\n  etcd-operator backup create")]
-    Create(OutputArgs),
+    /// Takes a snapshot now and proves it; it stays until `backup delete`, or for its --ttl
+    #[command(
+        after_help = "Example:\n  etcd-operator backup create\n  etcd-operator backup create --ttl 7d"
+    )]
+    Create {
+        /// For how long it stays, such as 24h or 7d; the newest verified one stays whatever this says
+        #[arg(long, value_name = "DURATION")]
+        ttl: Option<String>,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
     /// Lists snapshots of every destination, newest first; of a bucket that cannot be reached what was
     /// seen to arrive there
     #[command(after_help = "Example:\n  etcd-operator backup list -o json | jq .[0].name")]
@@ -329,6 +357,11 @@ pub(super) enum BackupCommand {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
+    /// Deletes snapshots by name, wherever they lie; asks before it does
+    #[command(
+        after_help = "The newest verified one of a place stays unless --force says so.\n\nExample:\n  etcd-operator backup delete edge-0-20261121T131500Z-r1234-9f3ab2c1"
+    )]
+    Delete(DeleteArgs),
     /// Prints what is known of one
     #[command(after_help = "Example:\n  etcd-operator backup show latest")]
     Show {

@@ -326,6 +326,60 @@ fn a_wrong_secret_is_told_and_the_local_snapshots_go_on() {
 }
 
 #[test]
+fn a_snapshot_is_deleted_from_the_bucket_too_and_not_copied_again() {
+    let (mut lab, server) = lab(&Server::new, "");
+    lab.start_agent();
+    lab.wait_available();
+    let mut names = Vec::new();
+    for number in 0..3 {
+        assert!(lab.put("a", &number.to_string()));
+        let created = json(&lab, &["backup", "create"]);
+        names.push(created["snapshot"]["name"].as_str().unwrap().to_owned());
+    }
+    queued(&lab, 0);
+    assert_eq!(server.objects().len(), 6);
+    // In the bucket alone: it stays here, and is not sent a second time.
+    let rows = json(
+        &lab,
+        &[
+            "backup",
+            "delete",
+            &names[0],
+            "--yes",
+            "--at",
+            "s3://backup/shops",
+        ],
+    );
+    assert_eq!(rows[0]["deleted"], true, "{rows}");
+    assert_eq!(server.objects().len(), 4);
+    assert_eq!(json(&lab, &["backup", "copy"])["queued"], 0);
+    assert_eq!(server.objects().len(), 4);
+    // Everywhere.
+    let rows = json(&lab, &["backup", "delete", &names[1], "--yes"]);
+    assert_eq!(rows.as_array().unwrap().len(), 2, "{rows}");
+    assert_eq!(server.objects().len(), 2);
+    let listed = json(&lab, &["backup", "list"]);
+    let left: Vec<&str> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(left.len(), 3, "{listed:#}");
+    assert!(!left.contains(&names[1].as_str()));
+    let refused = lab.operator(&["backup", "delete", &names[2], "--yes"]);
+    assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
+    let shown = json(
+        &lab,
+        &["backup", "show", &names[2], "--at", "s3://backup/shops"],
+    );
+    assert_eq!(
+        shown["path"],
+        format!("s3://backup/shops/lab/{}.db.zst", names[2])
+    );
+}
+
+#[test]
 fn retention_of_the_bucket_is_its_own() {
     let (mut lab, server) = lab(&Server::new, ", keep: 2");
     let spec = lab

@@ -36,7 +36,7 @@ pub fn seen(
     ages: &Ages,
 ) -> Vec<CopiesSeen> {
     let seen = |destination: &Destination| {
-        let waiting = waiting(paths, spec, destination, entries, clusters);
+        let waiting = waiting(paths, spec, destination, entries, clusters, ages);
         let queued = waiting.iter().fold((0, 0), |(count, bytes), (_, it)| {
             (count + 1, bytes + it.file.size)
         });

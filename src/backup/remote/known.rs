@@ -20,6 +20,9 @@ pub struct Known {
     pub(super) class: Class,
     pub(super) level: u8,
     pub(super) created: Option<i64>,
+    /// For how many seconds a person wants it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) ttl: Option<u64>,
     /// Bytes of the snapshot's file; encrypted it has more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) size: Option<u64>,
@@ -58,6 +61,7 @@ pub(super) fn known(manifest: &Manifest) -> Known {
     Known {
         cluster_id: manifest.cluster_id.clone(),
         class: manifest.class,
+        ttl: manifest.ttl,
         level: manifest.verified.level,
         created: manifest.created().map(|it| it.0),
         size: Some(manifest.file.size),

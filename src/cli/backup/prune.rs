@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::super::print::{self, Output};
 use super::super::{Context, DONE, FAILED, Failure, HELD, Outcome, runtime};
 use super::{Kind, Site, clusters, lock, primary, sites, trusted_now};
+use crate::backup::age::Ages;
 use crate::backup::name::SnapshotName;
 use crate::backup::place::{self, Work};
 use crate::backup::remote::RemoteEntry;
@@ -81,6 +82,7 @@ fn prune_site(
     dry_run: bool,
 ) -> Result<Vec<Pruned>, Failure> {
     let keep = site.destination.keep;
+    let ages = Ages::new(trusted_now(context));
     let row = |name: &SnapshotName, fate: Fate| Pruned {
         name: name.to_string(),
         destination: site.name.clone(),
@@ -90,7 +92,7 @@ fn prune_site(
     match &site.kind {
         Kind::Local(store) => {
             let entries = store.list()?;
-            let fates = prune::fates(keep, &entries, clusters);
+            let fates = prune::fates(keep, &entries, clusters, &ages);
             let mut rows = Vec::new();
             for (entry, fate) in entries.iter().zip(fates) {
                 if fate.removes() && !dry_run {
@@ -109,10 +111,10 @@ fn prune_site(
                 return Err(Failure::new(HELD, text));
             }
             let fates: Vec<(RemoteEntry, Fate)> = if dry_run {
-                let fates = remote::fates(keep, &entries, clusters);
+                let fates = remote::fates(keep, &entries, clusters, &ages);
                 entries.into_iter().zip(fates).collect()
             } else {
-                runtime()?.block_on(store.prune(site.destination, clusters))?
+                runtime()?.block_on(store.prune(site.destination, clusters, &ages))?
             };
             Ok(fates
                 .iter()
