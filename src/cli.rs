@@ -40,7 +40,7 @@ pub use print::Output;
 
 use arguments::{
     AgentArgs, BackupCommand, CertsCommand, Cli, Command, ControllerArgs, DeleteArgs, DriverChoice,
-    EnvFor, EtcdCommand, GuardArgs, InitArgs, RestoreArgs, StatusArgs,
+    EnvFor, EtcdCommand, GuardArgs, InitArgs, IssueArgs, RestoreArgs, StatusArgs,
 };
 
 /// Done.
@@ -158,9 +158,8 @@ fn dispatch(cli: &Cli) -> Outcome {
         }
         Command::Etcd(EtcdCommand::List(it)) => list_store(&context, it.output),
         Command::Certs(CertsCommand::List(it)) => certs::list(&context, it.output),
-        Command::Certs(CertsCommand::Issue { name, output }) => {
-            certs::issue(&context, name, *output)
-        }
+        Command::Certs(CertsCommand::Issue(it)) => certs::issue(&context, it),
+        Command::Certs(CertsCommand::Remove { name }) => certs::remove(&context, name),
         Command::Backup(it) => {
             protect_process();
             backup::backup(&context, it)

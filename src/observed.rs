@@ -301,7 +301,8 @@ pub struct Certificates {
     pub authorities_usable: bool,
     /// A client of the document has no usable certificate, or a renewal is due.
     pub clients_due: bool,
-    /// The client certificate that runs out first among those of `certs issue`.
+    /// The client certificate that runs out first among those that nobody renews: copies that a person
+    /// had made, and clients that the document named once.
     pub issued_earliest: Option<(heapless::String<63>, Timestamp)>,
 }
 

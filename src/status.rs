@@ -418,7 +418,7 @@ fn certificates_valid(observed: &Observed) -> Condition {
             {
                 let days = end.seconds_since(observed.now).max(0) / 86_400;
                 let message = detail(format_args!(
-                    "the certificate issued to {name} ends in {days} days: run certs issue {name} again"
+                    "a certificate of {name} that nobody renews ends in {days} days; next: run certs issue {name} as before"
                 ));
                 told(Verdict::True, "IssuedCertificateEnds", message)
             }

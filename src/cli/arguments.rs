@@ -264,15 +264,40 @@ pub(super) enum CertsCommand {
     /// Lists certificates in use and those of clients, with their ends
     #[command(after_help = "Example:\n  etcd-operator certs list")]
     List(OutputArgs),
-    /// Issues a client certificate and prints where its files are
-    #[command(after_help = "Example:\n  etcd-operator certs issue k3s")]
-    Issue {
-        /// The common name: lower-case letters, digits and '-'
+    /// Issues a client certificate, or names the files of a good one; the operator renews it
+    #[command(
+        after_help = "The operator renews what was issued, in its own directory. A copy (--out) is made anew by the\nsame command: run it from a timer.\n\nExample:\n  sudo etcd-operator certs issue k3s\n  sudo etcd-operator certs issue till-1 --out /etc/till/tls --owner till"
+    )]
+    Issue(IssueArgs),
+    /// Removes a client of `certs issue`, which is then no longer renewed
+    #[command(
+        after_help = "What was copied elsewhere is good until it ends.\n\nExample:\n  sudo etcd-operator certs remove till-1"
+    )]
+    Remove {
+        /// Its name
         name: String,
-        /// How to print
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
     },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct IssueArgs {
+    /// The common name: lower-case letters, digits and '-'
+    pub(super) name: String,
+    /// Copies NAME.crt, NAME.key and ca.crt to this directory
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: Option<PathBuf>,
+    /// Whose the copies are; they have mode 600
+    #[arg(long, value_name = "USER", requires = "out")]
+    pub(super) owner: Option<String>,
+    /// Issues a new one, also where there is a good one
+    #[arg(long)]
+    pub(super) renew: bool,
+    /// For root's command: prints the files' contents
+    #[arg(long, hide = true)]
+    pub(super) contents: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub(super) output: Output,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]

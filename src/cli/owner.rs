@@ -9,6 +9,7 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, CWD, Gid, Mode, OFlags, ResolveFlags, Uid, access, openat2};
@@ -62,8 +63,9 @@ pub(super) fn act_as_owner(context: &mut Context, command: &Command) -> Result<(
         Command::Agent(it) if it.driver != DriverChoice::Systemd => {
             return Err(refused(context, command, uid));
         }
-        // The unit's agent by its drop-in, and what installs programs.
+        // The unit's agent by its drop-in, what installs programs, what gives files to another user.
         Command::Agent(_) | Command::Etcd(EtcdCommand::Install { .. }) => return Ok(()),
+        Command::Certs(CertsCommand::Issue(it)) if it.out.is_some() => return Ok(()),
         _ => {}
     }
     if let Command::Restore(it) = command {
@@ -71,13 +73,53 @@ pub(super) fn act_as_owner(context: &mut Context, command: &Command) -> Result<(
         let identity = it.identity.as_deref().and_then(open_plainly);
         context.given.identity = identity.map(in_memory).transpose()?;
     }
-    // This is still the only thread. A process that changed its user so is nobody's to look into, the
-    // new user's neither.
+    Ok(become_user(uid, gid)?)
+}
+
+/// Goes on with the rights of another user. This has to be the only thread. A process that changed its
+/// user so is nobody's to look into, the new user's neither.
+pub(super) fn become_user(uid: u32, gid: u32) -> io::Result<()> {
+    if fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::other("other threads would keep their rights"));
+    }
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     set_thread_groups(&[])?;
     set_thread_res_gid(gid, gid, gid)?;
     set_thread_res_uid(uid, uid, uid)?;
     Ok(())
+}
+
+/// Runs a command of this program as the owner of the state, where root asks and the owner is another;
+/// what it printed. None: this process may do it itself.
+pub(super) fn ask_as_owner(
+    context: &Context,
+    arguments: &[&std::ffi::OsStr],
+) -> Result<Option<Vec<u8>>, Failure> {
+    let owner = fs::metadata(&context.paths.lib).map(|it| (it.uid(), it.gid()));
+    let (uid, gid) = match owner {
+        Ok((uid, gid)) if rustix::process::geteuid().is_root() && uid != 0 => (uid, gid),
+        _ => return Ok(None),
+    };
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this program itself, with fewer rights"
+    )]
+    let mut again = std::process::Command::new(crate::process::own_executable()?);
+    again.arg("--root").arg(&context.paths.root);
+    again.arg("--config").arg(&context.config);
+    let output = again
+        .args(arguments)
+        .uid(uid)
+        .gid(gid)
+        .stdin(std::process::Stdio::null())
+        .stderr(std::process::Stdio::inherit())
+        .output()?;
+    if output.status.success() {
+        return Ok(Some(output.stdout));
+    }
+    let code = output.status.code().and_then(|it| u8::try_from(it).ok());
+    // It said why itself.
+    Err(Failure::new(code.unwrap_or(FAILED), ""))
 }
 
 /// Whether a command reads or writes the state of this host. The others look at rights themselves, need
@@ -91,7 +133,7 @@ fn of_this_host(command: &Command) -> bool {
         | Command::Agent(_)
         | Command::Guard(_)
         | Command::Etcd(EtcdCommand::List(_) | EtcdCommand::Install { .. })
-        | Command::Certs(CertsCommand::List(_) | CertsCommand::Issue { .. }) => true,
+        | Command::Certs(_) => true,
         Command::Backup(it) => !matches!(it, BackupCommand::Pod),
         Command::Restore(it) => !it.pod,
         Command::Init(_)

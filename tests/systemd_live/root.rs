@@ -22,6 +22,9 @@ fn without_rights_every_command_is_one_sentence_that_says_sudo() {
         "etcd install --from /usr/local/lib/etcd 3.6.16",
         "certs list",
         "certs issue till",
+        "certs issue till --out /tmp/till --owner till",
+        "certs remove till",
+        "backup delete x",
         "backup list",
         "backup create",
         "backup show latest",
@@ -87,6 +90,58 @@ fn etcdctl_works_under_sudo_and_as_the_operators_user() {
     assert!(
         id.contains("(etcd-operator)") && !id.contains("root"),
         "{id}"
+    );
+}
+
+#[test]
+fn copies_of_a_certificate_belong_to_whom_they_are_for_and_no_link_leads_them_astray() {
+    let Some(machine) = Machine::serving() else {
+        return;
+    };
+    machine
+        .sh("useradd --system till; install -d -o till -m 700 /srv/till; echo keep > /root/file");
+    // The user's own links in its directory.
+    let link = machine.sh_as(
+        "till",
+        "ln -s /root/file /srv/till/till.key; ln -s /root /srv/till/ca.crt",
+    );
+    assert!(link.status.success());
+    let issue = "etcd-operator certs issue till --out /srv/till --owner till";
+    let said = machine.sh(issue);
+    assert!(said.contains("issued, valid for 365 days"), "{said}");
+    assert_eq!(machine.sh("cat /root/file"), "keep\n");
+    let found = machine.sh("stat -c '%n %U %a %F' /srv/till/*");
+    let wanted = ["ca.crt", "till.crt", "till.key"]
+        .map(|it| format!("/srv/till/{it} till 600 regular file\n"));
+    assert_eq!(found, wanted.concat());
+    // It connects with them, as that user.
+    let connects = "/usr/local/lib/etcd/etcdctl --endpoints=https://127.0.0.1:2379 --cacert=/srv/till/ca.crt \
+                    --cert=/srv/till/till.crt --key=/srv/till/till.key put a 1";
+    let put = machine.sh_as("till", connects);
+    assert!(put.status.success(), "{}", text(&put.stderr));
+    assert!(machine.sh(issue).contains("good already"));
+    // What the operator's user has put in place of the key is not read as root.
+    let tls = "/var/lib/etcd-operator/tls/clients";
+    let swap = format!(
+        "rm {tls}/till; mkdir {tls}/till; ln -s /root/file {tls}/till/client.key; \
+                        ln -s /root/file {tls}/till/client.crt; ln -s /root/file {tls}/till/ca.crt"
+    );
+    machine.sh(&format!("systemctl stop {OPERATOR}"));
+    assert!(machine.sh_as("etcd-operator", &swap).status.success());
+    let refused = machine.try_sh(&format!("{issue} 2>&1"));
+    assert!(!refused.status.success(), "{}", text(&refused.stdout));
+    assert!(!machine.sh("cat /srv/till/till.key").contains("keep"));
+    // A directory that this user may not make.
+    let refused =
+        machine.try_sh("etcd-operator certs issue other --out /etc/till --owner till 2>&1");
+    let said = text(&refused.stdout);
+    assert!(
+        said.contains("sudo install -d -o till -m 700 /etc/till"),
+        "{said}"
+    );
+    assert_eq!(
+        machine.sh("find /var/lib/etcd-operator ! -user etcd-operator"),
+        ""
     );
 }
 
