@@ -8,6 +8,7 @@ mod certs;
 mod etcdctl;
 mod init;
 mod owner;
+mod pause;
 mod pod;
 mod preflight;
 mod print;
@@ -151,6 +152,8 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Preflight(it) => preflight::preflight(&context, it.skip_disk, it.output),
         Command::Status(it) => status::status(&context, it),
         Command::Plan(it) => show::plan(&context, it.output),
+        Command::Pause { duration } => pause::pause(&context, duration),
+        Command::Resume => pause::resume(&context),
         Command::Env(it) => show::env(&context, it.target == EnvFor::K3s),
         Command::Etcdctl { arguments } => etcdctl::etcdctl(&context, arguments),
         Command::Etcd(EtcdCommand::Install { version, from }) => {

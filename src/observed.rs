@@ -28,8 +28,21 @@ pub struct Observed {
     pub backups: Backups,
     /// A restore that was asked for and has not ended.
     pub restoring: Option<Restoring>,
+    /// A person asked for a pause.
+    pub paused: Option<Pause>,
     /// The members that this process runs: its own host's, or its pods.
     pub instances: heapless::Vec<Instance, MEMBERS_MAX>,
+}
+
+/// Nothing is changed until it ends, which it does by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Seconds that are left.
+    pub left: u64,
+    /// What was asked for.
+    pub seconds: u64,
+    /// Its end, where it was asked for by a trusted clock.
+    pub until: Option<Timestamp>,
 }
 
 /// Whether the wall clock can be believed (rule G2).

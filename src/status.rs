@@ -346,7 +346,7 @@ fn progressing(plan: &Plan, hold: Option<&Hold>, instance: Option<&Instance>) ->
 fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
     let yes = |reason, message| condition(Kind::Degraded, Verdict::True, reason, message);
     if let Some(hold) = hold
-        && *hold != Hold::Paused
+        && !matches!(hold, Hold::Paused | Hold::PausedFor(..))
     {
         return yes(hold.reason(), detail(format_args!("{hold}")));
     }

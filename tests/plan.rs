@@ -18,7 +18,7 @@ use std::path::Path;
 use etcd_operator::cluster::{ClusterId, Health, MemberSet, Role, Timestamp};
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    BackupFailure, Clock, DestinationSeen, Instance, Membership, Observed, Pairs, Process,
+    BackupFailure, Clock, DestinationSeen, Instance, Membership, Observed, Pairs, Pause, Process,
     Proposals, Reading, Regain, RestorePhase, Restoring, Service, Unanswered, Writing,
 };
 use etcd_operator::plan::plan;
@@ -65,6 +65,7 @@ impl Scene {
                 "members" => self.members_word(key, value),
                 "backups" => self.backups_word(key, value),
                 "restore" => self.restore_word(key, value),
+                "paused" => self.paused_word(key, value),
                 _ => panic!("unknown verb in: {line}"),
             }
         }
@@ -319,6 +320,20 @@ impl Scene {
                 backups.restore_failed = Some(value.replace('-', " ").as_str().try_into().unwrap());
             }
             _ => panic!("backups {key}"),
+        }
+    }
+
+    fn paused_word(&mut self, key: &str, value: &str) {
+        let pause = self.seen.paused.get_or_insert(Pause {
+            left: 0,
+            seconds: 0,
+            until: Some(NOW),
+        });
+        match key {
+            "for" => pause.seconds = value.parse().unwrap(),
+            "left" => pause.left = value.parse().unwrap(),
+            "undated" => pause.until = None,
+            _ => panic!("paused {key}"),
         }
     }
 

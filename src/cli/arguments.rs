@@ -75,6 +75,18 @@ pub(super) enum Command {
         after_help = "Example:\n  eval \"$(etcd-operator env)\"; etcdctl endpoint health\n  k3s server $(etcd-operator env --for k3s)"
     )]
     Env(EnvArgs),
+    /// Makes no change for a while, such as while a person works on etcd; ends by itself
+    #[command(
+        after_help = "etcd runs on; systemd starts it again where it crashes, and leaves it stopped where a person\nstops it. A reboot ends a pause, too. For good: paused: true in the document.\n\nExample:\n  sudo etcd-operator pause 30m\n  sudo etcd-operator pause 0"
+    )]
+    Pause {
+        /// For how long, such as 30m or 2h, at most 7d; 0 ends a pause
+        #[arg(value_name = "DURATION")]
+        duration: String,
+    },
+    /// Ends a pause
+    #[command(after_help = "Example:\n  sudo etcd-operator resume")]
+    Resume,
     /// Runs etcdctl with the right addresses and certificates
     #[command(
         after_help = "The etcdctl of the store, of the version that runs, as the client admin. Everything behind\netcdctl is its own; so is the exit code.\n\nExample:\n  sudo etcd-operator etcdctl get --prefix /registry\n  sudo etcd-operator etcdctl endpoint status -w table"

@@ -129,6 +129,8 @@ fn of_this_host(command: &Command) -> bool {
         Command::Status(_)
         | Command::Plan(_)
         | Command::Env(_)
+        | Command::Pause { .. }
+        | Command::Resume
         | Command::Etcdctl { .. }
         | Command::Agent(_)
         | Command::Guard(_)

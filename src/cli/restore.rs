@@ -24,6 +24,7 @@ use crate::backup::source::{self, Found};
 use crate::clock;
 use crate::disk;
 use crate::etcd::client;
+use crate::member::pause;
 use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, IdentityFile, SeenFile, revisions_lost};
 use crate::spec::ClusterSpec;
@@ -66,6 +67,10 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     }
     if spec.paused {
         let text = "the document says paused: set paused: false to restore";
+        return Err(Failure::new(HELD, text));
+    }
+    if pause::load(&context.paths).is_some() {
+        let text = "the operator is paused: etcd-operator resume, then restore";
         return Err(Failure::new(HELD, text));
     }
     let record = match choose(context, &spec, &place, arguments) {

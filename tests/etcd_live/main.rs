@@ -28,6 +28,7 @@ mod lab;
 mod life;
 mod link;
 mod overview;
+mod pause;
 mod restore;
 mod s3;
 mod store;

@@ -165,6 +165,24 @@ fn restarts_by_hand_are_no_crash_loop_also_with_no_operator() {
 }
 
 #[test]
+fn a_member_that_a_person_stops_stays_stopped_while_the_operator_is_paused() {
+    let Some(machine) = Machine::serving() else {
+        return;
+    };
+    machine.sh("etcd-operator pause 1h");
+    machine.sh(&format!("systemctl stop {MEMBER}"));
+    for _ in 0..5 {
+        machine.wait_hold("Paused"); // each is another pass
+        assert_eq!(machine.property(MEMBER, "ActiveState"), "inactive");
+    }
+    machine.sh(&format!("systemctl restart {OPERATOR}"));
+    machine.wait_hold("Paused");
+    assert_eq!(machine.property(MEMBER, "ActiveState"), "inactive");
+    machine.sh("etcd-operator resume");
+    machine.wait_available();
+}
+
+#[test]
 fn an_emptied_data_directory_is_not_started_over_by_anybody() {
     let Some(machine) = Machine::serving() else {
         return;

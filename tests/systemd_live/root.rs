@@ -20,6 +20,8 @@ fn without_rights_every_command_is_one_sentence_that_says_sudo() {
         "etcd list",
         "etcd list -o json",
         "etcd install --from /usr/local/lib/etcd 3.6.16",
+        "pause 30m",
+        "resume",
         "certs list",
         "certs issue till",
         "certs issue till --out /tmp/till --owner till",

@@ -216,6 +216,7 @@ pub fn observed(instance: Instance, membership: Membership) -> Observed {
         host: None,
         backups: Backups::default(),
         restoring: None,
+        paused: None,
         instances,
     }
 }
