@@ -22,7 +22,7 @@ mod verify;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::FromArgMatches as _;
 
 use crate::agent;
 use crate::agent::driver::{HostDriver, ProcessDriver, SystemdDriver};
@@ -55,7 +55,8 @@ pub const HELD: u8 = 3;
 
 /// Runs the command of this process' arguments.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = arguments::command().try_get_matches();
+    let cli = match parsed.and_then(|it| Cli::from_arg_matches(&it)) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
@@ -172,6 +173,10 @@ fn dispatch(cli: &Cli) -> Outcome {
             restore::restore(&context, it)
         }
         Command::VerifySnapshot { file, output } => verify::verify_snapshot(file, *output),
+        Command::Version => {
+            print::text(concat!("etcd-operator ", env!("CARGO_PKG_VERSION"), "\n"))?;
+            Ok(DONE)
+        }
         Command::Crd => {
             print::text(crate::api::crd::CRDS_YAML)?;
             Ok(DONE)

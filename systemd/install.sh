@@ -52,6 +52,9 @@ place sysusers.conf "$prefix/lib/sysusers.d/etcd-operator.conf"
 place tmpfiles.conf "$prefix/lib/tmpfiles.d/etcd-operator.conf"
 place polkit.rules "$rules/50-etcd-operator.rules"
 place etcd-operator.8 "$prefix/share/man/man8/etcd-operator.8"
+for page in systemd deploy src/backup; do
+    place "../$page/README.md" "$doc/$page/README.md"
+done
 for file in run-as-root.conf k3s-on-etcd.conf ../deploy/examples/host.yaml ../README.md ../LICENSE ../THIRD-PARTY.txt; do
     # The last one is of the tarball alone.
     [ ! -e "$here/$file" ] || place "$file" "$doc/${file##*/}"

@@ -319,6 +319,7 @@ fn snapshot(it: &SnapshotSeen) -> SnapshotStatus {
 
 fn destinations(backups: &Backups) -> Vec<DestinationStatus> {
     let next = |index, it: &DestinationSeen| match index {
+        0 if backups.failed.is_some() && backups.retry_in > 0 => Some(backups.retry_in),
         0 => backups.due_in,
         _ => (it.queued.0 > 0).then_some(backups.copy_retry_in),
     };

@@ -419,6 +419,14 @@ pub fn forget_fetched(paths: &Paths) {
 
 /// A file: with the manifest beside it where there is one, else by itself.
 pub fn file(path: &Path) -> Result<Found, RestoreError> {
+    let below_root = path.strip_prefix("/").unwrap_or(path);
+    if !path.exists() && HIDDEN.iter().any(|it| below_root.starts_with(it)) {
+        let text = format!(
+            "{} is not there, or a unit does not see it: it has a /tmp of its own, and no /home and /root; next: put the file below /srv or /mnt",
+            path.display()
+        );
+        return Err(RestoreError::NoSnapshot(text));
+    }
     let beside = (|| {
         let dir = path.parent()?;
         let name = path

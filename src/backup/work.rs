@@ -206,6 +206,14 @@ impl Work {
         self.copies.failed = 0;
     }
 
+    /// A person mended something: everything that failed is tried again at once.
+    pub fn retry_now(&mut self) {
+        for attempts in [&mut self.snapshot, &mut self.copies, &mut self.checks] {
+            attempts.failed = 0;
+            attempts.wait = None;
+        }
+    }
+
     /// Takes note of jobs that have ended.
     pub fn collect(&mut self) -> Vec<Told> {
         let ended =

@@ -1,19 +1,65 @@
 //! Commands and their flags: a contract, since scripts rely on them.
 
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use super::print::Output;
 use crate::telemetry::LogFormat;
+
+/// The commands as the help lists them: what a person uses every day comes first.
+const GROUPS: &[(&str, &[&str])] = &[
+    (
+        "Every day",
+        &[
+            "status", "plan", "etcdctl", "env", "pause", "resume", "backup", "restore", "certs",
+        ],
+    ),
+    ("To begin", &["init", "preflight", "etcd", "crd"]),
+    (
+        "For units, Pods and scripts",
+        &[
+            "agent",
+            "unit",
+            "guard",
+            "controller",
+            "manifests",
+            "verify-snapshot",
+            "version",
+            "help",
+        ],
+    ),
+];
+const TEMPLATE: &str =
+    "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}Options:\n{options}{after-help}";
+
+/// The command line, with its commands in groups.
+pub(super) fn command() -> clap::Command {
+    let mut command = Cli::command();
+    command.build();
+    let mut text = String::new();
+    for (title, names) in GROUPS {
+        let _ = writeln!(text, "{title}:");
+        for name in *names {
+            let about = command
+                .find_subcommand(name)
+                .and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let _ = writeln!(text, "  {name:16}{about}");
+        }
+        text.push('\n');
+    }
+    Cli::command().before_help(text).help_template(TEMPLATE)
+}
 
 /// Keeps an etcd cluster alive at the edge.
 #[derive(Debug, Parser)]
 #[command(
     name = "etcd-operator",
     version,
-    after_help = "Start with: etcd-operator agent --help"
+    after_help = "Start with: sudo etcd-operator init"
 )]
 pub(super) struct Cli {
     /// Puts /etc/etcd-operator, /var/lib/etcd-operator and /run/etcd-operator under DIR
@@ -38,7 +84,7 @@ pub(super) enum Command {
         after_help = "Reads the document, starts etcd with mutual TLS and keeps it alive. SIGHUP reads the\ndocument again; SIGTERM ends the operator and leaves etcd running.\n\nExample:\n  etcd-operator etcd install --from ./etcd-v3.6.16-linux-arm64 3.6.16\n  etcd-operator agent"
     )]
     Agent(AgentArgs),
-    /// Keeps etcd alive in Kubernetes, from EtcdCluster objects, until SIGTERM; etcd stays
+    /// Keeps etcd alive in Kubernetes, from EtcdCluster objects; etcd stays
     #[command(
         after_help = "What the DaemonSet of deploy/etcd-operator.yaml runs. It needs POD_NAME, POD_NAMESPACE and\nNODE_NAME in its environment.\n\nExample:\n  etcd-operator manifests | kubectl apply -f -"
     )]
@@ -96,9 +142,9 @@ pub(super) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
     },
-    /// Whether this host is fit for it: rights, disk, kernel, supply, clock; exits with 1 if not
+    /// Whether this host is fit for it: rights, disk, kernel, supply, clock
     #[command(
-        after_help = "Writes up to 22 MB to the data's disk, for at most 10 s, to see how fast it syncs.\n\nExample:\n  sudo etcd-operator preflight"
+        after_help = "Exits with 1 where it is not. Writes up to 22 MB to the data's disk, for at most 10 s, to see how\nfast it syncs.\n\nExample:\n  sudo etcd-operator preflight"
     )]
     Preflight(PreflightArgs),
     /// The store: etcd with etcdutl, one folder a version
@@ -126,6 +172,8 @@ pub(super) enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
+    /// Prints the version, as --version does
+    Version,
     /// Prints the CustomResourceDefinition: the document's fields, explained
     #[command(after_help = "Example:\n  etcd-operator crd | kubectl apply -f -")]
     Crd,
@@ -149,7 +197,7 @@ pub(super) struct AgentArgs {
     /// What keeps etcd's process
     #[arg(long, value_enum, default_value_t = DriverChoice::Auto)]
     pub(super) driver: DriverChoice,
-    /// Serves /metrics and /healthz on this loopback address, such as 127.0.0.1:2390
+    /// Serves /metrics and /healthz on this loopback address, such as 127.0.0.1:2390; left out: nowhere
     #[arg(long, value_name = "ADDRESS")]
     pub(super) metrics_address: Option<SocketAddr>,
     /// How logs look
@@ -443,4 +491,38 @@ pub(super) enum BackupCommand {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_stands_in_one_group_of_the_help() {
+        let mut command = Cli::command();
+        command.build();
+        let mut listed: Vec<&str> = GROUPS
+            .iter()
+            .flat_map(|(_, names)| *names)
+            .copied()
+            .collect();
+        let shown = command.get_subcommands().filter(|it| !it.is_hide_set());
+        let mut there: Vec<&str> = shown.map(clap::Command::get_name).collect();
+        listed.sort_unstable();
+        there.sort_unstable();
+        assert_eq!(listed, there);
+        let help = super::command().render_help().to_string();
+        assert!(
+            help.contains("\nEvery day:\n  status          What is"),
+            "{help}"
+        );
+        // No line of the list is broken in two.
+        for name in &listed {
+            let about = command
+                .find_subcommand(name)
+                .and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            assert!(about.len() <= 82, "{name}: {about}");
+        }
+    }
 }

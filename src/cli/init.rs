@@ -1,5 +1,6 @@
 //! `init`: the first document, from what this host shows.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -242,7 +243,7 @@ fn next_steps(path: &Path, kept: Option<&Path>, shown: &Shown) -> String {
         .version
         .map_or_else(String::new, |it| format!(", etcd {it}"));
     if let Some(kept) = kept {
-        text += &format!("\nthe one before it is {}", kept.display());
+        let _ = write!(text, "\nthe one before it is {}", kept.display());
     }
     text += "\n\nnext:\n";
     if shown.version.is_none() {

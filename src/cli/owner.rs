@@ -144,6 +144,7 @@ fn of_this_host(command: &Command) -> bool {
         | Command::VerifySnapshot { .. }
         | Command::Controller(_)
         | Command::Manifests { .. }
+        | Command::Version
         | Command::Crd => false,
     }
 }

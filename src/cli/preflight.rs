@@ -226,7 +226,7 @@ fn port_taken(paths: &Paths, spec: &ClusterSpec) -> Option<Detail> {
     );
     let conflict = facts.facts.conflict?;
     Some(if conflict.holder.is_empty() {
-        detail(format_args!("{} is not to be had", conflict.address))
+        detail(format_args!("{} cannot be listened on", conflict.address))
     } else {
         detail(format_args!(
             "{} is held by {}",

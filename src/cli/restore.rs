@@ -189,7 +189,7 @@ pub(super) fn check(
         .filter(|it| *it != spec.name.as_str())
     {
         let text = format!(
-            "{} is of the cluster {other} and this document's is {} (rule B11): to use it all the same, name a copy of the file without its manifest",
+            "{} is of the cluster {other} and this document's is {}: to use it all the same, name a copy of the file without its manifest",
             found.file.name, spec.name
         );
         return Err(Failure::new(FAILED, text));
@@ -213,7 +213,7 @@ fn check_id(
         return Ok(());
     }
     let text = format!(
-        "{} is of a cluster of the same name with the id {id}, which the cluster here never had (rule B11): to use it all the same, say --other-cluster",
+        "{} is of a cluster of the same name with the id {id}, which the cluster here never had: to use it all the same, say --other-cluster",
         found.file.name
     );
     Err(Failure::new(FAILED, text))
@@ -277,8 +277,7 @@ fn lines(it: &Proposal) -> String {
         it.snapshot_revision,
         it.created.as_deref().unwrap_or("at an unknown time"),
         it.live_revision.map_or_else(unknown, |it| it.to_string()),
-        it.revisions_lost
-            .map_or_else(unknown, |it| format!("{it} revisions")),
+        it.revisions_lost.map_or_else(unknown, restore::revisions),
         bytes(it.needed_bytes),
         it.free_bytes.map_or_else(|| "?".to_owned(), bytes),
     );
@@ -369,7 +368,7 @@ fn tell(output: Output, report: &RestoreReport) -> Outcome {
             format!("\nthe data from before is kept in {}", it.display())
         });
         print::text(&format!(
-            "restored {} at revision {}; {lost} revisions that were there before are lost{kept}\n",
+            "restored {} at revision {}; lost: {lost}{kept}\n",
             report.snapshot, report.snapshot_revision
         ))?;
     }

@@ -83,6 +83,9 @@ fn watch(context: &Context, output: Output) -> Outcome {
 fn page(report: &Report, context: &Context, colour: bool) -> String {
     let headline = headline(report, systemd::runs(&context.paths));
     let mut text = headline.line(colour);
+    if let Some(cure) = cure(report) {
+        text += &cure;
+    }
     text.push('\n');
     text += &facts(report);
     text.push('\n');
@@ -98,6 +101,24 @@ fn page(report: &Report, context: &Context, colour: bool) -> String {
     }
     let _ = writeln!(text, "{}", confirmed(report));
     text
+}
+
+/// Where a restore helps: which snapshot there is, and what shows what it would lose.
+fn cure(report: &Report) -> Option<String> {
+    let restore = report
+        .status
+        .plan
+        .next_step
+        .as_ref()?
+        .contains("restore a snapshot");
+    let newest = report.status.backups.as_ref()?.last_verified.as_ref()?;
+    restore.then(|| {
+        format!(
+            "newest verified snapshot: revision {}, {}; sudo etcd-operator restore --dry-run tells what would be lost\n",
+            newest.revision,
+            taken(newest)
+        )
+    })
 }
 
 /// Name by name what is known. A line of which nothing is known is left out.

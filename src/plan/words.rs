@@ -85,6 +85,7 @@ impl Hold {
 }
 
 impl fmt::Display for Hold {
+    #[expect(clippy::too_many_lines, reason = "a table: one row for each hold")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Hold::Start(refusal) => write!(f, "{refusal}"),

@@ -37,6 +37,7 @@ impl Refusal {
     }
 
     /// What a person does next.
+    #[expect(clippy::too_many_lines, reason = "a table: one row for each refusal")]
     pub fn next_step(&self) -> Detail {
         match self {
             Refusal::Hibernates => detail(format_args!("set size: 1")),

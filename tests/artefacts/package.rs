@@ -38,9 +38,12 @@ fn a_package_holds_exactly_what_is_listed() {
             rw-r--r-- usr/share/doc/etcd-operator/THIRD-PARTY.txt.gz
             rw-r--r-- usr/share/doc/etcd-operator/changelog.gz
             rw-r--r-- usr/share/doc/etcd-operator/copyright
+            rw-r--r-- usr/share/doc/etcd-operator/deploy/README.md
             rw-r--r-- usr/share/doc/etcd-operator/examples/cluster.yaml
             rw-r--r-- usr/share/doc/etcd-operator/examples/k3s-on-etcd.conf
             rw-r--r-- usr/share/doc/etcd-operator/examples/run-as-root.conf
+            rw-r--r-- usr/share/doc/etcd-operator/src/backup/README.md
+            rw-r--r-- usr/share/doc/etcd-operator/systemd/README.md
             rw-r--r-- usr/share/lintian/overrides/etcd-operator
             rw-r--r-- usr/share/man/man8/etcd-operator.8.gz";
         assert_eq!(listing(&files), lines(expected), "{}", arch.name);

@@ -315,22 +315,30 @@ fn a_clock_that_falls_back_by_a_year_gets_leaves_that_are_valid_then_and_now() {
     assert_eq!(lab.etcd_pid(), Some(pid), "no restart");
 }
 
+/// `certs issue NAME` with further arguments, to its success.
+fn issue(lab: &Lab, name: &str, arguments: &[&str]) -> Value {
+    let arguments = [&["certs", "issue", name, "-o", "json"], arguments].concat();
+    let output = lab.operator(&arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn wait_renewed_client(lab: &Lab, name: &str) {
+    lab.wait("renewal", |_| {
+        lab.certificates().client_leaf(name).unwrap().not_after.0 > now() + 100 * 86_400
+    });
+}
+
 #[test]
 fn an_issued_client_is_renewed_like_a_declared_one_and_a_good_one_is_kept() {
-    let (mut lab, _) = born(&["clients: [{name: k3s}]"]);
-    let issue = |lab: &Lab, arguments: &[&str]| {
-        let arguments = [&["certs", "issue", "laptop", "-o", "json"], arguments].concat();
-        let output = lab.operator(&arguments);
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        serde_json::from_slice::<Value>(&output.stdout).unwrap()
-    };
+    let (lab, _) = born(&["clients: [{name: k3s}]"]);
     let file = lab.lib("tls/clients/laptop/client.crt");
-    assert_eq!(issue(&lab, &[])["issued"], true);
+    assert_eq!(issue(&lab, "laptop", &[])["issued"], true);
     let first = serial(&file);
     // Again: the same one, unless a person wants another.
-    assert_eq!(issue(&lab, &[])["issued"], false);
+    assert_eq!(issue(&lab, "laptop", &[])["issued"], false);
     assert_eq!(serial(&file), first);
-    assert_eq!(issue(&lab, &["--renew"])["issued"], true);
+    assert_eq!(issue(&lab, "laptop", &["--renew"])["issued"], true);
     assert_ne!(serial(&file), first);
     assert_eq!(
         condition(&lab.status(), "CertificatesValid"),
@@ -342,10 +350,15 @@ fn an_issued_client_is_renewed_like_a_declared_one_and_a_good_one_is_kept() {
         lab.certificates().issue(name, soon).unwrap();
     }
     for name in ["laptop", "k3s"] {
-        lab.wait("renewal", |_| {
-            lab.certificates().client_leaf(name).unwrap().not_after.0 > now() + 100 * 86_400
-        });
+        wait_renewed_client(&lab, name);
     }
+}
+
+#[test]
+fn a_client_that_nobody_renews_is_warned_about_and_a_removed_one_is_gone() {
+    let (mut lab, _) = born(&["clients: [{name: k3s}]"]);
+    issue(&lab, "laptop", &[]);
+    let soon = span(-300 * 86_400, 5 * 86_400);
     // One that the document named once is nobody's to renew.
     lab.certificates().issue("former", soon).unwrap();
     let former = serial(&lab.lib("tls/clients/former/client.crt"));
@@ -374,7 +387,7 @@ fn an_issued_client_is_renewed_like_a_declared_one_and_a_good_one_is_kept() {
         let refused = lab.operator(&["certs", "remove", name]);
         assert_eq!(refused.status.code(), Some(code), "{name}");
     }
-    assert_eq!(issue(&lab, &[])["issued"], true);
+    assert_eq!(issue(&lab, "laptop", &[])["issued"], true);
     // The same command where no agent runs.
     lab.stop_agent();
     let issued = lab.operator(&["certs", "issue", "offline", "-o", "json"]);
@@ -403,20 +416,7 @@ fn an_issued_client_is_renewed_like_a_declared_one_and_a_good_one_is_kept() {
 fn copies_are_made_anew_by_the_same_command_and_warned_about_before_they_end() {
     let (lab, _) = born(&[]);
     let out = lab.root.join("out");
-    let issue = || {
-        let arguments = [
-            "certs",
-            "issue",
-            "till",
-            "-o",
-            "json",
-            "--out",
-            out.to_str().unwrap(),
-        ];
-        let output = lab.operator(&arguments);
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        serde_json::from_slice::<Value>(&output.stdout).unwrap()
-    };
+    let issue = || issue(&lab, "till", &["--out", out.to_str().unwrap()]);
     let files = issue();
     for (kind, name) in [("ca", "ca.crt"), ("cert", "till.crt"), ("key", "till.key")] {
         let path = out.join(name);
@@ -445,9 +445,7 @@ fn copies_are_made_anew_by_the_same_command_and_warned_about_before_they_end() {
     lab.certificates()
         .note_issued("till", Some((&out, end)))
         .unwrap();
-    lab.wait("renewal", |_| {
-        lab.certificates().client_leaf("till").unwrap().not_after.0 > now() + 100 * 86_400
-    });
+    wait_renewed_client(&lab, "till");
     let status = lab.wait("a warning", |it| {
         condition(it, "CertificatesValid") == ("True", "IssuedCertificateEnds")
     });

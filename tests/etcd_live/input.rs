@@ -13,7 +13,7 @@ fn a_document_that_is_none_ends_the_agent_with_2_and_says_why() {
     type Damage = fn(&Path);
     let documents: [(&str, Damage); 8] = [
         ("sudo etcd-operator init", |path| {
-            fs::remove_file(path).unwrap()
+            fs::remove_file(path).unwrap();
         }),
         ("is not a file", |path| {
             fs::remove_file(path).unwrap();

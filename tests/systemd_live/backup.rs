@@ -36,7 +36,7 @@ fn snapshots_trial_restores_and_a_restore_work_within_the_units() {
     let before = machine.pid(MEMBER);
     let restored = machine.try_sh("etcd-operator restore --yes");
     assert!(restored.status.success(), "{}", text(&restored.stderr));
-    assert!(text(&restored.stdout).contains("1 revisions that were there before are lost"));
+    assert!(text(&restored.stdout).contains("lost: 1 revision\n"));
     assert_eq!(machine.get("a").as_deref(), Some("2"));
     assert_ne!(machine.pid(MEMBER), before);
     assert_eq!(machine.property(MEMBER, "ActiveState"), "active");

@@ -40,15 +40,14 @@ impl RemoteStore {
         for (entry, fate) in entries.iter().zip(&fates) {
             if fate.removes() {
                 let name = entry.name.to_string();
-                match self.remove(entry).await? {
-                    Some(why) => tracing::info!(
+                if let Some(why) = self.remove(entry).await? {
+                    tracing::info!(
                         name,
                         "the store keeps a snapshot that retention gives up: {why}"
-                    ),
-                    None => {
-                        let why = prune::fate_words(*fate);
-                        tracing::info!(name, why, "snapshot removed from the bucket");
-                    }
+                    );
+                } else {
+                    let why = prune::fate_words(*fate);
+                    tracing::info!(name, why, "snapshot removed from the bucket");
                 }
                 self.forget(entry)?;
             }

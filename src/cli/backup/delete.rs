@@ -16,7 +16,7 @@ use crate::retention::VERIFIED;
 /// One that was asked for, in one place.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Deleted {
+struct Row {
     name: String,
     destination: String,
     deleted: bool,
@@ -179,10 +179,10 @@ fn remove(
     site: &Site<'_>,
     first: bool,
     found: Found<'_>,
-    rows: &mut Vec<Deleted>,
+    rows: &mut Vec<Row>,
 ) -> Result<(), Failure> {
     let mut note = |name: String, problem: Option<String>| {
-        rows.push(Deleted {
+        rows.push(Row {
             name,
             destination: place::describe(site.destination),
             deleted: problem.is_none(),

@@ -27,7 +27,7 @@ use crate::tls::{Certificates, ClientFiles, TlsError, Validity, is_client_name};
 /// A client's certificate, for people and programs.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Issued {
+struct Answer {
     #[serde(flatten)]
     files: ClientFiles,
     /// It was made just now.
@@ -92,7 +92,7 @@ fn owner(arguments: &IssueArgs) -> Result<Option<(u32, u32)>, Failure> {
 }
 
 /// The certificate, by the agent where one runs. What is good stays; `out`: where a copy is to lie.
-fn make(context: &Context, arguments: &IssueArgs, out: Option<&Path>) -> Result<Issued, Failure> {
+fn make(context: &Context, arguments: &IssueArgs, out: Option<&Path>) -> Result<Answer, Failure> {
     let (name, renew) = (arguments.name.as_str(), arguments.renew);
     let certificates = Certificates::at(context.paths.tls());
     let folder = || fs::read_link(context.paths.tls().join("clients").join(name)).ok();
@@ -121,7 +121,7 @@ fn make(context: &Context, arguments: &IssueArgs, out: Option<&Path>) -> Result<
         }),
         None => None,
     };
-    Ok(Issued {
+    Ok(Answer {
         files,
         issued: before != folder(),
         not_after: rfc3339(leaf.not_after),
@@ -151,7 +151,7 @@ fn without_agent(
 /// Writes the copies, with the rights of whom they are for: what that user has put there is not followed
 /// with root's.
 fn hand_out(
-    issued: &Issued,
+    issued: &Answer,
     name: &str,
     out: &Path,
     arguments: &IssueArgs,
@@ -209,9 +209,9 @@ fn create(out: &Path, arguments: &IssueArgs) -> Result<(), Failure> {
     }
 }
 
-fn tell(arguments: &IssueArgs, issued: &Issued, copied: Option<ClientFiles>) -> Outcome {
+fn tell(arguments: &IssueArgs, issued: &Answer, copied: Option<ClientFiles>) -> Outcome {
     let copy = copied.is_some();
-    let shown = Issued {
+    let shown = Answer {
         files: copied.unwrap_or_else(|| issued.files.clone()),
         contents: None,
         not_after: issued.not_after.clone(),
