@@ -1,58 +1,19 @@
 //! Commands and their flags: a contract, since scripts rely on them.
 
-use std::fmt::Write as _;
+mod groups;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::print::Output;
 use crate::telemetry::LogFormat;
 
-/// The commands as the help lists them: what a person uses every day comes first.
-const GROUPS: &[(&str, &[&str])] = &[
-    (
-        "Every day",
-        &[
-            "status", "plan", "etcdctl", "env", "pause", "resume", "backup", "restore", "certs",
-        ],
-    ),
-    ("To begin", &["init", "preflight", "etcd", "crd"]),
-    (
-        "For units, Pods and scripts",
-        &[
-            "agent",
-            "unit",
-            "guard",
-            "controller",
-            "manifests",
-            "verify-snapshot",
-            "version",
-            "help",
-        ],
-    ),
-];
-const TEMPLATE: &str =
-    "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}Options:\n{options}{after-help}";
+pub(super) use groups::command;
 
-/// The command line, with its commands in groups.
-pub(super) fn command() -> clap::Command {
-    let mut command = Cli::command();
-    command.build();
-    let mut text = String::new();
-    for (title, names) in GROUPS {
-        let _ = writeln!(text, "{title}:");
-        for name in *names {
-            let about = command
-                .find_subcommand(name)
-                .and_then(clap::Command::get_about);
-            let about = about.map(ToString::to_string).unwrap_or_default();
-            let _ = writeln!(text, "  {name:16}{about}");
-        }
-        text.push('\n');
-    }
-    Cli::command().before_help(text).help_template(TEMPLATE)
-}
+/// Options that every command has stand apart from its own.
+const EVERYWHERE: &str = "Everywhere";
 
 /// Keeps an etcd cluster alive at the edge.
 #[derive(Debug, Parser)]
@@ -63,10 +24,16 @@ pub(super) fn command() -> clap::Command {
 )]
 pub(super) struct Cli {
     /// Puts /etc/etcd-operator, /var/lib/etcd-operator and /run/etcd-operator under DIR
-    #[arg(long, global = true, value_name = "DIR", default_value = "/")]
+    #[arg(
+        long,
+        global = true,
+        help_heading = EVERYWHERE,
+        value_name = "DIR",
+        default_value = "/"
+    )]
     pub(super) root: PathBuf,
     /// The document, instead of /etc/etcd-operator/cluster.yaml
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     #[command(subcommand)]
     pub(super) command: Command,
@@ -491,38 +458,4 @@ pub(super) enum BackupCommand {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_command_stands_in_one_group_of_the_help() {
-        let mut command = Cli::command();
-        command.build();
-        let mut listed: Vec<&str> = GROUPS
-            .iter()
-            .flat_map(|(_, names)| *names)
-            .copied()
-            .collect();
-        let shown = command.get_subcommands().filter(|it| !it.is_hide_set());
-        let mut there: Vec<&str> = shown.map(clap::Command::get_name).collect();
-        listed.sort_unstable();
-        there.sort_unstable();
-        assert_eq!(listed, there);
-        let help = super::command().render_help().to_string();
-        assert!(
-            help.contains("\nEvery day:\n  status          What is"),
-            "{help}"
-        );
-        // No line of the list is broken in two.
-        for name in &listed {
-            let about = command
-                .find_subcommand(name)
-                .and_then(clap::Command::get_about);
-            let about = about.map(ToString::to_string).unwrap_or_default();
-            assert!(about.len() <= 82, "{name}: {about}");
-        }
-    }
 }

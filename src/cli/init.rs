@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,7 @@ use crate::disk;
 use crate::document;
 use crate::etcd::store;
 use crate::member::{place, records};
+use crate::process;
 use crate::start::Filesystem;
 use crate::state;
 use crate::systemd;
@@ -26,6 +27,9 @@ const NAME: &str = "edge";
 const NAME_MAX: usize = 50;
 /// Where disks are mounted that may hold snapshots.
 const MOUNTS: &[&str] = &["/mnt/", "/media/", "/srv/"];
+/// etcd's usual ports, and how far away those lie that are taken where another program has one of them.
+const PORTS: [u16; 3] = [2379, 2380, 2381];
+const PORTS_APART: u16 = 100;
 /// Words that YAML takes for something else than text.
 const NOT_TEXT: &[&str] = &[
     "true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf",
@@ -44,6 +48,8 @@ struct Shown {
     /// The first further disk that is mounted, and its free bytes.
     disk: Option<(PathBuf, Option<u64>)>,
     systemd: bool,
+    /// The first of etcd's usual ports that another program listens on, and which one.
+    taken: Option<(u16, String)>,
 }
 
 pub(super) fn init(context: &Context, arguments: &InitArgs) -> Outcome {
@@ -107,7 +113,16 @@ fn look(context: &Context, arguments: &InitArgs) -> Result<Shown, Failure> {
             .map(|it| (it.clone(), disk::free_bytes(&it))),
         data_dir,
         systemd: systemd::runs(paths),
+        // An etcd of ours that runs has its ports.
+        taken: lives.is_none().then(taken).flatten(),
     })
+}
+
+fn taken() -> Option<(u16, String)> {
+    let free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    let port = PORTS.into_iter().find(|it| !free(*it))?;
+    let who = process::listener(port).unwrap_or_else(|| "another program".to_owned());
+    Some((port, who))
 }
 
 /// A host's name as the name of a cluster: its first label, in the letters that are allowed.
@@ -178,6 +193,17 @@ fn text(shown: &Shown) -> String {
         None => (PathBuf::from("/mnt/usb/etcd"), String::new()),
     };
     let backup = backup.display();
+    let network = match &shown.taken {
+        None => "  # network: {listenAddresses: [127.0.0.1]}  # for clients on this host alone"
+            .to_owned(),
+        Some((port, who)) => {
+            let [client, peer, metrics] = PORTS.map(|it| it + PORTS_APART);
+            format!(
+                "  # {port} is taken by {who}: these are others than etcd's usual ports.\n  \
+                 network: {{clientPort: {client}, peerPort: {peer}, metricsPort: {metrics}}}"
+            )
+        }
+    };
     format!(
         "\
 # Written by etcd-operator init. Every field has a default; etcd-operator crd explains them all.
@@ -193,7 +219,7 @@ spec:
   # Clients that get a certificate, such as k3s; admin always has one.
   clients: []
   # etcd listens on {address}.
-  # network: {{listenAddresses: [127.0.0.1]}}  # for clients on this host alone
+{network}
   # The data lies in {data}{free}.{unsafe_filesystem}
   # storage: {{path: /mnt/ssd/etcd}}  # another disk; fixed once the cluster is born
   # Snapshots, best on another disk.{found} The directory belongs to the operator's user:
@@ -242,13 +268,27 @@ fn next_steps(path: &Path, kept: Option<&Path>, shown: &Shown) -> String {
     text += &shown
         .version
         .map_or_else(String::new, |it| format!(", etcd {it}"));
+    if let Some((port, who)) = &shown.taken {
+        let _ = write!(
+            text,
+            "\n{port} is taken by {who}: the document names other ports"
+        );
+    }
     if let Some(kept) = kept {
         let _ = write!(text, "\nthe one before it is {}", kept.display());
     }
     text += "\n\nnext:\n";
     if shown.version.is_none() {
-        text +=
-            "  sudo etcd-operator etcd install --from ./etcd-v3.6.16-linux-arm64.tar.gz 3.6.16\n";
+        let arch = if cfg!(target_arch = "x86_64") {
+            "amd64"
+        } else {
+            "arm64"
+        };
+        let file = format!("./etcd-v3.6.16-linux-{arch}.tar.gz");
+        let _ = writeln!(
+            text,
+            "  sudo etcd-operator etcd install --from {file} 3.6.16"
+        );
     }
     let start = if shown.systemd {
         "  sudo etcd-operator preflight                   # is this host fit?\n  sudo systemctl enable --now etcd-operator      # starts etcd, now and at every boot\n  sudo etcd-operator status\n"
@@ -273,6 +313,7 @@ mod tests {
             filesystem: Filesystem::Disk,
             disk: Some((PathBuf::from("/mnt/usb"), Some(60 << 30))),
             systemd: true,
+            taken: None,
         }
     }
 
@@ -296,6 +337,15 @@ mod tests {
             assert_eq!(spec.name.as_str(), name);
             assert_eq!(spec.version, "3.6.16".parse().ok());
         }
+        let beside = Shown {
+            taken: Some((2379, "etcd (pid 91)".to_owned())),
+            ..shown("edge")
+        };
+        let spec = document::parse(text(&beside).as_bytes()).unwrap();
+        assert_eq!(
+            (spec.network.client_port, spec.network.metrics_port),
+            (2479, 2481)
+        );
         let bare = Shown {
             version: None,
             address: None,
