@@ -160,6 +160,21 @@ fn quoted(name: &str) -> String {
     }
 }
 
+/// Other ports, where another program has one of etcd's.
+fn network(shown: &Shown) -> String {
+    match &shown.taken {
+        None => "  # network: {listenAddresses: [127.0.0.1]}  # for clients on this host alone"
+            .to_owned(),
+        Some((port, who)) => {
+            let [client, peer, metrics] = PORTS.map(|it| it + PORTS_APART);
+            format!(
+                "  # {port} is taken by {who}: these are others than etcd's usual ports.\n  \
+                 network: {{clientPort: {client}, peerPort: {peer}, metricsPort: {metrics}}}"
+            )
+        }
+    }
+}
+
 fn text(shown: &Shown) -> String {
     let Shown { name, named, .. } = shown;
     let version = match shown.version {
@@ -193,17 +208,7 @@ fn text(shown: &Shown) -> String {
         None => (PathBuf::from("/mnt/usb/etcd"), String::new()),
     };
     let backup = backup.display();
-    let network = match &shown.taken {
-        None => "  # network: {listenAddresses: [127.0.0.1]}  # for clients on this host alone"
-            .to_owned(),
-        Some((port, who)) => {
-            let [client, peer, metrics] = PORTS.map(|it| it + PORTS_APART);
-            format!(
-                "  # {port} is taken by {who}: these are others than etcd's usual ports.\n  \
-                 network: {{clientPort: {client}, peerPort: {peer}, metricsPort: {metrics}}}"
-            )
-        }
-    };
+    let network = network(shown);
     format!(
         "\
 # Written by etcd-operator init. Every field has a default; etcd-operator crd explains them all.
