@@ -94,3 +94,60 @@ fn without_proc_the_cause_is_named() {
         assert!(said.contains("/proc is not mounted"), "{said}");
     }
 }
+
+#[test]
+fn init_writes_the_first_document_and_never_a_second_one() {
+    let lab = Lab::new("3.6");
+    let path = lab.document_path();
+    let before = fs::read_to_string(&path).unwrap();
+    let refused = lab.operator(&["init", "--name", "other"]);
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(3), "{said}");
+    assert!(
+        said.contains("is there already, and nothing was written"),
+        "{said}"
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), before);
+    // By force: the one before is kept beside it.
+    let forced = lab.operator(&["init", "--name", "other", "--force"]);
+    assert!(forced.status.success(), "{}", text(&forced.stderr));
+    let kept = path.with_extension("yaml.before-init");
+    assert_eq!(fs::read_to_string(kept).unwrap(), before);
+    fs::remove_file(&path).unwrap();
+    // What is in the store, and a name that is no cluster's.
+    let wrote = lab.operator(&["init", "--name", "other"]);
+    let wanted = format!("cluster other, etcd {}\n", lab.version);
+    assert!(
+        text(&wrote.stdout).contains(&wanted),
+        "{}",
+        text(&wrote.stdout)
+    );
+    let document = fs::read_to_string(&path).unwrap();
+    assert!(
+        document.contains(&format!("\n  version: {}\n", lab.version)),
+        "{document}"
+    );
+    fs::remove_file(&path).unwrap();
+    for wrong in [["--name", "No_Name"], ["--version", "new"]] {
+        let refused = lab.operator(&["init", wrong[0], wrong[1]]);
+        assert_eq!(refused.status.code(), Some(2), "{wrong:?}");
+    }
+    assert!(!path.exists());
+}
+
+/// A lost document of a cluster that lives: its name, not the host's.
+#[test]
+fn init_knows_the_cluster_that_lives_here() {
+    let mut lab = Lab::new("3.6");
+    lab.start_agent();
+    lab.wait_available();
+    lab.stop_agent();
+    fs::remove_file(lab.document_path()).unwrap();
+    let wrote = lab.operator(&["init"]);
+    let wanted = format!("cluster lab, etcd {}\n", lab.version);
+    assert!(
+        text(&wrote.stdout).contains(&wanted),
+        "{}",
+        text(&wrote.stdout)
+    );
+}
