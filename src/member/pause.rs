@@ -12,8 +12,8 @@ use crate::state::{self, StateError};
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PauseFile {
-    boot_id: String,
-    /// Seconds since boot.
+    /// Seconds since boot. The boot itself is not named: a unit of a container may see another id of it
+    /// than the command, and a reboot clears /run.
     ends: u64,
     /// What was asked for.
     seconds: u64,
@@ -21,11 +21,11 @@ struct PauseFile {
     until: Option<i64>,
 }
 
-/// The pause of now.
+/// The pause of now. More than was asked for cannot be left of one of this boot.
 pub fn load(paths: &Paths) -> Option<Pause> {
     let file: PauseFile = state::load_volatile(&paths.pause())?;
     let left = file.ends.checked_sub(clock::since_boot().as_secs())?;
-    (file.boot_id == clock::boot_id() && left > 0).then_some(Pause {
+    (1..=file.seconds).contains(&left).then_some(Pause {
         left,
         seconds: file.seconds,
         until: file.until.map(Timestamp),
@@ -37,7 +37,6 @@ pub fn begin(paths: &Paths, seconds: u64, now: Option<Timestamp>) -> Result<(), 
     let wall = i64::try_from(seconds).unwrap_or(i64::MAX);
     state::create_private_dir(&paths.run)?;
     let file = PauseFile {
-        boot_id: clock::boot_id(),
         ends: clock::since_boot().as_secs().saturating_add(seconds),
         seconds,
         until: now.map(|it| it.0.saturating_add(wall)),

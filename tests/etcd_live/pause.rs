@@ -88,7 +88,6 @@ fn a_pause_ends_by_itself_or_by_zero() {
     assert_eq!(run(&lab, &["pause", "1h"]).0, 0);
     let file = lab.run("pause.json");
     let paused = std::fs::read_to_string(&file).unwrap();
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    std::fs::write(&file, paused.replace(boot.trim(), "another")).unwrap();
+    std::fs::write(&file, paused.replace("\"ends\":", "\"ends\":9")).unwrap();
     lab.wait("no hold", |it| it["plan"].get("hold").is_none());
 }
