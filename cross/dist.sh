@@ -41,6 +41,10 @@ for arch in arm64 amd64; do
     install -m 755 "$binary" "$work/$folder/$name"
     install -m 644 README.md CHANGELOG.md LICENSE "$at/THIRD-PARTY.txt" "$work/$folder"
     install -m 644 deploy/examples/host.yaml "$work/$folder/deploy/examples"
+    # What README leads to.
+    for page in systemd/README.md deploy/README.md src/backup/README.md; do
+        install -D -m 644 "$page" "$work/$folder/$page"
+    done
     install -m 644 systemd/*.service systemd/*.conf systemd/*.rules systemd/etcd-operator.8 "$work/$folder/systemd"
     install -m 755 systemd/install.sh "$work/$folder/systemd"
     install -m 644 systemd/install.mk "$work/$folder/Makefile"

@@ -9,6 +9,7 @@ pub mod driver;
 mod notify;
 mod observe;
 mod publish;
+mod report;
 mod restore;
 pub mod socket;
 pub mod unit;
@@ -39,7 +40,7 @@ use crate::systemd::SystemdError;
 use crate::tls::{Certificates, TlsError};
 use driver::{Changed, Driver as _, HostDriver};
 
-pub use publish::{Report, report};
+pub use report::{Host, Leftover, Report};
 pub use socket::Request;
 
 /// Why a pass, or the start of the agent, failed.
@@ -131,6 +132,8 @@ struct Memory {
     kernel_synchronised: Option<(bool, u64)>,
     /// What the box was like, and when (seconds since boot).
     host: Option<(crate::host::HostFacts, u64)>,
+    /// What restores left beside the data, and the time of its directory then.
+    leftovers: Option<(std::time::SystemTime, Vec<Leftover>)>,
     /// For transition times, and so that only changes are told.
     published: Option<Report>,
     /// Why the last pass could not be carried out.

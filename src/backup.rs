@@ -8,6 +8,7 @@
 //! Nothing here decides: when one is due, which ones stay and whether a restore may begin is said by
 //! the core. Memory does not grow with the database.
 
+pub mod age;
 pub mod bolt;
 pub mod copy;
 pub mod create;

@@ -5,26 +5,30 @@
 mod arguments;
 mod backup;
 mod certs;
+mod etcdctl;
+mod init;
 mod owner;
+mod pause;
 mod pod;
 mod preflight;
 mod print;
 mod progress;
 mod restore;
 mod show;
+mod status;
 mod unit;
 mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::FromArgMatches as _;
 
 use crate::agent;
 use crate::agent::driver::{HostDriver, ProcessDriver, SystemdDriver};
 use crate::controller;
 use crate::document;
-use crate::etcd::store;
+use crate::etcd::{archive, store};
 use crate::guard::{self, Keeper};
 use crate::member::starts;
 use crate::paths::Paths;
@@ -36,8 +40,8 @@ use crate::version::{Class, Version, classify};
 pub use print::Output;
 
 use arguments::{
-    AgentArgs, BackupCommand, CertsCommand, Cli, Command, ControllerArgs, DriverChoice, EnvFor,
-    EtcdCommand, GuardArgs, RestoreArgs,
+    AgentArgs, BackupCommand, CertsCommand, Cli, Command, ControllerArgs, DeleteArgs, DriverChoice,
+    EnvFor, EtcdCommand, GuardArgs, InitArgs, IssueArgs, RestoreArgs, StatusArgs,
 };
 
 /// Done.
@@ -51,7 +55,8 @@ pub const HELD: u8 = 3;
 
 /// Runs the command of this process' arguments.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = arguments::command().try_get_matches();
+    let cli = match parsed.and_then(|it| Cli::from_arg_matches(&it)) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
@@ -102,11 +107,19 @@ type Outcome = Result<u8, Failure>;
 struct Context {
     paths: Paths,
     config: PathBuf,
+    given: owner::Given,
 }
 
 impl Context {
     fn document(&self) -> Result<ClusterSpec, Failure> {
         document::read(&self.config).map_err(|problems| {
+            if matches!(self.config.try_exists(), Ok(false)) {
+                let text = format!(
+                    "there is no document {}: sudo etcd-operator init writes the first one",
+                    self.config.display()
+                );
+                return Failure::new(USAGE, text);
+            }
             let lines: Vec<String> = problems
                 .0
                 .iter()
@@ -124,26 +137,33 @@ fn dispatch(cli: &Cli) -> Outcome {
         Some(path) => std::path::absolute(path)?,
         None => paths.document(),
     };
-    let context = Context { paths, config };
-    owner::act_as_owner(&context, &cli.command)?;
+    let mut context = Context {
+        paths,
+        config,
+        given: owner::Given::default(),
+    };
+    owner::act_as_owner(&mut context, &cli.command)?;
     match &cli.command {
+        Command::Init(it) => init::init(&context, it),
         Command::Agent(arguments) => run_agent(&context, arguments),
         Command::Controller(arguments) => run_controller(arguments),
         Command::Manifests { image } => manifests(image.as_deref()),
         Command::Guard(arguments) => run_guard(&context, arguments),
         Command::Unit(it) => unit::unit(&context, it.install),
         Command::Preflight(it) => preflight::preflight(&context, it.skip_disk, it.output),
-        Command::Status(it) => show::status(&context, it.output),
+        Command::Status(it) => status::status(&context, it),
         Command::Plan(it) => show::plan(&context, it.output),
+        Command::Pause { duration } => pause::pause(&context, duration),
+        Command::Resume => pause::resume(&context),
         Command::Env(it) => show::env(&context, it.target == EnvFor::K3s),
+        Command::Etcdctl { arguments } => etcdctl::etcdctl(&context, arguments),
         Command::Etcd(EtcdCommand::Install { version, from }) => {
             install(&context, version, from.as_deref())
         }
         Command::Etcd(EtcdCommand::List(it)) => list_store(&context, it.output),
         Command::Certs(CertsCommand::List(it)) => certs::list(&context, it.output),
-        Command::Certs(CertsCommand::Issue { name, output }) => {
-            certs::issue(&context, name, *output)
-        }
+        Command::Certs(CertsCommand::Issue(it)) => certs::issue(&context, it),
+        Command::Certs(CertsCommand::Remove { name }) => certs::remove(&context, name),
         Command::Backup(it) => {
             protect_process();
             backup::backup(&context, it)
@@ -153,6 +173,10 @@ fn dispatch(cli: &Cli) -> Outcome {
             restore::restore(&context, it)
         }
         Command::VerifySnapshot { file, output } => verify::verify_snapshot(file, *output),
+        Command::Version => {
+            print::text(concat!("etcd-operator ", env!("CARGO_PKG_VERSION"), "\n"))?;
+            Ok(DONE)
+        }
         Command::Crd => {
             print::text(crate::api::crd::CRDS_YAML)?;
             Ok(DONE)
@@ -296,7 +320,7 @@ fn run_guard(context: &Context, arguments: &GuardArgs) -> Outcome {
 fn install(context: &Context, text: &str, from: Option<&std::path::Path>) -> Outcome {
     let version: Version = text
         .parse()
-        .map_err(|_| Failure::new(USAGE, format!("'{text}' is not a version such as 3.6.14")))?;
+        .map_err(|_| Failure::new(USAGE, format!("'{text}' is not a version such as 3.6.16")))?;
     match classify(version) {
         Class::TooOld | Class::Unknown => {
             let text = format!(
@@ -310,11 +334,23 @@ fn install(context: &Context, text: &str, from: Option<&std::path::Path>) -> Out
         Class::Warn(bug) => eprintln!("etcd-operator: warning: {bug}"),
         Class::Supported => {}
     }
+    let unpacked = match from {
+        Some(file) if !file.is_dir() => {
+            let beside = context.paths.lib.parent().unwrap_or(&context.paths.lib);
+            std::fs::create_dir_all(beside)?;
+            Some(archive::unpack(file, beside)?)
+        }
+        _ => None,
+    };
+    let from = unpacked.as_ref().map_or(from, |it| Some(it.dir()));
     let installed = store::install(&context.paths.store(), version, from)?;
-    if !installed.programs.contains(&"etcdutl") {
-        eprintln!(
-            "etcd-operator: warning: etcdutl was not there; restoring a snapshot will need it"
-        );
+    for (program, need) in [
+        ("etcdutl", "restoring a snapshot"),
+        ("etcdctl", "etcd-operator etcdctl"),
+    ] {
+        if !installed.programs.contains(&program) {
+            eprintln!("etcd-operator: warning: {program} was not there; {need} will need it");
+        }
     }
     print::text(&format!(
         "etcd {version} ({}) sha256 {}\n",

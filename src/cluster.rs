@@ -81,6 +81,28 @@ impl Timestamp {
     }
 }
 
+/// RFC 3339 in UTC, by the calendar of days since 0000-03-01, in which a leap day ends its year.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (days, second) = (self.0.div_euclid(86_400), self.0.rem_euclid(86_400));
+        let days = days + 719_468;
+        let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let day = day - (153 * month + 2) / 5 + 1;
+        let (year, month) = match month {
+            0..10 => (era * 400 + year, month + 3),
+            _ => (era * 400 + year + 1, month - 9),
+        };
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        write!(
+            f,
+            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
+        )
+    }
+}
+
 /// What a member may do in Raft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -238,6 +260,23 @@ mod tests {
         assert_eq!(members.insert(ninth), Err(InsertError::Full));
         let twice = members.iter().next().unwrap().clone();
         assert_eq!(members.insert(twice), Err(InsertError::DuplicateId));
+    }
+
+    #[test]
+    fn a_time_is_written_as_others_write_it() {
+        use time::format_description::well_known::Rfc3339;
+        // Days around each end of a month, a year, a century and an era, and the step from day to day.
+        let around = |at: i64| [-1, 0, 1].map(|it| at + it);
+        let ends = (-719_528..719_528).step_by(29).map(|it| it * 86_400);
+        for at in ends.flat_map(around).filter(|it| *it >= -62_167_219_200) {
+            let other = time::OffsetDateTime::from_unix_timestamp(at).unwrap();
+            assert_eq!(Timestamp(at).to_string(), other.format(&Rfc3339).unwrap());
+        }
+        for day in 0..150_000 {
+            let at = Timestamp(day * 86_400);
+            let other = time::OffsetDateTime::from_unix_timestamp(at.0).unwrap();
+            assert_eq!(at.to_string()[..10], other.date().to_string());
+        }
     }
 
     #[test]

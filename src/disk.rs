@@ -46,6 +46,12 @@ pub fn free_bytes(path: &Path) -> Option<u64> {
     Some(statfs.f_bavail.saturating_mul(statfs.f_frsize))
 }
 
+/// Bytes of the whole file system.
+pub fn size_bytes(path: &Path) -> Option<u64> {
+    let statfs = rustix::fs::statvfs(&nearest(path)?).ok()?;
+    Some(statfs.f_blocks.saturating_mul(statfs.f_frsize))
+}
+
 /// Major and minor number of the device that holds `path`, or the nearest of its parents.
 pub fn device(path: &Path) -> Option<(u32, u32)> {
     let stat = rustix::fs::stat(&nearest(path)?).ok()?;

@@ -2,6 +2,7 @@
 //!
 //! Every call has a deadline, and a failed one is a value. It never plans.
 
+pub mod archive;
 pub mod client;
 pub mod data_dir;
 pub mod metrics;

@@ -19,6 +19,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use crate::backup::restore::RestoreRecord;
 use crate::clock;
 use crate::cluster::detail;
+use crate::error::chain;
 use crate::etcd::store;
 use crate::member::certificates::{Wanted, survey};
 use crate::member::pod::{self, LayDownError, PodMember};
@@ -98,7 +99,7 @@ pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
         };
         let refusal = match &error {
             GuardError::Refused(refusal) => refusal.clone(),
-            other => Refusal::Other(detail(format_args!("{other}"))),
+            other => Refusal::Other(detail(format_args!("{}", chain(other)))),
         };
         RefusalFile::save(paths, &refusal);
         if keeper == Keeper::Pod {
@@ -219,9 +220,18 @@ fn mounted_certificates(paths: &Paths) -> CertificatesUsable {
     }
 }
 
+fn refused<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> StateError + 'a {
+    move |source| StateError::Io {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
+
 /// The lock lives as long as etcd: its descriptor is inherited.
 fn take_lock(paths: &Paths) -> Result<File, GuardError> {
-    let file = state::open_lock(&paths.member_lock()).map_err(system("open the member's lock"))?;
+    let path = paths.member_lock();
+    let file = state::open_lock(&path).map_err(refused("open", &path))?;
     let begin = clock::since_boot();
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -291,10 +301,14 @@ fn record_process(paths: &Paths, launch: &Launch) -> Result<(), GuardError> {
     let pid = std::process::id();
     let stat = process::stat(pid)
         .ok_or_else(|| system("read /proc/self/stat")(io::Error::from(io::ErrorKind::NotFound)))?;
+    let boot_id = clock::boot_id();
+    let before = state::load_volatile::<ProcessRecord>(&paths.process());
+    let before = before.filter(|it| it.boot_id == boot_id);
     let record = ProcessRecord {
+        starts: before.map_or(0, |it| it.starts) + 1,
         pid,
         start_time: stat.start_time,
-        boot_id: clock::boot_id(),
+        boot_id,
         started: clock::since_boot().as_secs(),
         settings: launch.settings,
         version: launch.version.clone(),
@@ -334,7 +348,7 @@ fn become_etcd(
         .truncate(true)
         .mode(0o600)
         .open(paths.etcd_stderr())
-        .map_err(system("open etcd's standard error"))?;
+        .map_err(refused("open", &paths.etcd_stderr()))?;
     let stdout = if keeper == Keeper::Pod {
         Stdio::inherit() // kubectl logs
     } else {

@@ -5,6 +5,7 @@
 use crate::cluster::{ClusterId, Detail, MEMBERS_MAX, MemberId, MemberName, MemberSet, Timestamp};
 use crate::host::HostFacts;
 use crate::spec::Settings;
+use crate::spec::backup::DESTINATIONS_MAX;
 use crate::start::{Facts, Refusal};
 use crate::version::Version;
 
@@ -27,8 +28,21 @@ pub struct Observed {
     pub backups: Backups,
     /// A restore that was asked for and has not ended.
     pub restoring: Option<Restoring>,
+    /// A person asked for a pause.
+    pub paused: Option<Pause>,
     /// The members that this process runs: its own host's, or its pods.
     pub instances: heapless::Vec<Instance, MEMBERS_MAX>,
+}
+
+/// Nothing is changed until it ends, which it does by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Seconds that are left.
+    pub left: u64,
+    /// What was asked for.
+    pub seconds: u64,
+    /// Its end, where it was asked for by a trusted clock.
+    pub until: Option<Timestamp>,
 }
 
 /// Whether the wall clock can be believed (rule G2).
@@ -135,6 +149,15 @@ pub struct Backups {
     pub queued: (u32, u64),
     /// The last copy failed.
     pub copy_failed: Option<BackupFailure>,
+    /// Seconds since the first failed attempt to copy after one that succeeded, as far as this process
+    /// knows: without it, what waits is as old as it is.
+    pub copy_failing: u64,
+    /// Seconds until copies are tried again.
+    pub copy_retry_in: u64,
+    /// Seconds from the last attempt to the next one.
+    pub copy_retry_every: u64,
+    /// The document's destinations, in its order.
+    pub destinations: heapless::Vec<DestinationSeen, DESTINATIONS_MAX>,
     /// When copies were last read back and found whole, in the place where that is longest ago.
     pub copies_checked: Option<Timestamp>,
     /// It is time to copy, or to read a copy back.
@@ -156,6 +179,23 @@ pub struct SnapshotSeen {
     pub level: u8,
     /// Of its file.
     pub bytes: u64,
+    /// Its age in seconds, where that is known.
+    pub seconds: Option<u64>,
+}
+
+/// A destination of snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DestinationSeen {
+    /// Where, in the words of a command line.
+    pub place: Detail,
+    /// The newest verified snapshot of this cluster that is known to lie there.
+    pub verified: Option<SnapshotSeen>,
+    /// How many wait to be copied there, and their bytes.
+    pub queued: (u32, u64),
+    /// When the oldest of them was taken, by a trusted clock.
+    pub waits_since: Option<Timestamp>,
+    /// For how many seconds it has waited, or failed to be copied, where its age is unknown.
+    pub waits: u64,
 }
 
 /// Why something about snapshots failed.
@@ -165,6 +205,11 @@ pub struct BackupFailure {
     pub reason: &'static str,
     /// For people.
     pub why: Detail,
+}
+
+impl BackupFailure {
+    /// The reason of a failure that goes when the link to the place comes back.
+    pub const LINK_DOWN: &'static str = "LinkDown";
 }
 
 /// A restore under way.
@@ -269,7 +314,8 @@ pub struct Certificates {
     pub authorities_usable: bool,
     /// A client of the document has no usable certificate, or a renewal is due.
     pub clients_due: bool,
-    /// The client certificate that runs out first among those of `certs issue`.
+    /// The client certificate that runs out first among those that nobody renews: copies that a person
+    /// had made, and clients that the document named once.
     pub issued_earliest: Option<(heapless::String<63>, Timestamp)>,
 }
 

@@ -117,6 +117,11 @@ impl Paths {
         self.member().join("log/etcd.log")
     }
 
+    /// A person asked for a pause.
+    pub fn pause(&self) -> PathBuf {
+        self.run.join("pause.json")
+    }
+
     /// Starts since etcd last served.
     pub fn starts(&self) -> PathBuf {
         self.run.join("starts.json")

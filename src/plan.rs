@@ -15,7 +15,7 @@ mod words;
 
 use core::time::Duration;
 
-use crate::cluster::{ClusterId, Detail, MemberId, MemberName, MemberSet};
+use crate::cluster::{ClusterId, Detail, MemberId, MemberName, MemberSet, Timestamp};
 use crate::observed::{Instance, Observed, Process, Reading, RestorePhase, Writing};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Refusal, Start, Writable};
@@ -129,6 +129,8 @@ pub enum Asked {
 pub enum Hold {
     /// The document says so.
     Paused,
+    /// A person said so: for so many seconds, until then where the clock was trusted.
+    PausedFor(u64, Option<Timestamp>),
     /// Nobody answers, so nothing about the members is known.
     Unreachable,
     /// A majority does not answer, or would not after the step.
@@ -191,11 +193,11 @@ pub struct Plan {
 /// Decides the next step. Pure, total, without allocation.
 pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
     let mut upkeep = heapless::Vec::new();
-    if spec.paused {
+    if let Some((hold, requeue_after)) = paused(spec, observed) {
         return Plan {
-            change: Err(Hold::Paused),
+            change: Err(hold),
             upkeep,
-            requeue_after: REQUEUE_CONVERGED,
+            requeue_after,
         };
     }
     if let Some(restoring) = observed.restoring {
@@ -230,6 +232,17 @@ pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
         upkeep,
         requeue_after,
     }
+}
+
+/// Whether nothing is changed because somebody says so, and when to look again.
+fn paused(spec: &ClusterSpec, observed: &Observed) -> Option<(Hold, Duration)> {
+    if spec.paused {
+        return Some((Hold::Paused, REQUEUE_CONVERGED));
+    }
+    let pause = observed.paused?;
+    let end = Duration::from_secs(pause.left);
+    let hold = Hold::PausedFor(pause.seconds, pause.until);
+    Some((hold, REQUEUE_CONVERGED.min(end)))
 }
 
 /// Bounded by construction: each instance adds at most as many steps as fit for one.

@@ -22,6 +22,9 @@ pub struct ProcessRecord {
     pub settings: u64,
     /// The version that was started.
     pub version: String,
+    /// How often etcd was started in this boot, this start included.
+    #[serde(default)]
+    pub starts: u32,
 }
 
 impl ProcessRecord {
@@ -209,6 +212,7 @@ mod tests {
     fn a_recycled_pid_is_another_process() {
         let me = std::process::id();
         let mut record = ProcessRecord {
+            starts: 1,
             pid: me,
             start_time: stat(me).unwrap().start_time,
             boot_id: crate::clock::boot_id(),

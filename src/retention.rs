@@ -17,8 +17,10 @@ pub const VERIFIED: u8 = 3;
 pub struct Kept {
     /// It is of this cluster, by the id in its manifest.
     pub ours: bool,
-    /// A person asked for it: it stays until a person removes it (rule A2).
+    /// A person asked for it: it stays until a person removes it (rule A2), or its own time has passed.
     pub on_demand: bool,
+    /// It is older than the person who asked for it said. Unknown ages are not (rule G5).
+    pub outlived: bool,
     /// The level that it is known to have; 0: damaged, incomplete or unknown.
     pub level: u8,
     /// When it was taken, by a trusted clock.
@@ -34,6 +36,8 @@ pub enum Fate {
     NotOurs,
     /// Asked for by a person.
     OnDemand,
+    /// Asked for by a person for a time that has passed.
+    Outlived,
     /// The newest one that is verified.
     NewestVerified,
     /// Among the newest ones.
@@ -51,7 +55,10 @@ pub enum Fate {
 impl Fate {
     /// Whether it goes.
     pub fn removes(self) -> bool {
-        matches!(self, Fate::Expired | Fate::OverBytes | Fate::Damaged)
+        matches!(
+            self,
+            Fate::Outlived | Fate::Expired | Fate::OverBytes | Fate::Damaged
+        )
     }
 }
 
@@ -161,7 +168,13 @@ impl Retention {
 
     fn judge(&mut self, it: &Kept, verified: bool, newest_verified: bool) -> Fate {
         if it.on_demand {
-            return Fate::OnDemand;
+            return match (it.outlived, newest_verified) {
+                (false, _) => Fate::OnDemand,
+                (true, true) => Fate::NewestVerified,
+                // As long as none is proven, nothing is the worse one.
+                (true, false) if self.verified => Fate::Outlived,
+                (true, false) => Fate::OnDemand,
+            };
         }
         if !verified {
             // As long as none is proven, nothing is the worse one.
@@ -212,6 +225,7 @@ mod tests {
         Kept {
             ours: true,
             on_demand: false,
+            outlived: false,
             level: 3,
             created: Some(Timestamp(2_000_000_000 - hours_ago * 3600)),
             bytes: 10,
@@ -248,12 +262,13 @@ mod tests {
     fn every_small_listing_keeps_what_must_stay() {
         let kinds: Vec<Kept> = [true, false]
             .into_iter()
-            .flat_map(|ours| [true, false].map(|on_demand| (ours, on_demand)))
-            .flat_map(|it| [0, 2, 3, 4].map(|level| (it, level)))
+            .flat_map(|ours| [(true, false), (true, true), (false, false)].map(|it| (ours, it)))
+            .flat_map(|it| [0, 2, 3].map(|level| (it, level)))
             .flat_map(|(it, level)| [None, Some(Timestamp(0))].map(|at| (it, level, at)))
-            .map(|((ours, on_demand), level, created)| Kept {
+            .map(|((ours, (on_demand, outlived)), level, created)| Kept {
                 ours,
                 on_demand,
+                outlived,
                 level,
                 created,
                 bytes: 10,
@@ -292,7 +307,8 @@ mod tests {
                     seen += 1;
                     let newest = all.iter().position(|it| it.ours && it.level >= VERIFIED);
                     for (index, (it, fate)) in all.iter().zip(&fates).enumerate() {
-                        let stays = !it.ours || it.on_demand || Some(index) == newest;
+                        let asked = it.on_demand && !it.outlived;
+                        let stays = !it.ours || asked || Some(index) == newest;
                         assert!(!(stays && fate.removes()), "{all:?} {fates:?}");
                     }
                     let any = all.iter().any(|it| it.ours && it.level >= VERIFIED);
@@ -304,6 +320,29 @@ mod tests {
             }
         }
         println!("{seen} listings");
+    }
+
+    #[test]
+    fn what_a_person_took_for_a_time_goes_after_it_but_for_the_newest_verified() {
+        let on_demand = |hours_ago, outlived, level| Kept {
+            on_demand: true,
+            outlived,
+            level,
+            ..kept(hours_ago)
+        };
+        let listing = [
+            on_demand(0, true, 2),
+            on_demand(1, true, 3),
+            on_demand(2, true, 3),
+            on_demand(3, false, 3),
+        ];
+        let wanted = [
+            Fate::OnDemand,
+            Fate::NewestVerified,
+            Fate::Outlived,
+            Fate::OnDemand,
+        ];
+        assert_eq!(fates(KEEP, &listing), wanted);
     }
 
     #[test]

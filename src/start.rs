@@ -142,8 +142,8 @@ pub enum Writable {
 pub enum Binary {
     /// There, for this architecture.
     Ready,
-    /// Not in the store.
-    Missing,
+    /// Not in the store; the newest one there that a cluster may be born with.
+    Missing(Option<Version>),
     /// For another architecture, or no program at all (rule C6).
     WrongArchitecture,
 }
@@ -250,7 +250,14 @@ pub enum Refusal {
     /// A record of the member cannot be read.
     RecordUnreadable(Detail),
     /// The store has no etcd of this version.
-    BinaryMissing(Version),
+    BinaryMissing {
+        /// The one that is wanted.
+        version: Version,
+        /// The newest one there that a cluster may be born with.
+        stored: Option<Version>,
+        /// The cluster was born with the one that is wanted.
+        born: bool,
+    },
     /// The binary is for another machine.
     BinaryWrongArchitecture(Version),
     /// The file system can lose acknowledged writes.
@@ -318,7 +325,7 @@ impl Refusal {
         match self {
             Refusal::Hibernates
             | Refusal::RecordUnreadable(_)
-            | Refusal::BinaryMissing(_)
+            | Refusal::BinaryMissing { .. }
             | Refusal::BinaryWrongArchitecture(_)
             | Refusal::DocumentOfAnotherCluster(_)
             | Refusal::StorageOfAnotherCluster(_)
@@ -395,7 +402,11 @@ fn check_surroundings(facts: &Facts) -> Result<(), Refusal> {
     }
     match facts.binary {
         Binary::Ready => Ok(()),
-        Binary::Missing => Err(Refusal::BinaryMissing(facts.version)),
+        Binary::Missing(stored) => Err(Refusal::BinaryMissing {
+            version: facts.version,
+            stored,
+            born: facts.identity.is_some() || facts.marker.is_some(),
+        }),
         Binary::WrongArchitecture => Err(Refusal::BinaryWrongArchitecture(facts.version)),
     }
 }

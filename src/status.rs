@@ -80,6 +80,8 @@ pub struct Status {
     pub ready_members: u8,
     /// Details of this process' own member.
     pub details: Option<crate::observed::Details>,
+    /// The most bytes that etcd lets its database grow to.
+    pub quota: Option<u64>,
     /// The version that runs or was born.
     pub version: Option<crate::version::Version>,
     /// The next step in words, if there is one.
@@ -140,6 +142,7 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
         members,
         ready_members,
         details: instance.and_then(|it| it.service.details),
+        quota: instance.and_then(|it| Some(it.facts.identity.as_ref()?.quota)),
         version: instance.and_then(running_version),
         next,
         hold,
@@ -343,7 +346,7 @@ fn progressing(plan: &Plan, hold: Option<&Hold>, instance: Option<&Instance>) ->
 fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
     let yes = |reason, message| condition(Kind::Degraded, Verdict::True, reason, message);
     if let Some(hold) = hold
-        && *hold != Hold::Paused
+        && !matches!(hold, Hold::Paused | Hold::PausedFor(..))
     {
         return yes(hold.reason(), detail(format_args!("{hold}")));
     }
@@ -415,7 +418,7 @@ fn certificates_valid(observed: &Observed) -> Condition {
             {
                 let days = end.seconds_since(observed.now).max(0) / 86_400;
                 let message = detail(format_args!(
-                    "the certificate issued to {name} ends in {days} days: run certs issue {name} again"
+                    "a certificate of {name} that nobody renews ends in {days} days; next: run certs issue {name} as before"
                 ));
                 told(Verdict::True, "IssuedCertificateEnds", message)
             }

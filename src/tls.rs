@@ -9,10 +9,12 @@
 //! tls/generations/0001/{server,peer,operator}.{crt,key}  {client,peer}-ca.crt
 //! tls/current -> generations/0001
 //! tls/clients/NAME -> NAME.0001/{client.crt,client.key,ca.crt}
+//! tls/issued/NAME.json                                                  asked for by a person
 //! ```
 
 mod bundle;
 mod check;
+mod issued;
 mod mint;
 
 use std::fs;
@@ -24,6 +26,7 @@ use crate::state::{self, StateError};
 
 pub use bundle::Bundle;
 pub use check::{Leaf, Usability, leaf_of};
+pub use issued::Issued;
 pub use mint::Purpose;
 
 /// Why certificates could not be made or read.

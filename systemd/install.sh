@@ -3,7 +3,7 @@
 # install.sh --uninstall: removes what it installed; etcd keeps running, document and data stay.
 #
 # It is what `make install` runs, in the unpacked tarball and in the checkout. As with the Debian
-# package nothing is enabled or started: the document has to be edited first. What runs is replaced.
+# package nothing is enabled or started: there is no document yet. What runs is replaced.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 prefix=${PREFIX:-/usr/local}
@@ -52,12 +52,13 @@ place sysusers.conf "$prefix/lib/sysusers.d/etcd-operator.conf"
 place tmpfiles.conf "$prefix/lib/tmpfiles.d/etcd-operator.conf"
 place polkit.rules "$rules/50-etcd-operator.rules"
 place etcd-operator.8 "$prefix/share/man/man8/etcd-operator.8"
+for page in systemd deploy src/backup; do
+    place "../$page/README.md" "$doc/$page/README.md"
+done
 for file in run-as-root.conf k3s-on-etcd.conf ../deploy/examples/host.yaml ../README.md ../LICENSE ../THIRD-PARTY.txt; do
     # The last one is of the tarball alone.
     [ ! -e "$here/$file" ] || place "$file" "$doc/${file##*/}"
 done
-document=/etc/etcd-operator/cluster.yaml
-[ -e "$root$document" ] || place ../deploy/examples/host.yaml "$document"
 
 if running; then
     systemd-sysusers "$prefix/lib/sysusers.d/etcd-operator.conf"
@@ -65,4 +66,4 @@ if running; then
     systemctl daemon-reload
     systemctl try-restart "$unit"
 fi
-echo "installed; edit $document, then: systemctl enable --now etcd-operator"
+echo "installed; next: sudo etcd-operator init"

@@ -114,7 +114,11 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
                 .flat_map(|it| writables.map(|writable| (it, writable)))
             {
                 for filesystem in [Filesystem::Disk, Filesystem::Unsafe("tmpfs")] {
-                    for binary in [Binary::Ready, Binary::Missing, Binary::WrongArchitecture] {
+                    for binary in [
+                        Binary::Ready,
+                        Binary::Missing(None),
+                        Binary::WrongArchitecture,
+                    ] {
                         for pairs in [Pairs::Usable, Pairs::Missing, Pairs::Expired] {
                             for conflict in [None, Some(conflict.clone())] {
                                 for (history, wait) in

@@ -18,8 +18,8 @@ use std::path::Path;
 use etcd_operator::cluster::{ClusterId, Health, MemberSet, Role, Timestamp};
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    BackupFailure, Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading,
-    Regain, RestorePhase, Restoring, Service, Unanswered, Writing,
+    BackupFailure, Clock, DestinationSeen, Instance, Membership, Observed, Pairs, Pause, Process,
+    Proposals, Reading, Regain, RestorePhase, Restoring, Service, Unanswered, Writing,
 };
 use etcd_operator::plan::plan;
 use etcd_operator::spec::backup::Source;
@@ -65,6 +65,7 @@ impl Scene {
                 "members" => self.members_word(key, value),
                 "backups" => self.backups_word(key, value),
                 "restore" => self.restore_word(key, value),
+                "paused" => self.paused_word(key, value),
                 _ => panic!("unknown verb in: {line}"),
             }
         }
@@ -103,7 +104,11 @@ impl Scene {
                 host.facts.marker = Some(identity(false));
             }
             ("marker", "none") => host.facts.marker = None,
-            ("binary", "missing") => host.facts.binary = Binary::Missing,
+            ("binary", "missing") => host.facts.binary = Binary::Missing(None),
+            ("binary", stored) if stored.starts_with("missing/") => {
+                let stored = stored["missing/".len()..].parse().unwrap();
+                host.facts.binary = Binary::Missing(Some(stored));
+            }
             ("installed", "none") => host.newest_installed = None,
             ("filesystem", _) => host.facts.filesystem = Filesystem::Unsafe("tmpfs"),
             ("disk", "read-only") => host.facts.writable = Writable::ReadOnly,
@@ -290,6 +295,24 @@ impl Scene {
             }
             "failed" => backups.failed = failure("SnapshotFailed"),
             "copy-failed" => backups.copy_failed = failure("CopyFailed"),
+            "link-down" => {
+                backups.copy_failed = failure(BackupFailure::LINK_DOWN);
+                backups.copy_retry_every = 900;
+            }
+            "link-down-for" => backups.copy_failing = number(),
+            "two-wait-for" => {
+                let waits = number();
+                let since = Timestamp(NOW.0 - i64::try_from(waits).unwrap());
+                let destination = DestinationSeen {
+                    place: "s3://edge/shops".try_into().unwrap(),
+                    queued: (2, 1 << 20),
+                    waits_since: Some(since),
+                    waits,
+                    ..DestinationSeen::default()
+                };
+                backups.destinations.push(destination).unwrap();
+            }
+            "age-unknown" => backups.destinations.last_mut().unwrap().waits_since = None,
             "retry-in" => backups.retry_in = number(),
             "copy-due" => backups.copy_due = true,
             "check-due" => backups.check_due = true,
@@ -297,6 +320,20 @@ impl Scene {
                 backups.restore_failed = Some(value.replace('-', " ").as_str().try_into().unwrap());
             }
             _ => panic!("backups {key}"),
+        }
+    }
+
+    fn paused_word(&mut self, key: &str, value: &str) {
+        let pause = self.seen.paused.get_or_insert(Pause {
+            left: 0,
+            seconds: 0,
+            until: Some(NOW),
+        });
+        match key {
+            "for" => pause.seconds = value.parse().unwrap(),
+            "left" => pause.left = value.parse().unwrap(),
+            "undated" => pause.until = None,
+            _ => panic!("paused {key}"),
         }
     }
 

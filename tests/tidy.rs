@@ -24,7 +24,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("retention", &["cluster", "spec", "observed"]),
     ("runtime", &["spec", "observed", "plan", "status"]),
     // Adapters.
-    ("api", &["cluster", "version", "spec", "status"]),
+    ("api", &["cluster", "version", "spec", "observed", "status"]),
     ("document", &["api", "spec"]),
     ("error", &[]),
     ("paths", &[]),
@@ -71,8 +71,8 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "guard",
         &[
-            "cluster", "version", "start", "observed", "paths", "state", "clock", "process", "tls",
-            "etcd", "member", "backup",
+            "error", "cluster", "version", "start", "observed", "paths", "state", "clock",
+            "process", "tls", "etcd", "member", "backup",
         ],
     ),
     (
@@ -160,6 +160,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "cli",
         &[
             "error",
+            "s3",
             "controller",
             "state",
             "cluster",

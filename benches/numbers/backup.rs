@@ -155,6 +155,7 @@ impl Place {
             member: "lab-0",
             store: &self.store,
             class: Class::OnDemand,
+            ttl: None,
             now: Some(clock::now()),
             entries: &entries,
         };

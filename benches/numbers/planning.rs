@@ -132,6 +132,7 @@ fn observed(spec: &ClusterSpec, members: usize) -> Observed {
         instances.push(instance(spec, number)).unwrap();
     }
     Observed {
+        paused: None,
         now: NOW,
         clock: Clock::Trusted,
         authority: Authority::Cluster,

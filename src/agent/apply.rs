@@ -27,7 +27,7 @@ impl Agent {
         plan: &Plan,
     ) -> Result<(), AgentError> {
         let place = place::resolve(&self.paths, spec);
-        if !spec.paused {
+        if !spec.paused && observed.paused.is_none() {
             self.hibernate(spec)?;
         }
         for step in &plan.upkeep {

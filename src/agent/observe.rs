@@ -12,6 +12,7 @@ use crate::host::HostFacts;
 use crate::member::certificates::{self, survey_by_clock};
 use crate::member::contact::Endpoint;
 use crate::member::facts::{self, Gathered};
+use crate::member::pause;
 use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, RefusalFile};
 use crate::member::starts;
@@ -97,6 +98,7 @@ impl Agent {
             host: Some(host),
             backups,
             restoring,
+            paused: pause::load(&self.paths),
             instances,
         }
     }

@@ -96,7 +96,8 @@ impl Agent {
     }
 
     /// A person asks for another try.
-    pub(super) fn forget_failed_restore(&self) {
+    pub(super) fn forget_failed_restore(&mut self) {
+        self.work.retry_now();
         restore::forget_recoveries(&self.paths);
         if self.restore_failed(None).is_some() {
             let path = self.paths.restored();
@@ -284,7 +285,7 @@ impl Agent {
         tracing::warn!(
             snapshot = report.snapshot,
             revision = report.snapshot_revision,
-            "restored; {lost} revisions that were there before are lost"
+            "restored; lost: {lost}"
         );
         record.end(&self.paths, &report)?;
         source::forget_fetched(&self.paths);

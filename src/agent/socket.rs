@@ -1,8 +1,8 @@
 //! The agent's unix socket: HTTP/1, so that any client can ask. Whoever may open it is the
 //! operator's user or group.
 //!
-//! `GET /v1/status` a report; `POST /v1/look` the same after a new pass; `POST /v1/clients/NAME`
-//! issues a certificate.
+//! `GET /v1/status` a report, after a new pass; `POST /v1/clients/NAME` a certificate, made anew where
+//! it is due or with `?renew`.
 
 use std::convert::Infallible;
 use std::fs::{self, Permissions};
@@ -28,8 +28,16 @@ pub enum Request {
     /// The last report, after one more look.
     Status,
     /// A certificate for this client.
-    Issue(String),
+    Issue {
+        /// Its name.
+        name: String,
+        /// A new one, also where there is a good one.
+        renew: bool,
+    },
 }
+
+/// Asks for a new certificate.
+const RENEW: &str = "renew";
 
 /// A request and where its answer goes.
 pub struct Question {
@@ -81,7 +89,10 @@ async fn respond(
     let path = request.uri().path();
     let request = match (request.method(), path.strip_prefix("/v1/clients/")) {
         (&Method::GET, _) if path == "/v1/status" => Request::Status,
-        (&Method::POST, Some(name)) => Request::Issue(name.to_owned()),
+        (&Method::POST, Some(name)) => Request::Issue {
+            name: name.to_owned(),
+            renew: request.uri().query() == Some(RENEW),
+        },
         _ => return reply(StatusCode::NOT_FOUND, "no such request"),
     };
     let (sender, receiver) = oneshot::channel();
@@ -117,7 +128,10 @@ pub async fn ask(socket: &Path, request: &Request) -> Option<Result<String, Stri
     let driver = tokio::spawn(connection);
     let (method, path) = match request {
         Request::Status => (Method::GET, "/v1/status".to_owned()),
-        Request::Issue(name) => (Method::POST, format!("/v1/clients/{name}")),
+        Request::Issue { name, renew: false } => (Method::POST, format!("/v1/clients/{name}")),
+        Request::Issue { name, renew: true } => {
+            (Method::POST, format!("/v1/clients/{name}?{RENEW}"))
+        }
     };
     let request = hyper::Request::builder()
         .method(method)
@@ -151,14 +165,19 @@ impl Agent {
                     None => Err("nothing was observed yet".to_owned()),
                 }
             }
-            Request::Issue(name) => {
+            Request::Issue { name, renew } => {
                 let observed = self.gather(spec).await;
                 let place = place::resolve(&self.paths, spec);
                 let validity = certificates::validity(spec, &observed, &place.storage_dir);
-                self.certificates
-                    .issue(&name, validity)
-                    .map_err(|error| error.to_string())
-                    .and_then(|it| serde_json::to_string(&it).map_err(|error| error.to_string()))
+                let (now, clock) = (observed.now, observed.clock);
+                let due = renew || certificates::client_due(&self.certificates, &name, now, clock);
+                let files = if due {
+                    self.certificates.issue(&name, validity)
+                } else {
+                    Ok(self.certificates.client_files(&name))
+                };
+                let text = files.map_err(|error| error.to_string());
+                text.and_then(|it| serde_json::to_string(&it).map_err(|error| error.to_string()))
             }
         };
         let _ = question.answer.send(answer);

@@ -26,7 +26,7 @@ use crate::state;
 use crate::systemd::{self, Systemd};
 
 /// As whom etcd and the operator run.
-pub const USER: &str = "etcd";
+pub const USER: &str = "etcd-operator";
 
 /// Why the unit was not installed.
 #[derive(Debug, thiserror::Error)]

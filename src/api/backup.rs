@@ -25,6 +25,11 @@ pub struct Backup {
     /// How well each snapshot is checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<BackupVerify>,
+    /// For how long copies may wait for a link before BackupHealthy is False, such as 72h. Left out: 24h.
+    /// What the destination refuses waits for nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16), extend("pattern" = formats::DURATION))]
+    pub copy_grace: Option<String>,
 }
 
 /// Where snapshots go: exactly one of the two.

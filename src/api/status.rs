@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Health, Role, Timestamp};
+use crate::observed::{Backups, DestinationSeen, SnapshotSeen};
 use crate::status::{Kind, Status, Verdict};
 
 /// What the operator knows of the cluster.
@@ -65,6 +66,15 @@ impl EtcdClusterStatus {
             it.database = None;
             if let Some(backups) = &mut it.backups {
                 backups.next_seconds = None;
+                let destinations = backups.destinations.iter_mut();
+                let snapshots = destinations.map(|it| {
+                    it.next_seconds = None;
+                    &mut it.last_verified
+                });
+                let both = [&mut backups.last, &mut backups.last_verified];
+                for snapshot in snapshots.chain(both).flatten() {
+                    snapshot.age_seconds = None;
+                }
             }
             it
         };
@@ -96,6 +106,31 @@ pub struct BackupsStatus {
     /// When a copy was last read back and found whole, in the place where that is longest ago.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies_checked: Option<String>,
+    /// The document's destinations, in its order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4))]
+    pub destinations: Vec<DestinationStatus>,
+}
+
+/// A destination of snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DestinationStatus {
+    /// A directory, or s3://BUCKET/PREFIX.
+    pub place: String,
+    /// The newest verified snapshot that is known to lie there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_verified: Option<SnapshotStatus>,
+    /// How many wait to be copied there.
+    pub queued: u32,
+    /// Their bytes.
+    pub queued_bytes: u64,
+    /// When the oldest of them was taken; left out where the clock was not trusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_since: Option<String>,
+    /// Seconds until the next snapshot, or until what waits is copied or tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_seconds: Option<u64>,
 }
 
 /// A snapshot.
@@ -111,6 +146,9 @@ pub struct SnapshotStatus {
     pub level: u8,
     /// Of its file, in bytes.
     pub size: u64,
+    /// Its age; left out where nobody knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_seconds: Option<u64>,
 }
 
 /// One member.
@@ -137,6 +175,9 @@ pub struct DatabaseStatus {
     pub size: u64,
     /// What is used of it.
     pub in_use: u64,
+    /// What it may grow to before etcd refuses writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<u64>,
 }
 
 /// The next step, or why there is none.
@@ -169,13 +210,7 @@ pub struct CertificatesStatus {
 
 /// RFC 3339, in UTC.
 pub fn rfc3339(timestamp: Timestamp) -> String {
-    time::OffsetDateTime::from_unix_timestamp(timestamp.0)
-        .ok()
-        .and_then(|it| {
-            it.format(&time::format_description::well_known::Rfc3339)
-                .ok()
-        })
-        .unwrap_or_else(|| timestamp.0.to_string())
+    timestamp.to_string()
 }
 
 fn wire_time(timestamp: Timestamp) -> Option<Time> {
@@ -242,6 +277,7 @@ pub fn to_wire(
         database: status.details.map(|it| DatabaseStatus {
             size: it.db_size,
             in_use: it.db_in_use,
+            quota: status.quota,
         }),
         plan: PlanStatus {
             next: status.next.as_ref().map(ToString::to_string),
@@ -256,12 +292,9 @@ pub fn to_wire(
                 provisional,
             }),
         backups: status.backups.as_ref().map(|it| BackupsStatus {
-            last: it
-                .last
-                .map(|it| snapshot(it.revision, it.created, it.level, it.bytes)),
-            last_verified: it
-                .verified
-                .map(|it| snapshot(it.revision, it.created, it.level, it.bytes)),
+            last: it.last.as_ref().map(snapshot),
+            last_verified: it.verified.as_ref().map(snapshot),
+            destinations: destinations(it),
             next_seconds: it.due_in,
             count: it.kept.0,
             bytes: it.kept.1,
@@ -274,13 +307,32 @@ pub fn to_wire(
     }
 }
 
-fn snapshot(revision: i64, created: Option<Timestamp>, level: u8, size: u64) -> SnapshotStatus {
+fn snapshot(it: &SnapshotSeen) -> SnapshotStatus {
     SnapshotStatus {
-        revision,
-        created: created.map(rfc3339),
-        level,
-        size,
+        revision: it.revision,
+        created: it.created.map(rfc3339),
+        level: it.level,
+        size: it.bytes,
+        age_seconds: it.seconds,
     }
+}
+
+fn destinations(backups: &Backups) -> Vec<DestinationStatus> {
+    let next = |index, it: &DestinationSeen| match index {
+        0 if backups.failed.is_some() && backups.retry_in > 0 => Some(backups.retry_in),
+        0 => backups.due_in,
+        _ => (it.queued.0 > 0).then_some(backups.copy_retry_in),
+    };
+    let all = backups.destinations.iter().enumerate();
+    let all = all.map(|(index, it)| DestinationStatus {
+        place: it.place.to_string(),
+        last_verified: it.verified.as_ref().map(snapshot),
+        queued: it.queued.0,
+        queued_bytes: it.queued.1,
+        waiting_since: it.waits_since.map(rfc3339),
+        next_seconds: next(index, it),
+    });
+    all.collect()
 }
 
 fn member_to_wire(it: &crate::status::MemberStatus) -> MemberStatus {
@@ -295,5 +347,43 @@ fn member_to_wire(it: &crate::status::MemberStatus) -> MemberStatus {
         .to_owned(),
         serving: it.member.health == Health::Serving,
         leader: it.leader,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_counts_up_or_down_is_no_change() {
+        let snapshot = |age| {
+            Some(SnapshotStatus {
+                revision: 7,
+                age_seconds: Some(age),
+                ..SnapshotStatus::default()
+            })
+        };
+        let status = |moment: u64, queued| EtcdClusterStatus {
+            revision: Some(7 + i64::try_from(moment).unwrap()),
+            database: Some(DatabaseStatus {
+                size: moment,
+                ..DatabaseStatus::default()
+            }),
+            backups: Some(BackupsStatus {
+                last: snapshot(moment),
+                last_verified: snapshot(moment),
+                next_seconds: Some(100 - moment),
+                destinations: vec![DestinationStatus {
+                    last_verified: snapshot(moment),
+                    queued,
+                    next_seconds: Some(100 - moment),
+                    ..DestinationStatus::default()
+                }],
+                ..BackupsStatus::default()
+            }),
+            ..EtcdClusterStatus::default()
+        };
+        assert!(!status(1, 0).differs(&status(11, 0)));
+        assert!(status(1, 0).differs(&status(1, 1)));
     }
 }

@@ -68,6 +68,9 @@ fn damaged(page: u64, what: &'static str) -> BoltError {
     BoltError::Damaged { page, what }
 }
 
+/// Four pages of the smallest size.
+pub const SIZE_MIN: u64 = 4 * 4096;
+
 /// Leaves that are digested in one sweep through the file: 128 MiB of full pages of 4 KiB.
 const LEAVES_AT_ONCE: usize = 32 * 1024;
 /// Branches that are expanded at once; each holds the keys of some hundred pages.

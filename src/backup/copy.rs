@@ -4,6 +4,7 @@
 //! less those that were seen to have arrived. So it survives restarts and power cuts.
 
 mod check;
+mod seen;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::age::Ages;
 use super::encrypt::DecryptError;
 use super::local::{Entry, LocalError, LocalStore};
 use super::manifest::Manifest;
@@ -29,6 +31,7 @@ use crate::state::{self, StateError};
 use crate::tls::{Certificates, TlsError};
 
 pub use check::{check, check_due, last_check};
+pub use seen::{CopiesSeen, seen};
 
 /// Why a copy was not made.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +94,13 @@ pub enum CopyError {
     },
 }
 
+impl CopyError {
+    /// It goes when the link comes back.
+    pub fn is_of_the_link(&self) -> bool {
+        matches!(self, CopyError::S3(it) if it.is_of_the_link())
+    }
+}
+
 /// No more copies than these wait for a destination, and no more bytes, but for the newest one; older
 /// ones follow once these have arrived.
 pub const QUEUE_MAX: usize = 32;
@@ -125,6 +135,21 @@ fn arrived(paths: &Paths, spec: &ClusterSpec, destination: &Destination) -> BTre
     names
 }
 
+/// A person removed these from a further directory: they are not copied there again. The caller holds the
+/// lock on copies.
+pub fn note_removed(
+    paths: &Paths,
+    destination: &Destination,
+    names: &[SnapshotName],
+) -> Result<(), StateError> {
+    let mut file = load(paths, destination);
+    for name in names.iter().map(ToString::to_string) {
+        file.names.remove(&name);
+        file.removed.insert(name);
+    }
+    state::save(&arrived_path(paths, destination), &file)
+}
+
 /// The snapshots of the first destination that are worth a copy, newest first.
 fn worth_copying<'a>(
     entries: &'a [Entry],
@@ -144,12 +169,13 @@ fn waiting<'a>(
     destination: &Destination,
     entries: &'a [Entry],
     clusters: &'a [String],
+    ages: &Ages,
 ) -> Vec<(&'a Entry, &'a Manifest)> {
     let mut local = arrived(paths, spec, destination);
     local.extend(load(paths, destination).removed);
     let remote = remote::arrived(paths, destination);
     // What its retention would remove at once is not sent.
-    let fates = prune::fates(destination.keep, entries, clusters);
+    let fates = prune::fates(destination.keep, entries, clusters, ages);
     let stays: BTreeSet<String> = entries
         .iter()
         .zip(fates)
@@ -190,10 +216,11 @@ pub fn queue(
     spec: &ClusterSpec,
     entries: &[Entry],
     clusters: &[String],
+    ages: &Ages,
 ) -> (u32, u64) {
     let mut queued = (0, 0);
     for destination in further(spec) {
-        for (_, manifest) in waiting(paths, spec, destination, entries, clusters) {
+        for (_, manifest) in waiting(paths, spec, destination, entries, clusters, ages) {
             queued = (queued.0 + 1, queued.1 + manifest.file.size);
         }
     }
@@ -228,7 +255,11 @@ pub async fn run(
             Place::S3(it) => run.to_bucket(destination, it, progress).await,
         };
         if let Err(error) = copied {
-            first_failure.get_or_insert(error);
+            // What a person has to mend is told before what may go by itself.
+            let temporary = |it: &CopyError| it.is_of_the_link();
+            if first_failure.as_ref().is_none_or(temporary) {
+                first_failure = Some(error);
+            }
         }
     }
     first_failure.map_or(Ok(()), Err)
@@ -252,7 +283,15 @@ impl Run<'_> {
         passed: &Passed,
     ) -> Result<Option<(SnapshotName, Manifest)>, CopyError> {
         let entries = self.primary.list()?;
-        let waiting = waiting(self.paths, self.spec, destination, &entries, self.clusters);
+        let (ages, clusters) = (Ages::new(self.now), self.clusters);
+        let waiting = waiting(
+            self.paths,
+            self.spec,
+            destination,
+            &entries,
+            clusters,
+            &ages,
+        );
         let next = waiting.into_iter().find(|(_, it)| !passed.has(&it.name));
         Ok(next.map(|(entry, manifest)| (entry.name.clone(), manifest.clone())))
     }
@@ -362,7 +401,8 @@ impl Run<'_> {
         if prune::frozen(&entries, self.clusters, self.now, failed).is_none()
             && store.clock_skew().is_none()
         {
-            store.prune(destination, self.clusters).await?;
+            let ages = Ages::new(self.now);
+            store.prune(destination, self.clusters, &ages).await?;
         }
         passed.end()
     }

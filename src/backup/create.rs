@@ -44,6 +44,8 @@ pub struct Request<'a> {
     pub store: &'a LocalStore,
     /// Why.
     pub class: Class,
+    /// For how many seconds, where a person said so.
+    pub ttl: Option<u64>,
     /// Wall-clock time, if it is trusted.
     pub now: Option<Timestamp>,
     /// What is there already, newest first.
@@ -174,7 +176,9 @@ fn unchanged(request: &Request<'_>, origin: &Origin) -> Option<Manifest> {
         let manifest = it.manifest.as_ref().ok()?;
         (manifest.cluster_id == origin.cluster_id && it.level() >= 3).then_some(manifest)
     })?;
-    let keeps = request.class == Class::Scheduled || newest.class == Class::OnDemand;
+    // What goes by itself is nothing that a person can rely on.
+    let lasts = newest.class == Class::OnDemand && newest.ttl.is_none();
+    let keeps = request.class == Class::Scheduled || lasts;
     (newest.revision.held() == origin.revision && keeps).then(|| newest.clone())
 }
 
@@ -216,6 +220,7 @@ async fn save(
         boot_id: crate::clock::boot_id(),
         since_boot: crate::clock::since_boot().as_secs(),
         class: request.class,
+        ttl: request.ttl,
         revision: Revision {
             before: origin.revision,
             snapshot: 0,

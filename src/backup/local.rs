@@ -47,6 +47,9 @@ pub enum LocalError {
     /// What lies behind it is not this cluster's to write to.
     #[error("{} is a link: put a directory in its place, or name in the document where it leads", .0.display())]
     Link(PathBuf),
+    /// It is another user's.
+    #[error("{} is not the operator's to write to: give it to the user that the operator runs as; on a host: sudo chown etcd-operator:etcd-operator {}", .0.display(), .0.display())]
+    NotOurs(PathBuf),
     /// Nothing can be written there.
     #[error("{} is on a file system that is read-only: the kernel's log (dmesg) says why; then mount it for writing, or replace the disk", .0.display())]
     ReadOnly(PathBuf),
@@ -126,7 +129,14 @@ impl LocalStore {
                 dir: self.dir.clone(),
             });
         }
-        state::create_private_dir(&self.dir)?;
+        match state::create_private_dir(&self.dir) {
+            Err(StateError::Io { source, .. })
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                return Err(LocalError::NotOurs(self.path.clone()));
+            }
+            made => made?,
+        }
         Ok(state::sync_dir(&self.path)?)
     }
 
@@ -343,11 +353,7 @@ impl Entry {
     /// Newer ones are larger: by revision, and at the same revision by time. Revisions only grow
     /// within a cluster, clocks do not (rule G5).
     pub fn order(&self) -> (i64, Option<i64>) {
-        let created = match self.name.when {
-            super::name::When::At(it) => Some(it.0),
-            super::name::When::Boot(_) => None,
-        };
-        (self.name.revision, created)
+        (self.name.revision, self.name.created().map(|it| it.0))
     }
 
     /// The level that it was found to have, if its file is there with the size that it shall have.

@@ -40,6 +40,13 @@ pub struct Manifest {
     pub since_boot: u64,
     /// Why it was taken.
     pub class: Class,
+    /// For how many seconds a person wants it; none: until a person removes it.
+    #[serde(
+        default,
+        rename = "ttlSeconds",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub ttl: Option<u64>,
     /// The store's revision.
     pub revision: Revision,
     /// Entries of all buckets, as `etcdutl snapshot status` counts them.
@@ -62,7 +69,7 @@ pub struct Manifest {
 pub enum Class {
     /// By the document; goes when its time has come.
     Scheduled,
-    /// By a person; stays until a person removes it.
+    /// By a person; stays until a person removes it, or for its time to live.
     OnDemand,
 }
 
@@ -211,6 +218,7 @@ pub(super) mod tests {
             boot_id: "b".to_owned(),
             since_boot: 7,
             class: Class::Scheduled,
+            ttl: None,
             revision: Revision {
                 before: 12,
                 snapshot: 12,

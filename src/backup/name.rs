@@ -34,6 +34,14 @@ pub struct SnapshotName {
 }
 
 impl SnapshotName {
+    /// When it was made, by a trusted clock.
+    pub fn created(&self) -> Option<Timestamp> {
+        match self.when {
+            When::At(it) => Some(it),
+            When::Boot(_) => None,
+        }
+    }
+
     /// Whether it is of this cluster, by its member's name.
     pub fn is_of(&self, cluster: &str) -> bool {
         let place = self.member.strip_prefix(cluster);

@@ -1,5 +1,6 @@
 //! Retention of one place: the listing goes through the core's fold.
 
+use super::age::Ages;
 use super::local::{Entry, LocalError, LocalStore};
 use super::name::SnapshotName;
 use crate::clock;
@@ -10,19 +11,20 @@ use crate::spec::backup::Keep;
 
 /// The fate of each snapshot of a listing, newest first. `clusters`: the ids that this cluster has
 /// and had (rule A1); without any nothing is ours.
-pub fn fates(keep: Keep, entries: &[Entry], clusters: &[String]) -> Vec<Fate> {
+pub fn fates(keep: Keep, entries: &[Entry], clusters: &[String], ages: &Ages) -> Vec<Fate> {
     let mut fold = Retention::new(keep);
     entries
         .iter()
-        .map(|it| fold.next(&kept(it, clusters)))
+        .map(|it| fold.next(&kept(it, clusters, ages)))
         .collect()
 }
 
-fn kept(entry: &Entry, clusters: &[String]) -> Kept {
+fn kept(entry: &Entry, clusters: &[String], ages: &Ages) -> Kept {
     let manifest = entry.manifest.as_ref().ok();
     Kept {
         ours: entry.is_of(clusters),
         on_demand: manifest.is_some_and(|it| it.class == super::manifest::Class::OnDemand),
+        outlived: manifest.is_some_and(|it| ages.outlived(it)),
         level: entry.level(),
         created: manifest.and_then(super::manifest::Manifest::created),
         bytes: entry.size.unwrap_or(0),
@@ -71,7 +73,7 @@ pub fn run(
     if let Some(why) = frozen(&entries, clusters, now, false) {
         return Ok(Err(why));
     }
-    let fates = fates(keep, &entries, clusters);
+    let fates = fates(keep, &entries, clusters, &Ages::new(now));
     let mut removed = Vec::new();
     for (entry, _) in entries
         .into_iter()
@@ -82,6 +84,25 @@ pub fn run(
         removed.push(entry.name);
     }
     Ok(Ok(removed))
+}
+
+/// Removes what has outlived its own time to live, and nothing else. The caller holds the lock on the
+/// snapshots of the place.
+pub fn remove_outlived(
+    store: &LocalStore,
+    clusters: &[String],
+    ages: &Ages,
+) -> Result<Vec<SnapshotName>, LocalError> {
+    let entries = store.list()?;
+    let fates = fates(Keep::DEFAULT, &entries, clusters, ages);
+    let mut removed = Vec::new();
+    for (entry, fate) in entries.into_iter().zip(fates) {
+        if fate == Fate::Outlived {
+            store.remove(&entry.name)?;
+            removed.push(entry.name);
+        }
+    }
+    Ok(removed)
 }
 
 /// For people.
@@ -104,6 +125,7 @@ pub fn fate_words(fate: Fate) -> &'static str {
     match fate {
         Fate::NotOurs => "of another cluster, or without a readable manifest: never touched",
         Fate::OnDemand => "taken by a person: stays until a person removes it",
+        Fate::Outlived => "goes: older than the --ttl that it was taken with",
         Fate::NewestVerified => "the newest verified one",
         Fate::Last => "among the newest",
         Fate::Period => "the newest of its hour, day or week",

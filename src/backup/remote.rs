@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use content::{BytesSource, Content, FileSource, Hashing};
-pub use known::{Known, arrived, known_names};
+pub use known::{Known, arrived, known_names, known_names_of};
 use known::{KnownFile, known, known_of, load_known, record_path};
 pub use prune::fates;
 
@@ -75,6 +75,11 @@ impl RemoteEntry {
     /// Why it was taken.
     pub fn class(&self) -> Option<Class> {
         self.known.as_ref().map(|it| it.class)
+    }
+
+    /// For how many seconds a person wants it; none: until a person removes it.
+    pub fn ttl(&self) -> Option<u64> {
+        self.known.as_ref()?.ttl
     }
 
     /// When it was taken, by a trusted clock.
@@ -178,7 +183,8 @@ impl RemoteStore {
         self.bucket.clock_skew()
     }
 
-    fn key(&self, name: &str, encrypted: bool) -> String {
+    /// The key of a snapshot, below the prefix.
+    pub fn key(&self, name: &str, encrypted: bool) -> String {
         let suffix = if encrypted { ENCRYPTED } else { "" };
         format!("{}/{name}{SNAPSHOT}{suffix}", self.cluster)
     }
@@ -496,6 +502,7 @@ mod tests {
                 class: Class::Scheduled,
                 level: 3,
                 created: None,
+                ttl: None,
                 size: Some(900),
             }),
             size,

@@ -121,8 +121,17 @@ pub fn needed(database: u64) -> u64 {
 }
 
 /// How many revisions are lost, as it is told.
-pub fn lost_words(revisions: Option<i64>) -> String {
-    revisions.map_or_else(|| "an unknown number of".to_owned(), |it| it.to_string())
+pub fn lost_words(lost: Option<i64>) -> String {
+    lost.map_or_else(|| "an unknown number of revisions".to_owned(), revisions)
+}
+
+/// So many revisions, in words.
+pub fn revisions(count: i64) -> String {
+    match count {
+        0 => "nothing".to_owned(),
+        1 => "1 revision".to_owned(),
+        count => format!("{count} revisions"),
+    }
 }
 
 /// Sees that there is room.

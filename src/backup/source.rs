@@ -1,5 +1,6 @@
 //! Which snapshot a restore takes.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use super::copy::CopyError;
@@ -124,19 +125,12 @@ impl Found {
         if !HIDDEN.iter().any(|it| below_root.starts_with(it)) {
             return Ok(());
         }
-        let store = fetched(paths, spec);
-        let failed = |what| {
-            let path = real.clone();
-            move |source| RestoreError::Io { what, path, source }
-        };
-        state::create_private_dir(store.path())?;
-        let mut file = std::fs::File::open(&real).map_err(failed("open"))?;
-        let size = file.metadata().map_err(failed("look at"))?.len();
-        super::local::room_for(store.path(), size)?;
-        let path = store.path().join("named");
-        let mut copy = super::new_file(&path).map_err(failed("copy"))?;
-        std::io::copy(&mut file, &mut copy).map_err(failed("copy"))?;
-        self.file.path = path;
+        let opened = std::fs::File::open(&real).map_err(|source| RestoreError::Io {
+            what: "open",
+            path: real.clone(),
+            source,
+        });
+        self.file.path = copy_of(paths, spec, &opened?, &real)?;
         Ok(())
     }
 
@@ -385,6 +379,39 @@ pub fn fetched(paths: &Paths, spec: &ClusterSpec) -> LocalStore {
     LocalStore::at(&paths.backup().join("fetched"), &spec.name)
 }
 
+/// A copy of an open file, where what is brought from buckets lies.
+fn copy_of(
+    paths: &Paths,
+    spec: &ClusterSpec,
+    mut file: &File,
+    named: &Path,
+) -> Result<PathBuf, RestoreError> {
+    let failed = |what| {
+        let path = named.to_owned();
+        move |source| RestoreError::Io { what, path, source }
+    };
+    let store = fetched(paths, spec);
+    state::create_private_dir(store.path())?;
+    let size = file.metadata().map_err(failed("look at"))?.len();
+    super::local::room_for(store.path(), size)?;
+    let path = store.path().join("named");
+    let mut copy = super::new_file(&path).map_err(failed("copy"))?;
+    std::io::copy(&mut file, &mut copy).map_err(failed("copy"))?;
+    Ok(path)
+}
+
+/// A file that this process cannot open by its name, and that was opened for it: its copy.
+pub fn opened(
+    paths: &Paths,
+    spec: &ClusterSpec,
+    open: &File,
+    named: &Path,
+) -> Result<Found, RestoreError> {
+    let mut found = file(&copy_of(paths, spec, open, named)?)?;
+    found.file.name = named.display().to_string();
+    Ok(found)
+}
+
 /// What was brought from a bucket goes again.
 pub fn forget_fetched(paths: &Paths) {
     let _ = std::fs::remove_dir_all(paths.backup().join("fetched"));
@@ -392,6 +419,14 @@ pub fn forget_fetched(paths: &Paths) {
 
 /// A file: with the manifest beside it where there is one, else by itself.
 pub fn file(path: &Path) -> Result<Found, RestoreError> {
+    let below_root = path.strip_prefix("/").unwrap_or(path);
+    if !path.exists() && HIDDEN.iter().any(|it| below_root.starts_with(it)) {
+        let text = format!(
+            "{} is not there, or a unit does not see it: it has a /tmp of its own, and no /home and /root; next: put the file below /srv or /mnt",
+            path.display()
+        );
+        return Err(RestoreError::NoSnapshot(text));
+    }
     let beside = (|| {
         let dir = path.parent()?;
         let name = path

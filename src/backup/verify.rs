@@ -28,7 +28,7 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
     /// Level 1.
-    #[error("level 1: {} is not there", .0.display())]
+    #[error("{} is missing (level 1)", .0.display())]
     Missing(PathBuf),
     /// Level 1.
     #[error("level 1: {} has {found} bytes, written were {expected}", path.display())]
@@ -280,6 +280,9 @@ pub(super) fn is_packed(path: &Path, file: &mut dyn ReadAt) -> Result<bool, Veri
     }
     if head[..4] == ZSTD {
         return Ok(true);
+    }
+    if file.size() < bolt::SIZE_MIN {
+        return not("is no snapshot: the smallest database of etcd has 16 KiB");
     }
     if head.starts_with(b"age-encryption.org/v1") {
         return not("is encrypted: name the identity file with --identity");

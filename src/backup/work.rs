@@ -13,18 +13,20 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use super::copy::CopyError;
+use super::age::Ages;
+use super::copy::{CopiesSeen, CopyError};
 use super::local::{Entry, LocalError, LocalStore};
 use super::manifest::{Class, Manifest};
 use super::restore::Prepared;
 use super::{copy, place};
 use crate::clock;
-use crate::cluster::{Detail, Timestamp};
+use crate::cluster::{Detail, Timestamp, detail};
 use crate::member::records::IdentityFile;
-use crate::observed::{BackupFailure, Backups, Clock, SnapshotSeen};
+use crate::observed::{BackupFailure, Backups, Clock, DestinationSeen, SnapshotSeen};
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
+use crate::spec::backup::DESTINATIONS_MAX;
 use crate::tls::ClientFiles;
 
 pub use due::skip;
@@ -70,6 +72,8 @@ struct Attempts {
     last: Option<BackupFailure>,
     /// Seconds since boot.
     at: u64,
+    /// The first failed one since the last that succeeded, in seconds since boot.
+    since: Option<u64>,
     /// Not before, in seconds since boot.
     wait: Option<u64>,
 }
@@ -77,12 +81,20 @@ struct Attempts {
 impl Attempts {
     fn record(&mut self, failure: Option<BackupFailure>) {
         self.at = clock::since_boot().as_secs();
-        self.failed = if failure.is_some() {
-            self.failed + 1
+        if failure.is_some() {
+            self.failed += 1;
+            self.since.get_or_insert(self.at);
         } else {
-            0
-        };
+            self.failed = 0;
+            self.since = None;
+        }
         self.last = failure;
+    }
+
+    /// Seconds since the first failed one after the last that succeeded.
+    fn failing(&self) -> u64 {
+        let now = clock::since_boot().as_secs();
+        self.since.map_or(0, |it| now.saturating_sub(it))
     }
 
     fn retry_in(&self) -> u64 {
@@ -91,14 +103,16 @@ impl Attempts {
         wait.max(self.back_off())
     }
 
-    fn back_off(&self) -> u64 {
+    /// Seconds from the last failed attempt to the next one.
+    fn interval(&self) -> u64 {
         match self.failed {
             0 => 0,
-            failed => {
-                let wait = RETRY[(failed - 1).min(RETRY.len() - 1)];
-                (self.at + wait).saturating_sub(clock::since_boot().as_secs())
-            }
+            failed => RETRY[(failed - 1).min(RETRY.len() - 1)],
         }
+    }
+
+    fn back_off(&self) -> u64 {
+        (self.at + self.interval()).saturating_sub(clock::since_boot().as_secs())
     }
 }
 
@@ -192,6 +206,14 @@ impl Work {
         self.copies.failed = 0;
     }
 
+    /// A person mended something: everything that failed is tried again at once.
+    pub fn retry_now(&mut self) {
+        for attempts in [&mut self.snapshot, &mut self.copies, &mut self.checks] {
+            attempts.failed = 0;
+            attempts.wait = None;
+        }
+    }
+
     /// Takes note of jobs that have ended.
     pub fn collect(&mut self) -> Vec<Told> {
         let ended =
@@ -262,7 +284,17 @@ impl Work {
         let ours: Vec<&Entry> = entries.iter().filter(|it| it.is_of(&clusters)).collect();
         let newest = ours.first().and_then(|it| it.manifest.as_ref().ok());
         let verified = ours.iter().find(|it| it.level() >= VERIFIED).copied();
-        let queue = copy::queue(paths, spec, &entries, &clusters);
+        let ages = Ages::new(trusted);
+        let copies = copy::seen(paths, spec, &entries, &clusters, &ages);
+        let queue = copies.iter().fold((0, 0), |(count, bytes), it| {
+            (count + it.queued.0, bytes + it.queued.1)
+        });
+        let verified = verified.map(|it| seen(it, &ages));
+        let first = DestinationSeen {
+            place: detail(format_args!("{}", store.path().display())),
+            verified,
+            ..DestinationSeen::default()
+        };
         let bytes = |entries: &mut dyn Iterator<Item = &&Entry>| {
             entries.fold((0_u32, 0_u64), |(count, bytes), it| {
                 (count + 1, bytes + it.size.unwrap_or(0))
@@ -271,14 +303,18 @@ impl Work {
         Backups {
             due_in: due_in(paths, backup, newest, clock, now),
             busy,
-            last: ours.first().map(|it| seen(it)),
-            verified: verified.map(seen),
+            last: ours.first().map(|it| seen(it, &ages)),
+            verified,
             kept: bytes(&mut ours.iter()),
             took_milliseconds: self.took,
             failed: failed.or_else(|| self.checks.last.clone()),
             retry_in: self.snapshot.retry_in(),
             queued: queue,
+            destinations: self.destinations(first, copies),
             copy_failed: self.copies.last.clone(),
+            copy_failing: self.copies.failing(),
+            copy_retry_in: self.copies.retry_in(),
+            copy_retry_every: self.copies.interval(),
             copies_checked: copy::last_check(paths, spec),
             copy_due: (queue.0 > 0 || copy::check_due(paths, spec, trusted))
                 && self.copying.is_none()
@@ -286,6 +322,25 @@ impl Work {
             check_due: self.checks.retry_in() == 0 && check_due(paths, backup, &ours, clock, now),
             restore_failed,
         }
+    }
+
+    /// The first destination and the further ones.
+    fn destinations(
+        &self,
+        first: DestinationSeen,
+        copies: Vec<CopiesSeen>,
+    ) -> heapless::Vec<DestinationSeen, DESTINATIONS_MAX> {
+        let further = copies.into_iter().map(|it| DestinationSeen {
+            place: detail(format_args!("{}", it.place)),
+            verified: it.verified,
+            queued: it.queued,
+            waits_since: it.waits_since,
+            waits: it.waits.unwrap_or_else(|| self.copies.failing()),
+        });
+        core::iter::once(first)
+            .chain(further)
+            .take(DESTINATIONS_MAX)
+            .collect()
     }
 
     /// The listing, read again only when something came or went: a look every few seconds must cost
@@ -359,6 +414,7 @@ impl Work {
                     })
                     .map_err(|error| match error {
                         CopyError::CopyDamaged { .. } => failure("CopyDamaged", &error),
+                        _ if error.is_of_the_link() => failure(BackupFailure::LINK_DOWN, &error),
                         _ => failure("CopyFailed", &error),
                     })
             });
@@ -390,11 +446,13 @@ impl Work {
     }
 }
 
-fn seen(entry: &Entry) -> SnapshotSeen {
+fn seen(entry: &Entry, ages: &Ages) -> SnapshotSeen {
+    let manifest = entry.manifest.as_ref().ok();
     SnapshotSeen {
         revision: entry.name.revision,
-        created: entry.manifest.as_ref().ok().and_then(Manifest::created),
+        created: manifest.and_then(Manifest::created),
         level: entry.level(),
         bytes: entry.size.unwrap_or(0),
+        seconds: manifest.and_then(|it| ages.of(it)),
     }
 }

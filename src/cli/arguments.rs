@@ -1,5 +1,7 @@
 //! Commands and their flags: a contract, since scripts rely on them.
 
+mod groups;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -8,19 +10,30 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::print::Output;
 use crate::telemetry::LogFormat;
 
+pub(super) use groups::command;
+
+/// Options that every command has stand apart from its own.
+const EVERYWHERE: &str = "Everywhere";
+
 /// Keeps an etcd cluster alive at the edge.
 #[derive(Debug, Parser)]
 #[command(
     name = "etcd-operator",
     version,
-    after_help = "Start with: etcd-operator agent --help"
+    after_help = "Start with: sudo etcd-operator init"
 )]
 pub(super) struct Cli {
     /// Puts /etc/etcd-operator, /var/lib/etcd-operator and /run/etcd-operator under DIR
-    #[arg(long, global = true, value_name = "DIR", default_value = "/")]
+    #[arg(
+        long,
+        global = true,
+        help_heading = EVERYWHERE,
+        value_name = "DIR",
+        default_value = "/"
+    )]
     pub(super) root: PathBuf,
     /// The document, instead of /etc/etcd-operator/cluster.yaml
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     #[command(subcommand)]
     pub(super) command: Command,
@@ -28,12 +41,17 @@ pub(super) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
+    /// Writes the first document, from what this host shows
+    #[command(
+        after_help = "The name is the host's own, the version the newest in the store. A document that is there\nalready stays.\n\nExample:\n  sudo etcd-operator init\n  sudo etcd-operator init --name till-17"
+    )]
+    Init(InitArgs),
     /// Keeps etcd alive on this host until SIGTERM; etcd stays
     #[command(
-        after_help = "Reads the document, starts etcd with mutual TLS and keeps it alive. SIGHUP reads the\ndocument again; SIGTERM ends the operator and leaves etcd running.\n\nExample:\n  etcd-operator etcd install --from ./etcd-v3.6.14-linux-arm64 3.6.14\n  etcd-operator agent"
+        after_help = "Reads the document, starts etcd with mutual TLS and keeps it alive. SIGHUP reads the\ndocument again; SIGTERM ends the operator and leaves etcd running.\n\nExample:\n  etcd-operator etcd install --from ./etcd-v3.6.16-linux-arm64 3.6.16\n  etcd-operator agent"
     )]
     Agent(AgentArgs),
-    /// Keeps etcd alive in Kubernetes, from EtcdCluster objects, until SIGTERM; etcd stays
+    /// Keeps etcd alive in Kubernetes, from EtcdCluster objects; etcd stays
     #[command(
         after_help = "What the DaemonSet of deploy/etcd-operator.yaml runs. It needs POD_NAME, POD_NAMESPACE and\nNODE_NAME in its environment.\n\nExample:\n  etcd-operator manifests | kubectl apply -f -"
     )]
@@ -59,9 +77,9 @@ pub(super) enum Command {
     Unit(UnitArgs),
     /// What is: conditions, members, certificates; exits with 0 when available
     #[command(
-        after_help = "Example:\n  etcd-operator status\n  etcd-operator status -o json | jq .host.etcd.clientURL"
+        after_help = "The first line says OK, or what needs attention and what to do next.\n\nExample:\n  etcd-operator status\n  etcd-operator status --watch\n  etcd-operator status -o json | jq .host.etcd.clientURL"
     )]
-    Status(OutputArgs),
+    Status(StatusArgs),
     /// What would be done next, or why nothing is; exits with 3 when held
     #[command(after_help = "Example:\n  etcd-operator plan")]
     Plan(OutputArgs),
@@ -70,9 +88,30 @@ pub(super) enum Command {
         after_help = "Example:\n  eval \"$(etcd-operator env)\"; etcdctl endpoint health\n  k3s server $(etcd-operator env --for k3s)"
     )]
     Env(EnvArgs),
-    /// Whether this host is fit for it: rights, disk, kernel, supply, clock; exits with 1 if not
+    /// Makes no change for a while, such as while a person works on etcd; ends by itself
     #[command(
-        after_help = "Writes up to 22 MB to the data's disk, for at most 10 s, to see how fast it syncs.\n\nExample:\n  sudo etcd-operator preflight"
+        after_help = "etcd runs on; systemd starts it again where it crashes, and leaves it stopped where a person\nstops it. A reboot ends a pause, too. For good: paused: true in the document.\n\nExample:\n  sudo etcd-operator pause 30m\n  sudo etcd-operator pause 0"
+    )]
+    Pause {
+        /// For how long, such as 30m or 2h, at most 7d; 0 ends a pause
+        #[arg(value_name = "DURATION")]
+        duration: String,
+    },
+    /// Ends a pause
+    #[command(after_help = "Example:\n  sudo etcd-operator resume")]
+    Resume,
+    /// Runs etcdctl with the right addresses and certificates
+    #[command(
+        after_help = "The etcdctl of the store, of the version that runs, as the client admin. Everything behind\netcdctl is its own; so is the exit code.\n\nExample:\n  sudo etcd-operator etcdctl get --prefix /registry\n  sudo etcd-operator etcdctl endpoint status -w table"
+    )]
+    Etcdctl {
+        /// As etcdctl takes them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
+    /// Whether this host is fit for it: rights, disk, kernel, supply, clock
+    #[command(
+        after_help = "Exits with 1 where it is not. Writes up to 22 MB to the data's disk, for at most 10 s, to see how\nfast it syncs.\n\nExample:\n  sudo etcd-operator preflight"
     )]
     Preflight(PreflightArgs),
     /// The store: etcd with etcdutl, one folder a version
@@ -100,9 +139,24 @@ pub(super) enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
+    /// Prints the version, as --version does
+    Version,
     /// Prints the CustomResourceDefinition: the document's fields, explained
     #[command(after_help = "Example:\n  etcd-operator crd | kubectl apply -f -")]
     Crd,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct InitArgs {
+    /// The cluster's name, instead of the host's
+    #[arg(long)]
+    pub(super) name: Option<String>,
+    /// The version of etcd, instead of the newest in the store
+    #[arg(long = "version", value_name = "VERSION", id = "etcd_version")]
+    pub(super) etcd_version: Option<String>,
+    /// Replaces the document that is there, and keeps it beside the new one
+    #[arg(long)]
+    pub(super) force: bool,
 }
 
 #[derive(Debug, Args)]
@@ -110,7 +164,7 @@ pub(super) struct AgentArgs {
     /// What keeps etcd's process
     #[arg(long, value_enum, default_value_t = DriverChoice::Auto)]
     pub(super) driver: DriverChoice,
-    /// Serves /metrics and /healthz on this loopback address, such as 127.0.0.1:2390
+    /// Serves /metrics and /healthz on this loopback address, such as 127.0.0.1:2390; left out: nowhere
     #[arg(long, value_name = "ADDRESS")]
     pub(super) metrics_address: Option<SocketAddr>,
     /// How logs look
@@ -179,6 +233,16 @@ pub(super) struct OutputArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct StatusArgs {
+    /// Shows it again every 2 s, until Ctrl-C
+    #[arg(short, long)]
+    pub(super) watch: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub(super) output: Output,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct PreflightArgs {
     /// Leaves the disk alone: its syncs are not timed
     #[arg(long)]
@@ -205,16 +269,16 @@ pub(super) enum EnvFor {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum EtcdCommand {
-    /// Installs a version from a directory that holds etcd, etcdutl and etcdctl
+    /// Installs a version from a release's .tar.gz, or a directory that holds etcd, etcdutl and etcdctl
     #[command(
-        after_help = "Without --from it looks in /usr/local/bin and /usr/bin.\n\nExample:\n  etcd-operator etcd install --from ./etcd-v3.6.14-linux-arm64 3.6.14"
+        after_help = "Without --from it looks in /usr/local/bin and /usr/bin. Releases: github.com/etcd-io/etcd/releases\n\nExample:\n  sudo etcd-operator etcd install --from ./etcd-v3.6.16-linux-arm64.tar.gz 3.6.16"
     )]
     Install {
-        /// Such as 3.6.14
+        /// Such as 3.6.16
         #[arg(value_name = "VERSION", id = "etcd_version")]
         version: String,
-        /// The directory
-        #[arg(long, value_name = "DIR")]
+        /// The archive or the directory
+        #[arg(long, value_name = "FILE|DIR")]
         from: Option<PathBuf>,
     },
     /// Lists what is installed, and what is known of it
@@ -227,15 +291,40 @@ pub(super) enum CertsCommand {
     /// Lists certificates in use and those of clients, with their ends
     #[command(after_help = "Example:\n  etcd-operator certs list")]
     List(OutputArgs),
-    /// Issues a client certificate and prints where its files are
-    #[command(after_help = "Example:\n  etcd-operator certs issue k3s")]
-    Issue {
-        /// The common name: lower-case letters, digits and '-'
+    /// Issues a client certificate, or names the files of a good one; the operator renews it
+    #[command(
+        after_help = "The operator renews what was issued, in its own directory. A copy (--out) is made anew by the\nsame command: run it from a timer.\n\nExample:\n  sudo etcd-operator certs issue k3s\n  sudo etcd-operator certs issue till-1 --out /etc/till/tls --owner till"
+    )]
+    Issue(IssueArgs),
+    /// Removes a client of `certs issue`, which is then no longer renewed
+    #[command(
+        after_help = "What was copied elsewhere is good until it ends.\n\nExample:\n  sudo etcd-operator certs remove till-1"
+    )]
+    Remove {
+        /// Its name
         name: String,
-        /// How to print
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
     },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct IssueArgs {
+    /// The common name: lower-case letters, digits and '-'
+    pub(super) name: String,
+    /// Copies NAME.crt, NAME.key and ca.crt to this directory
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: Option<PathBuf>,
+    /// Whose the copies are; they have mode 600
+    #[arg(long, value_name = "USER", requires = "out")]
+    pub(super) owner: Option<String>,
+    /// Issues a new one, also where there is a good one
+    #[arg(long)]
+    pub(super) renew: bool,
+    /// For root's command: prints the files' contents
+    #[arg(long, hide = true)]
+    pub(super) contents: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub(super) output: Output,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
@@ -273,14 +362,42 @@ pub(super) struct RestoreArgs {
     pub(super) output: Output,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct DeleteArgs {
+    /// Their names
+    #[arg(required = true, value_name = "NAME")]
+    pub(super) names: Vec<String>,
+    /// Only at this destination, such as /mnt/usb/etcd or s3://BUCKET/PREFIX; left out: all
+    #[arg(long, value_name = "PLACE")]
+    pub(super) at: Option<String>,
+    /// Deletes the newest verified one, too
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Does it without asking
+    #[arg(long)]
+    pub(super) yes: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub(super) output: Output,
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum BackupCommand {
     /// For a Pod of the controller: what it needs comes with the environment
     #[command(hide = true)]
     Pod,
-    /// Takes a snapshot now and proves it; it stays until it is removed by hand
-    #[command(after_help = "Example:\n  etcd-operator backup create")]
-    Create(OutputArgs),
+    /// Takes a snapshot now and proves it; it stays until `backup delete`, or for its --ttl
+    #[command(
+        after_help = "Example:\n  etcd-operator backup create\n  etcd-operator backup create --ttl 7d"
+    )]
+    Create {
+        /// For how long it stays, such as 24h or 7d; the newest verified one stays whatever this says
+        #[arg(long, value_name = "DURATION")]
+        ttl: Option<String>,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
     /// Lists snapshots of every destination, newest first; of a bucket that cannot be reached what was
     /// seen to arrive there
     #[command(after_help = "Example:\n  etcd-operator backup list -o json | jq .[0].name")]
@@ -292,6 +409,11 @@ pub(super) enum BackupCommand {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
+    /// Deletes snapshots by name, wherever they lie; asks before it does
+    #[command(
+        after_help = "The newest verified one of a place stays unless --force says so.\n\nExample:\n  etcd-operator backup delete edge-0-20261121T131500Z-r1234-9f3ab2c1"
+    )]
+    Delete(DeleteArgs),
     /// Prints what is known of one
     #[command(after_help = "Example:\n  etcd-operator backup show latest")]
     Show {

@@ -1,8 +1,11 @@
-//! `backup create|list|show|verify|prune` and `verify-snapshot`.
+//! `backup`: its commands, and what they have in common.
 
+mod delete;
+mod list;
 mod places;
 mod prune;
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use serde::Serialize;
@@ -11,79 +14,21 @@ use super::print::{self, Output};
 use super::progress::Display;
 use super::{BackupCommand, Context, DONE, FAILED, Failure, HELD, Outcome, USAGE, runtime};
 use crate::agent::socket::{Request as Question, ask};
+use crate::api::formats::seconds;
+use crate::backup::age::Ages;
 use crate::backup::create::{self, Created};
 use crate::backup::local::{Entry, LocalStore};
 use crate::backup::manifest::{Class, Manifest};
-use crate::backup::name::{SnapshotName, When};
+use crate::backup::name::SnapshotName;
 use crate::backup::place::{self, BackupLock, Work};
-use crate::backup::remote::RemoteEntry;
-use crate::backup::{copy, remote};
-
+use crate::backup::{copy, prune as retention};
 use crate::member::place as member_place;
 use crate::member::records;
 use crate::spec::ClusterSpec;
 use crate::tls::Certificates;
 
+use list::{Row, print_rows, row};
 pub(super) use places::{Kind, Site, nowhere, pick, pick_remote, sites};
-
-/// One snapshot in one place.
-#[derive(Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Row {
-    name: String,
-    destination: String,
-    #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
-    cluster_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    created: Option<String>,
-    revision: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    entries: Option<u64>,
-    /// Bytes of the stored file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    size: Option<u64>,
-    /// Bytes of the database in it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    database_size: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    class: Option<Class>,
-    /// The highest level of verification that it passed.
-    level: u8,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    verified_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<String>,
-}
-
-fn row(entry: &Entry, destination: &str) -> Row {
-    let manifest = entry.manifest.as_ref().ok();
-    let problem = match &entry.manifest {
-        Err(why) => Some(why.clone()),
-        Ok(it) => match entry.size {
-            None => Some("its file is not there".to_owned()),
-            Some(size) if size != it.file.size => Some(format!(
-                "its file has {size} bytes, written were {}",
-                it.file.size
-            )),
-            Some(_) if it.verified.level == 0 => Some("it was found damaged".to_owned()),
-            Some(_) => None,
-        },
-    };
-    Row {
-        name: entry.name.to_string(),
-        destination: destination.to_owned(),
-        cluster_id: manifest.map(|it| it.cluster_id.clone()),
-        created: manifest.and_then(|it| it.created.clone()),
-        revision: entry.name.revision,
-        entries: manifest.map(|it| it.entries),
-        size: entry.size,
-        database_size: manifest.map(|it| it.database.size),
-        class: manifest.map(|it| it.class),
-        level: entry.level(),
-        verified_at: manifest.and_then(|it| it.verified.at.clone()),
-        problem,
-    }
-}
 
 /// A size for people.
 pub(super) fn bytes(count: u64) -> String {
@@ -93,35 +38,6 @@ pub(super) fn bytes(count: u64) -> String {
         1_048_576..1_073_741_824 => format!("{:.1} MiB", count as f64 / 1_048_576.0),
         _ => format!("{:.1} GiB", count as f64 / 1_073_741_824.0),
     }
-}
-
-fn print_rows(rows: &[Row]) -> std::io::Result<()> {
-    let dash = || "-".to_owned();
-    let header = [
-        "NAME", "CREATED", "REVISION", "SIZE", "DATABASE", "LEVEL", "CLASS", "PLACE",
-    ];
-    let mut table = vec![header.map(str::to_owned)];
-    for it in rows {
-        let level = match &it.problem {
-            Some(why) => format!("{} ({why})", it.level),
-            None => it.level.to_string(),
-        };
-        table.push([
-            it.name.clone(),
-            it.created.clone().unwrap_or_else(dash),
-            it.revision.to_string(),
-            it.size.map_or_else(dash, bytes),
-            it.database_size.map_or_else(dash, bytes),
-            level,
-            match it.class {
-                Some(Class::Scheduled) => "scheduled".to_owned(),
-                Some(Class::OnDemand) => "on demand".to_owned(),
-                None => dash(),
-            },
-            it.destination.clone(),
-        ]);
-    }
-    print::table(&table)
 }
 
 /// The document and its first destination.
@@ -153,9 +69,12 @@ pub(super) fn lock(context: &Context, work: Work) -> Result<BackupLock, Failure>
 pub(super) fn backup(context: &Context, command: &BackupCommand) -> Outcome {
     match command {
         BackupCommand::Pod => super::pod::backup(context),
-        BackupCommand::Create(it) => create(context, it.output),
-        BackupCommand::List { at, output } => list(context, at.as_deref(), *output),
-        BackupCommand::Show { name, at, output } => show(context, name, at.as_deref(), *output),
+        BackupCommand::Create { ttl, output } => create(context, ttl.as_deref(), *output),
+        BackupCommand::List { at, output } => list::list(context, at.as_deref(), *output),
+        BackupCommand::Show { name, at, output } => {
+            list::show(context, name, at.as_deref(), *output)
+        }
+        BackupCommand::Delete(it) => delete::delete(context, it),
         BackupCommand::Verify {
             name,
             level,
@@ -171,13 +90,20 @@ pub(super) fn backup(context: &Context, command: &BackupCommand) -> Outcome {
     }
 }
 
-fn create(context: &Context, output: Output) -> Outcome {
+fn create(context: &Context, ttl: Option<&str>, output: Output) -> Outcome {
     #[derive(Serialize)]
     struct Answer {
         result: &'static str,
         snapshot: Row,
     }
     let (spec, store) = primary(context)?;
+    let ttl = match ttl {
+        Some(text) => Some(seconds(text).ok_or_else(|| {
+            let text = format!("--ttl {text}: allowed is a time span such as 30m, 24h or 7d");
+            Failure::new(USAGE, text)
+        })?),
+        None => None,
+    };
     let lock = lock(context, Work::Local)?;
     place::prepare(&context.paths, &store)?;
     let member = member_place::resolve(&context.paths, &spec);
@@ -194,6 +120,7 @@ fn create(context: &Context, output: Output) -> Outcome {
         member: &identity.member,
         store: &store,
         class: Class::OnDemand,
+        ttl,
         now: trusted_now(context),
         entries: &entries,
     };
@@ -202,8 +129,14 @@ fn create(context: &Context, output: Output) -> Outcome {
     let created = runtime.block_on(create::create(&request, &mut |it| display.show(it)));
     drop(display);
     place::note_save(&context.paths, created.is_ok());
-    let created = created?;
+    let created = created.map_err(|error| refused(context, error))?;
     place::mark_used(&context.paths, &store)?;
+    // Where no schedule takes any, nobody else removes what has outlived its time.
+    let ages = Ages::new(request.now);
+    let clusters = identity.clusters();
+    for name in retention::remove_outlived(&store, &clusters, &ages)? {
+        eprintln!("etcd-operator: removed {name}, which is older than its --ttl");
+    }
     drop(lock);
     // The agent sees it, and copies it.
     let _ = runtime.block_on(ask(&context.paths.socket(), &Question::Status));
@@ -212,7 +145,7 @@ fn create(context: &Context, output: Output) -> Outcome {
         Created::Unchanged(it) => ("unchanged", it),
     };
     let entry = entry(&manifest)?;
-    let row = row(&entry, &store.path().display().to_string());
+    let row = row(&entry, &store.path().display().to_string(), &ages);
     if output == Output::Table {
         if result == "unchanged" {
             print::text("nothing was written to etcd since this snapshot:\n")?;
@@ -226,6 +159,29 @@ fn create(context: &Context, output: Output) -> Outcome {
         print::value(output, &answer)?;
     }
     Ok(DONE)
+}
+
+/// Why no snapshot was taken: where etcd does not serve, its hold says more than the connection.
+fn refused(context: &Context, error: create::CreateError) -> Failure {
+    if !matches!(error, create::CreateError::Etcd { .. }) {
+        return error.into();
+    }
+    let Ok(report) = super::show::report(context) else {
+        return error.into();
+    };
+    let mut conditions = report.status.conditions.iter();
+    let Some(available) = conditions.find(|it| it.type_ == "Available" && it.status != "True")
+    else {
+        return error.into();
+    };
+    let mut text = format!(
+        "no snapshot was taken, since etcd does not serve: {}: {}",
+        available.reason, available.message
+    );
+    if let Some(next) = &report.status.plan.next_step {
+        let _ = write!(text, "; next: {next}");
+    }
+    Failure::new(FAILED, text)
 }
 
 fn entry(manifest: &Manifest) -> Result<Entry, Failure> {
@@ -246,81 +202,6 @@ pub(super) fn trusted_now(context: &Context) -> Option<crate::cluster::Timestamp
     (clock == crate::observed::Clock::Trusted).then_some(now)
 }
 
-fn list(context: &Context, at: Option<&str>, output: Output) -> Outcome {
-    let (spec, _) = primary(context)?;
-    let mut rows = Vec::new();
-    let mut first = true;
-    for site in sites(&spec, at)? {
-        let found = match &site.kind {
-            Kind::Local(store) => local_rows(store),
-            Kind::Bucket(s3) => site.look(context, s3, &spec).map(|(_, entries)| {
-                let rows = entries.iter().map(|it| bucket_row(it, &site.name));
-                rows.collect()
-            }),
-        };
-        match (found, &site.kind) {
-            (Ok(more), _) => rows.extend(more),
-            // Without its first destination nothing is known.
-            (Err(failure), Kind::Local(_)) if first || at.is_some() => return Err(failure),
-            (Err(failure), kind) => {
-                eprintln!("etcd-operator: warning: {}: {}", site.name, failure.text);
-                if let Kind::Bucket(_) = kind {
-                    eprintln!("etcd-operator: warning: listed is what was seen to arrive there");
-                    let known = remote::known_names(&context.paths, site.destination);
-                    let known = known.iter().rev();
-                    rows.extend(known.filter_map(|(name, level)| {
-                        Some(named_row(&name.parse().ok()?, *level, &site.name))
-                    }));
-                }
-            }
-        }
-        first = false;
-    }
-    if output == Output::Table {
-        print_rows(&rows)?;
-    } else {
-        print::value(output, &rows)?;
-    }
-    Ok(DONE)
-}
-
-fn local_rows(store: &LocalStore) -> Result<Vec<Row>, Failure> {
-    let destination = store.path().display().to_string();
-    let entries = store.list()?;
-    Ok(entries.iter().map(|it| row(it, &destination)).collect())
-}
-
-fn bucket_row(entry: &RemoteEntry, destination: &str) -> Row {
-    let problem = match (&entry.known, entry.size) {
-        (None, _) => Some("it has no manifest that can be read".to_owned()),
-        (_, None) => Some("its object is not there".to_owned()),
-        _ if entry.level() == 0 => Some("it was found damaged".to_owned()),
-        _ => None,
-    };
-    Row {
-        cluster_id: entry.cluster_id().map(str::to_owned),
-        size: entry.size,
-        class: entry.class(),
-        problem,
-        ..named_row(&entry.name, entry.level(), destination)
-    }
-}
-
-/// What a name says.
-fn named_row(name: &SnapshotName, level: u8, destination: &str) -> Row {
-    Row {
-        name: name.to_string(),
-        destination: destination.to_owned(),
-        created: match name.when {
-            When::At(it) => Some(crate::api::status::rfc3339(it)),
-            When::Boot(_) => None,
-        },
-        revision: name.revision,
-        level,
-        ..Row::default()
-    }
-}
-
 /// Copies what waits, and says what is left.
 fn copy(context: &Context, output: Output) -> Outcome {
     #[derive(Serialize)]
@@ -333,7 +214,8 @@ fn copy(context: &Context, output: Output) -> Outcome {
     let (spec, store) = primary(context)?;
     let _lock = lock(context, Work::Copies)?;
     let clusters = clusters(context, &spec)?;
-    let queue = |entries: &[Entry]| copy::queue(&context.paths, &spec, entries, &clusters);
+    let ages = Ages::new(trusted_now(context));
+    let queue = |entries: &[Entry]| copy::queue(&context.paths, &spec, entries, &clusters, &ages);
     let before = queue(&store.list()?);
     let mut display = Display::new();
     let copied = runtime()?.block_on(copy::run(
@@ -365,53 +247,4 @@ fn clusters(context: &Context, spec: &ClusterSpec) -> Result<Vec<String>, Failur
     let member = member_place::resolve(&context.paths, spec);
     let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
     Ok(identity.map(|it| it.clusters()).unwrap_or_default())
-}
-
-fn show(context: &Context, name: &str, at: Option<&str>, output: Output) -> Outcome {
-    let (spec, _) = primary(context)?;
-    let sites = sites(&spec, at)?;
-    let mut unreadable = None;
-    for site in &sites {
-        // A place that cannot be asked is no answer, and none of the others'.
-        match manifest(context, &spec, site, name) {
-            Ok(Some(manifest)) => {
-                let output = if output == Output::Table {
-                    Output::Yaml
-                } else {
-                    output
-                };
-                print::value(output, &manifest)?;
-                return Ok(DONE);
-            }
-            Ok(None) => {}
-            Err(failure) => {
-                unreadable.get_or_insert(failure);
-            }
-        }
-    }
-    Err(unreadable.unwrap_or_else(|| nowhere(name, &sites)))
-}
-
-fn manifest(
-    context: &Context,
-    spec: &ClusterSpec,
-    site: &Site<'_>,
-    name: &str,
-) -> Result<Option<Manifest>, Failure> {
-    let damaged = |why: &str| Failure::new(FAILED, format!("{name} in {}: {why}", site.name));
-    match &site.kind {
-        Kind::Local(store) => match pick(store.list()?, name) {
-            Some(entry) => entry.manifest.map(Some).map_err(|why| damaged(&why)),
-            None => Ok(None),
-        },
-        Kind::Bucket(s3) => {
-            let (mut store, entries) = site.look(context, s3, spec)?;
-            let Some(entry) = pick_remote(entries, name) else {
-                return Ok(None);
-            };
-            let manifest = runtime()?.block_on(store.manifest(&entry.name.to_string()))?;
-            let manifest = manifest.ok_or_else(|| damaged("its manifest cannot be read"));
-            manifest.map(Some)
-        }
-    }
 }

@@ -1,15 +1,17 @@
-//! `certs list` and `certs issue`.
+//! `certs list` and `certs remove`.
+
+mod issue;
 
 use serde::Serialize;
 
 use super::print::{self, Output};
-use super::{Context, DONE, FAILED, Failure, Outcome, USAGE, runtime};
-use crate::agent::socket::{Request, ask};
-use crate::agent::{self, Locking};
+use super::{Context, DONE, FAILED, Failure, HELD, Outcome};
 use crate::api::status::rfc3339;
 use crate::clock;
-use crate::member::{place, records};
-use crate::tls::{Certificates, ClientFiles, Leaf, TlsError, Usability, Validity, is_client_name};
+use crate::cluster::ADMIN;
+use crate::tls::{Certificates, Leaf, Usability};
+
+pub(super) use issue::issue;
 
 /// One certificate, for people and programs.
 #[derive(Serialize)]
@@ -83,39 +85,19 @@ pub(super) fn list(context: &Context, output: Output) -> Outcome {
     Ok(DONE)
 }
 
-pub(super) fn issue(context: &Context, name: &str, output: Output) -> Outcome {
-    if !is_client_name(name) {
-        return Err(Failure::new(
-            USAGE,
-            TlsError::ClientName(name.to_owned()).to_string(),
-        ));
+/// Ends the renewal of a client and removes its files here.
+pub(super) fn remove(context: &Context, name: &str) -> Outcome {
+    let spec = context.document()?;
+    if name == ADMIN || spec.clients.iter().any(|it| it == name) {
+        let text = format!("the document has the client {name}: it would be made again");
+        return Err(Failure::new(HELD, text));
     }
-    let files: ClientFiles = match runtime()?.block_on(ask(
-        &context.paths.socket(),
-        &Request::Issue(name.to_owned()),
-    )) {
-        Some(Ok(text)) => serde_json::from_str(&text)?,
-        Some(Err(why)) => return Err(Failure::new(FAILED, why)),
-        None => {
-            let spec = context.document()?;
-            let _lock = agent::lock(&context.paths, Locking::Act)?;
-            let certificates = Certificates::at(context.paths.tls());
-            // Without an agent nobody vouches for the clock: valid from 1970 on, whatever it says.
-            let data = records::data_dir(&place::resolve(&context.paths, &spec).storage_dir);
-            let newest = clock::newest_known(&data, Some(clock::now()));
-            certificates.ensure_authorities(&spec.name, newest)?;
-            certificates.issue(name, Validity::provisional(newest, spec.leaf_seconds))?
-        }
-    };
-    if output != Output::Table {
-        print::value(output, &files)?;
-        return Ok(DONE);
+    if !Certificates::at(context.paths.tls()).remove_client(name)? {
+        let text = format!("there is no client {name}: see etcd-operator certs list");
+        return Err(Failure::new(FAILED, text));
     }
     print::text(&format!(
-        "ca    {}\ncert  {}\nkey   {}\n",
-        files.ca.display(),
-        files.cert.display(),
-        files.key.display()
+        "{name} is removed and not renewed any more; what was copied elsewhere is good until it ends\n"
     ))?;
     Ok(DONE)
 }

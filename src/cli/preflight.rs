@@ -174,22 +174,25 @@ fn etcd(paths: &Paths, spec: Option<&ClusterSpec>) -> Result<Detail, (Detail, De
         return Err((
             detail(format_args!("none is in the store")),
             detail(format_args!(
-                "etcd-operator etcd install --from DIR VERSION"
+                "etcd-operator etcd install --from FILE VERSION"
             )),
         ));
     };
     match store::binary(&paths.store(), version) {
         Binary::Ready => Ok(detail(format_args!("{version} is in the store"))),
-        Binary::Missing => Err((
-            detail(format_args!("{version} is not in the store")),
+        Binary::Missing(stored) => Err((
+            match stored {
+                Some(stored) => detail(format_args!("{version} is not in the store, {stored} is")),
+                None => detail(format_args!("{version} is not in the store")),
+            },
             detail(format_args!(
-                "etcd-operator etcd install --from DIR {version}"
+                "etcd-operator etcd install --from FILE {version}"
             )),
         )),
         Binary::WrongArchitecture => Err((
             detail(format_args!("{version} is not for this machine")),
             detail(format_args!(
-                "install the release for {}: etcd-operator etcd install --from DIR {version}",
+                "install the release for {}: etcd-operator etcd install --from FILE {version}",
                 std::env::consts::ARCH
             )),
         )),
@@ -223,7 +226,7 @@ fn port_taken(paths: &Paths, spec: &ClusterSpec) -> Option<Detail> {
     );
     let conflict = facts.facts.conflict?;
     Some(if conflict.holder.is_empty() {
-        detail(format_args!("{} is not to be had", conflict.address))
+        detail(format_args!("{} cannot be listened on", conflict.address))
     } else {
         detail(format_args!(
             "{} is held by {}",

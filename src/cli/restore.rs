@@ -1,7 +1,8 @@
 //! `restore`: says what will be lost, asks, and sees it through to its end.
 
 use std::fmt::Write as _;
-use std::io::{BufRead as _, IsTerminal as _};
+use std::fs::File;
+use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ use crate::backup::source::{self, Found};
 use crate::clock;
 use crate::disk;
 use crate::etcd::client;
-use crate::member::place;
+use crate::member::pause;
+use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, IdentityFile, SeenFile, revisions_lost};
 use crate::spec::ClusterSpec;
 use crate::tls::Certificates;
@@ -67,11 +69,34 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
         let text = "the document says paused: set paused: false to restore";
         return Err(Failure::new(HELD, text));
     }
+    if pause::load(&context.paths).is_some() {
+        let text = "the operator is paused: etcd-operator resume, then restore";
+        return Err(Failure::new(HELD, text));
+    }
+    let record = match choose(context, &spec, &place, arguments) {
+        Ok(Some(record)) => record,
+        // Nothing will use what was brought here.
+        other => {
+            source::forget_fetched(&context.paths);
+            return other.map(|_| DONE);
+        }
+    };
+    let report = carry_out(context, &spec, &record)?;
+    tell(arguments.output, &report)
+}
+
+/// What shall be done; none where it was only to be shown.
+fn choose(
+    context: &Context,
+    spec: &ClusterSpec,
+    place: &HostPlace,
+    arguments: &RestoreArgs,
+) -> Result<Option<RestoreRecord>, Failure> {
     let (identity, marker) = records::load_identities(&context.paths, &place.storage_dir)?;
     let former = identity.or(marker);
-    let found = find(context, &spec, arguments, former.as_ref());
+    let found = find(context, spec, arguments, former.as_ref());
     let mut found = runtime()?.block_on(found)?;
-    check(&spec, &found, former.as_ref())?;
+    check(spec, &found, former.as_ref())?;
     check_id(&found, former.as_ref(), arguments.other_cluster)?;
     if arguments.dry_run || !arguments.yes {
         // Whom a person asks about it, knows it to be whole; a yes beforehand waits for no answer.
@@ -84,26 +109,22 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     let proposal = propose(context, &place.storage_dir, &found, live, former.as_ref());
     if arguments.dry_run {
         show(arguments.output, &proposal)?;
-        source::forget_fetched(&context.paths);
-        return Ok(DONE);
+        return Ok(None);
     }
     restore::check_room(&place.storage_dir, found.file.database)?;
     if !arguments.yes && !confirmed(&proposal)? {
-        source::forget_fetched(&context.paths);
         let text = "nothing was done: say --yes to restore; --dry-run shows what would be done";
         return Err(Failure::new(HELD, text));
     }
     found.import(&context.paths)?;
     if crate::systemd::runs(&context.paths) {
-        found.bring_into_sight(&context.paths, &spec)?;
+        found.bring_into_sight(&context.paths, spec)?;
     }
     let (id, reason) = (restore::new_id(), Reason::Command);
-    let record = RestoreRecord {
+    Ok(Some(RestoreRecord {
         asked: trusted_now(context).map(rfc3339),
         ..RestoreRecord::requested(id, reason, found.file, live, former)
-    };
-    let report = carry_out(context, &spec, &record)?;
-    tell(arguments.output, &report)
+    }))
 }
 
 fn under_way() -> Failure {
@@ -121,20 +142,39 @@ pub(super) async fn find(
     let mut wanted = source::unresolved(spec, Reason::Command);
     // Of this cluster, where one lives here; else of its name.
     let clusters = former.map(IdentityFile::clusters).unwrap_or_default();
-    let (paths, identity) = (&context.paths, arguments.identity.as_deref());
+    let identity = context.given.identity.as_ref().map(|(_, path)| path);
+    let identity = identity.or(arguments.identity.as_ref());
+    let (paths, identity) = (&context.paths, identity.map(PathBuf::as_path));
     let mut display = Display::new();
     let mut show = |it| display.show(it);
     let found = if let Some(key) = from.strip_prefix("s3://") {
         let found = source::find_in_bucket(paths, spec, key, identity, &mut show);
         found.await?
-    } else if from.contains('/') || Path::new(from).exists() {
-        source::file(&std::path::absolute(from)?)?
+    } else if from.contains('/') || Path::new(from).exists() || context.given.snapshot.is_some() {
+        named_file(context, spec, &std::path::absolute(from)?)?
     } else {
         from.clone_into(&mut wanted.name);
         let found = source::find_anywhere(paths, spec, (&wanted, identity), &clusters, &mut show);
         found.await?
     };
     Ok(found)
+}
+
+/// A file of the command line. Root's own was opened by root.
+fn named_file(context: &Context, spec: &ClusterSpec, path: &Path) -> Result<Found, Failure> {
+    let denied = File::open(path).is_err_and(|it| it.kind() == io::ErrorKind::PermissionDenied);
+    match &context.given.snapshot {
+        Some(open) if denied => Ok(source::opened(&context.paths, spec, open, path)?),
+        None if denied => {
+            let text = format!(
+                "{} cannot be read by the owner of {}: name the file itself, not a link to it, or change its mode",
+                path.display(),
+                context.paths.lib.display()
+            );
+            Err(Failure::new(FAILED, text))
+        }
+        _ => Ok(source::file(path)?),
+    }
 }
 
 /// Another cluster's snapshot, or one of a newer etcd, is refused before anything is written down.
@@ -149,7 +189,7 @@ pub(super) fn check(
         .filter(|it| *it != spec.name.as_str())
     {
         let text = format!(
-            "{} is of the cluster {other} and this document's is {} (rule B11): to use it all the same, name a copy of the file without its manifest",
+            "{} is of the cluster {other} and this document's is {}: to use it all the same, name a copy of the file without its manifest",
             found.file.name, spec.name
         );
         return Err(Failure::new(FAILED, text));
@@ -173,7 +213,7 @@ fn check_id(
         return Ok(());
     }
     let text = format!(
-        "{} is of a cluster of the same name with the id {id}, which the cluster here never had (rule B11): to use it all the same, say --other-cluster",
+        "{} is of a cluster of the same name with the id {id}, which the cluster here never had: to use it all the same, say --other-cluster",
         found.file.name
     );
     Err(Failure::new(FAILED, text))
@@ -237,8 +277,7 @@ fn lines(it: &Proposal) -> String {
         it.snapshot_revision,
         it.created.as_deref().unwrap_or("at an unknown time"),
         it.live_revision.map_or_else(unknown, |it| it.to_string()),
-        it.revisions_lost
-            .map_or_else(unknown, |it| format!("{it} revisions")),
+        it.revisions_lost.map_or_else(unknown, restore::revisions),
         bytes(it.needed_bytes),
         it.free_bytes.map_or_else(|| "?".to_owned(), bytes),
     );
@@ -329,7 +368,7 @@ fn tell(output: Output, report: &RestoreReport) -> Outcome {
             format!("\nthe data from before is kept in {}", it.display())
         });
         print::text(&format!(
-            "restored {} at revision {}; {lost} revisions that were there before are lost{kept}\n",
+            "restored {} at revision {}; lost: {lost}{kept}\n",
             report.snapshot, report.snapshot_revision
         ))?;
     }

@@ -1,4 +1,5 @@
-//! `status`, `plan` and `env`: from the agent where one runs, else by a look of one's own.
+//! `plan` and `env`, and the report that they and `status` read: the agent's where one runs, else by
+//! a look of one's own.
 
 use std::time::Duration;
 
@@ -10,13 +11,14 @@ use crate::agent::{self, Agent, AgentError, Locking, Report};
 use crate::clock;
 use crate::cluster::ADMIN;
 use crate::member::place;
+use crate::systemd;
 use crate::tls::{Certificates, ClientFiles};
 
 /// An agent that holds the lock and does not answer yet is starting; it gets so long.
 const AGENT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The report: the agent's, or our own.
-fn report(context: &Context) -> Result<Report, Failure> {
+pub(super) fn report(context: &Context) -> Result<Report, Failure> {
     let runtime = runtime()?;
     let begin = clock::since_boot();
     loop {
@@ -50,72 +52,6 @@ fn report(context: &Context) -> Result<Report, Failure> {
     }
 }
 
-pub(super) fn status(context: &Context, output: Output) -> Outcome {
-    let report = report(context)?;
-    let available = report
-        .status
-        .conditions
-        .iter()
-        .any(|it| it.type_ == "Available" && it.status == "True");
-    if output == Output::Table {
-        table(&report)?;
-    } else {
-        print::value(output, &report)?;
-    }
-    Ok(if available { DONE } else { FAILED })
-}
-
-fn table(report: &Report) -> std::io::Result<()> {
-    let (status, host) = (&report.status, &report.host);
-    let pid =
-        |pid: Option<u32>| pid.map_or_else(|| "not running".to_owned(), |it| format!("pid {it}"));
-    print::text(&format!(
-        "etcd      {} ({}, {} driver)\noperator  {}\nclients   {}\ndata      {}\n\n",
-        host.etcd.version.as_deref().unwrap_or("-"),
-        pid(host.etcd.pid),
-        host.driver,
-        pid(host.operator.pid),
-        host.etcd.client_url,
-        host.etcd.data_dir,
-    ))?;
-    let mut rows = vec![["CONDITION", "STATUS", "REASON", "MESSAGE"].map(str::to_owned)];
-    for it in &status.conditions {
-        rows.push([
-            it.type_.clone(),
-            it.status.clone(),
-            it.reason.clone(),
-            it.message.clone(),
-        ]);
-    }
-    print::table(&rows)?;
-    if !status.members.is_empty() {
-        print::text("\n")?;
-        let mut rows = vec![["MEMBER", "ID", "ROLE", "SERVING", "LEADER"].map(str::to_owned)];
-        let yes = |it: bool| if it { "yes" } else { "no" }.to_owned();
-        for it in &status.members {
-            rows.push([
-                it.name.clone(),
-                it.id.clone(),
-                it.role.clone(),
-                yes(it.serving),
-                yes(it.leader),
-            ]);
-        }
-        print::table(&rows)?;
-    }
-    print::text("\n")?;
-    plan_lines(report)?;
-    let confirmed = status
-        .confirmed_until
-        .as_ref()
-        .and_then(|it| serde_json::to_value(it).ok());
-    let confirmed = confirmed.and_then(|it| it.as_str().map(str::to_owned));
-    print::text(&format!(
-        "confirmed until {}\n",
-        confirmed.as_deref().unwrap_or("-")
-    ))
-}
-
 fn plan_lines(report: &Report) -> std::io::Result<()> {
     let plan = &report.status.plan;
     match (&plan.hold, &plan.next) {
@@ -146,8 +82,12 @@ pub(super) fn plan(context: &Context, output: Output) -> Outcome {
     })
 }
 
-/// `'` is the only character that ends a quoted word in a shell.
-fn quoted(text: &str) -> String {
+/// A word as a shell reads it back. `'` is the only character that ends a quoted one.
+pub(super) fn quoted(text: &str) -> String {
+    let plain = |it: u8| it.is_ascii_alphanumeric() || b"-_./:=,@%+".contains(&it);
+    if !text.is_empty() && text.bytes().all(plain) {
+        return text.to_owned();
+    }
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
@@ -163,11 +103,7 @@ pub(super) fn env(context: &Context, k3s: bool) -> Outcome {
     } else {
         ADMIN
     };
-    if certificates.client_leaf(client).is_err() {
-        let text = "there is no client certificate yet: start etcd-operator agent, then try again";
-        return Err(Failure::new(FAILED, text));
-    }
-    let ClientFiles { ca, cert, key, .. } = certificates.client_files(client);
+    let ClientFiles { ca, cert, key, .. } = client_files(context, client)?;
     if k3s {
         let embedded = context.paths.k3s_embedded_etcd();
         if embedded.exists() {
@@ -196,4 +132,19 @@ pub(super) fn env(context: &Context, k3s: bool) -> Outcome {
         .concat(),
     )?;
     Ok(DONE)
+}
+
+/// The files of a client that has a usable certificate.
+pub(super) fn client_files(context: &Context, client: &str) -> Result<ClientFiles, Failure> {
+    let certificates = Certificates::at(context.paths.tls());
+    if certificates.client_leaf(client).is_ok() {
+        return Ok(certificates.client_files(client));
+    }
+    let start = if systemd::runs(&context.paths) {
+        "sudo systemctl start etcd-operator"
+    } else {
+        "etcd-operator agent"
+    };
+    let text = format!("there is no client certificate yet: start the operator: {start}");
+    Err(Failure::new(FAILED, text))
 }

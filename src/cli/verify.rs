@@ -45,6 +45,10 @@ pub(super) fn verify(
     let mut checked = Vec::new();
     let mut failures = false;
     for site in &sites {
+        if let Some(why) = site.lacks_keys().filter(|_| at.is_none()) {
+            eprintln!("etcd-operator: warning: {why}");
+            continue;
+        }
         let found = match &site.kind {
             Kind::Local(store) => local(context, site, store, name, level),
             Kind::Bucket(s3) => bucket(context, &spec, site, s3, name, level),

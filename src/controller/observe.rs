@@ -89,6 +89,7 @@ impl Cluster {
         let mut instances = heapless::Vec::new();
         let _ = instances.push(instance);
         Observed {
+            paused: None, // here the document says so
             now,
             clock,
             authority: Authority::Cluster,

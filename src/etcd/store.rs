@@ -25,7 +25,7 @@ pub enum StoreError {
     State(#[from] StateError),
     /// No program of the name in any of the places.
     #[error(
-        "no etcd {version} in {places}: put the release's etcd, etcdutl and etcdctl into a directory and name it with --from"
+        "no etcd {version} in {places}: name the release's .tar.gz, or a directory with its etcd, etcdutl and etcdctl, with --from"
     )]
     NotFound {
         /// Which version.
@@ -80,7 +80,7 @@ pub fn binary(store: &Path, version: Version) -> Binary {
     match is_program_for_this_machine(&folder(store, version).join("etcd")) {
         Ok(true) => Binary::Ready,
         Ok(false) => Binary::WrongArchitecture,
-        Err(_) => Binary::Missing,
+        Err(_) => Binary::Missing(newest_supported(store)),
     }
 }
 
@@ -260,11 +260,19 @@ fn check(etcd: &Path, version: Version) -> Result<(), StoreError> {
     })
 }
 
+/// Class and machine of the programs that run where this one does (rule G11: 64 bits).
+const OWN_MACHINE: (u8, [u8; 2]) = (
+    2,
+    if cfg!(target_arch = "x86_64") {
+        [0x3e, 0]
+    } else {
+        [0xb7, 0]
+    },
+);
+
 /// Whether a file is an ELF program for the machine that this one runs on (rules C6, G11).
 fn is_program_for_this_machine(path: &Path) -> io::Result<bool> {
-    Ok(elf_machine(path)?.is_some_and(|it| {
-        elf_machine(Path::new("/proc/self/exe")).is_ok_and(|own| own == Some(it))
-    }))
+    Ok(elf_machine(path)? == Some(OWN_MACHINE))
 }
 
 /// Class and machine of an ELF file; `None` when it is none.
@@ -326,7 +334,11 @@ pub fn place_guard(store: &Path) -> Result<PathBuf, StoreError> {
             });
         }
     };
-    if same_content(&source, &target) {
+    let is_executable = |path: &Path| {
+        let mode = fs::metadata(path).map(|it| it.permissions().mode());
+        mode.is_ok_and(|it| it & 0o111 != 0)
+    };
+    if is_executable(&target) && same_content(&source, &target) {
         return Ok(target);
     }
     state::create_private_dir(store)?;
@@ -334,7 +346,7 @@ pub fn place_guard(store: &Path) -> Result<PathBuf, StoreError> {
     let _ = fs::remove_file(&part);
     // Another name for the same file costs no flash, and outlives the one that the package removes.
     // Across file systems, or where the kernel forbids it, it is copied.
-    if fs::hard_link(&source, &part).is_err() {
+    if !is_executable(&source) || fs::hard_link(&source, &part).is_err() {
         copy_program(&source, &part)?;
     }
     fs::rename(&part, &target).map_err(|source| StoreError::Copy { path: part, source })?;

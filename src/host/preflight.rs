@@ -178,18 +178,20 @@ fn systemd(facts: &PreflightFacts) -> Finding {
 
 fn user(facts: &PreflightFacts) -> Finding {
     if facts.user {
-        return Finding::new("user", Grade::Good, "User", words("etcd"));
+        return Finding::new("user", Grade::Good, "User", words("etcd-operator"));
     }
     Finding::new(
         "user",
         Grade::Failure,
         "UserMissing",
-        words("there is no user etcd"),
+        words("there is no user etcd-operator"),
     )
-    .next(words("systemd-sysusers, or: useradd --system etcd"))
+    .next(words(
+        "systemd-sysusers, or: useradd --system etcd-operator",
+    ))
 }
 
-/// The operator, as the user etcd, asks systemd over D-Bus, and systemd asks polkit.
+/// The operator, as its own user, asks systemd over D-Bus, and systemd asks polkit.
 fn authority(facts: &PreflightFacts) -> Finding {
     let told = |grade, reason, found| Finding::new("rights", grade, reason, words(found));
     if !facts.bus {
@@ -211,7 +213,7 @@ fn authority(facts: &PreflightFacts) -> Finding {
         Polkit::Ready => told(
             Grade::Good,
             "Rights",
-            "polkit lets the user etcd start and stop etcd's unit",
+            "polkit lets the user etcd-operator start and stop etcd's unit",
         ),
         Polkit::Missing => told(
             Grade::Failure,
@@ -265,7 +267,7 @@ fn state(facts: &PreflightFacts) -> Finding {
             "others can read /var/lib/etcd-operator, or it is not its user's",
         )
         .next(words(
-            "chown etcd:etcd and chmod 0700 /var/lib/etcd-operator",
+            "chown etcd-operator:etcd-operator and chmod 0700 /var/lib/etcd-operator",
         )),
     }
 }
@@ -298,8 +300,8 @@ fn storage(storage: Storage) -> Finding {
         ),
         Storage::NotOwned => failed(
             "StorageNotOwned",
-            "storage.path is not the user etcd's",
-            "chown etcd:etcd that directory",
+            "storage.path is not the user etcd-operator's",
+            "chown etcd-operator:etcd-operator that directory",
         ),
     }
 }

@@ -1,5 +1,6 @@
 //! The certificates of this host as the core sees them: one bounded summary.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::records;
@@ -10,7 +11,7 @@ use crate::observed::{Certificates as Summary, Clock, Observed, Pairs};
 use crate::plan::certificate::due;
 use crate::spec::ClusterSpec;
 use crate::start::CertificatesUsable;
-use crate::tls::{Certificates, Leaf, Leaves, TlsError, Usability, Validity};
+use crate::tls::{Certificates, Issued, Leaf, Leaves, TlsError, Usability, Validity};
 
 /// What clients are told and who the document names.
 pub struct Wanted<'a> {
@@ -40,7 +41,15 @@ pub fn survey(certificates: &Certificates, now: Timestamp, wanted: &Wanted<'_>) 
             Err(Usability::Broken(_)) => pairs = worst(pairs, Pairs::Broken),
         }
     }
-    let declared = || wanted.clients.iter().copied().chain([ADMIN]);
+    let issued = certificates.issued();
+    let asked = issued.keys().map(String::as_str);
+    let renewed: Vec<&str> = wanted
+        .clients
+        .iter()
+        .copied()
+        .chain([ADMIN])
+        .chain(asked)
+        .collect();
     Summary {
         pairs,
         provisional: leaves.iter().any(Leaf::is_provisional),
@@ -56,20 +65,32 @@ pub fn survey(certificates: &Certificates, now: Timestamp, wanted: &Wanted<'_>) 
             .unwrap_or(Timestamp(0)),
         authorities_usable: certificates.authorities_usable(),
         authority_not_after: certificates.authority_not_after().unwrap_or(Timestamp(0)),
-        clients_due: declared().any(|it| client_due(certificates, it, now, wanted.clock)),
-        issued_earliest: certificates
-            .clients()
+        clients_due: renewed
             .iter()
-            .filter(|name| !declared().any(|it| it == *name))
-            .filter_map(|name| {
-                let leaf = certificates.client_leaf(name).ok()?;
-                Some((
-                    heapless::String::try_from(name.as_str()).ok()?,
-                    leaf.not_after,
-                ))
-            })
-            .min_by_key(|(_, end)| *end),
+            .any(|it| client_due(certificates, it, now, wanted.clock)),
+        issued_earliest: not_renewed(certificates, &issued, &renewed),
     }
+}
+
+/// What ends first among the certificates that nobody renews: copies that a person had made, and clients
+/// that the document named once.
+fn not_renewed(
+    certificates: &Certificates,
+    issued: &BTreeMap<String, Issued>,
+    renewed: &[&str],
+) -> Option<(heapless::String<63>, Timestamp)> {
+    let copies = issued.iter().flat_map(|(name, it)| {
+        let ends = it.copies.values().map(|end| Timestamp(*end));
+        ends.map(move |end| (name.clone(), end))
+    });
+    let clients = certificates.clients().into_iter();
+    let forgotten = clients.filter(|it| !renewed.contains(&it.as_str()));
+    let forgotten = forgotten.filter_map(|name| {
+        let leaf = certificates.client_leaf(&name).ok()?;
+        Some((name, leaf.not_after))
+    });
+    let (name, end) = copies.chain(forgotten).min_by_key(|(_, end)| *end)?;
+    Some((heapless::String::try_from(name.as_str()).ok()?, end))
 }
 
 /// Judges certificates and clock together: the clock's trust depends on what is dated, and renewal on the
@@ -96,7 +117,7 @@ pub fn survey_by_clock(
     }
 }
 
-/// Whether a client of the document needs a new certificate: it has no usable one, or, by a clock
+/// Whether a client needs a new certificate: it has no usable one, or, by a clock
 /// that can be believed, renewal is due.
 pub fn client_due(certificates: &Certificates, name: &str, now: Timestamp, clock: Clock) -> bool {
     let Ok(leaf) = certificates.client_leaf(name) else {
@@ -144,7 +165,7 @@ pub fn mint(
     })
 }
 
-/// New leaves for the document's clients that need one.
+/// New leaves for the document's clients, and those that a person asked for, where they need one.
 pub fn issue_due(
     certificates: &Certificates,
     spec: &ClusterSpec,
@@ -152,8 +173,10 @@ pub fn issue_due(
     validity: Validity,
 ) -> Result<(), TlsError> {
     certificates.ensure_authorities(&spec.name, validity.not_after)?;
+    let issued = certificates.issued();
     let declared = spec.clients.iter().map(heapless::String::as_str);
-    for name in declared.chain([ADMIN]) {
+    let asked = issued.keys().map(String::as_str);
+    for name in declared.chain([ADMIN]).chain(asked) {
         if client_due(certificates, name, observed.now, observed.clock) {
             certificates.issue(name, validity)?;
         }

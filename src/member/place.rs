@@ -91,7 +91,7 @@ pub fn resolve(paths: &Paths, spec: &ClusterSpec) -> HostPlace {
 
 /// The address from which this host would reach others. Nothing is sent: connecting a datagram
 /// socket only asks the kernel for a route (to an address reserved for documentation).
-fn host_address() -> Option<IpAddr> {
+pub fn host_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
     let address = socket.local_addr().ok()?.ip();
@@ -99,7 +99,7 @@ fn host_address() -> Option<IpAddr> {
 }
 
 /// This host's name, where it can stand in a certificate.
-fn hostname() -> Option<String> {
+pub fn hostname() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()?
         .trim()

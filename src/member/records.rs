@@ -236,11 +236,15 @@ impl RefusalFile {
 
     /// The last refusal of this boot.
     pub fn load(paths: &Paths) -> Option<Refusal> {
-        let file = Self::of_this_boot(paths)?;
-        Some(Refusal::Other(detail(format_args!(
-            "{}: {}",
-            file.reason, file.message
-        ))))
+        let RefusalFile {
+            reason, message, ..
+        } = Self::of_this_boot(paths)?;
+        // Such a one has this reason itself.
+        let plain = Refusal::Other(detail(format_args!("{message}")));
+        if reason == plain.reason() {
+            return Some(plain);
+        }
+        Some(Refusal::Other(detail(format_args!("{reason}: {message}"))))
     }
 
     /// The refusal of this boot, if it is not older than `at` (seconds since boot).

@@ -8,7 +8,7 @@ pub const RENEW_BEFORE_SECONDS: i64 = 30 * 86_400;
 /// With an untrusted clock nothing is renewed, but a pair this near to its end by that clock is
 /// replaced by a provisional one rather than left to run out.
 pub const PROVISIONAL_BEFORE_SECONDS: i64 = 86_400;
-/// A client certificate of `certs issue` is warned about from so many seconds before its end on.
+/// A client certificate that nobody renews is warned about from so many seconds before its end on.
 pub const WARN_BEFORE_SECONDS: i64 = 30 * 86_400;
 
 /// Why certificates are made.

@@ -12,7 +12,7 @@ impl Hold {
     /// One CamelCase word for conditions, metrics and scripts.
     pub fn reason(&self) -> &'static str {
         match self {
-            Hold::Paused => "Paused",
+            Hold::Paused | Hold::PausedFor(..) => "Paused",
             Hold::Unreachable => "Unreachable",
             Hold::QuorumLost => "QuorumLost",
             Hold::LearnerBehind => "LearnerBehind",
@@ -39,6 +39,9 @@ impl Hold {
         match self {
             Hold::Start(refusal) => refusal.next_step(),
             Hold::Paused => detail(format_args!("set paused: false")),
+            Hold::PausedFor(..) => detail(format_args!(
+                "wait for its end, or end it: etcd-operator resume"
+            )),
             Hold::Unreachable | Hold::QuorumLost => {
                 detail(format_args!("bring the members back that do not answer"))
             }
@@ -82,10 +85,21 @@ impl Hold {
 }
 
 impl fmt::Display for Hold {
+    #[expect(clippy::too_many_lines, reason = "a table: one row for each hold")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Hold::Start(refusal) => write!(f, "{refusal}"),
             Hold::Paused => write!(f, "the document says paused"),
+            Hold::PausedFor(_, Some(until)) => {
+                write!(f, "a person paused the operator until {until}")
+            }
+            Hold::PausedFor(seconds, None) => {
+                write!(
+                    f,
+                    "a person paused the operator for {} min",
+                    seconds.div_ceil(60)
+                )
+            }
             Hold::Unreachable => write!(f, "no member answers, so nothing is changed"),
             Hold::QuorumLost => write!(
                 f,

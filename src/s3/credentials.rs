@@ -4,14 +4,18 @@ use std::fmt;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use super::S3Error;
 
 /// Name of the credential that systemd hands to the unit (`LoadCredential=etcd-operator.s3:FILE`).
 pub const SYSTEMD_CREDENTIAL: &str = "etcd-operator.s3";
 
-/// Where systemd keeps those of the agent's unit, for nobody else.
-const OF_THE_UNIT: &str = "/run/credentials/etcd-operator.service";
+/// Where systemd keeps those of the agent's unit, for root and the unit.
+const OF_THE_UNIT: &str = "/run/credentials/etcd-operator.service/etcd-operator.s3";
+
+/// The text of a file of keys that root has read for this process, and the file.
+static OFFERED: OnceLock<(PathBuf, String)> = OnceLock::new();
 
 /// Keys to a bucket. `Debug` shows none of them.
 #[derive(Clone)]
@@ -37,12 +41,18 @@ impl Credentials {
         }
     }
 
+    /// Keys of the unit, for a command of root's that goes on as another user.
+    pub fn offer(path: PathBuf, text: String) {
+        let _ = OFFERED.set((path, text));
+    }
+
     /// Reads them anew (rule B15): from this file, else from systemd's credential, else from the
     /// environment. Metadata services of clouds are not asked.
     pub fn read(file: Option<&Path>) -> Result<Credentials, S3Error> {
         Credentials::find(
             file,
             |name| std::env::var(name).ok(),
+            OFFERED.get(),
             Path::new(OF_THE_UNIT),
         )
     }
@@ -50,6 +60,7 @@ impl Credentials {
     fn find(
         file: Option<&Path>,
         environment: impl Fn(&str) -> Option<String>,
+        offered: Option<&(PathBuf, String)>,
         of_the_unit: &Path,
     ) -> Result<Credentials, S3Error> {
         if let Some(file) = file {
@@ -62,7 +73,11 @@ impl Credentials {
                 return read_file(&file, false);
             }
         }
+        if let Some((path, text)) = offered {
+            return parse(path, text);
+        }
         from_names(environment).ok_or_else(|| {
+            // Without the right to look there the answer is the same.
             if of_the_unit.exists() {
                 S3Error::CredentialsOfTheUnit
             } else {
@@ -138,8 +153,11 @@ fn read_file(path: &Path, check_mode: bool) -> Result<Credentials, S3Error> {
             mode: mode & 0o777,
         });
     }
-    let text = std::fs::read_to_string(path).map_err(unreadable)?;
-    Credentials::parse(&text).ok_or_else(|| S3Error::CredentialsIncomplete {
+    parse(path, &std::fs::read_to_string(path).map_err(unreadable)?)
+}
+
+fn parse(path: &Path, text: &str) -> Result<Credentials, S3Error> {
+    Credentials::parse(text).ok_or_else(|| S3Error::CredentialsIncomplete {
         path: path.to_owned(),
     })
 }
@@ -191,7 +209,7 @@ mod tests {
             _ => None,
         };
         let key = |file| {
-            Credentials::find(file, environment, Path::new("/nonexistent"))
+            Credentials::find(file, environment, None, Path::new("/nonexistent"))
                 .unwrap()
                 .key
         };
@@ -204,12 +222,30 @@ mod tests {
         write(&named, "renamed");
         assert_eq!(key(Some(&named)), "renamed");
         std::fs::remove_dir_all(&dir).unwrap();
-        let nothing = Credentials::find(None, |_| None, Path::new("/nonexistent"));
+        let nobody = Path::new("/nonexistent");
+        let nothing = Credentials::find(None, |_| None, None, nobody);
         assert!(matches!(nothing, Err(S3Error::NoCredentials)));
-        // There is the agent's own, which a command by hand does not get.
-        let units = Credentials::find(None, |_| None, Path::new("/"));
+        // A unit that loads a credential has the directory, also where there is nothing to load.
+        std::fs::create_dir(&dir).unwrap();
+        let empty = |name: &str| {
+            let directory = dir.display().to_string();
+            (name == "CREDENTIALS_DIRECTORY").then_some(directory)
+        };
+        let words = Credentials::find(None, empty, None, nobody).unwrap_err();
+        let words = words.to_string();
+        assert!(words.contains("/etc/credstore/etcd-operator.s3"), "{words}");
+        // Conditions hold so many bytes: the sentence is not cut in the middle.
+        assert!(words.len() < 240, "{}", words.len());
+        std::fs::remove_dir(&dir).unwrap();
+        // There is the agent's own, which nobody but root can read.
+        let units = Credentials::find(None, |_| None, None, Path::new("/"));
         let words = units.unwrap_err().to_string();
-        assert!(words.contains("LoadCredential=etcd-operator.s3"), "{words}");
+        assert!(words.contains("sudo") && words.len() < 240, "{words}");
+        // What root has read comes before the environment.
+        let text = "AWS_ACCESS_KEY_ID=root\nAWS_SECRET_ACCESS_KEY=b\n".to_owned();
+        let offered = (PathBuf::from("/etc/credstore/x"), text);
+        let found = Credentials::find(None, environment, Some(&offered), nobody);
+        assert_eq!(found.unwrap().key, "root");
     }
 
     #[test]

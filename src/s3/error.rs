@@ -34,13 +34,11 @@ pub enum S3Error {
     NoAuthorities,
     /// There are no credentials anywhere.
     #[error(
-        "no S3 credentials: name a file in the document (credentials) or, in Kubernetes, a Secret (credentialsSecret), give systemd's credential etcd-operator.s3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        "there are no S3 keys: write AWS_ACCESS_KEY_ID=... and AWS_SECRET_ACCESS_KEY=... to /etc/credstore/etcd-operator.s3 (root's, mode 600) and restart etcd-operator, or set credentials (Kubernetes: credentialsSecret)"
     )]
     NoCredentials,
     /// A command by hand does not get what systemd gives to the agent's unit.
-    #[error(
-        "the S3 credentials are systemd's, for the unit etcd-operator alone: its agent copies and reads back by itself (see etcd-operator status); by hand run systemd-run --pipe --wait --property=LoadCredential=etcd-operator.s3:FILE before the command, with the file that the unit's LoadCredential names"
-    )]
+    #[error("the S3 keys are the unit's and root's alone: run the command with sudo")]
     CredentialsOfTheUnit,
     /// The file of credentials cannot be read.
     #[error("failed to read the S3 credentials {}: {source}", path.display())]
@@ -212,6 +210,12 @@ impl S3Error {
                 | S3Error::Server { .. }
                 | S3Error::Differs { .. }
         )
+    }
+
+    /// Whether it goes when the link or the server comes back. A page in the server's place may be a
+    /// network's login page, or a wrong endpoint: that is told at once.
+    pub fn is_of_the_link(&self) -> bool {
+        self.passes()
     }
 
     /// Whether trying again at once, a few times, can help.

@@ -4,6 +4,9 @@ use super::Address;
 
 /// Places for snapshots.
 pub const DESTINATIONS_MAX: usize = 4;
+/// For how many seconds copies may wait for a link, where the document says nothing: a shop that is closed
+/// for the night is no alert.
+pub const COPY_GRACE_SECONDS: u64 = 86_400;
 /// Public keys of one destination.
 pub const RECIPIENTS_MAX: usize = 8;
 
@@ -21,6 +24,8 @@ pub struct Backup {
     pub verify_level: u8,
     /// Seconds between two further checks of what is kept.
     pub verify_every: Option<u64>,
+    /// Copies may wait for a link for so many seconds.
+    pub copy_grace: u64,
 }
 
 /// When snapshots are taken.

@@ -12,7 +12,7 @@ impl Refusal {
             Refusal::Hibernates => "SizeZero",
             Refusal::Restoring => "Restoring",
             Refusal::RecordUnreadable(_) => "RecordUnreadable",
-            Refusal::BinaryMissing(_) => "BinaryMissing",
+            Refusal::BinaryMissing { .. } => "BinaryMissing",
             Refusal::BinaryWrongArchitecture(_) => "BinaryWrongArchitecture",
             Refusal::FilesystemUnsafe(_) => "FilesystemUnsafe",
             Refusal::FilesystemReadOnly => "FilesystemReadOnly",
@@ -37,6 +37,7 @@ impl Refusal {
     }
 
     /// What a person does next.
+    #[expect(clippy::too_many_lines, reason = "a table: one row for each refusal")]
     pub fn next_step(&self) -> Detail {
         match self {
             Refusal::Hibernates => detail(format_args!("set size: 1")),
@@ -46,9 +47,16 @@ impl Refusal {
             Refusal::RecordUnreadable(_) => detail(format_args!(
                 "put the file back from a copy; nothing was touched"
             )),
-            Refusal::BinaryMissing(version) | Refusal::BinaryWrongArchitecture(version) => {
+            Refusal::BinaryMissing {
+                version,
+                stored: Some(stored),
+                born: false,
+            } => detail(format_args!(
+                "set version: {stored}; or run: etcd-operator etcd install --from FILE {version}"
+            )),
+            Refusal::BinaryMissing { version, .. } | Refusal::BinaryWrongArchitecture(version) => {
                 detail(format_args!(
-                    "run: etcd-operator etcd install --from DIR {version}; or mount the disk that holds the store"
+                    "run: etcd-operator etcd install --from FILE {version}; or mount the disk that holds the store"
                 ))
             }
             Refusal::FilesystemUnsafe(_) => detail(format_args!(
@@ -118,7 +126,14 @@ impl fmt::Display for Refusal {
             }
             Refusal::Restoring => write!(f, "a restore is changing the data"),
             Refusal::RecordUnreadable(why) => write!(f, "{why}"),
-            Refusal::BinaryMissing(version) => write!(f, "etcd {version} is not in the store"),
+            Refusal::BinaryMissing {
+                version,
+                stored: Some(stored),
+                ..
+            } => write!(f, "etcd {version} is not in the store, {stored} is"),
+            Refusal::BinaryMissing { version, .. } => {
+                write!(f, "etcd {version} is not in the store")
+            }
             Refusal::BinaryWrongArchitecture(version) => {
                 write!(
                     f,

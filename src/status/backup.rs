@@ -1,8 +1,8 @@
 //! The condition BackupHealthy.
 
 use super::{Condition, Kind, Verdict, condition};
-use crate::cluster::detail;
-use crate::observed::{Clock, Observed};
+use crate::cluster::{Detail, detail};
+use crate::observed::{BackupFailure, Backups, Clock, Observed};
 use crate::plan::backup::is_behind;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Trigger;
@@ -29,7 +29,13 @@ pub(super) fn healthy(spec: &ClusterSpec, observed: &Observed) -> Condition {
         ));
         return no("RevisionBehindBackups", message);
     }
-    if let Some(failed) = &backups.copy_failed {
+    let waiting = waiting(backups);
+    if let Some((seconds, message)) = &waiting
+        && *seconds >= backup.copy_grace
+    {
+        return no("CopyFailed", message.clone());
+    }
+    if let Some(failed) = backups.copy_failed.as_ref().filter(|_| waiting.is_none()) {
         return no(failed.reason, failed.why.clone());
     }
     let waits = matches!(backup.trigger, Some(Trigger::Schedule(_))) && backups.due_in.is_none();
@@ -39,13 +45,44 @@ pub(super) fn healthy(spec: &ClusterSpec, observed: &Observed) -> Condition {
         ));
         return no("ScheduleWaitsForClock", message);
     }
-    if let Some(it) = &backups.verified {
-        let message = detail(format_args!(
-            "revision {} is verified up to level {}",
-            it.revision, it.level
-        ));
-        return told(Verdict::True, "Verified", message);
+    match (&backups.verified, waiting) {
+        (Some(_), Some((_, message))) => told(Verdict::True, "CopiesWait", message),
+        (Some(it), None) => {
+            let message = detail(format_args!(
+                "revision {} is verified up to level {}",
+                it.revision, it.level
+            ));
+            told(Verdict::True, "Verified", message)
+        }
+        (None, _) => {
+            let message = detail(format_args!("there is no verified snapshot yet"));
+            told(Verdict::Unknown, "NoSnapshotYet", message)
+        }
     }
-    let message = detail(format_args!("there is no verified snapshot yet"));
-    told(Verdict::Unknown, "NoSnapshotYet", message)
+}
+
+/// For how many seconds copies have waited for a link, and what is said of it. No number in it moves
+/// between two attempts: a status that is the same is not written again (rule G7).
+fn waiting(backups: &Backups) -> Option<(u64, Detail)> {
+    let failed = backups.copy_failed.as_ref()?;
+    if failed.reason != BackupFailure::LINK_DOWN {
+        return None;
+    }
+    let minutes = backups.copy_retry_every / 60;
+    let why = &failed.why;
+    let longest = backups.destinations.iter().filter(|it| it.queued.0 > 0);
+    let Some(longest) = longest.max_by_key(|it| it.waits) else {
+        // Nothing waits: a copy was to be read back.
+        let message = detail(format_args!(
+            "no copy can be read back, tried again every {minutes} min: {why}"
+        ));
+        return Some((backups.copy_failing, message));
+    };
+    let (count, place) = (longest.queued.0, &longest.place);
+    let since = longest.waits_since;
+    let since = since.map_or_else(Detail::new, |it| detail(format_args!(" since {it}")));
+    let message = detail(format_args!(
+        "{count} to be copied to {place}, waiting{since}, tried again every {minutes} min: {why}"
+    ));
+    Some((longest.waits, message))
 }

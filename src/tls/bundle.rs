@@ -89,6 +89,7 @@ impl Certificates {
                 let folder = folder.unwrap_or_default();
                 self.place(&clients.join(&folder), &known(files, &CLIENT_FILES))?;
                 point(&clients.join(name), Path::new(&folder))?;
+                self.note_issued(name, None)?; // whoever asked for it did so on the box before
             }
         }
         // The CAs last: where the power goes before, it is done again.

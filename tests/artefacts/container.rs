@@ -147,7 +147,7 @@ fn containerd_imports_the_image_and_runs_it_as_nobody() {
     assert_eq!(version.1, format!("etcd-operator {VERSION}\n"));
     let issue = ["--root", "/data", "agent", "--driver", "process"];
     let (_, refused) = run("closed", "0700", &issue);
-    assert!(refused.2.contains("Permission denied"), "{refused:?}");
+    assert!(refused.2.contains("is not this user's"), "{refused:?}");
 
     // The process is who the image says, seen from outside.
     let container = ctr(&["containers", "create", &reference(), "who"]);

@@ -18,7 +18,10 @@ fn a_tarball_holds_exactly_what_is_listed() {
             rw-r--r-- Makefile
             rw-r--r-- README.md
             rw-r--r-- THIRD-PARTY.txt
+            rw-r--r-- deploy/README.md
             rw-r--r-- deploy/examples/host.yaml
+            rw-r--r-- src/backup/README.md
+            rw-r--r-- systemd/README.md
             rw-r--r-- systemd/etcd-operator.8
             rw-r--r-- systemd/etcd-operator.service
             rwxr-xr-x systemd/install.sh
@@ -86,11 +89,13 @@ fn make_install_from_the_tarball_places_every_file_and_uninstall_leaves_the_docu
             rw-r--r-- {at}/share/doc/etcd-operator/LICENSE
             rw-r--r-- {at}/share/doc/etcd-operator/README.md
             rw-r--r-- {at}/share/doc/etcd-operator/THIRD-PARTY.txt
+            rw-r--r-- {at}/share/doc/etcd-operator/deploy/README.md
             rw-r--r-- {at}/share/doc/etcd-operator/host.yaml
             rw-r--r-- {at}/share/doc/etcd-operator/k3s-on-etcd.conf
             rw-r--r-- {at}/share/doc/etcd-operator/run-as-root.conf
-            rw-r--r-- {rules}/50-etcd-operator.rules
-            rw-r--r-- etc/etcd-operator/cluster.yaml"
+            rw-r--r-- {at}/share/doc/etcd-operator/src/backup/README.md
+            rw-r--r-- {at}/share/doc/etcd-operator/systemd/README.md
+            rw-r--r-- {rules}/50-etcd-operator.rules"
         );
         assert_eq!(below(&root), lines(&expected));
         // The unit starts the binary where it was installed.
@@ -101,8 +106,9 @@ fn make_install_from_the_tarball_places_every_file_and_uninstall_leaves_the_docu
         assert!(unit.contains(&format!("ExecStart={prefix}/bin/etcd-operator ")));
         assert_eq!(unit.contains("/usr/bin/"), prefix == "/usr");
 
-        // A document that a person edited stays, also when installed over.
+        // The document of this host stays, also when installed over.
         let document = root.join("etc/etcd-operator/cluster.yaml");
+        fs::create_dir_all(document.parent().unwrap()).unwrap();
         fs::write(&document, "edited").unwrap();
         make("install");
         assert_eq!(fs::read_to_string(&document).unwrap(), "edited");

@@ -232,10 +232,10 @@ fn the_manual_page_names_every_command() {
     let page = fs::read_to_string(checkout().join("systemd/etcd-operator.8")).unwrap();
     let page = page.replace("\\-", "-");
     let help = text(&run(env!("CARGO_BIN_EXE_etcd-operator"), &["--help"]));
-    let commands = help.split_once("Commands:\n").unwrap().1;
-    let commands = commands.split_once("\n\n").unwrap().0;
-    // Further lines of a description stand further in.
-    for line in commands.lines().filter(|it| !it.starts_with("   ")) {
+    let commands = help.split_once("Every day:\n").unwrap().1;
+    let commands = commands.split_once("Options:\n").unwrap().0;
+    // Titles of groups stand further out.
+    for line in commands.lines().filter(|it| it.starts_with("  ")) {
         let name = line.split_ascii_whitespace().next().unwrap();
         assert!(
             page.lines()

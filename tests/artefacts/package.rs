@@ -29,7 +29,6 @@ fn a_package_holds_exactly_what_is_listed() {
         let files = run("dpkg-deb", &["--fsys-tarfile", arg(&deb)]);
         let expected = "
             rwxr-xr-x usr/bin/etcd-operator
-            rw-r--r-- etc/etcd-operator/cluster.yaml
             rw-r--r-- usr/lib/systemd/system/etcd-operator.service
             rw-r--r-- usr/lib/sysusers.d/etcd-operator.conf
             rw-r--r-- usr/lib/tmpfiles.d/etcd-operator.conf
@@ -39,16 +38,18 @@ fn a_package_holds_exactly_what_is_listed() {
             rw-r--r-- usr/share/doc/etcd-operator/THIRD-PARTY.txt.gz
             rw-r--r-- usr/share/doc/etcd-operator/changelog.gz
             rw-r--r-- usr/share/doc/etcd-operator/copyright
+            rw-r--r-- usr/share/doc/etcd-operator/deploy/README.md
             rw-r--r-- usr/share/doc/etcd-operator/examples/cluster.yaml
             rw-r--r-- usr/share/doc/etcd-operator/examples/k3s-on-etcd.conf
             rw-r--r-- usr/share/doc/etcd-operator/examples/run-as-root.conf
+            rw-r--r-- usr/share/doc/etcd-operator/src/backup/README.md
+            rw-r--r-- usr/share/doc/etcd-operator/systemd/README.md
             rw-r--r-- usr/share/lintian/overrides/etcd-operator
             rw-r--r-- usr/share/man/man8/etcd-operator.8.gz";
         assert_eq!(listing(&files), lines(expected), "{}", arch.name);
         let control = run("dpkg-deb", &["--ctrl-tarfile", arg(&deb)]);
         let expected = "
             rw-r--r-- control
-            rw-r--r-- conffiles
             rwxr-xr-x postinst
             rwxr-xr-x postrm
             rwxr-xr-x prerm";
@@ -58,8 +59,6 @@ fn a_package_holds_exactly_what_is_listed() {
         run("dpkg-deb", &["--raw-extract", arg(&deb), arg(&dir.0)]);
         let same = fs::read(dir.0.join("usr/bin/etcd-operator")).unwrap() == binary(&dist, &arch);
         assert!(same, "{}: not the tarball's binary", arch.name);
-        let conffiles = fs::read_to_string(dir.0.join("DEBIAN/conffiles")).unwrap();
-        assert_eq!(conffiles.trim(), "/etc/etcd-operator/cluster.yaml");
     }
 }
 

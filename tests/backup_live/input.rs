@@ -287,7 +287,7 @@ fn a_snapshot_alone_or_under_the_name_of_another_is_none() {
     let name = manifest.name.as_str();
     let json = file.with_file_name(format!("{name}.json"));
     let (packed, said) = (fs::read(&file).unwrap(), fs::read(&json).unwrap());
-    for (gone, words) in [(&file, "is not there"), (&json, "it has no manifest")] {
+    for (gone, words) in [(&file, "is missing"), (&json, "it has no manifest")] {
         fs::write(&file, &packed).unwrap();
         fs::write(&json, &said).unwrap();
         fs::remove_file(gone).unwrap();
@@ -421,7 +421,7 @@ fn a_file_that_is_no_snapshot_is_told_by_what_it_is() {
         &stage,
         &["verify-snapshot", missing.to_str().unwrap()],
         1,
-        &["is not there"],
+        &["is missing"],
     );
     let dir = stage.lab.root.to_str().unwrap();
     says(&stage, &["verify-snapshot", dir], 1, &[dir]);

@@ -216,3 +216,179 @@ fn retention_waits_where_the_clock_cannot_be_trusted() {
     assert!(words.contains("jumped by more than a day"), "{words}");
     assert_eq!(past.stage.files(), before);
 }
+
+#[test]
+fn what_was_taken_for_a_time_goes_after_it_by_a_clock_that_is_trusted() {
+    let mut past = Past::new();
+    past.keep("keep: 1");
+    let on_demand = |ttl: Option<i64>| {
+        move |it: &mut Manifest| {
+            it.class = Class::OnDemand;
+            it.ttl = ttl.map(i64::unsigned_abs);
+        }
+    };
+    let newest = past.taken(0, on_demand(Some(1)));
+    let for_ever = past.taken(3 * DAY, on_demand(None));
+    let not_yet = past.taken(4 * DAY, on_demand(Some(30 * DAY)));
+    past.taken(5 * DAY, on_demand(Some(DAY)));
+    // The newest verified one stays whatever was said of it.
+    past.stay(&[&newest, &for_ever, &not_yet]);
+    // Of an unknown age nothing is too old.
+    let unknown = past.taken(6 * DAY, |it| {
+        on_demand(Some(1))(it);
+        it.created = None;
+    });
+    past.stay(&[&newest, &for_ever, &not_yet, &unknown]);
+}
+
+#[test]
+fn a_snapshot_is_deleted_by_name_and_the_newest_verified_one_by_force_alone() {
+    let past = Past::new();
+    let all: Vec<String> = (0..4).map(|it| past.taken(it * DAY, |_| ())).collect();
+    let other = past.taken(5 * DAY, |it| it.cluster_id = "00000000000000aa".to_owned());
+    let delete = |arguments: &[&str]| {
+        let arguments = [&["backup", "delete", "-o", "json"], arguments].concat();
+        let output = past.stage.lab.operator(&arguments);
+        let rows: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (output.status.code().unwrap(), rows, text(&output.stderr))
+    };
+    let refused = |arguments: &[&str], code, words: &str| {
+        let before = past.stage.files();
+        let (found, _, said) = delete(arguments);
+        assert!(found == code && said.contains(words), "{found} {said}");
+        assert_eq!(past.stage.files(), before, "nothing is deleted");
+    };
+    refused(&[&all[1]], 3, "say --yes");
+    refused(&["latest", "--yes"], 1, "there is no snapshot latest");
+    refused(
+        &[&all[1], "nonexistent", "--yes"],
+        1,
+        "there is no snapshot nonexistent",
+    );
+    refused(&[&all[0], "--yes"], 3, "is the newest verified snapshot in");
+    refused(
+        &[&all[1], &all[0], "--yes"],
+        3,
+        "is the newest verified snapshot in",
+    );
+    refused(&[&other, "--yes"], 3, "is the newest verified snapshot in");
+    refused(
+        &[&all[1], "--yes", "--at", "/elsewhere"],
+        2,
+        "is no destination",
+    );
+    let (code, rows, words) = delete(&[&all[1], &all[3], "--yes"]);
+    assert_eq!(code, 0, "{words}");
+    assert_eq!(rows.as_array().unwrap().len(), 2, "{rows:#}");
+    let left = |names: &[&String]| {
+        names
+            .iter()
+            .map(|it| (*it).clone())
+            .collect::<BTreeSet<_>>()
+    };
+    assert_eq!(past.names(), left(&[&all[0], &all[2], &other]));
+    let (code, _, words) = delete(&[&all[0], "--yes", "--force"]);
+    assert_eq!(code, 0, "{words}");
+    assert_eq!(past.names(), left(&[&all[2], &other]));
+    assert_eq!(past.stage.files().len(), 4, "{:?}", past.stage.files());
+}
+
+#[test]
+fn a_list_is_newest_first_and_tells_age_and_cluster() {
+    let past = Past::new();
+    let second = past.taken(2 * HOUR, |_| ());
+    let first = past.taken(HOUR, |it| {
+        it.cluster_id = "00000000000000aa".to_owned();
+        it.revision.snapshot = 5; // a cluster that began anew
+    });
+    let listed = past.stage.lab.operator(&["backup", "list", "-o", "json"]);
+    let rows: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let name = |index: usize| rows[index]["name"].as_str().unwrap();
+    assert_eq!([name(0), name(1)], [first.as_str(), second.as_str()]);
+    let hours = (clock::now().0 - past.noon) / HOUR + 1;
+    let age = rows[0]["ageSeconds"].as_i64().unwrap();
+    assert_eq!(age / HOUR, hours, "{rows:#}");
+    let table = text(&past.stage.lab.operator(&["backup", "list"]).stdout);
+    let mut lines = table.lines();
+    let header: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+    assert_eq!(header[..2], ["NAME", "AGE"]);
+    assert!(header.contains(&"CLUSTER"), "{table}");
+    assert!(
+        lines.next().unwrap().contains(" 00000000000000aa "),
+        "{table}"
+    );
+    // One alone: with its file and its age.
+    let shown = past
+        .stage
+        .lab
+        .operator(&["backup", "show", &second, "-o", "json"]);
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let path = past.stage.dir().join(format!("{second}.db.zst"));
+    assert_eq!(shown["path"], path.to_str().unwrap());
+    assert_eq!(shown["ageSeconds"].as_i64().unwrap() / HOUR, hours + 1);
+    assert_eq!(shown["name"], second.as_str());
+}
+
+/// A cron of `backup create --ttl` and nothing else: no schedule, no prune.
+#[test]
+fn snapshots_with_a_time_to_live_do_not_fill_the_disk() {
+    let stage = Stage::new("3.6");
+    let create = |arguments: &[&str]| {
+        let arguments = [&["backup", "create", "-o", "json"], arguments].concat();
+        let output = stage.lab.operator(&arguments);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(answer["result"], "saved", "{answer}");
+        answer["snapshot"].clone()
+    };
+    let names = || -> BTreeSet<String> {
+        stage
+            .entries()
+            .iter()
+            .map(|it| it.name.to_string())
+            .collect()
+    };
+    let wrong = stage.lab.operator(&["backup", "create", "--ttl", "1 day"]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong.stderr));
+    assert!(stage.lab.put("a", "1"));
+    let first = create(&["--ttl", "1s"]);
+    assert_eq!(first["ttlSeconds"], 1, "{first}");
+    // The same data for ever is taken once more (in the same second under the same name).
+    let second = create(&[]);
+    assert!(second["ttlSeconds"].is_null(), "{second}");
+    assert!(stage.lab.put("a", "2"));
+    stage.lab.wait("the end of the first one's time", |_| {
+        let age = &stage.entries();
+        age.len() < 2 || {
+            let rows = stage.lab.operator(&["backup", "list", "-o", "json"]);
+            let rows: Value = serde_json::from_slice(&rows.stdout).unwrap();
+            let rows = rows.as_array().unwrap();
+            let first = rows.iter().find(|it| it["name"] == first["name"]).unwrap();
+            first["ageSeconds"].as_u64().unwrap() >= 1
+        }
+    });
+    let third = create(&["--ttl", "1d"]);
+    let left = [&second, &third].map(|it| it["name"].as_str().unwrap().to_owned());
+    assert_eq!(names(), BTreeSet::from(left));
+}
+
+#[test]
+fn where_etcd_is_held_a_snapshot_is_refused_in_the_words_of_the_hold() {
+    let mut stage = Stage::cold("3.6", "", "");
+    let port = std::net::TcpListener::bind(("127.0.0.1", stage.lab.ports[0])).unwrap();
+    stage.lab.start_agent();
+    stage.lab.wait_hold("PortTaken");
+    // Only a cluster that lives has snapshots: let it be born, and take its port again.
+    drop(port);
+    stage.lab.wait_available();
+    stage.lab.stop_agent();
+    stage.lab.kill_etcd();
+    let _port = std::net::TcpListener::bind(("127.0.0.1", stage.lab.ports[0])).unwrap();
+    stage.lab.start_agent();
+    stage.lab.wait_hold("PortTaken");
+    let refused = stage.lab.operator(&["backup", "create"]);
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("etcd does not serve: PortTaken: "), "{said}");
+    assert!(said.contains("; next: choose another port"), "{said}");
+}

@@ -184,6 +184,7 @@ fn backup(random: &mut Random) -> Backup {
             level: it.pick(&[3, 4]),
             every: it.rarely(2, |_| "7d".to_owned()),
         }),
+        copy_grace: random.rarely(2, |it| it.pick(&["72h", "1m"]).into()),
     }
 }
 

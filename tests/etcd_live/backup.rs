@@ -101,6 +101,30 @@ fn a_missing_or_unmounted_place_is_told_and_etcd_goes_on() {
     assert_eq!(fs::read_dir(backups(&lab)).unwrap().count(), 0);
 }
 
+/// A person mends the cause and reloads: nobody waits for the next attempt's time, of a minute or more.
+#[test]
+fn after_a_reload_what_failed_is_tried_at_once() {
+    let mut lab = Lab::new("3.6");
+    every(&mut lab, 3600, "");
+    fs::remove_dir(backups(&lab)).unwrap();
+    lab.start_agent();
+    let status = lab.wait("the reason", |it| {
+        condition(it, "BackupHealthy").1 == "DestinationUnusable"
+            && it["backups"]["destinations"][0]["nextSeconds"].as_u64() > Some(30)
+    });
+    assert_eq!(condition(&status, "Available").0, "True");
+    let table = text(&lab.operator(&["status"]).stdout);
+    assert!(
+        table.contains(": no verified snapshot yet; next in "),
+        "{table}"
+    );
+    fs::create_dir(backups(&lab)).unwrap();
+    lab.signal_agent("HUP");
+    lab.wait_for(Duration::from_secs(15), "the next attempt", |it| {
+        condition(it, "BackupHealthy").1 == "Verified"
+    });
+}
+
 #[test]
 fn a_revision_behind_the_newest_snapshot_stops_snapshots() {
     let mut lab = lab("3.6");

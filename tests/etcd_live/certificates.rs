@@ -315,36 +315,79 @@ fn a_clock_that_falls_back_by_a_year_gets_leaves_that_are_valid_then_and_now() {
     assert_eq!(lab.etcd_pid(), Some(pid), "no restart");
 }
 
+/// `certs issue NAME` with further arguments, to its success.
+fn issue(lab: &Lab, name: &str, arguments: &[&str]) -> Value {
+    let arguments = [&["certs", "issue", name, "-o", "json"], arguments].concat();
+    let output = lab.operator(&arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn wait_renewed_client(lab: &Lab, name: &str) {
+    lab.wait("renewal", |_| {
+        lab.certificates().client_leaf(name).unwrap().not_after.0 > now() + 100 * 86_400
+    });
+}
+
 #[test]
-fn an_issued_client_that_runs_out_is_warned_about_and_a_declared_one_renewed() {
-    let (mut lab, _) = born(&["clients: [{name: k3s}]"]);
-    let issued = lab.operator(&["certs", "issue", "laptop"]);
-    assert!(issued.status.success(), "{}", text(&issued.stderr));
+fn an_issued_client_is_renewed_like_a_declared_one_and_a_good_one_is_kept() {
+    let (lab, _) = born(&["clients: [{name: k3s}]"]);
+    let file = lab.lib("tls/clients/laptop/client.crt");
+    assert_eq!(issue(&lab, "laptop", &[])["issued"], true);
+    let first = serial(&file);
+    // Again: the same one, unless a person wants another.
+    assert_eq!(issue(&lab, "laptop", &[])["issued"], false);
+    assert_eq!(serial(&file), first);
+    assert_eq!(issue(&lab, "laptop", &["--renew"])["issued"], true);
+    assert_ne!(serial(&file), first);
     assert_eq!(
         condition(&lab.status(), "CertificatesValid"),
         ("True", "Valid")
     );
-    lab.certificates()
-        .issue("laptop", span(-300 * 86_400, 5 * 86_400))
-        .unwrap();
-    lab.certificates()
-        .issue("k3s", span(-300 * 86_400, 5 * 86_400))
-        .unwrap();
-    let laptop = serial(&lab.lib("tls/clients/laptop/client.crt"));
+    // Both near their ends: nobody has to run anything.
+    let soon = span(-300 * 86_400, 5 * 86_400);
+    for name in ["laptop", "k3s"] {
+        lab.certificates().issue(name, soon).unwrap();
+    }
+    for name in ["laptop", "k3s"] {
+        wait_renewed_client(&lab, name);
+    }
+}
+
+#[test]
+fn a_client_that_nobody_renews_is_warned_about_and_a_removed_one_is_gone() {
+    let (mut lab, _) = born(&["clients: [{name: k3s}]"]);
+    issue(&lab, "laptop", &[]);
+    let soon = span(-300 * 86_400, 5 * 86_400);
+    // One that the document named once is nobody's to renew.
+    lab.certificates().issue("former", soon).unwrap();
+    let former = serial(&lab.lib("tls/clients/former/client.crt"));
     let status = lab.wait("a warning", |it| {
         condition(it, "CertificatesValid") == ("True", "IssuedCertificateEnds")
     });
     let message = status["conditions"].to_string();
-    assert!(message.contains("certs issue laptop"), "{message}");
-    lab.wait("k3s renewed", |_| {
-        lab.certificates().client_leaf("k3s").unwrap().not_after.0 > now() + 100 * 86_400
-    });
-    // Its owner fetched it once; nobody is surprised by a new one.
-    assert_eq!(serial(&lab.lib("tls/clients/laptop/client.crt")), laptop);
-    assert!(lab.operator(&["certs", "issue", "laptop"]).status.success());
+    assert!(message.contains("certs issue former"), "{message}");
+    assert_eq!(serial(&lab.lib("tls/clients/former/client.crt")), former);
+    // Removed: it is not renewed any more, and nothing of it is left here.
+    let removed = lab.operator(&["certs", "remove", "former"]);
+    assert!(removed.status.success(), "{}", text(&removed.stderr));
     lab.wait("no warning", |it| {
         condition(it, "CertificatesValid") == ("True", "Valid")
     });
+    assert!(
+        lab.operator(&["certs", "remove", "laptop"])
+            .status
+            .success()
+    );
+    let names = fs::read_dir(lab.lib("tls/clients")).unwrap().flatten();
+    let left = names.filter(|it| it.file_name().to_string_lossy().starts_with("laptop"));
+    assert_eq!(left.count(), 0);
+    assert!(!lab.lib("tls/issued/laptop.json").exists());
+    for (name, code) in [("laptop", 1), ("k3s", 3), ("admin", 3)] {
+        let refused = lab.operator(&["certs", "remove", name]);
+        assert_eq!(refused.status.code(), Some(code), "{name}");
+    }
+    assert_eq!(issue(&lab, "laptop", &[])["issued"], true);
     // The same command where no agent runs.
     lab.stop_agent();
     let issued = lab.operator(&["certs", "issue", "offline", "-o", "json"]);
@@ -367,6 +410,69 @@ fn an_issued_client_that_runs_out_is_warned_about_and_a_declared_one_renewed() {
             "{name}: {listed}"
         );
     }
+}
+
+#[test]
+fn copies_are_made_anew_by_the_same_command_and_warned_about_before_they_end() {
+    let (lab, _) = born(&[]);
+    let out = lab.root.join("out");
+    let issue = || issue(&lab, "till", &["--out", out.to_str().unwrap()]);
+    let files = issue();
+    for (kind, name) in [("ca", "ca.crt"), ("cert", "till.crt"), ("key", "till.key")] {
+        let path = out.join(name);
+        assert_eq!(files[kind], path.to_str().unwrap());
+        assert_eq!(
+            fs::metadata(path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+    }
+    assert!(
+        files.get("contents").is_none(),
+        "no key on the standard output"
+    );
+    let copied = serial(&out.join("till.crt"));
+    assert_eq!(copied, serial(&lab.lib("tls/clients/till/client.crt")));
+    // A good one stays the same file.
+    let inode =
+        |name: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(out.join(name)).unwrap());
+    let before = inode("till.key");
+    assert_eq!(issue()["issued"], false);
+    assert_eq!(inode("till.key"), before);
+    // The operator renews its own; the copy is old from then on, and that is told in time.
+    let soon = span(-300 * 86_400, 5 * 86_400);
+    lab.certificates().issue("till", soon).unwrap();
+    let end = Timestamp(now() + 5 * 86_400);
+    lab.certificates()
+        .note_issued("till", Some((&out, end)))
+        .unwrap();
+    wait_renewed_client(&lab, "till");
+    let status = lab.wait("a warning", |it| {
+        condition(it, "CertificatesValid") == ("True", "IssuedCertificateEnds")
+    });
+    let message = status["conditions"].to_string();
+    assert!(
+        message.contains("run certs issue till as before"),
+        "{message}"
+    );
+    assert_eq!(issue()["issued"], false, "it was renewed already");
+    assert_ne!(serial(&out.join("till.crt")), copied);
+    assert_eq!(
+        serial(&out.join("till.crt")),
+        serial(&lab.lib("tls/clients/till/client.crt"))
+    );
+    lab.wait("no warning", |it| {
+        condition(it, "CertificatesValid") == ("True", "Valid")
+    });
+    let nobody = lab.operator(&[
+        "certs",
+        "issue",
+        "till",
+        "--out",
+        "/x",
+        "--owner",
+        "no-such-user",
+    ]);
+    assert_eq!(nobody.status.code(), Some(2), "{}", text(&nobody.stderr));
 }
 
 #[test]

@@ -12,7 +12,9 @@ use crate::lab::{Lab, condition, text};
 fn a_document_that_is_none_ends_the_agent_with_2_and_says_why() {
     type Damage = fn(&Path);
     let documents: [(&str, Damage); 8] = [
-        ("No such file", |path| fs::remove_file(path).unwrap()),
+        ("sudo etcd-operator init", |path| {
+            fs::remove_file(path).unwrap();
+        }),
         ("is not a file", |path| {
             fs::remove_file(path).unwrap();
             fs::create_dir(path).unwrap();

@@ -27,13 +27,17 @@ mod input;
 mod lab;
 mod life;
 mod link;
+mod overview;
+mod pause;
 mod restore;
 mod s3;
 #[path = "../skip.rs"]
 mod skip;
+mod store;
 mod telemetry;
 mod tools;
 mod tuning;
 #[path = "../s3_live/wire.rs"]
 #[allow(clippy::print_stdout, reason = "what a link does is told")]
 mod wire;
+mod words;

@@ -326,7 +326,7 @@ fn a_snapshot_of_another_cluster_or_of_a_newer_etcd_is_refused() {
     let alone = lab.root.join("alone.db.zst");
     fs::copy(&file, &alone).unwrap();
     refuse(&alone, "an older etcd cannot read it");
-    refuse(&lab.root.join("absent.db"), "is not there");
+    refuse(&lab.root.join("absent.db"), "is missing");
     assert_eq!(lab.etcd_pid(), pid);
     assert!(!lab.lib("restore.json").exists());
     assert!(!lab.lib("restored.json").exists(), "none was begun");

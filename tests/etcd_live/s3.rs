@@ -118,6 +118,61 @@ pub fn queued(lab: &Lab, count: u32) {
 }
 
 #[test]
+fn a_link_that_is_down_is_no_alert_before_its_time() {
+    let (mut lab, mut server) = lab(&Server::new, "");
+    server.stop();
+    lab.start_agent();
+    lab.wait_available();
+    for number in 0..3 {
+        assert!(lab.put("a", &number.to_string()));
+        json(&lab, &["backup", "create"]);
+    }
+    // A link that is down is waited for, and told; longer than the document allows it is an alert.
+    let status = lab.wait("the reason", |it| {
+        condition(it, "BackupHealthy").1 == "CopiesWait" && it["backups"]["queued"] == 3
+    });
+    assert_eq!(condition(&status, "BackupHealthy").0, "True");
+    assert_eq!(condition(&status, "Available").0, "True");
+    let to = &status["backups"]["destinations"][1];
+    assert_eq!(
+        (&to["place"], &to["queued"]),
+        (&"s3://backup/shops".into(), &3.into())
+    );
+    assert!(
+        to["nextSeconds"].is_u64() && to["lastVerified"].is_null(),
+        "{to:#}"
+    );
+    let message = status["conditions"].to_string();
+    for words in [
+        "3 to be copied to s3://backup/shops",
+        "waiting since 20",
+        "tried again every 1 min",
+    ] {
+        assert!(message.contains(words), "{message}");
+    }
+    let table = text(&lab.operator(&["status"]).stdout);
+    assert!(table.starts_with("OK: "), "{table}");
+    assert!(
+        table.contains("s3://backup/shops: no verified snapshot yet; 3 to be copied ("),
+        "{table}"
+    );
+    lab.spec = lab
+        .spec
+        .replace("  backup:\n", "  backup:\n    copyGrace: 1s\n");
+    lab.write_document();
+    lab.signal_agent("HUP");
+    let status = lab.wait("the alert", |it| {
+        condition(it, "BackupHealthy") == ("False", "CopyFailed")
+    });
+    assert_eq!(condition(&status, "Available").0, "True");
+    let table = text(&lab.operator(&["status"]).stdout);
+    assert!(
+        table.starts_with("ATTENTION: CopyFailed: 3 to be copied to s3://"),
+        "{table}"
+    );
+}
+
+#[test]
 fn the_queue_waits_for_the_link_and_survives_the_operator() {
     let (mut lab, mut server) = lab(&Server::new, "");
     server.stop();
@@ -128,7 +183,7 @@ fn the_queue_waits_for_the_link_and_survives_the_operator() {
         json(&lab, &["backup", "create"]);
     }
     let status = lab.wait("the reason", |it| {
-        condition(it, "BackupHealthy").1 == "CopyFailed" && it["backups"]["queued"] == 3
+        condition(it, "BackupHealthy").1 == "CopiesWait" && it["backups"]["queued"] == 3
     });
     assert_eq!(condition(&status, "Available").0, "True");
     let log = lab.log();
@@ -138,8 +193,13 @@ fn the_queue_waits_for_the_link_and_survives_the_operator() {
     lab.start_agent();
     queued(&lab, 0);
     assert_eq!(server.objects().len(), 6, "{:?}", server.objects());
-    let status = lab.wait("health", |it| condition(it, "BackupHealthy").0 == "True");
+    let status = lab.wait("health", |it| {
+        condition(it, "BackupHealthy").1 == "Verified"
+    });
     assert_eq!(status["backups"]["count"], 3);
+    let [here, there] = [0, 1].map(|it| &status["backups"]["destinations"][it]["lastVerified"]);
+    assert_eq!(here["revision"], there["revision"]);
+    assert!(there["ageSeconds"].as_u64().unwrap() < 600, "{there}");
     // A copy alone brings the data back on another box.
     assert!(lab.put("b", "late"));
     fs::rename(backups(&lab), lab.root.join("stolen")).unwrap();
@@ -278,6 +338,60 @@ fn a_wrong_secret_is_told_and_the_local_snapshots_go_on() {
         (&1.into(), &0.into())
     );
     assert_eq!(server.objects().len(), 2);
+}
+
+#[test]
+fn a_snapshot_is_deleted_from_the_bucket_too_and_not_copied_again() {
+    let (mut lab, server) = lab(&Server::new, "");
+    lab.start_agent();
+    lab.wait_available();
+    let mut names = Vec::new();
+    for number in 0..3 {
+        assert!(lab.put("a", &number.to_string()));
+        let created = json(&lab, &["backup", "create"]);
+        names.push(created["snapshot"]["name"].as_str().unwrap().to_owned());
+    }
+    queued(&lab, 0);
+    assert_eq!(server.objects().len(), 6);
+    // In the bucket alone: it stays here, and is not sent a second time.
+    let rows = json(
+        &lab,
+        &[
+            "backup",
+            "delete",
+            &names[0],
+            "--yes",
+            "--at",
+            "s3://backup/shops",
+        ],
+    );
+    assert_eq!(rows[0]["deleted"], true, "{rows}");
+    assert_eq!(server.objects().len(), 4);
+    assert_eq!(json(&lab, &["backup", "copy"])["queued"], 0);
+    assert_eq!(server.objects().len(), 4);
+    // Everywhere.
+    let rows = json(&lab, &["backup", "delete", &names[1], "--yes"]);
+    assert_eq!(rows.as_array().unwrap().len(), 2, "{rows}");
+    assert_eq!(server.objects().len(), 2);
+    let listed = json(&lab, &["backup", "list"]);
+    let left: Vec<&str> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(left.len(), 3, "{listed:#}");
+    assert!(!left.contains(&names[1].as_str()));
+    let refused = lab.operator(&["backup", "delete", &names[2], "--yes"]);
+    assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
+    let shown = json(
+        &lab,
+        &["backup", "show", &names[2], "--at", "s3://backup/shops"],
+    );
+    assert_eq!(
+        shown["path"],
+        format!("s3://backup/shops/lab/{}.db.zst", names[2])
+    );
 }
 
 #[test]

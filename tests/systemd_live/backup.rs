@@ -11,7 +11,7 @@ fn snapshots_trial_restores_and_a_restore_work_within_the_units() {
     let Some(machine) = Machine::serving() else {
         return;
     };
-    machine.sh("install -d -o etcd -g etcd -m 700 /srv/snapshots");
+    machine.sh("install -d -o etcd-operator -g etcd-operator -m 700 /srv/snapshots");
     machine.write_document(
         "  backup: {interval: 1s, destinations: [{local: {path: /srv/snapshots}}], verify: {level: 4}}\n",
     );
@@ -31,12 +31,12 @@ fn snapshots_trial_restores_and_a_restore_work_within_the_units() {
     // Root's command runs as the user to whom the snapshots belong.
     machine.sh("etcd-operator backup create");
     let owners = machine.sh("stat -c %U:%a /srv/snapshots/edge/*.db.zst | sort -u");
-    assert_eq!(owners.trim(), "etcd:600");
+    assert_eq!(owners.trim(), "etcd-operator:600");
     assert!(machine.put("a", "3"));
     let before = machine.pid(MEMBER);
     let restored = machine.try_sh("etcd-operator restore --yes");
     assert!(restored.status.success(), "{}", text(&restored.stderr));
-    assert!(text(&restored.stdout).contains("1 revisions that were there before are lost"));
+    assert!(text(&restored.stdout).contains("lost: 1 revision\n"));
     assert_eq!(machine.get("a").as_deref(), Some("2"));
     assert_ne!(machine.pid(MEMBER), before);
     assert_eq!(machine.property(MEMBER, "ActiveState"), "active");

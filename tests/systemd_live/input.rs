@@ -66,11 +66,11 @@ fn a_bad_document_on_reload_keeps_the_one_before_in_force() {
 }
 
 #[test]
-fn without_the_user_etcd_the_commands_name_the_remedy() {
+fn without_the_user_the_commands_name_the_remedy() {
     let Some(machine) = Machine::with_files() else {
         return;
     };
-    machine.sh("chown -R root: /var/lib/etcd-operator; userdel etcd");
+    machine.sh("chown -R root: /var/lib/etcd-operator; userdel etcd-operator");
     // systemd finds nobody to run the unit as, before a program of ours can say a word.
     machine.try_sh(&format!("systemctl start {OPERATOR}"));
     assert_eq!(machine.property(OPERATOR, "ExecMainStatus"), "217");
@@ -78,13 +78,16 @@ fn without_the_user_etcd_the_commands_name_the_remedy() {
         let said = machine.try_sh(&format!("{command} 2>&1"));
         assert_eq!(said.status.code(), Some(1), "{command}");
         let said = text(&said.stdout);
-        assert!(said.contains("no user etcd"), "{said}");
+        assert!(said.contains("no user etcd-operator"), "{said}");
         assert!(said.contains("systemd-sysusers"), "{said}");
     }
     // The remedy as it is named, and nothing else: systemd tries again by itself.
     machine.sh("systemd-sysusers");
     machine.wait_available();
-    assert_eq!(machine.sh("find /var/lib/etcd-operator ! -user etcd"), "");
+    assert_eq!(
+        machine.sh("find /var/lib/etcd-operator ! -user etcd-operator"),
+        ""
+    );
 }
 
 #[test]
@@ -144,7 +147,7 @@ fn a_data_disk_that_is_mounted_late_is_waited_for_with_and_without_the_operator(
     );
     machine.trust_clock();
     machine.install_files();
-    machine.sh("install -d -o etcd -g etcd -m 0700 /mnt/ssd/etcd");
+    machine.sh("install -d -o etcd-operator -g etcd-operator -m 0700 /mnt/ssd/etcd");
     machine.write_document("  storage: {path: /mnt/ssd/etcd}\n");
     machine.install_etcd();
     // The very first start may write there already.

@@ -22,12 +22,12 @@ fn enable_now_brings_etcd_up_and_the_status_line_lives() {
     assert_eq!(machine.property(OPERATOR, "UnitFileState"), "enabled");
     let pid = machine.pid(MEMBER).unwrap();
     assert_eq!(status["host"]["etcd"]["pid"], pid);
-    // Both run as etcd's user, and the operator's unit holds no process but its own.
+    // Both run as the user of their own, and the operator's unit holds no process but its own.
     for unit in [MEMBER, OPERATOR] {
         let pid = machine.pid(unit).unwrap();
         assert_eq!(
             machine.sh(&format!("stat -c %U /proc/{pid}")).trim(),
-            "etcd"
+            "etcd-operator"
         );
         let group = machine.sh(&format!(
             "cat /sys/fs/cgroup/systemd/system.slice/{unit}/cgroup.procs || \
@@ -165,6 +165,24 @@ fn restarts_by_hand_are_no_crash_loop_also_with_no_operator() {
 }
 
 #[test]
+fn a_member_that_a_person_stops_stays_stopped_while_the_operator_is_paused() {
+    let Some(machine) = Machine::serving() else {
+        return;
+    };
+    machine.sh("etcd-operator pause 1h");
+    machine.sh(&format!("systemctl stop {MEMBER}"));
+    for _ in 0..5 {
+        machine.wait_hold("Paused"); // each is another pass
+        assert_eq!(machine.property(MEMBER, "ActiveState"), "inactive");
+    }
+    machine.sh(&format!("systemctl restart {OPERATOR}"));
+    machine.wait_hold("Paused");
+    assert_eq!(machine.property(MEMBER, "ActiveState"), "inactive");
+    machine.sh("etcd-operator resume");
+    machine.wait_available();
+}
+
+#[test]
 fn an_emptied_data_directory_is_not_started_over_by_anybody() {
     let Some(machine) = Machine::serving() else {
         return;
@@ -172,7 +190,7 @@ fn an_emptied_data_directory_is_not_started_over_by_anybody() {
     assert!(machine.put("a", "1"));
     machine.sh(&format!("systemctl stop {OPERATOR}"));
     machine.sh("cd /var/lib/etcd-operator/member; mv data /var/tmp/data; \
-         install -d -o etcd -g etcd -m 0700 data");
+         install -d -o etcd-operator -g etcd-operator -m 0700 data");
     machine.kill("KILL", MEMBER);
     machine.until(SOON, "the guard's words", || {
         machine.journal(MEMBER).contains("DataDirMissing")
@@ -319,7 +337,7 @@ fn a_cluster_of_the_process_driver_moves_to_systemd_with_one_restart() {
     let etcd = machine.pid(MEMBER);
     assert_eq!(machine.property(MEMBER, "NRestarts"), "0");
     assert_eq!(machine.sh("pgrep -xc etcd").trim(), "1");
-    let owners = machine.sh("find /var/lib/etcd-operator ! -user etcd");
+    let owners = machine.sh("find /var/lib/etcd-operator ! -user etcd-operator");
     assert_eq!(owners, "", "nothing of it belongs to anybody else");
     // Once: the operator comes and goes from here on.
     machine.sh(&format!("systemctl restart {OPERATOR}"));

@@ -28,5 +28,6 @@ mod package;
 mod rights;
 #[path = "../skip.rs"]
 mod skip;
+mod root;
 mod units;
 mod words;

@@ -30,7 +30,7 @@ fn numbers_of_a_start_and_of_the_operator_at_rest() {
     machine.write(
         &format!("/etc/systemd/system/{BY_HAND}"),
         &format!(
-            "[Service]\nType=notify\nUser=etcd\nExecStart=/var/lib/etcd-operator/store/etcd-{}/etcd \
+            "[Service]\nType=notify\nUser=etcd-operator\nExecStart=/var/lib/etcd-operator/store/etcd-{}/etcd \
              --config-file=/var/lib/etcd-operator/member/etcd.conf.yaml\n",
             version()
         ),

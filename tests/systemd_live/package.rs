@@ -1,10 +1,11 @@
 //! The Debian package: installed, upgraded under a writer, downgraded, removed, purged.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::host::{MEMBER, OPERATOR, SOON, package};
+use crate::host::{MEMBER, OPERATOR, SOON, package, version};
 use crate::lab::text;
 use crate::machine::Machine;
 
@@ -27,6 +28,14 @@ impl Repacked {
             }
         });
         std::fs::write(&control, fields.collect::<String>()).unwrap();
+        // A sample that changed, too.
+        for sample in ["usr/share/doc/etcd-operator/examples", "etc/etcd-operator"] {
+            let sample = dir.join(sample).join("cluster.yaml");
+            if let Ok(mut text) = std::fs::read_to_string(&sample) {
+                let _ = writeln!(text, "# sample of {version}");
+                std::fs::write(&sample, text).unwrap();
+            }
+        }
         // Behind what the kernel loads.
         let mut program = std::fs::OpenOptions::new()
             .append(true)
@@ -78,19 +87,55 @@ fn an_installed_package_starts_nothing_by_itself_and_enable_now_does() {
     assert_eq!(machine.property(OPERATOR, "ActiveState"), "inactive");
     assert_eq!(
         machine.sh("stat -c '%U %a' /var/lib/etcd-operator").trim(),
-        "etcd 700"
+        "etcd-operator 700"
     );
-    let conffiles = machine.sh("dpkg-query -W -f '${Conffiles}' etcd-operator");
-    assert!(conffiles.contains("/etc/etcd-operator/cluster.yaml"));
-    // The document as shipped is a good one, but for the version that this machine has.
+    // What a newcomer is told, to the letter: there is no document, and init writes it.
+    assert!(said.contains("next: sudo etcd-operator init"), "{said}");
+    machine.sh("test ! -e /etc/etcd-operator/cluster.yaml");
+    let told = machine.try_sh("etcd-operator status 2>&1");
+    assert_eq!(told.status.code(), Some(2));
+    assert!(text(&told.stdout).contains("sudo etcd-operator init"));
     machine.install_etcd();
-    machine.sh(&format!(
-        "sed -i 's/^  version: [^ ]*/  version: {}/' /etc/etcd-operator/cluster.yaml; \
-         systemctl enable --now --quiet {OPERATOR}",
-        crate::host::version()
-    ));
+    let wrote = machine.sh("etcd-operator init");
+    assert!(
+        wrote.contains(&format!("cluster edge, etcd {}", version())),
+        "{wrote}"
+    );
+    let start = "systemctl enable --now etcd-operator";
+    assert!(wrote.contains(&format!("sudo {start}")), "{wrote}");
+    machine.sh(start);
     machine.wait_available();
     assert!(machine.put("a", "1"));
+    // A second one writes nothing.
+    let document = machine.sh("cat /etc/etcd-operator/cluster.yaml");
+    let again = machine.try_sh("etcd-operator init --name other 2>&1");
+    assert_eq!(again.status.code(), Some(3), "{}", text(&again.stdout));
+    assert_eq!(machine.sh("cat /etc/etcd-operator/cluster.yaml"), document);
+}
+
+/// unattended-upgrades and a person who presses Enter get the same: the box's own document.
+#[test]
+fn an_upgrade_with_another_sample_asks_nothing_and_keeps_the_document() {
+    let Some((machine, package)) = serving() else {
+        return;
+    };
+    machine.sh("echo '# of this box' >> /etc/etcd-operator/cluster.yaml");
+    let document = machine.sh("cat /etc/etcd-operator/cluster.yaml");
+    assert_eq!(
+        machine.sh("dpkg-query -W -f '${Conffiles}' etcd-operator"),
+        ""
+    );
+    let newer = Repacked::new(&package, "0.1.1");
+    machine.copy(&newer.0, "/var/tmp/package.deb", 0o644);
+    // As apt does it: nobody answers, and nothing is decided beforehand.
+    let said = machine.sh("DEBIAN_FRONTEND=noninteractive dpkg -i /var/tmp/package.deb 2>&1");
+    assert!(!said.contains("next: "), "{said}");
+    assert_eq!(machine.sh("cat /etc/etcd-operator/cluster.yaml"), document);
+    let state = machine.sh("dpkg-query -W -f '${db:Status-Abbrev}${Version}' etcd-operator");
+    assert_eq!(state, "ii 0.1.1");
+    let samples = machine.sh("cat /usr/share/doc/etcd-operator/examples/cluster.yaml");
+    assert!(samples.ends_with("# sample of 0.1.1\n"), "{samples}");
+    machine.wait_available();
 }
 
 #[test]
@@ -201,7 +246,7 @@ fn purge_never_deletes_data_and_says_where_it_is() {
     assert!(said.contains("/var/lib/etcd-operator"), "{said}");
     assert_eq!(machine.pid(MEMBER), etcd);
     assert!(machine.serves());
-    machine.sh("getent passwd etcd");
+    machine.sh("getent passwd etcd-operator");
     machine.kill("KILL", MEMBER);
     machine.wait_restarted(etcd);
     assert_eq!(machine.get("a").as_deref(), Some("1"));

@@ -20,7 +20,7 @@ fn credentials_reach_the_operator_and_nobody_else() {
     assert!(environment.contains(dir), "{environment}");
     // As the operator sees it: in its mounts, as its user.
     let seen = machine.sh(&format!(
-        "nsenter -t {pid} -m setpriv --reuid=etcd --regid=etcd --clear-groups cat {file}"
+        "nsenter -t {pid} -m setpriv --reuid=etcd-operator --regid=etcd-operator --clear-groups cat {file}"
     ));
     assert_eq!(seen, "sesame\n");
     machine.sh("useradd --system other");
@@ -28,7 +28,7 @@ fn credentials_reach_the_operator_and_nobody_else() {
         let look = machine.sh_as(user, &format!("cat {file}"));
         assert!(!look.status.success(), "{user}");
     }
-    let source = machine.sh_as("etcd", "cat /etc/credstore/etcd-operator.s3");
+    let source = machine.sh_as("etcd-operator", "cat /etc/credstore/etcd-operator.s3");
     assert!(!source.status.success(), "the source is root's alone");
     // etcd has no use for them.
     machine.wait_available();
@@ -63,20 +63,38 @@ fn the_operators_memory_is_limited_and_etcds_is_not() {
 }
 
 #[test]
-fn the_user_etcd_starts_and_stops_its_own_unit_and_no_other() {
-    what_the_user_etcd_may(BOOKWORM);
+fn the_operators_user_starts_and_stops_its_own_unit_and_no_other() {
+    what_the_operators_user_may(BOOKWORM);
 }
 
 #[test]
-fn under_systemd_257_too_the_user_etcd_starts_and_stops_its_own_unit_and_no_other() {
-    what_the_user_etcd_may(TRIXIE);
+fn under_systemd_257_too_the_operators_user_starts_and_stops_its_own_unit_and_no_other() {
+    what_the_operators_user_may(TRIXIE);
 }
 
-fn what_the_user_etcd_may(suite: &str) {
+/// Debian's etcd-server brings a user `etcd` of its own, and takes it along when it is purged.
+#[test]
+fn debians_user_etcd_reads_nothing_of_ours_and_may_go() {
+    let Some(machine) = Machine::serving() else {
+        return;
+    };
+    machine.sh("adduser --system --group --quiet etcd");
+    for dir in ["/var/lib/etcd-operator", "/run/etcd-operator"] {
+        let look = machine.sh_as("etcd", &format!("ls {dir}"));
+        assert!(!look.status.success(), "{dir}: {}", text(&look.stdout));
+    }
+    let etcd = machine.pid(MEMBER);
+    machine.sh("deluser --system --quiet etcd");
+    assert_eq!(machine.pid(MEMBER), etcd);
+    machine.sh(&format!("systemctl restart {MEMBER} {OPERATOR}"));
+    machine.wait_available();
+}
+
+fn what_the_operators_user_may(suite: &str) {
     let Some(machine) = Machine::serving_on(suite) else {
         return;
     };
-    let may = |script: &str| machine.sh_as("etcd", script);
+    let may = |script: &str| machine.sh_as("etcd-operator", script);
     for script in [
         "systemctl restart dbus.service",
         "systemctl stop etcd-operator.service",
@@ -153,15 +171,15 @@ fn without_polkit_the_status_says_so_and_the_drop_in_repairs_it() {
     let etcd = machine.pid(MEMBER).unwrap();
     assert_eq!(
         machine.sh(&format!("stat -c %U /proc/{etcd}")).trim(),
-        "etcd"
+        "etcd-operator"
     );
     // etcd can read whatever root made, also without the operator: a start proves it.
     machine.sh(&format!("systemctl stop {OPERATOR}"));
     machine.kill("KILL", MEMBER);
     machine.wait_restarted(Some(etcd));
-    let strange = machine.sh("find /var/lib/etcd-operator ! -user etcd");
+    let strange = machine.sh("find /var/lib/etcd-operator ! -user etcd-operator");
     assert_eq!(strange, "");
-    // And back: the user etcd goes on with what root left.
+    // And back: its own user goes on with what root left.
     machine.sh(&format!(
         "rm -r /etc/systemd/system/etcd-operator.service.d; systemctl daemon-reload; \
          systemctl start {OPERATOR}"

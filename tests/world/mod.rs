@@ -216,6 +216,7 @@ pub fn observed(instance: Instance, membership: Membership) -> Observed {
         host: None,
         backups: Backups::default(),
         restoring: None,
+        paused: None,
         instances,
     }
 }
@@ -236,6 +237,7 @@ pub fn backup(trigger: &str) -> Backup {
         destinations,
         verify_level: 3,
         verify_every: None,
+        copy_grace: 86_400,
     }
 }
 
@@ -245,5 +247,6 @@ pub fn snapshot(revision: i64, level: u8) -> SnapshotSeen {
         created: None,
         level,
         bytes: 1 << 20,
+        seconds: None,
     }
 }

@@ -2,7 +2,9 @@
 
 use super::{Misfit, misfit, quantity};
 use crate::api::{self, EtcdClusterSpec, formats};
-use crate::spec::backup::{Backup, Destination, Keep, Place, S3, Source, Trigger};
+use crate::spec::backup::{
+    Backup, COPY_GRACE_SECONDS, Destination, Keep, Place, S3, Source, Trigger,
+};
 
 /// Text of a fixed capacity; the schema's limits are no larger.
 fn text<const N: usize>(path: &str, text: &str, problems: &mut Vec<Misfit>) -> heapless::String<N> {
@@ -61,6 +63,11 @@ pub(super) fn backup(wire: &EtcdClusterSpec, problems: &mut Vec<Misfit>) -> Opti
             .verify
             .as_ref()
             .and_then(|it| formats::seconds(it.every.as_deref()?)),
+        copy_grace: it
+            .copy_grace
+            .as_deref()
+            .and_then(formats::seconds)
+            .unwrap_or(COPY_GRACE_SECONDS),
     })
 }
 

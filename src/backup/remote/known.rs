@@ -20,6 +20,9 @@ pub struct Known {
     pub(super) class: Class,
     pub(super) level: u8,
     pub(super) created: Option<i64>,
+    /// For how many seconds a person wants it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) ttl: Option<u64>,
     /// Bytes of the snapshot's file; encrypted it has more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) size: Option<u64>,
@@ -58,6 +61,7 @@ pub(super) fn known(manifest: &Manifest) -> Known {
     Known {
         cluster_id: manifest.cluster_id.clone(),
         class: manifest.class,
+        ttl: manifest.ttl,
         level: manifest.verified.level,
         created: manifest.created().map(|it| it.0),
         size: Some(manifest.file.size),
@@ -85,6 +89,19 @@ pub fn known_names(paths: &Paths, destination: &Destination) -> Vec<(String, u8)
         .into_iter()
         .map(|(name, it)| (name, it.level))
         .collect()
+}
+
+/// The same of the snapshots of these clusters.
+pub fn known_names_of(
+    paths: &Paths,
+    destination: &Destination,
+    clusters: &[String],
+) -> Vec<(String, u8)> {
+    let known = known_of(&record_path(paths, "bucket", destination));
+    let ours = known
+        .into_iter()
+        .filter(|(_, it)| clusters.contains(&it.cluster_id));
+    ours.map(|(name, it)| (name, it.level)).collect()
 }
 
 /// Whether a snapshot was seen to have arrived.

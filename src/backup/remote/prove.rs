@@ -52,7 +52,7 @@ impl RemoteStore {
             }
         }
         let Some((key, encrypted, object)) = found else {
-            return Ok(Some("level 1: it is not there".to_owned()));
+            return Ok(Some("it is missing (level 1)".to_owned()));
         };
         let (said, total) = (manifest.file, object.len);
         if !encrypted && total != said.size {

@@ -1,6 +1,7 @@
 //! Retention of a bucket.
 
 use super::{Class, CopyError, Destination, MANIFEST, RemoteEntry, RemoteStore, load_known};
+use crate::backup::age::Ages;
 use crate::backup::prune;
 use crate::retention::{Fate, Kept, Retention};
 use crate::s3::Deletion;
@@ -9,13 +10,14 @@ use crate::state;
 
 /// The fate of each snapshot of a bucket's listing, newest first. `clusters`: the ids that this cluster
 /// has and had.
-pub fn fates(keep: Keep, entries: &[RemoteEntry], clusters: &[String]) -> Vec<Fate> {
+pub fn fates(keep: Keep, entries: &[RemoteEntry], clusters: &[String], ages: &Ages) -> Vec<Fate> {
     let mut fold = Retention::new(keep);
     let kept = |it: &RemoteEntry| Kept {
         ours: it
             .cluster_id()
             .is_some_and(|id| clusters.iter().any(|it| it == id)),
         on_demand: it.class() == Some(Class::OnDemand),
+        outlived: matches!((it.ttl(), ages.since(it.created())), (Some(ttl), Some(age)) if age >= ttl),
         level: it.level(),
         created: it.created(),
         bytes: it.size.unwrap_or(0),
@@ -30,40 +32,56 @@ impl RemoteStore {
         &mut self,
         destination: &Destination,
         clusters: &[String],
+        ages: &Ages,
     ) -> Result<Vec<(RemoteEntry, Fate)>, CopyError> {
         let entries = self.look().await?;
-        let fates = fates(destination.keep, &entries, clusters);
+        let fates = fates(destination.keep, &entries, clusters, ages);
         self.remember(&entries)?;
         for (entry, fate) in entries.iter().zip(&fates) {
             if fate.removes() {
-                self.remove(entry, *fate).await?;
-                let mut file = load_known(&self.known_path);
-                file.remove(entry.name.to_string());
-                state::save(&self.known_path, &file)?;
+                let name = entry.name.to_string();
+                if let Some(why) = self.remove(entry).await? {
+                    tracing::info!(
+                        name,
+                        "the store keeps a snapshot that retention gives up: {why}"
+                    );
+                } else {
+                    let why = prune::fate_words(*fate);
+                    tracing::info!(name, why, "snapshot removed from the bucket");
+                }
+                self.forget(entry)?;
             }
         }
         Ok(entries.into_iter().zip(fates).collect())
     }
 
-    /// The snapshot first: one that only its manifest is left of is seen, and goes the next time; bytes
+    /// Removes one because a person says so; why the store keeps it, where it does.
+    pub async fn delete(&mut self, entry: &RemoteEntry) -> Result<Option<String>, CopyError> {
+        let kept = self.remove(entry).await?;
+        if kept.is_none() {
+            self.forget(entry)?;
+        }
+        Ok(kept)
+    }
+
+    /// It is not copied again, though the first destination keeps it.
+    fn forget(&self, entry: &RemoteEntry) -> Result<(), CopyError> {
+        let mut file = load_known(&self.known_path);
+        file.remove(entry.name.to_string());
+        Ok(state::save(&self.known_path, &file)?)
+    }
+
+    /// Why the store keeps it, where it does. The snapshot first: one that only its manifest is left of is seen, and goes the next time; bytes
     /// without a manifest would stay for good.
-    async fn remove(&mut self, entry: &RemoteEntry, fate: Fate) -> Result<(), CopyError> {
+    async fn remove(&mut self, entry: &RemoteEntry) -> Result<Option<String>, CopyError> {
         let name = entry.name.to_string();
         let manifest = format!("{}/{name}{MANIFEST}", self.cluster);
         for key in [self.key(&name, entry.encrypted), manifest] {
             match self.bucket.delete(&key).await? {
                 Deletion::Deleted => {}
-                Deletion::Kept(why) => {
-                    tracing::info!(
-                        key,
-                        "the store keeps a snapshot that retention gives up: {why}"
-                    );
-                    return Ok(());
-                }
+                Deletion::Kept(why) => return Ok(Some(why)),
             }
         }
-        let why = prune::fate_words(fate);
-        tracing::info!(name, why, "snapshot removed from the bucket");
-        Ok(())
+        Ok(None)
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::backup::age::Ages;
 use crate::backup::local::Entry;
 use crate::backup::manifest::{Manifest, parse_rfc3339};
 use crate::backup::schedule;
@@ -55,13 +56,8 @@ pub(super) fn due_in(
     match backup.trigger.as_ref()? {
         Trigger::Every(seconds) => {
             let uptime = clock::since_boot().as_secs();
-            let taken = newest.and_then(|it| {
-                if it.boot_id == clock::boot_id() {
-                    return Some(uptime.saturating_sub(it.since_boot));
-                }
-                let age = now.seconds_since(it.created().filter(|_| trusted)?);
-                u64::try_from(age).ok()
-            });
+            let ages = Ages::new(Some(now).filter(|_| trusted));
+            let taken = newest.and_then(|it| ages.of(it));
             let skipped = runs.skipped.map(|it| uptime.saturating_sub(it));
             // Nobody knows how old the newest is: it is taken for old, once after a boot.
             let age = [taken, skipped].into_iter().flatten().min();

@@ -88,6 +88,7 @@ impl SnapshotJob {
             member: &self.member,
             store: &self.store,
             class: self.class,
+            ttl: None,
             now: self.now,
             entries: &entries,
         };

@@ -5,12 +5,14 @@ use serde::{Deserialize, Serialize};
 
 use super::jobs::SNAPSHOT_FAILED;
 use super::{Attempts, BUSY, DAMAGED, Member, Work, due_in, seen};
+use crate::backup::age::Ages;
 use crate::backup::local::Entry;
 use crate::backup::manifest::Manifest;
 use crate::backup::{copy, place};
 use crate::cluster::{Detail, Timestamp, detail};
-use crate::observed::{BackupFailure, Backups, Clock, SnapshotSeen};
+use crate::observed::{BackupFailure, Backups, Clock, DestinationSeen, SnapshotSeen};
 use crate::retention::VERIFIED;
+use crate::spec::backup::{Backup, DESTINATIONS_MAX};
 
 /// What is asked of a Pod that works on snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +83,8 @@ pub struct Kept {
     pub kept: (u32, u64),
     /// How many wait to be copied, and their bytes.
     pub queued: (u32, u64),
+    /// The further destinations, in the document's order.
+    pub copies_seen: Vec<CopiesKept>,
     /// What the last one took, in milliseconds.
     pub took: Option<u64>,
     /// When everything was last checked, in seconds since 1970.
@@ -164,8 +168,26 @@ impl Seen {
             created: self.created.map(Timestamp),
             level: self.level,
             bytes: self.bytes,
+            seconds: None,
         }
     }
+
+    /// With its age, where a trusted clock tells it.
+    fn aged(self, ages: &Ages) -> SnapshotSeen {
+        let seen = self.seen();
+        SnapshotSeen {
+            seconds: ages.since(seen.created),
+            ..seen
+        }
+    }
+}
+
+/// What is known of a further destination, in words for another process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiesKept {
+    verified: Option<Seen>,
+    queued: (u32, u64),
+    since: Option<i64>,
 }
 
 /// A failure, in words for another process.
@@ -184,6 +206,7 @@ const REASONS: &[&str] = &[
     "CopyDamaged",
     "CopyFailed",
     "DestinationUnusable",
+    BackupFailure::LINK_DOWN,
     "TrialRestoreFailed",
 ];
 
@@ -278,11 +301,21 @@ impl Work {
                 let restorable = place::newest_verified(&entries, &clusters);
                 kept.restorable = restorable.map(|it| it.name.to_string());
                 let verified = ours().find(|it| it.level() >= VERIFIED);
-                kept.verified = verified.map(|it| Seen::of(seen(it)));
+                let ages = Ages::new(None);
+                kept.verified = verified.map(|it| Seen::of(seen(it, &ages)));
                 kept.kept = ours().fold((0, 0), |(count, bytes), it| {
                     (count + 1, bytes + it.size.unwrap_or(0))
                 });
-                kept.queued = copy::queue(member.paths, member.spec, &entries, &clusters);
+                let copies = copy::seen(member.paths, member.spec, &entries, &clusters, &ages);
+                for it in copies {
+                    kept.queued.0 += it.queued.0;
+                    kept.queued.1 += it.queued.1;
+                    kept.copies_seen.push(CopiesKept {
+                        verified: it.verified.map(Seen::of),
+                        queued: it.queued,
+                        since: it.waits_since.map(|it| it.0),
+                    });
+                }
             }
             Some(Err(error)) => {
                 let failed = super::failure("DestinationUnusable", &error);
@@ -307,6 +340,31 @@ impl Work {
     /// Seconds until what lies there is looked at again, after looks that failed.
     pub fn looks_in(&self) -> u64 {
         self.checks.retry_in()
+    }
+
+    fn destinations_kept(
+        &self,
+        backup: &Backup,
+        kept: &Kept,
+        verified: Option<Seen>,
+        ages: &Ages,
+    ) -> heapless::Vec<DestinationSeen, DESTINATIONS_MAX> {
+        let first = CopiesKept {
+            verified,
+            ..CopiesKept::default()
+        };
+        let all = core::iter::once(&first).chain(&kept.copies_seen);
+        let seen = all.zip(&backup.destinations).map(|(it, destination)| {
+            let since = it.since.map(Timestamp);
+            DestinationSeen {
+                place: detail(format_args!("{}", place::describe(destination))),
+                verified: it.verified.map(|it| it.aged(ages)),
+                queued: it.queued,
+                waits_since: since,
+                waits: ages.since(since).unwrap_or_else(|| self.copies.failing()),
+            }
+        });
+        seen.collect()
     }
 
     /// What is known of snapshots by what another process said of them.
@@ -339,10 +397,12 @@ impl Work {
             _ => false,
         };
         let copy_due = kept.queued.0 > 0 || long_ago(kept.copies_checked);
+        let ages = Ages::new(Some(now).filter(|_| trusted));
+        let last = newest.and_then(|_| Some(seen(&kept.entry()?, &ages)));
         Backups {
             due_in: due_in(member.paths, backup, newest, clock, now),
-            last: newest.and_then(|_| Some(seen(&kept.entry()?))),
-            verified: verified.map(Seen::seen),
+            last,
+            verified: verified.map(|it| it.aged(&ages)),
             kept: kept.kept,
             took_milliseconds: self.took,
             failed: under_way
@@ -351,7 +411,11 @@ impl Work {
                 .or_else(|| self.checks.last.clone()),
             retry_in: self.snapshot.retry_in(),
             queued: kept.queued,
+            destinations: self.destinations_kept(backup, kept, verified, &ages),
             copy_failed: self.copies.last.clone(),
+            copy_failing: self.copies.failing(),
+            copy_retry_in: self.copies.retry_in(),
+            copy_retry_every: self.copies.interval(),
             copies_checked: kept.copies_checked.map(Timestamp),
             copy_due: copy_due && !under_way.copies && self.copies.retry_in() == 0,
             check_due: verified.is_some() && long_ago(kept.checked) && self.checks.retry_in() == 0,
@@ -414,6 +478,14 @@ mod tests {
             verified: Some(seen),
             kept: (u32::MAX, u64::MAX),
             queued: (u32::MAX, u64::MAX),
+            copies_seen: vec![
+                CopiesKept {
+                    verified: Some(seen),
+                    queued: (u32::MAX, u64::MAX),
+                    since: Some(i64::MAX),
+                };
+                DESTINATIONS_MAX - 1
+            ],
             took: Some(u64::MAX),
             checked: Some(i64::MAX),
             copies_checked: Some(i64::MAX),

@@ -1,9 +1,12 @@
 //! The document's destinations, as commands go through them.
 
+use std::path::Path;
+
 use super::super::{Context, FAILED, Failure, USAGE, runtime};
 use crate::backup::local::{Entry, LocalStore};
 use crate::backup::place;
 use crate::backup::remote::{RemoteEntry, RemoteStore};
+use crate::s3::{Credentials, S3Error};
 use crate::spec::ClusterSpec;
 use crate::spec::backup::{Destination, Place, S3};
 
@@ -33,9 +36,9 @@ pub(in crate::cli) fn sites<'a>(
             destination,
             kind: match (&destination.place, place::local(spec, destination)) {
                 (Place::S3(it), _) => Kind::Bucket(it),
-                (Place::Local(path), store) => Kind::Local(store.unwrap_or_else(|| {
-                    LocalStore::at(std::path::Path::new(path.as_str()), &spec.name)
-                })),
+                (Place::Local(path), store) => Kind::Local(
+                    store.unwrap_or_else(|| LocalStore::at(Path::new(path.as_str()), &spec.name)),
+                ),
             },
         })
         .collect();
@@ -55,6 +58,21 @@ pub(in crate::cli) fn sites<'a>(
 }
 
 impl Site<'_> {
+    /// Why nothing can be asked of a bucket, where the keys to it are missing: the other places do
+    /// without them.
+    pub(in crate::cli) fn lacks_keys(&self) -> Option<String> {
+        let Kind::Bucket(s3) = &self.kind else {
+            return None;
+        };
+        let file = s3.credentials.as_ref().map(|it| Path::new(it.as_str()));
+        match Credentials::read(file) {
+            Err(error @ (S3Error::NoCredentials | S3Error::CredentialsOfTheUnit)) => {
+                Some(format!("{} was not asked: {error}", self.name))
+            }
+            _ => None,
+        }
+    }
+
     /// The bucket, for a person who waits.
     pub(in crate::cli) fn open(
         &self,

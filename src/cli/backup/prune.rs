@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::super::print::{self, Output};
 use super::super::{Context, DONE, FAILED, Failure, HELD, Outcome, runtime};
 use super::{Kind, Site, clusters, lock, primary, sites, trusted_now};
+use crate::backup::age::Ages;
 use crate::backup::name::SnapshotName;
 use crate::backup::place::{self, Work};
 use crate::backup::remote::RemoteEntry;
@@ -42,6 +43,10 @@ pub(super) fn prune(context: &Context, dry_run: bool, at: Option<&str>, output: 
     let mut rows = Vec::new();
     let mut failures = false;
     for site in &sites {
+        if let Some(why) = site.lacks_keys().filter(|_| at.is_none()) {
+            eprintln!("etcd-operator: warning: {why}");
+            continue;
+        }
         match prune_site(context, &spec, site, &clusters, dry_run) {
             Ok(more) => rows.extend(more),
             Err(failure) if sites.len() == 1 => return Err(failure),
@@ -77,6 +82,7 @@ fn prune_site(
     dry_run: bool,
 ) -> Result<Vec<Pruned>, Failure> {
     let keep = site.destination.keep;
+    let ages = Ages::new(trusted_now(context));
     let row = |name: &SnapshotName, fate: Fate| Pruned {
         name: name.to_string(),
         destination: site.name.clone(),
@@ -86,7 +92,7 @@ fn prune_site(
     match &site.kind {
         Kind::Local(store) => {
             let entries = store.list()?;
-            let fates = prune::fates(keep, &entries, clusters);
+            let fates = prune::fates(keep, &entries, clusters, &ages);
             let mut rows = Vec::new();
             for (entry, fate) in entries.iter().zip(fates) {
                 if fate.removes() && !dry_run {
@@ -105,10 +111,10 @@ fn prune_site(
                 return Err(Failure::new(HELD, text));
             }
             let fates: Vec<(RemoteEntry, Fate)> = if dry_run {
-                let fates = remote::fates(keep, &entries, clusters);
+                let fates = remote::fates(keep, &entries, clusters, &ages);
                 entries.into_iter().zip(fates).collect()
             } else {
-                runtime()?.block_on(store.prune(site.destination, clusters))?
+                runtime()?.block_on(store.prune(site.destination, clusters, &ages))?
             };
             Ok(fates
                 .iter()

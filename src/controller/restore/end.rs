@@ -92,7 +92,7 @@ impl Cluster {
         let found = restored.data_found;
         if restored.succeeded {
             let text = format!(
-                "{} at revision {} is back; {lost} revisions that were there before are lost",
+                "{} at revision {} is back; lost: {lost}",
                 restored.snapshot, restored.revision
             );
             self.tell("Restored", &text, false).await;

@@ -1,0 +1,92 @@
+//! The commands as the help lists them.
+
+use std::fmt::Write as _;
+
+use clap::CommandFactory as _;
+
+use super::Cli;
+
+/// What a person uses every day comes first.
+const GROUPS: &[(&str, &[&str])] = &[
+    (
+        "Every day",
+        &[
+            "status", "plan", "etcdctl", "env", "pause", "resume", "backup", "restore", "certs",
+        ],
+    ),
+    ("To begin", &["init", "preflight", "etcd", "crd"]),
+    (
+        "For units, Pods and scripts",
+        &[
+            "agent",
+            "unit",
+            "guard",
+            "controller",
+            "manifests",
+            "verify-snapshot",
+            "version",
+            "help",
+        ],
+    ),
+];
+const TEMPLATE: &str =
+    "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{all-args}{after-help}";
+
+/// The command line, with its commands in groups.
+pub(in crate::cli) fn command() -> clap::Command {
+    let mut command = Cli::command();
+    command.build();
+    let mut text = String::new();
+    for (title, names) in GROUPS {
+        let _ = writeln!(text, "{title}:");
+        for name in *names {
+            let about = command
+                .find_subcommand(name)
+                .and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let _ = writeln!(text, "  {name:16}{about}");
+        }
+        text.push('\n');
+    }
+    // Listed in their groups, and not a second time.
+    let command = command.mut_subcommands(|it| it.hide(true));
+    command
+        .override_usage("etcd-operator [OPTIONS] <COMMAND>")
+        .before_help(text)
+        .help_template(TEMPLATE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_stands_in_one_group_of_the_help() {
+        let mut command = Cli::command();
+        command.build();
+        let mut listed: Vec<&str> = GROUPS
+            .iter()
+            .flat_map(|(_, names)| *names)
+            .copied()
+            .collect();
+        let shown = command.get_subcommands().filter(|it| !it.is_hide_set());
+        let mut there: Vec<&str> = shown.map(clap::Command::get_name).collect();
+        listed.sort_unstable();
+        there.sort_unstable();
+        assert_eq!(listed, there);
+        let help = super::command().render_help().to_string();
+        assert!(
+            help.contains("\nEvery day:\n  status          What is"),
+            "{help}"
+        );
+        assert!(!help.contains("\nCommands:"), "{help}");
+        // No line of the list is broken in two.
+        for name in &listed {
+            let about = command
+                .find_subcommand(name)
+                .and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            assert!(about.len() <= 82, "{name}: {about}");
+        }
+    }
+}
