@@ -1,13 +1,19 @@
 //! Host mode: one document, one host, etcd kept alive, until SIGTERM; etcd stays.
 //!
-//! `observe` gathers, `apply` acts, `driver` keeps the process, `socket` answers the command line.
-//! The loop here only waits: for time, for the process' end, for a signal, for a question.
+//! `passes` is the thread that looks after etcd: `observe` gathers, `apply` acts, `driver` keeps the
+//! process. `front` is the one that answers signals and, by `socket`, the command line, whatever a pass
+//! waits for. What they know of each other stands on the `board`.
 
 mod apply;
 mod backup;
+mod board;
 pub mod driver;
+pub mod edit;
+mod front;
+pub mod kept;
 mod notify;
 mod observe;
+mod passes;
 mod publish;
 mod report;
 mod restore;
@@ -16,32 +22,29 @@ pub mod unit;
 
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
-
 use crate::backup::work::Work;
-use crate::document;
 use crate::error::chain;
 use crate::etcd::store::StoreError;
 use crate::member::contact::{CallError, Contact};
-use crate::member::starts;
 use crate::observed::Observed;
 use crate::paths::Paths;
 use crate::plan::{Hold, Plan};
-use crate::runtime::{Runtime, reconcile};
+use crate::runtime::Runtime;
 use crate::spec::ClusterSpec;
 use crate::state::{self, StateError};
 use crate::status::Status;
 use crate::systemd::SystemdError;
 use crate::tls::{Certificates, TlsError};
-use driver::{Changed, Driver as _, HostDriver};
+use board::Board;
+use driver::{Driver as _, HostDriver};
+use kept::{Accepted, RefusedDocument};
 
-pub use report::{Host, Leftover, Report};
-pub use socket::Request;
+pub use front::{Beginning, run};
+pub use report::{Host, HostDocument, HostLook, Leftover, Report, UnderWay};
 
 /// Why a pass, or the start of the agent, failed.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +104,12 @@ pub enum AgentError {
     /// A call to etcd failed.
     #[error(transparent)]
     Etcd(#[from] CallError),
+    /// Several steps of one pass.
+    #[error("{}", .0.iter().map(|it| chain(it)).collect::<Vec<_>>().join("; and "))]
+    Several(Vec<AgentError>),
+    /// A defect: the thread that looks after etcd has ended.
+    #[error("the thread that looks after etcd has ended")]
+    PassesEnded,
     /// A step that the system refused.
     #[error("failed to {what} {}", path.display())]
     System {
@@ -121,6 +130,7 @@ pub struct Agent {
     memory: Memory,
     work: Work,
     telemetry: Option<Arc<crate::telemetry::Metrics>>,
+    board: Arc<Board>,
 }
 
 /// What is kept from pass to pass: nothing that a decision could not do without.
@@ -136,8 +146,18 @@ struct Memory {
     leftovers: Option<(std::time::SystemTime, Vec<Leftover>)>,
     /// For transition times, and so that only changes are told.
     published: Option<Report>,
+    /// What an agent before this one published in this boot, for transition times alone.
+    before: Option<Report>,
     /// Why the last pass could not be carried out.
     failed: Option<crate::cluster::Detail>,
+    /// How many passes failed in a row.
+    failures: usize,
+    /// When this agent began, in milliseconds since boot.
+    began: u64,
+    /// What the document says of etcd's settings.
+    asked: serde_json::Value,
+    /// The document that is to be kept.
+    keep: Option<Accepted>,
     /// The last lines that were logged; see `log_once`.
     told: std::collections::VecDeque<String>,
     /// The process that does not answer on restored data.
@@ -212,25 +232,13 @@ impl Agent {
             paths: paths.clone(),
             driver,
             certificates: Certificates::at(paths.tls()),
-            memory: Memory::default(),
+            memory: Memory {
+                began: crate::clock::milliseconds_since_boot(),
+                ..Memory::default()
+            },
             work: Work::default(),
             telemetry,
-        }
-    }
-
-    /// One pass; a failure is logged once, stands in the next status, and is tried again.
-    async fn pass(&mut self, spec: &ClusterSpec) -> Duration {
-        match reconcile(self, spec).await {
-            Ok(wait) => {
-                self.memory.failed = None;
-                wait
-            }
-            Err(error) => {
-                let text = chain(&error);
-                self.log_once(&text);
-                self.memory.failed = Some(crate::cluster::detail(format_args!("{text}")));
-                Duration::from_secs(1)
-            }
+            board: Arc::default(),
         }
     }
 
@@ -254,7 +262,13 @@ impl Agent {
     }
 
     /// One look and no act: what a command prints where no agent runs.
-    pub async fn look(&mut self, spec: &ClusterSpec) -> Report {
+    pub async fn look(&mut self, accepted: Accepted, refused: Option<RefusedDocument>) -> Report {
+        let spec = &accepted.document.spec.clone();
+        {
+            let posted = &mut *self.board.lock();
+            posted.accepted = Some(accepted);
+            posted.refused = refused;
+        }
         let observed = self.observe(spec).await;
         let plan = crate::plan::plan(spec, &observed);
         let status = crate::status::status(spec, &observed, &plan);
@@ -285,90 +299,5 @@ impl Runtime for Agent {
         plan: &Plan,
     ) -> Result<(), AgentError> {
         self.act(spec, observed, plan).await
-    }
-}
-
-/// What the loop woke up for.
-enum Wake {
-    Time,
-    Process(Changed),
-    Reload,
-    Ask(socket::Question),
-    End,
-}
-
-/// Runs until SIGTERM or SIGINT. etcd stays.
-pub async fn run(
-    paths: &Paths,
-    config: &Path,
-    spec: ClusterSpec,
-    driver: HostDriver,
-    telemetry: Option<Arc<crate::telemetry::Metrics>>,
-) -> Result<(), AgentError> {
-    let signals = |kind| {
-        signal(kind).map_err(|source| AgentError::System {
-            what: "listen for signals",
-            path: PathBuf::new(),
-            source,
-        })
-    };
-    let mut terminate = signals(SignalKind::terminate())?;
-    let mut interrupt = signals(SignalKind::interrupt())?;
-    let mut hangup = signals(SignalKind::hangup())?;
-    let _lock = lock(paths, Locking::Agent)?;
-    let (sender, mut questions) = mpsc::channel(8);
-    let _socket = socket::serve(paths, sender)?;
-    let mut agent = Agent::new(paths, driver, telemetry);
-    if let Err(error) = agent.place_guard() {
-        agent.log_once(&chain(&error)); // tried again with every start of etcd
-    }
-    let mut spec = spec;
-    agent.memory.generation = 1;
-    let mut service_manager = notify::Notify::begin();
-    tracing::info!(cluster = %spec.name, size = spec.size, document = %config.display(), "operator started");
-    loop {
-        let wait = agent.pass(&spec).await;
-        service_manager.passed(agent.memory.published.as_ref());
-        let bell = agent.work.bell();
-        let wake = tokio::select! {
-            () = tokio::time::sleep(wait) => Wake::Time,
-            changed = agent.driver.changed() => Wake::Process(changed),
-            () = bell.notified() => Wake::Time,
-            _ = terminate.recv() => Wake::End,
-            _ = interrupt.recv() => Wake::End,
-            _ = hangup.recv() => Wake::Reload,
-            Some(question) = questions.recv() => Wake::Ask(question),
-        };
-        match wake {
-            Wake::Time | Wake::Process(Changed::Unit) => {}
-            Wake::Process(Changed::Ended) => tracing::warn!("etcd's process ended"),
-            Wake::End => {
-                tracing::info!("operator ends; etcd stays");
-                notify::Notify::stopping();
-                return Ok(());
-            }
-            Wake::Reload => {
-                // A person asks for another try: what was counted against etcd is forgotten.
-                starts::forget(paths);
-                agent.forget_failed_restore();
-                match document::read(config) {
-                    Ok(read) => {
-                        tracing::info!(changed = read != spec, "document read again");
-                        agent.driver.rename(&agent.paths, &read.name);
-                        spec = read;
-                        agent.memory.generation += 1;
-                    }
-                    Err(problems) => {
-                        for problem in &problems.0 {
-                            tracing::error!("{}: {problem}", config.display());
-                        }
-                        tracing::error!("the document is refused; the one before stays in force");
-                    }
-                }
-            }
-            Wake::Ask(question) => {
-                agent.answer(&spec, question).await;
-            }
-        }
     }
 }

@@ -5,6 +5,7 @@
 mod arguments;
 mod backup;
 mod certs;
+mod edit;
 mod etcdctl;
 mod init;
 mod owner;
@@ -19,15 +20,16 @@ mod status;
 mod unit;
 mod verify;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
 
-use crate::agent;
 use crate::agent::driver::{HostDriver, ProcessDriver, SystemdDriver};
+use crate::agent::{self, Beginning, kept};
 use crate::controller;
-use crate::document;
+use crate::disk;
+use crate::document::{self, Document};
 use crate::etcd::{archive, store};
 use crate::guard::{self, Keeper};
 use crate::member::starts;
@@ -55,6 +57,15 @@ pub const HELD: u8 = 3;
 
 /// Runs the command of this process' arguments.
 pub fn run() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if let (Some(verb), Some(dir)) = (arguments.next(), arguments.next())
+        && verb == disk::PROBE
+    {
+        return ExitCode::from(disk::probe(Path::new(&dir)));
+    }
+    if let Ok(program) = crate::process::own_executable() {
+        disk::probe_by(program);
+    }
     let parsed = arguments::command().try_get_matches();
     let cli = match parsed.and_then(|it| Cli::from_arg_matches(&it)) {
         Ok(cli) => cli,
@@ -108,10 +119,16 @@ struct Context {
     paths: Paths,
     config: PathBuf,
     given: owner::Given,
+    /// The command line names the document.
+    named: bool,
 }
 
 impl Context {
     fn document(&self) -> Result<ClusterSpec, Failure> {
+        Ok(*self.read()?.spec)
+    }
+
+    fn read(&self) -> Result<Document, Failure> {
         document::read(&self.config).map_err(|problems| {
             if matches!(self.config.try_exists(), Ok(false)) {
                 let text = format!(
@@ -141,6 +158,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         paths,
         config,
         given: owner::Given::default(),
+        named: cli.config.is_some(),
     };
     owner::act_as_owner(&mut context, &cli.command)?;
     match &cli.command {
@@ -155,6 +173,8 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Plan(it) => show::plan(&context, it.output),
         Command::Pause { duration } => pause::pause(&context, duration),
         Command::Resume => pause::resume(&context),
+        Command::Diff { file, output } => edit::diff(&context, file.as_deref(), *output),
+        Command::Reload(it) => edit::reload(&context, it.output),
         Command::Env(it) => show::env(&context, it.target == EnvFor::K3s),
         Command::Etcdctl { arguments } => etcdctl::etcdctl(&context, arguments),
         Command::Etcd(EtcdCommand::Install { version, from }) => {
@@ -213,7 +233,15 @@ fn run_agent(context: &Context, arguments: &AgentArgs) -> Outcome {
         let text = format!("--metrics-address {address}: metrics are served on loopback only");
         return Err(Failure::new(USAGE, text));
     }
-    let spec = context.document()?;
+    let chosen = kept::choose(&context.paths, &context.config);
+    let (accepted, refused) = chosen.map_err(|refused| {
+        let problems = refused.problems.iter();
+        let lines: Vec<String> = problems
+            .map(|it| format!("{}: {it}", context.config.display()))
+            .collect();
+        Failure::new(USAGE, lines.join("\n"))
+    })?;
+    let spec = &accepted.document.spec;
     let driver = match arguments.driver {
         DriverChoice::Auto => HostDriver::choose(&context.paths, &spec.name),
         DriverChoice::Process => HostDriver::Process(ProcessDriver::new(&context.paths)),
@@ -241,7 +269,15 @@ fn run_agent(context: &Context, arguments: &AgentArgs) -> Outcome {
             }
             None => None,
         };
-        agent::run(&context.paths, &context.config, spec, driver, metrics).await?;
+        let beginning = Beginning {
+            paths: context.paths.clone(),
+            config: context.config.clone(),
+            accepted,
+            refused,
+            driver,
+            telemetry: metrics,
+        };
+        agent::run(beginning).await?;
         Ok(DONE)
     })
 }

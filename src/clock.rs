@@ -33,6 +33,11 @@ pub fn since_boot() -> Duration {
     )
 }
 
+/// The same in milliseconds.
+pub fn milliseconds_since_boot() -> u64 {
+    u64::try_from(since_boot().as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Since when something has been as it is, by the clock since boot.
 #[derive(Debug, Default)]
 pub struct Since(Option<(String, u64)>);

@@ -4,9 +4,12 @@ use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+use rustix::io::Errno;
 
 use crate::host::preflight::SyncLatency;
 use crate::start::{Filesystem, Writable};
@@ -97,42 +100,95 @@ fn nearest(path: &Path) -> Option<PathBuf> {
     path.ancestors().find(|it| it.exists()).map(Path::to_owned)
 }
 
-type Answer = Result<(), rustix::io::Errno>;
+/// This program, once it has said that it answers [`PROBE`].
+static PROBER: OnceLock<PathBuf> = OnceLock::new();
 
-/// The question that was not answered in time. At most one thread waits for a frozen file system,
+/// The first argument of a process that asks a file system a question.
+pub const PROBE: &str = "probe-disk";
+
+/// Questions that were not answered in time, by directory. One process waits for a frozen file system,
 /// however long it stays so.
-static UNANSWERED: Mutex<Option<(PathBuf, mpsc::Receiver<Answer>)>> = Mutex::new(None);
+static UNANSWERED: Mutex<Vec<(PathBuf, Child)>> = Mutex::new(Vec::new());
 
-/// Whether the file system takes writes, without writing: the kernel asks for write access to the
-/// mount before it looks for the name that shall be removed, so that a frozen file system blocks,
-/// a read-only one says so, and a sound one finds no such name.
+/// From now on a process of its own asks file systems: nobody can end a thread that waits for a frozen
+/// one, and with it the program would not end.
+pub fn probe_by(program: PathBuf) {
+    let _ = PROBER.set(program);
+}
+
+/// Asks, as the process that [`writable`] starts; its exit code.
+pub fn probe(dir: &Path) -> u8 {
+    match ask(dir) {
+        Err(Errno::ROFS) => READ_ONLY,
+        Err(Errno::NOTDIR) => MISSING,
+        _ => 0,
+    }
+}
+
+const READ_ONLY: u8 = 11;
+const MISSING: u8 = 12;
+
+/// A question that changes nothing: the kernel asks for write access to the mount before it looks for
+/// the name that shall be removed, so that a frozen file system blocks, a read-only one says so, and a
+/// sound one finds no such name.
+fn ask(dir: &Path) -> Result<(), Errno> {
+    rustix::fs::unlink(dir.join(".etcd-operator-no-such-file"))
+}
+
+/// Whether the file system takes writes, without writing.
 pub fn writable(dir: &Path, deadline: Duration) -> Writable {
     let mut unanswered = UNANSWERED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((path, receiver)) = unanswered.take()
-        && path == dir
-        && receiver.try_recv() == Err(mpsc::TryRecvError::Empty)
-    {
-        *unanswered = Some((path, receiver));
+    unanswered.retain_mut(|(_, child)| matches!(child.try_wait(), Ok(None)));
+    if unanswered.iter().any(|(path, _)| path == dir) {
         return Writable::Stalled;
     }
-    let (sender, receiver) = mpsc::channel();
-    let name = dir.join(".etcd-operator-no-such-file");
-    let spawned = thread::Builder::new().stack_size(64 * 1024).spawn(move || {
-        let _ = sender.send(rustix::fs::unlink(&name));
-    });
-    if spawned.is_err() {
-        return Writable::Yes; // nothing is known, and etcd's own answers still count
-    }
-    match receiver.recv_timeout(deadline) {
-        Ok(Err(error)) if error == rustix::io::Errno::ROFS => Writable::ReadOnly,
-        Ok(Err(error)) if error == rustix::io::Errno::NOTDIR => Writable::Missing,
-        Ok(_) if !dir.is_dir() => Writable::Missing,
-        Ok(_) if turned_read_only(dir) => Writable::ReadOnly,
-        Ok(_) => Writable::Yes,
-        Err(_) => {
-            *unanswered = Some((dir.to_owned(), receiver));
-            Writable::Stalled
+    let code = match PROBER.get().map(|it| start_probe(it, dir)) {
+        None => i32::from(probe(dir)),
+        Some(Err(_)) => 0, // nothing is known, and etcd's own answers still count
+        Some(Ok(mut child)) => {
+            let Some(code) = wait(&mut child, deadline) else {
+                unanswered.push((dir.to_owned(), child));
+                return Writable::Stalled;
+            };
+            code
         }
+    };
+    match code {
+        it if it == i32::from(READ_ONLY) => Writable::ReadOnly,
+        it if it == i32::from(MISSING) => Writable::Missing,
+        _ if !dir.is_dir() => Writable::Missing,
+        _ if turned_read_only(dir) => Writable::ReadOnly,
+        _ => Writable::Yes,
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this program itself, which may wait for ever"
+)]
+fn start_probe(program: &Path, dir: &Path) -> io::Result<Child> {
+    Command::new(program)
+        .arg(PROBE)
+        .arg(dir)
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+}
+
+/// The exit code, or none in time.
+fn wait(child: &mut Child, deadline: Duration) -> Option<i32> {
+    let end = crate::clock::since_boot() + deadline;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status.code().unwrap_or(0)),
+            Ok(None) if crate::clock::since_boot() < end => thread::sleep(pause),
+            Ok(None) => return None,
+            Err(_) => return Some(0),
+        }
+        pause = (pause * 2).min(Duration::from_millis(20));
     }
 }
 

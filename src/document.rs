@@ -5,11 +5,13 @@
 //! [`crate::api::rules`]: the verdict is the API server's. It touches no file but through
 //! [`read`].
 
+pub mod compare;
 mod emit;
 mod node;
 mod schema;
 
 use std::fmt;
+use std::io::Read as _;
 use std::path::Path;
 
 use crate::api::{self, EtcdClusterSpec, convert, rules};
@@ -63,8 +65,26 @@ impl Problems {
     }
 }
 
+/// A document that is sound.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Document {
+    /// What it asks for.
+    pub spec: Box<ClusterSpec>,
+    /// Its `spec`, with every default.
+    pub wire: Box<EtcdClusterSpec>,
+    /// As it was written.
+    pub text: String,
+}
+
+impl Document {
+    /// The line of a path, or of the nearest part of it that is there.
+    pub fn line_of(&self, path: &str) -> u64 {
+        node::parse(&self.text).map_or(0, |it| it.line_of(path))
+    }
+}
+
 /// Reads and checks a file.
-pub fn read(path: &Path) -> Result<ClusterSpec, Problems> {
+pub fn read(path: &Path) -> Result<Document, Problems> {
     let problem = |what: &str, error: &std::io::Error| {
         Problems::one(0, format!("failed to {what} {}: {error}", path.display()))
     };
@@ -78,8 +98,13 @@ pub fn read(path: &Path) -> Result<ClusterSpec, Problems> {
     if metadata.len() > SIZE_MAX {
         return Err(too_large(metadata.len()));
     }
-    let bytes = std::fs::read(path).map_err(|error| problem("read", &error))?;
-    parse(&bytes)
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(|error| problem("read", &error))?;
+    // One that grows meanwhile is too large as well.
+    file.take(SIZE_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| problem("read", &error))?;
+    check(&bytes)
 }
 
 fn too_large(bytes: u64) -> Problems {
@@ -87,13 +112,22 @@ fn too_large(bytes: u64) -> Problems {
     Problems::one(0, message)
 }
 
-/// Checks a document.
+/// Checks a document; what it asks for.
 pub fn parse(bytes: &[u8]) -> Result<ClusterSpec, Problems> {
-    parse_against(&Schema::load(), bytes)
+    Ok(*check(bytes)?.spec)
 }
 
-/// Checks one of many documents.
+/// Checks a document.
+pub fn check(bytes: &[u8]) -> Result<Document, Problems> {
+    check_against(&Schema::load(), bytes)
+}
+
+/// Checks one of many documents; what it asks for.
 pub fn parse_against(schema: &Schema, bytes: &[u8]) -> Result<ClusterSpec, Problems> {
+    Ok(*check_against(schema, bytes)?.spec)
+}
+
+fn check_against(schema: &Schema, bytes: &[u8]) -> Result<Document, Problems> {
     if bytes.len() as u64 > SIZE_MAX {
         return Err(too_large(bytes.len() as u64));
     }
@@ -110,6 +144,11 @@ pub fn parse_against(schema: &Schema, bytes: &[u8]) -> Result<ClusterSpec, Probl
         ));
     }
     let root = node::parse(text).map_err(|(line, message)| Problems::one(line, message))?;
+    judge(schema, text, &root)
+}
+
+/// Checks what was parsed: apart from that, whose recursion needs the stack that this would take.
+fn judge(schema: &Schema, text: &str, root: &Node) -> Result<Document, Problems> {
     let Node {
         value: Value::Map(_),
         ..
@@ -124,8 +163,8 @@ pub fn parse_against(schema: &Schema, bytes: &[u8]) -> Result<ClusterSpec, Probl
         ));
     };
     let mut problems = Vec::new();
-    header(&root, &mut problems);
-    let sound = schema::check(&root, schema, &mut problems);
+    header(root, &mut problems);
+    let sound = schema::check(root, schema, &mut problems);
     let wire = serde_json::from_value::<EtcdClusterSpec>(sound.unwrap_or_else(|| json!({})));
     let wire = match wire {
         Ok(wire) => wire,
@@ -144,10 +183,17 @@ pub fn parse_against(schema: &Schema, bytes: &[u8]) -> Result<ClusterSpec, Probl
     // What a rule says of a part that is wrong in itself would only confuse.
     let wrong: Vec<String> = problems.iter().map(|it| it.path.clone()).collect();
     let judged = |path: &str| !wrong.iter().any(|it| touches(it, path));
-    check_rules(&root, &wire, judged, &mut problems);
+    check_rules(root, &wire, judged, &mut problems);
     let name = root.at("metadata.name").and_then(Node::as_text);
     match convert::to_spec(name.unwrap_or_default(), &wire) {
-        Ok(spec) if problems.is_empty() => return Ok(spec),
+        Ok(spec) if problems.is_empty() => {
+            let text = text.to_owned();
+            return Ok(Document {
+                spec: Box::new(spec),
+                wire: Box::new(wire),
+                text,
+            });
+        }
         Ok(_) => {}
         Err(misfits) => {
             let misfits = misfits.into_iter().filter(|it| judged(&it.path));

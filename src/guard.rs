@@ -23,7 +23,7 @@ use crate::error::chain;
 use crate::etcd::store;
 use crate::member::certificates::{Wanted, survey};
 use crate::member::pod::{self, LayDownError, PodMember};
-use crate::member::records::{self, Launch, RefusalFile};
+use crate::member::records::{self, Launch, RefusalFile, Running};
 use crate::member::{facts, starts};
 use crate::observed::{Clock, Pairs};
 use crate::paths::Paths;
@@ -175,7 +175,7 @@ fn start(paths: &Paths, keeper: Keeper) -> Result<std::convert::Infallible, Guar
     } else {
         ensure_certificates(paths, &launch)
     };
-    let mut gathered = facts::gather(paths, &launch, version, certificates, false);
+    let mut gathered = facts::gather(paths, &launch, version, certificates, None);
     gathered.facts.restoring = RestoreRecord::load(paths)?.is_some_and(|it| it.holds_the_data());
     let start = start::verdict(&gathered.facts).map_err(GuardError::Refused)?;
     let data = records::data_dir(&launch.storage_dir);
@@ -188,6 +188,7 @@ fn start(paths: &Paths, keeper: Keeper) -> Result<std::convert::Infallible, Guar
         // Fails only where this process leads a group already, as under a shell's job control.
         let _ = rustix::process::setsid();
     }
+    state::write_changed(&paths.etcd_conf(), launch.conf.as_bytes())?;
     record_process(paths, &launch)?;
     starts::record(paths);
     let _ = fs::remove_file(paths.refusal());
@@ -302,16 +303,17 @@ fn record_process(paths: &Paths, launch: &Launch) -> Result<(), GuardError> {
     let stat = process::stat(pid)
         .ok_or_else(|| system("read /proc/self/stat")(io::Error::from(io::ErrorKind::NotFound)))?;
     let boot_id = clock::boot_id();
-    let before = state::load_volatile::<ProcessRecord>(&paths.process());
-    let before = before.filter(|it| it.boot_id == boot_id);
-    let record = ProcessRecord {
+    let before = state::load_volatile::<Running>(&paths.process());
+    let before = before.filter(|it| it.process.boot_id == boot_id);
+    let record = Running {
+        process: ProcessRecord {
+            pid,
+            start_time: stat.start_time,
+            boot_id,
+            started: clock::milliseconds_since_boot(),
+        },
+        launch: launch.clone(),
         starts: before.map_or(0, |it| it.starts) + 1,
-        pid,
-        start_time: stat.start_time,
-        boot_id,
-        started: clock::since_boot().as_secs(),
-        settings: launch.settings,
-        version: launch.version.clone(),
     };
     Ok(state::save_volatile(&paths.process(), &record)?)
 }

@@ -7,10 +7,11 @@
 //! trigger (time, etcd's end, SIGHUP, a question)   says only "look again"; carries no facts
 //!   cluster.yaml | EtcdCluster object              one schema, one parser          document, api
 //!     -> ClusterSpec                               valid by construction           spec
+//!        or the last one that was sound            and DocumentAccepted False      agent/kept
 //!   Runtime::observe  -> Observed                  a failed read is a value        agent/observe
 //!   plan(spec, observed) -> Plan                   pure and total                  plan
 //!   status(...)       -> Status                    published before acting         status
-//!   Runtime::execute(plan)                         in order, stops at a failure    agent/apply
+//!   Runtime::execute(plan)                         in order; see Upkeep::needs     agent/apply
 //!     -> requeue_after
 //!                                    guard -> exec etcd      every start of etcd, whoever asks
 //! ```
@@ -34,11 +35,13 @@
 //!   which only one module can make.
 //! - Data is never deleted. What has to go is renamed.
 //! - No decision depends on what an earlier pass remembered: whatever is remembered saves work.
-//! - The agent starts no program but the guard, etcdutl for a restore, and an etcd for a trial of one
-//!   (and asks timedated); the guard starts only etcd.
+//! - The agent starts no program but the guard, etcdutl for a restore, an etcd for a trial of one, and
+//!   itself to ask a disk that may not answer (and asks timedated); the guard starts only etcd and that.
 //! - A snapshot is visible only once it is proven; nothing of a restore is final until etcd serves it.
 //! - No process is signalled by its id alone: see [`process`].
 //! - An idle operator writes nothing to disk.
+//! - No field of the document is without an effect that is told beforehand: [`spec::field`].
+//! - Who asks waits for no pass: a thread of its own answers, however long etcd or a disk does not.
 //! - There is no `if kubernetes`: homes differ in what fills [`observed::Observed`].
 //!
 //! # Cross-cutting

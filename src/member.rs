@@ -4,6 +4,7 @@
 pub mod certificates;
 pub mod contact;
 pub mod facts;
+pub mod listen;
 pub mod pause;
 pub mod place;
 pub mod pod;

@@ -6,7 +6,7 @@ use crate::cluster::{ClusterId, Detail, MEMBERS_MAX, MemberId, MemberName, Membe
 use crate::host::HostFacts;
 use crate::spec::Settings;
 use crate::spec::backup::DESTINATIONS_MAX;
-use crate::start::{Facts, Refusal};
+use crate::start::{Facts, Refusal, Writable};
 use crate::version::Version;
 
 /// Everything that one pass saw.
@@ -30,6 +30,10 @@ pub struct Observed {
     pub restoring: Option<Restoring>,
     /// A person asked for a pause.
     pub paused: Option<Pause>,
+    /// The newest document that was read.
+    pub document: Document,
+    /// Who looks.
+    pub looker: Looker,
     /// The members that this process runs: its own host's, or its pods.
     pub instances: heapless::Vec<Instance, MEMBERS_MAX>,
 }
@@ -43,6 +47,29 @@ pub struct Pause {
     pub seconds: u64,
     /// Its end, where it was asked for by a trusted clock.
     pub until: Option<Timestamp>,
+}
+
+/// The newest document that was read. The specification is that of the last one that was sound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Document {
+    /// It is sound.
+    Accepted,
+    /// It is not: the last sound one stays in force.
+    Refused {
+        /// One CamelCase word.
+        reason: &'static str,
+        /// The first problem with its line, and how many more there are.
+        why: Detail,
+    },
+}
+
+/// Who looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looker {
+    /// An operator, which carries out what is planned.
+    Operator,
+    /// A command that runs beside no operator: nothing of the plan is carried out.
+    Command,
 }
 
 /// Whether the wall clock can be believed (rule G2).
@@ -90,8 +117,12 @@ pub struct Instance {
     pub process: Process,
     /// It was its cluster's only member when it was last seen.
     pub alone: bool,
-    /// What a start would find.
+    /// What a start with the document's settings would find.
     pub facts: Facts,
+    /// The same of the settings that served last, where these are others and nothing runs.
+    pub last_served: Option<LastServed>,
+    /// Whether the data that is in force can be written: of the process that runs, else the document's.
+    pub writable: Writable,
     /// The newest supported version in the store, for a document without one.
     pub newest_installed: Option<Version>,
     /// What the quota would be if the cluster were born now, in bytes.
@@ -110,6 +141,15 @@ pub struct Instance {
     pub kept_elsewhere: bool,
     /// The last attempt to regain space, while the NOSPACE alarm stands.
     pub regain: Option<Regain>,
+}
+
+/// A start with the settings that served last.
+#[derive(Clone, Debug)]
+pub struct LastServed {
+    /// What it would find.
+    pub facts: Facts,
+    /// Its data lies in another directory than the document names now.
+    pub elsewhere: bool,
 }
 
 /// An attempt to regain space that was not enough (rule D28).
@@ -270,6 +310,8 @@ pub enum Process {
         settings: Settings,
         /// Its version.
         version: Version,
+        /// The database quota that it was started with, in bytes.
+        quota: u64,
         /// Seconds since its start.
         seconds: u64,
     },

@@ -31,6 +31,11 @@ impl Paths {
         self.etc.join("cluster.yaml")
     }
 
+    /// The last document that was sound.
+    pub fn kept_document(&self) -> PathBuf {
+        self.lib.join("document.json")
+    }
+
     /// Held by the agent, or by a command that runs without one.
     pub fn operator_lock(&self) -> PathBuf {
         self.lib.join("operator.lock")
@@ -89,6 +94,11 @@ impl Paths {
     /// What the guard needs for a start.
     pub fn launch(&self) -> PathBuf {
         self.member().join("launch.json")
+    }
+
+    /// The launch that served last.
+    pub fn served(&self) -> PathBuf {
+        self.member().join("served.json")
     }
 
     /// Who lives here.

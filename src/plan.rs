@@ -6,23 +6,25 @@
 
 pub mod backup;
 pub mod certificate;
+pub mod edit;
 mod membership;
 pub mod permit;
 mod requeue;
 pub mod restore;
+mod running;
 pub mod space;
 mod words;
 
 use core::time::Duration;
 
 use crate::cluster::{ClusterId, Detail, MemberId, MemberName, MemberSet, Timestamp};
-use crate::observed::{Instance, Observed, Process, Reading, RestorePhase, Writing};
+use crate::observed::{Instance, Observed, Process, Reading, RestorePhase};
 use crate::spec::ClusterSpec;
-use crate::start::{self, Refusal, Start, Writable};
+use crate::start::{self, Refusal, Start};
 use crate::version::{Class, Version, classify};
 
 pub use certificate::Mint;
-use permit::{Declared, Permit};
+use permit::Permit;
 pub use requeue::{REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING, STARTING_SECONDS};
 
 /// Steps of upkeep in one pass, for all instances of this process.
@@ -84,6 +86,10 @@ pub enum Upkeep {
     MintClients,
     /// etcd starts, through the guard.
     Start(Start),
+    /// etcd starts with the settings that served last: those of the document cannot be started.
+    StartAsBefore,
+    /// The larger quota of the document is written down, for the next start.
+    RaiseQuota(u64),
     /// etcd ends by SIGTERM. Everything is kept.
     Stop(Permit),
     /// etcd ends and starts with what the document says now, kept by the driver of now.
@@ -94,6 +100,8 @@ pub enum Upkeep {
     RecordServed,
     /// Compact, defragment and, once space was regained, disarm the alarm (rule D28).
     RegainSpace(Permit),
+    /// Disarm the alarm where there is space already: the quota was raised (rule D28).
+    AcceptWrites,
     /// The time for a snapshot has come and nothing was written since the last one: so much is noted
     /// in memory (rule B5).
     SkipSnapshot,
@@ -113,6 +121,38 @@ pub enum Upkeep {
     FinishRestore,
     /// etcd does not serve the new data: the old data comes back.
     UndoRestore(Option<Permit>),
+}
+
+impl Upkeep {
+    /// Whether this step must not be taken where `failed` was tried before it in the same pass and
+    /// failed. Only what a start of etcd stands on is such: every other step is taken (a client's
+    /// directory that cannot be written keeps nobody from proving that writes are served).
+    pub fn needs(&self, failed: &Upkeep) -> bool {
+        let starts = matches!(
+            self,
+            Upkeep::Start(_) | Upkeep::StartAsBefore | Upkeep::Restart(_)
+        );
+        starts
+            && matches!(
+                failed,
+                Upkeep::AdoptIdentity
+                    | Upkeep::LatchIdentity { .. }
+                    | Upkeep::RaiseQuota(_)
+                    | Upkeep::MintCertificates(_)
+            )
+    }
+
+    /// Whether etcd is stopped, started or interrupted by it.
+    pub fn interrupts(&self) -> bool {
+        matches!(
+            self,
+            Upkeep::Start(_)
+                | Upkeep::StartAsBefore
+                | Upkeep::Stop(_)
+                | Upkeep::Restart(_)
+                | Upkeep::RegainSpace(_)
+        )
+    }
 }
 
 /// Why the document asks for a restore.
@@ -162,6 +202,15 @@ pub enum Hold {
     ForeignCluster(ClusterId),
     /// The quota was reached and the document asks to wait.
     NoSpace,
+    /// The document asks for a smaller quota than the one that is in force.
+    QuotaSmaller {
+        /// In bytes.
+        in_force: u64,
+        /// The database file in bytes, where etcd tells.
+        database: Option<u64>,
+        /// In bytes.
+        asked: u64,
+    },
     /// The quota was reached, and what fills it is no garbage.
     LiveDataFillsQuota {
         /// Live data in bytes.
@@ -193,11 +242,20 @@ pub struct Plan {
 /// Decides the next step. Pure, total, without allocation.
 pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
     let mut upkeep = heapless::Vec::new();
-    if let Some((hold, requeue_after)) = paused(spec, observed) {
+    if let Some((hold, end)) = paused(spec, observed) {
+        // To prove that writes are served is to observe: it leaves nothing behind.
+        for instance in &observed.instances {
+            running::probe(
+                instance,
+                &mut Steps {
+                    upkeep: &mut upkeep,
+                },
+            );
+        }
         return Plan {
             change: Err(hold),
+            requeue_after: requeue::while_paused(observed, &upkeep).min(end),
             upkeep,
-            requeue_after,
         };
     }
     if let Some(restoring) = observed.restoring {
@@ -214,12 +272,7 @@ pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
             hold = Some(found);
         }
     }
-    let interrupting = upkeep.iter().any(|it| {
-        matches!(
-            it,
-            Upkeep::Start(_) | Upkeep::Stop(_) | Upkeep::Restart(_) | Upkeep::RegainSpace(_)
-        )
-    });
+    let interrupting = upkeep.iter().any(Upkeep::interrupts);
     let settling = observed.instances.iter().any(|it| settling(spec, it));
     let change = match hold {
         Some(hold) => Err(hold),
@@ -237,12 +290,11 @@ pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
 /// Whether nothing is changed because somebody says so, and when to look again.
 fn paused(spec: &ClusterSpec, observed: &Observed) -> Option<(Hold, Duration)> {
     if spec.paused {
-        return Some((Hold::Paused, REQUEUE_CONVERGED));
+        return Some((Hold::Paused, Duration::MAX));
     }
     let pause = observed.paused?;
-    let end = Duration::from_secs(pause.left);
     let hold = Hold::PausedFor(pause.seconds, pause.until);
-    Some((hold, REQUEUE_CONVERGED.min(end)))
+    Some((hold, Duration::from_secs(pause.left)))
 }
 
 /// Bounded by construction: each instance adds at most as many steps as fit for one.
@@ -268,7 +320,7 @@ fn instance_steps(
         Process::Foreign { pid } => Err(Hold::ForeignProcess(pid)),
         Process::Stopped if spec.size == 0 => Ok(()),
         Process::Stopped => start_steps(spec, observed, instance, steps),
-        Process::Running { .. } => running_steps(spec, observed, instance, steps),
+        Process::Running { .. } => running::steps(spec, observed, instance, steps),
     }
 }
 
@@ -287,7 +339,7 @@ fn start_steps(
         Err(refusal) if spec.restore_when_damaged && restore::is_damage(&refusal) => {
             return restore_steps(observed, Asked::Recovery, steps);
         }
-        Err(refusal) => return Err(Hold::Start(refusal)),
+        Err(refusal) => return Err(start_as_before(observed, instance, refusal, steps)),
     };
     if unborn && spec.bootstrap.is_some() {
         return restore_steps(observed, Asked::Bootstrap, steps);
@@ -302,6 +354,11 @@ fn start_steps(
             });
         }
     }
+    if let Some(identity) = facts.identity.as_ref().or(facts.marker.as_ref())
+        && let Some(quota) = spec.quota.filter(|it| *it > identity.quota)
+    {
+        steps.push(Upkeep::RaiseQuota(quota));
+    }
     let certificates = certificate_steps(observed, instance, steps);
     if instance.restart_in > 0 {
         // Waiting is part of progressing, unless the guard said why it refused.
@@ -313,6 +370,28 @@ fn start_steps(
     steps.push(Upkeep::Start(start));
     client_steps(instance, steps);
     certificates
+}
+
+/// The document was edited to what cannot be started, and etcd ended: it comes back with the settings
+/// that served last. The edit stays held, which is what this returns.
+fn start_as_before(
+    observed: &Observed,
+    instance: &Instance,
+    refusal: Refusal,
+    steps: &mut Steps<'_>,
+) -> Hold {
+    if let Some(before) = &instance.last_served
+        && edit::is_in_the_way(&refusal, before.elsewhere)
+        && start::verdict(&before.facts) == Ok(Start::Go)
+        && instance.restart_in == 0
+    {
+        // Names of both: whoever knows the member by one of them goes on.
+        if let Err(hold) = certificate_steps(observed, instance, steps) {
+            return hold;
+        }
+        steps.push(Upkeep::StartAsBefore);
+    }
+    Hold::Start(refusal)
 }
 
 /// The document asks for a snapshot's data. Where that failed, nothing else is tried in its place: a
@@ -369,112 +448,6 @@ fn version_to_start(spec: &ClusterSpec, instance: &Instance) -> Result<Version, 
         Class::TooOld | Class::Unknown => Err(Hold::VersionUnsupported(version)),
         Class::Supported | Class::Warn(_) => Ok(version),
     }
-}
-
-/// What a running instance needs.
-fn running_steps(
-    spec: &ClusterSpec,
-    observed: &Observed,
-    instance: &Instance,
-    steps: &mut Steps<'_>,
-) -> Result<(), Hold> {
-    let service = &instance.service;
-    let member = service.details.map(|it| it.member);
-    let identity = instance.facts.identity.as_ref();
-    // A document of another cluster says nothing about the one that runs here.
-    if let Some(identity) = identity
-        && identity.cluster != spec.name
-    {
-        let refusal = Refusal::DocumentOfAnotherCluster(identity.cluster.clone());
-        return Err(Hold::Start(refusal));
-    }
-    if spec.size == 0 {
-        let permit = permit::to_interrupt(
-            &observed.membership,
-            member,
-            instance.alone,
-            Some(Declared::SizeZero),
-        )?;
-        steps.push(Upkeep::Stop(permit));
-        return Ok(());
-    }
-    // Whoever writes to a frozen file system waits until it thaws: nothing is written then.
-    if instance.facts.writable == Writable::Stalled {
-        return Ok(());
-    }
-    let certificates = certificate_steps(observed, instance, steps);
-    client_steps(instance, steps);
-    if let (Some((cluster, _)), Some(details)) =
-        (identity.and_then(|it| it.served), service.details)
-        && details.cluster != cluster
-    {
-        return Err(Hold::ForeignCluster(details.cluster));
-    }
-    if service.alarms.corrupt {
-        return Err(Hold::Corrupt);
-    }
-    if service.alarms.no_space {
-        if !spec.repair_no_space {
-            return Err(Hold::NoSpace);
-        }
-        space::worth_trying(instance)?;
-        let permit = permit::to_interrupt(
-            &observed.membership,
-            member,
-            instance.alone,
-            Some(Declared::NoSpaceRepair),
-        )?;
-        steps.push(Upkeep::RegainSpace(permit));
-        return Ok(());
-    }
-    if service.read == Reading::Answered {
-        if service.write != Writing::Acknowledged {
-            steps.push(Upkeep::ProbeWrite);
-        } else if identity.is_some_and(|it| it.served.is_none()) {
-            steps.push(Upkeep::RecordServed);
-        }
-    }
-    restart_steps(spec, observed, instance, steps)?;
-    if let Some(step) = backup::step(spec, observed, instance) {
-        steps.push(step);
-    }
-    certificates
-}
-
-/// A restart happens only because the document was edited or the host was moved to another driver,
-/// never because this operator would render something else than the one before it.
-fn restart_steps(
-    spec: &ClusterSpec,
-    observed: &Observed,
-    instance: &Instance,
-    steps: &mut Steps<'_>,
-) -> Result<(), Hold> {
-    let Process::Running {
-        settings, version, ..
-    } = instance.process
-    else {
-        return Ok(());
-    };
-    if let Some(to) = spec.version
-        && to != version
-    {
-        return Err(Hold::UpgradeNotSupportedYet { from: version, to });
-    }
-    let declared = if settings != spec.settings {
-        Some(Declared::DocumentEdited)
-    } else if instance.kept_elsewhere {
-        Some(Declared::DriverChanged)
-    } else {
-        None
-    };
-    if declared.is_some() {
-        // What could not be started again is not stopped: the edit waits, etcd runs on as it is.
-        start::verdict(&instance.facts).map_err(Hold::Start)?;
-        let member = instance.service.details.map(|it| it.member);
-        let permit = permit::to_interrupt(&observed.membership, member, instance.alone, declared)?;
-        steps.push(Upkeep::Restart(permit));
-    }
-    Ok(())
 }
 
 /// Not there yet, and nothing is wrong with that.

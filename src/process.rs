@@ -1,6 +1,7 @@
 //! A process by its id and start time, so that a recycled id is never taken for ours.
 
 use std::fs;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -16,15 +17,8 @@ pub struct ProcessRecord {
     pub start_time: u64,
     /// The boot in which that was.
     pub boot_id: String,
-    /// Seconds since boot when it was started.
+    /// Milliseconds since boot when it was started.
     pub started: u64,
-    /// [`crate::spec::Settings`] that it was started with.
-    pub settings: u64,
-    /// The version that was started.
-    pub version: String,
-    /// How often etcd was started in this boot, this start included.
-    #[serde(default)]
-    pub starts: u32,
 }
 
 impl ProcessRecord {
@@ -127,17 +121,13 @@ pub fn lock_holder(path: &Path) -> Option<u32> {
     })
 }
 
-/// The name and id of the process that listens on a port, if it can be seen.
-pub fn listener(port: u16) -> Option<String> {
-    let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
+/// The name and id of the process that listens on a port at such an address, if it can be seen.
+pub fn listener(port: u16, at: impl Fn(SocketAddr) -> bool) -> Option<String> {
+    let sockets = sockets(port);
+    let inodes: Vec<&str> = sockets
         .iter()
-        .filter_map(|it| fs::read_to_string(it).ok())
-        .flat_map(|it| {
-            it.lines()
-                .skip(1)
-                .filter_map(|line| listening_inode(line, port))
-                .collect::<Vec<_>>()
-        })
+        .filter(|(address, _)| at(*address))
+        .map(|(_, inode)| inode.as_str())
         .collect();
     let processes = fs::read_dir("/proc").ok()?;
     processes.flatten().find_map(|it| {
@@ -151,20 +141,57 @@ pub fn listener(port: u16) -> Option<String> {
     })
 }
 
-fn listening_inode(line: &str, port: u16) -> Option<String> {
-    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-    let local = u16::from_str_radix(fields.get(1)?.rsplit(':').next()?, 16).ok()?;
-    (local == port && *fields.get(3)? == "0A")
-        .then(|| fields.get(9).map(|it| (*it).to_owned()))
-        .flatten()
+/// The addresses on which anybody listens on a port, as far as the kernel tells.
+pub fn listening(port: u16) -> Vec<SocketAddr> {
+    sockets(port)
+        .into_iter()
+        .map(|(address, _)| address)
+        .collect()
 }
 
-fn is_socket(link: &Path, inodes: &[String]) -> bool {
+/// The sockets that listen on a port: their addresses and inodes.
+fn sockets(port: u16) -> Vec<(SocketAddr, String)> {
+    let mut found = Vec::new();
+    for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        found.extend(
+            text.lines()
+                .skip(1)
+                .filter_map(|it| listening_socket(it, port)),
+        );
+    }
+    found
+}
+
+fn listening_socket(line: &str, port: u16) -> Option<(SocketAddr, String)> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let (address, local) = fields.get(1)?.rsplit_once(':')?;
+    if u16::from_str_radix(local, 16).ok()? != port || *fields.get(3)? != "0A" {
+        return None;
+    }
+    // Addresses are written as words of the machine, in hexadecimal.
+    let word = |index: usize| {
+        let text = address.get(index * 8..index * 8 + 8)?;
+        Some(u32::from_str_radix(text, 16).ok()?.to_ne_bytes())
+    };
+    let address = if address.len() == 8 {
+        IpAddr::from(word(0)?)
+    } else {
+        let mut bytes = [0_u8; 16];
+        for (index, four) in bytes.chunks_exact_mut(4).enumerate() {
+            four.copy_from_slice(&word(index)?);
+        }
+        IpAddr::from(bytes).to_canonical()
+    };
+    Some((SocketAddr::new(address, port), (*fields.get(9)?).to_owned()))
+}
+
+fn is_socket(link: &Path, inodes: &[&str]) -> bool {
     let text = link.to_string_lossy();
     let inode = text
         .strip_prefix("socket:[")
         .and_then(|it| it.strip_suffix(']'));
-    inode.is_some_and(|it| inodes.iter().any(|wanted| wanted == it))
+    inode.is_some_and(|it| inodes.contains(&it))
 }
 
 /// The path of this program.
@@ -212,13 +239,10 @@ mod tests {
     fn a_recycled_pid_is_another_process() {
         let me = std::process::id();
         let mut record = ProcessRecord {
-            starts: 1,
             pid: me,
             start_time: stat(me).unwrap().start_time,
             boot_id: crate::clock::boot_id(),
             started: 0,
-            settings: 0,
-            version: String::new(),
         };
         assert!(record.is_alive() && record.open().is_some());
         record.start_time += 1;
@@ -233,9 +257,28 @@ mod tests {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         assert!(
-            listener(port)
+            listener(port, |_| true)
                 .unwrap()
                 .contains(&format!("(pid {})", std::process::id()))
         );
+        assert_eq!(listener(port, |it| it.ip().is_unspecified()), None);
+    }
+
+    #[test]
+    fn listeners_of_both_families_are_seen_with_their_address() {
+        for address in [
+            "127.0.0.1:0",
+            "127.0.0.7:0",
+            "0.0.0.0:0",
+            "[::1]:0",
+            "[::]:0",
+        ] {
+            let Ok(socket) = std::net::TcpListener::bind(address) else {
+                assert!(address.starts_with('['), "{address}: no IPv6 here");
+                continue;
+            };
+            let address = socket.local_addr().unwrap();
+            assert_eq!(listening(address.port()), [address]);
+        }
     }
 }

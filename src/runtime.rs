@@ -4,7 +4,7 @@ use core::future::Future;
 use core::time::Duration;
 
 use crate::observed::Observed;
-use crate::plan::{Plan, plan};
+use crate::plan::{Plan, Upkeep, plan};
 use crate::spec::ClusterSpec;
 use crate::status::{Status, status};
 
@@ -24,13 +24,42 @@ pub trait Runtime {
         status: &Status,
     ) -> impl Future<Output = Result<(), Self::Error>>;
 
-    /// Acts: in order, and stops at the first failure. The next pass observes and repairs.
+    /// Acts, in order. A step that fails keeps none from being taken but those that stand on it
+    /// ([`crate::plan::Upkeep::needs`]). The next pass observes and repairs.
     fn execute(
         &mut self,
         spec: &ClusterSpec,
         observed: &Observed,
         plan: &Plan,
     ) -> impl Future<Output = Result<(), Self::Error>>;
+}
+
+/// The steps of one pass that failed.
+pub struct Failures<'a, E>(Vec<(&'a Upkeep, E)>);
+
+impl<E> Default for Failures<'_, E> {
+    fn default() -> Self {
+        Failures(Vec::new())
+    }
+}
+
+impl<'a, E> Failures<'a, E> {
+    /// Whether a step is taken after those that failed.
+    pub fn lets(&self, step: &Upkeep) -> bool {
+        !self.0.iter().any(|(failed, _)| step.needs(failed))
+    }
+
+    /// Takes note of how a step ended.
+    pub fn note(&mut self, step: &'a Upkeep, taken: Result<(), E>) {
+        if let Err(error) = taken {
+            self.0.push((step, error));
+        }
+    }
+
+    /// What went wrong, in order.
+    pub fn into_errors(self) -> Vec<E> {
+        self.0.into_iter().map(|(_, error)| error).collect()
+    }
 }
 
 /// One pass: observe, plan, publish, act. Returns when to look again.
@@ -41,7 +70,8 @@ pub trait Runtime {
 /// [`crate::plan::permit::Permit`].
 ///
 /// # Errors
-/// Those of `publish` and `execute`. The caller logs them and makes another pass.
+/// Those of `publish` and `execute`. The caller logs them and makes another pass. Who cannot be told
+/// keeps nobody from acting: etcd is looked after with a full `/run`, too.
 pub async fn reconcile<R: Runtime>(
     runtime: &mut R,
     spec: &ClusterSpec,
@@ -49,7 +79,8 @@ pub async fn reconcile<R: Runtime>(
     let observed = runtime.observe(spec).await;
     let plan = plan(spec, &observed);
     let status = status(spec, &observed, &plan);
-    runtime.publish(spec, &observed, &status).await?;
+    let told = runtime.publish(spec, &observed, &status).await;
     runtime.execute(spec, &observed, &plan).await?;
+    told?;
     Ok(plan.requeue_after)
 }

@@ -3,6 +3,7 @@
 //! It knows no serde and no file. [`crate::api::convert`] is the only way in.
 
 pub mod backup;
+pub mod field;
 
 use crate::cluster::{ClusterName, MemberName, VOTERS_MAX};
 use crate::version::Version;

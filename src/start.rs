@@ -164,6 +164,8 @@ pub struct AddressConflict {
     pub address: heapless::String<64>,
     /// The host has no such address (else: the port is taken).
     pub not_ours: bool,
+    /// This user may not listen there.
+    pub denied: bool,
     /// Who holds the port, as far as it can be seen.
     pub holder: heapless::String<64>,
     /// A k3s with an embedded etcd keeps its data on this host (rule A10).

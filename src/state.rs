@@ -110,6 +110,14 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
     sync_dir(path.parent().unwrap_or_else(|| Path::new("/")))
 }
 
+/// The same where the file says something else: flash is written only for a change.
+pub fn write_changed(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
+    if fs::read(path).is_ok_and(|it| it == bytes) {
+        return Ok(());
+    }
+    write_file(path, bytes)
+}
+
 /// Writes a new file and syncs it. Whatever an interrupted attempt left there is replaced.
 pub fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
     write_new(path, bytes)?

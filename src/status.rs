@@ -4,13 +4,16 @@
 //! is its twin on the wire.
 
 mod backup;
+mod certificate;
+mod document;
 
 use crate::cluster::{Detail, Role, Timestamp, detail};
 use crate::host::{self, HostFacts};
 use crate::observed::{
-    Backups, Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading, Writing,
+    Backups, Document, Instance, Looker, Membership, Observed, Pairs, Process, Proposals, Reading,
+    Writing,
 };
-use crate::plan::{Hold, Plan, STARTING_SECONDS, certificate};
+use crate::plan::{Hold, Plan, STARTING_SECONDS};
 use crate::spec::ClusterSpec;
 use crate::start::Writable;
 use crate::version::{Class, classify};
@@ -41,6 +44,8 @@ pub enum Kind {
     CertificatesValid,
     /// The wall clock can be believed.
     ClockTrusted,
+    /// The newest document is sound, and no field of it is refused.
+    DocumentAccepted,
     /// The box itself needs nobody: its disk, its supply, its kernel's settings.
     HostHealthy,
 }
@@ -71,7 +76,7 @@ pub struct MemberStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Always all of them, in this order.
-    pub conditions: [Condition; 7],
+    pub conditions: [Condition; 8],
     /// Everything here was so until then.
     pub confirmed_until: Timestamp,
     /// Members by id.
@@ -131,11 +136,12 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
     Status {
         conditions: [
             available(spec, observed, hold.as_ref()),
-            progressing(plan, hold.as_ref(), instance),
+            progressing(observed, plan, hold.as_ref()),
             degraded(observed, hold.as_ref()),
             backup::healthy(spec, observed),
-            certificates_valid(observed),
-            clock_trusted(observed.clock),
+            certificate::valid(observed),
+            certificate::clock_trusted(observed.clock),
+            document::accepted(spec, observed, hold.as_ref()),
             host_healthy(observed.host.as_ref()),
         ],
         confirmed_until: observed.now,
@@ -180,31 +186,8 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
             detail(format_args!("no member was looked at yet")),
         );
     };
-    match instance.process {
-        Process::Unknown => {
-            return unknown(
-                "NotObserved",
-                detail(format_args!("the process could not be looked at")),
-            );
-        }
-        Process::Stopped if spec.size == 0 => {
-            return no(
-                "SizeZero",
-                detail(format_args!(
-                    "size is 0: etcd is stopped, everything is kept"
-                )),
-            );
-        }
-        Process::Stopped | Process::Foreign { .. } => {
-            return match hold {
-                Some(hold) => no(hold.reason(), detail(format_args!("{hold}"))),
-                None => no(
-                    "Starting",
-                    detail(format_args!("etcd is about to be started")),
-                ),
-            };
-        }
-        Process::Running { .. } => {}
+    if !matches!(instance.process, Process::Running { .. }) {
+        return not_running(spec, observed, instance, hold);
     }
     if let Some(Hold::ForeignCluster(_)) = hold {
         return no(
@@ -216,6 +199,12 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
         return no(told.0, told.1);
     }
     match &instance.service.write {
+        Writing::NotTried if observed.looker == Looker::Command => unknown(
+            "WriteNotProven",
+            detail(format_args!(
+                "reads are served; no operator runs that would try a write"
+            )),
+        ),
         Writing::NotTried => unknown(
             "WriteNotProven",
             detail(format_args!("reads are served; a write is being tried")),
@@ -237,6 +226,41 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
             Verdict::True,
             "Serving",
             detail(format_args!("reads and writes are served")),
+        ),
+    }
+}
+
+/// There is no etcd that could serve.
+fn not_running(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    instance: &Instance,
+    hold: Option<&Hold>,
+) -> Condition {
+    let no = |reason, message| condition(Kind::Available, Verdict::False, reason, message);
+    match (instance.process, hold) {
+        (Process::Unknown, _) => condition(
+            Kind::Available,
+            Verdict::Unknown,
+            "NotObserved",
+            detail(format_args!("the process could not be looked at")),
+        ),
+        (Process::Stopped, _) if spec.size == 0 => no(
+            "SizeZero",
+            detail(format_args!(
+                "size is 0: etcd is stopped, everything is kept"
+            )),
+        ),
+        (_, Some(hold)) => no(hold.reason(), detail(format_args!("{hold}"))),
+        (_, None) if observed.looker == Looker::Command => no(
+            "NoOperator",
+            detail(format_args!(
+                "etcd does not run, and no operator runs that would start it"
+            )),
+        ),
+        (_, None) => no(
+            "Starting",
+            detail(format_args!("etcd is about to be started")),
         ),
     }
 }
@@ -280,7 +304,7 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
             detail(format_args!("the quota is reached, writes are refused")),
         ));
     }
-    match instance.facts.writable {
+    match instance.writable {
         Writable::Yes => {}
         Writable::ReadOnly => {
             return Some((
@@ -310,7 +334,8 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
     None
 }
 
-fn progressing(plan: &Plan, hold: Option<&Hold>, instance: Option<&Instance>) -> Condition {
+fn progressing(observed: &Observed, plan: &Plan, hold: Option<&Hold>) -> Condition {
+    let instance = observed.instances.first();
     let told = |verdict, reason, message| condition(Kind::Progressing, verdict, reason, message);
     if let Some(hold) = hold {
         let message = detail(format_args!("{hold}; next: {}", hold.next_step()));
@@ -318,6 +343,14 @@ fn progressing(plan: &Plan, hold: Option<&Hold>, instance: Option<&Instance>) ->
     }
     let waiting = instance.map_or(0, |it| it.restart_in);
     match (&plan.change, plan.upkeep.first()) {
+        (_, Some(step)) if observed.looker == Looker::Command => told(
+            Verdict::False,
+            "NoOperator",
+            detail(format_args!(
+                "no operator runs; it would: {}",
+                step.describe()
+            )),
+        ),
         (Ok(Some(change)), _) => told(Verdict::True, "Changing", change.describe()),
         (_, Some(step)) => told(Verdict::True, "Acting", step.describe()),
         _ if waiting > 0 => told(
@@ -349,6 +382,9 @@ fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
         && !matches!(hold, Hold::Paused | Hold::PausedFor(..))
     {
         return yes(hold.reason(), detail(format_args!("{hold}")));
+    }
+    if let Document::Refused { reason, why } = &observed.document {
+        return yes(reason, why.clone());
     }
     if let Some(why) = &observed.failed {
         return yes("StepFailed", why.clone());
@@ -383,82 +419,6 @@ fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
         "AsAsked",
         detail(format_args!("nothing is known to be wrong")),
     )
-}
-
-fn certificates_valid(observed: &Observed) -> Condition {
-    let told =
-        |verdict, reason, message| condition(Kind::CertificatesValid, verdict, reason, message);
-    let Some(instance) = observed.instances.first() else {
-        return told(
-            Verdict::Unknown,
-            "NotObserved",
-            detail(format_args!("not looked at yet")),
-        );
-    };
-    let certificates = &instance.certificates;
-    let no = |reason, text: &str| told(Verdict::False, reason, detail(format_args!("{text}")));
-    match certificates.pairs {
-        Pairs::Missing => no("Missing", "there are no certificates yet"),
-        Pairs::Broken => no(
-            "Broken",
-            "a certificate or key cannot be read, or they do not belong together",
-        ),
-        Pairs::Expired => no("Expired", "a certificate ran out"),
-        Pairs::NotYetValid => no(
-            "NotYetValid",
-            "a certificate is not valid yet: the clock went back",
-        ),
-        _ if !certificates.authorities_usable => no(
-            "AuthorityDamaged",
-            "a CA cannot be read or sign, so nothing can be renewed",
-        ),
-        Pairs::AddressesDiffer | Pairs::Usable => match &certificates.issued_earliest {
-            Some((name, end))
-                if end.seconds_since(observed.now) <= certificate::WARN_BEFORE_SECONDS =>
-            {
-                let days = end.seconds_since(observed.now).max(0) / 86_400;
-                let message = detail(format_args!(
-                    "a certificate of {name} that nobody renews ends in {days} days; next: run certs issue {name} as before"
-                ));
-                told(Verdict::True, "IssuedCertificateEnds", message)
-            }
-            _ if certificates.provisional => told(
-                Verdict::True,
-                "Provisional",
-                detail(format_args!("made while the clock was not trusted")),
-            ),
-            _ => told(
-                Verdict::True,
-                "Valid",
-                detail(format_args!("all certificates are valid")),
-            ),
-        },
-    }
-}
-
-fn clock_trusted(clock: Clock) -> Condition {
-    let told = |verdict, reason, message| condition(Kind::ClockTrusted, verdict, reason, message);
-    match clock {
-        Clock::Trusted => told(
-            Verdict::True,
-            "Synchronised",
-            detail(format_args!("the clock is synchronised")),
-        ),
-        Clock::Unsynchronised => told(
-            Verdict::False,
-            "Unsynchronised",
-            detail(format_args!(
-                "no time source confirms the clock; renewals by date wait"
-            )),
-        ),
-        Clock::BehindKnown { .. } => told(
-            Verdict::False,
-            "BehindKnownTime",
-            detail(format_args!(
-                "the clock is behind a time already seen; renewals by date wait"
-            )),
-        ),
-    }
 }
 
 /// What a person should change about the box; the whole is what `preflight` prints.

@@ -17,11 +17,11 @@ mod world;
 use etcd_operator::cluster::{ClusterId, Health, MemberId, MemberSet, Role};
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    Alarms, Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading, Service,
-    Writing,
+    Alarms, Clock, Instance, LastServed, Membership, Observed, Pairs, Process, Proposals, Reading,
+    Service, Writing,
 };
 use etcd_operator::plan::permit::{self, Declared, Grounds};
-use etcd_operator::plan::{Change, Hold, Plan, Upkeep, plan};
+use etcd_operator::plan::{Change, Hold, Mint, Plan, Upkeep, plan};
 use etcd_operator::spec::{ClusterSpec, Settings};
 use etcd_operator::start::{
     self, AddressConflict, Binary, CertificatesUsable, Completeness, DataDir, Filesystem, Start,
@@ -29,8 +29,8 @@ use etcd_operator::start::{
 };
 use etcd_operator::status::{Kind, Verdict, status};
 use world::{
-    CLUSTER, NOW, SETTINGS, certificates, data, details, identity, member, observed, running,
-    running_instance, serving, single, spec, stopped,
+    CLUSTER, NOW, SETTINGS, VERSION, certificates, data, details, identity, member, observed,
+    running, running_instance, serving, single, spec, stopped,
 };
 
 // ------------------------------------------------------------------------------------------------
@@ -97,6 +97,7 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
     let conflict = AddressConflict {
         address: "127.0.0.1:2379".try_into().unwrap(),
         not_ours: false,
+        denied: false,
         holder: heapless::String::new(),
         k3s_embedded: false,
     };
@@ -304,6 +305,7 @@ fn running_members(mut visit: impl FnMut(&ClusterSpec, &Observed)) {
                                 instance.kept_elsewhere = kept_elsewhere;
                                 instance.facts.identity = Some(identity(served));
                                 instance.facts.writable = writable;
+                                instance.writable = writable;
                                 instance.certificates.pairs = pairs;
                                 instance.certificates.provisional = provisional;
                                 instance.service = Service {
@@ -369,15 +371,12 @@ fn a_running_member_is_interrupted_only_by_declaration_and_available_only_in_tru
                 Upkeep::Start(_) => panic!("it runs already"),
                 _ => {}
             }
-            assert!(!spec.paused, "paused means: nothing is done");
+            assert!(
+                !spec.paused || *step == Upkeep::ProbeWrite,
+                "paused means: nothing is done"
+            );
         }
-        let interrupting = |it: &&Upkeep| {
-            matches!(
-                it,
-                Upkeep::Stop(_) | Upkeep::Restart(_) | Upkeep::RegainSpace(_)
-            )
-        };
-        let count = plan.upkeep.iter().filter(interrupting).count();
+        let count = plan.upkeep.iter().filter(|it| it.interrupts()).count();
         assert!(count <= 1, "one interruption at a time");
         interrupted += u32::try_from(count).unwrap();
         // Promise 3, said a second time and in other words than src/status.rs says it.
@@ -385,7 +384,7 @@ fn a_running_member_is_interrupted_only_by_declaration_and_available_only_in_tru
             && service.write == Writing::Acknowledged
             && service.alarms == Alarms::default()
             && service.proposals != Proposals::Stuck
-            && instance.facts.writable == Writable::Yes;
+            && instance.writable == Writable::Yes;
         let told = status(spec, seen, &plan);
         assert_eq!(
             told.condition(Kind::Available).verdict == Verdict::True,
@@ -432,7 +431,10 @@ fn apply(spec: &ClusterSpec, instance: &mut Instance, plan: &Plan) {
             }
             Upkeep::ProbeWrite => instance.service.write = Writing::Acknowledged,
             Upkeep::RecordServed => instance.facts.identity = Some(identity(true)),
-            Upkeep::RegainSpace(_) => instance.service.alarms = Alarms::default(),
+            Upkeep::RegainSpace(_) | Upkeep::AcceptWrites => {
+                instance.service.alarms = Alarms::default();
+            }
+            Upkeep::StartAsBefore | Upkeep::RaiseQuota(_) => panic!("nothing was edited"),
             Upkeep::SkipSnapshot
             | Upkeep::TakeSnapshot
             | Upkeep::CopySnapshots
@@ -493,6 +495,216 @@ fn every_sound_host_becomes_available_and_stays_so() {
     });
     println!("sound hosts followed to their end: {states}");
     assert!(states > 1000);
+}
+
+// ------------------------------------------------------------------------------------------------
+// Edits: what comes into force, what waits, what is refused, and what goes on under it.
+
+const EDITS: &str = "asked quota 4 x latched quota 2 x quota of the process 2 x settings 2 x name 2 x version 2 x \
+     paused 2 x conflict 2 x settings that served 3 x running 2 x write 3 x alarm 2 x database 3 x snapshot due 2 \
+     x no-space policy 2";
+
+fn edits(mut visit: impl FnMut(&ClusterSpec, &Observed)) {
+    let mib = |it: u64| it << 20;
+    let writes = [
+        Writing::NotTried,
+        Writing::Acknowledged,
+        Writing::Failed("failed".try_into().unwrap()),
+    ];
+    let conflict = AddressConflict {
+        address: "127.0.0.1:2379".try_into().unwrap(),
+        not_ours: false,
+        denied: false,
+        holder: heapless::String::new(),
+        k3s_embedded: false,
+    };
+    let numbers = [None, Some(mib(512)), Some(mib(1024)), Some(mib(2048))];
+    let numbers = numbers.into_iter().flat_map(|asked| {
+        [mib(1024), mib(2048)].map(|latched| (asked, latched, [latched, mib(512)]))
+    });
+    for (asked, latched, of_process) in numbers {
+        for bits in 0..1_u32 << 9 {
+            let bit = |number: u32| bits >> number & 1 == 1;
+            for (write, database) in writes
+                .iter()
+                .flat_map(|it| [100, 900, 1900].map(|database| (it, mib(database))))
+            {
+                for before in 0..3 {
+                    let mut spec = ClusterSpec {
+                        quota: asked,
+                        paused: bit(0),
+                        repair_no_space: bit(1),
+                        backup: Some(world::backup("interval")),
+                        ..spec(&["test-0"])
+                    };
+                    if bit(2) {
+                        spec.settings = Settings(99);
+                    }
+                    if bit(3) {
+                        spec.name = "other".try_into().unwrap();
+                    }
+                    if bit(4) {
+                        spec.version = Some("3.7.3".parse().unwrap());
+                    }
+                    let mut instance = if bit(5) {
+                        running_instance()
+                    } else {
+                        stopped()
+                    };
+                    if let Process::Running { quota, .. } = &mut instance.process {
+                        *quota = of_process[usize::from(bit(6))];
+                        instance.service.write = write.clone();
+                        instance.service.alarms.no_space = bit(7);
+                        instance.service.details.as_mut().unwrap().db_size = database;
+                    } else if bit(6) || bit(7) {
+                        continue; // of a process alone
+                    }
+                    instance.facts.cluster = spec.name.clone();
+                    let identity = instance.facts.identity.as_mut().unwrap();
+                    identity.quota = latched;
+                    if before > 0 && !bit(5) {
+                        instance.last_served = Some(LastServed {
+                            facts: world::facts(),
+                            elsewhere: before == 2,
+                        });
+                    }
+                    if bit(8) {
+                        instance.facts.conflict = Some(conflict.clone());
+                    }
+                    let mut seen = observed(instance, single());
+                    seen.backups.due_in = Some(0);
+                    visit(&spec, &seen);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_edit_interrupts_only_for_itself_and_nothing_waits_for_it_in_silence() {
+    let (mut states, mut restarts, mut as_before, mut taken) = (0_u32, 0_u32, 0_u32, 0_u32);
+    edits(|spec, seen| {
+        states += 1;
+        let instance = &seen.instances[0];
+        let latched = instance.facts.identity.as_ref().unwrap().quota;
+        let plan = plan(spec, seen);
+        let has = |wanted: fn(&Upkeep) -> bool| plan.upkeep.iter().any(wanted);
+        let restart = has(|it| matches!(it, Upkeep::Restart(_)));
+        let start = has(|it| matches!(it, Upkeep::Start(_)));
+        let before = has(|it| matches!(it, Upkeep::StartAsBefore));
+        let accept = has(|it| matches!(it, Upkeep::AcceptWrites));
+        assert!(plan.upkeep.iter().filter(|it| it.interrupts()).count() <= 1);
+        for it in &plan.upkeep {
+            if let Upkeep::RaiseQuota(quota) = it {
+                assert!(
+                    *quota > latched && spec.quota == Some(*quota),
+                    "a quota only grows"
+                );
+                assert!(restart || start, "for a start that follows");
+            }
+        }
+        let told = status(spec, seen, &plan);
+        let accepted = told.condition(Kind::DocumentAccepted);
+        if let Process::Running {
+            settings, quota, ..
+        } = instance.process
+        {
+            let service = &instance.service;
+            let wanted = spec.quota.map_or(latched, |it| it.max(latched));
+            let edited = settings != spec.settings || wanted > quota;
+            let ours = spec.name == "test";
+            let may = !spec.paused && ours && instance.facts.conflict.is_none();
+            let full = service.alarms.no_space;
+            assert_eq!(
+                restart,
+                edited && may && (!full || wanted > quota),
+                "{plan:?}"
+            );
+            restarts += u32::from(restart);
+            if accept {
+                assert!(full && service.details.unwrap().db_size <= quota / 100 * 80);
+            }
+            // What is served is proven under every hold.
+            let proven = service.write == Writing::Acknowledged;
+            assert_eq!(has(|it| *it == Upkeep::ProbeWrite), !proven && !full);
+            // Snapshots go on under every hold of an edit.
+            let snapshot = has(|it| matches!(it, Upkeep::TakeSnapshot));
+            let interrupted = plan.upkeep.iter().any(Upkeep::interrupts);
+            assert_eq!(
+                snapshot,
+                proven && ours && !spec.paused && !interrupted,
+                "{plan:?}"
+            );
+            taken += u32::from(snapshot);
+            // Nothing that differs is called in force.
+            let smaller = spec.quota.is_some_and(|it| it < quota);
+            let version = spec.version != Some(VERSION);
+            let differs = edited || version || smaller || !ours;
+            assert_eq!(accepted.reason != "InForce", differs, "{spec:?} {plan:?}");
+            let refused = accepted.verdict == Verdict::False;
+            assert_eq!(refused, smaller || !ours, "{spec:?} {plan:?}");
+        } else {
+            let held = instance.facts.conflict.is_some() || spec.name != "test";
+            assert_eq!(start, !spec.paused && !held);
+            let known = instance.last_served.is_some();
+            let in_the_way = instance.facts.conflict.is_some() && spec.name == "test";
+            assert_eq!(before, !spec.paused && in_the_way && known, "{plan:?}");
+            if before {
+                as_before += 1;
+                assert!(
+                    matches!(plan.change, Err(Hold::Start(_))),
+                    "the edit is held"
+                );
+            }
+        }
+    });
+    println!(
+        "edits: {states} states ({EDITS}), {restarts} restarts, {as_before} starts as before, {taken} snapshots"
+    );
+    assert!(states > 30_000 && restarts > 0 && as_before > 0 && taken > 0);
+}
+
+/// Which steps stand on which: a failing one keeps no other from being taken.
+#[test]
+fn only_a_start_needs_what_was_to_be_done_before_it() {
+    let permit = permit::to_interrupt(&single(), None, true, Some(Declared::SizeZero)).unwrap();
+    let harmless = [
+        Upkeep::MintClients,
+        Upkeep::ProbeWrite,
+        Upkeep::RecordServed,
+        Upkeep::AcceptWrites,
+        Upkeep::TakeSnapshot,
+        Upkeep::CopySnapshots,
+        Upkeep::CheckSnapshots,
+        Upkeep::RegainSpace(permit),
+        Upkeep::Stop(permit),
+    ];
+    let starts = [
+        Upkeep::Start(Start::Go),
+        Upkeep::StartAsBefore,
+        Upkeep::Restart(permit),
+    ];
+    let before = [
+        Upkeep::AdoptIdentity,
+        Upkeep::LatchIdentity {
+            version: VERSION,
+            quota: 1,
+        },
+        Upkeep::RaiseQuota(1),
+        Upkeep::MintCertificates(Mint::Renewal),
+    ];
+    for step in &harmless {
+        for failed in harmless.iter().chain(&starts).chain(&before) {
+            assert!(!step.needs(failed), "{step:?} after {failed:?}");
+        }
+    }
+    for step in &starts {
+        assert!(before.iter().all(|failed| step.needs(failed)), "{step:?}");
+        assert!(
+            !harmless.iter().any(|failed| step.needs(failed)),
+            "{step:?}"
+        );
+    }
 }
 
 // ------------------------------------------------------------------------------------------------

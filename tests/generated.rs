@@ -8,7 +8,10 @@
     reason = "a test"
 )]
 
+use std::fmt::Write as _;
 use std::path::Path;
+
+use etcd_operator::spec::field::{Class, FIELDS, Field};
 
 fn assert_fresh(file: &str, generated: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
@@ -56,4 +59,66 @@ fn the_manifests_are_what_the_code_says() {
                   # tests/generated.rs keeps it fresh. Another image: etcd-operator manifests --image IMAGE\n";
     let yaml = all.join("---\n");
     assert_fresh("deploy/etcd-operator.yaml", &format!("{header}{yaml}"));
+}
+
+/// What a heading of a committed text stands above, up to the next one.
+fn assert_fresh_section(file: &str, heading: &str, generated: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let text = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = text.split_once(heading).unwrap();
+    let end = rest.find("\n## ").unwrap_or(rest.len());
+    assert_fresh(
+        file,
+        &format!("{before}{heading}{generated}{}", &rest[end..]),
+    );
+}
+
+/// Fields of one class, those of one map together where all of them are. What is Kubernetes' alone has a
+/// row of its own.
+fn grouped(class: Class) -> String {
+    let same = |it: &Field| it.class == class || it.class == Class::Kubernetes;
+    let mut names: Vec<String> = Vec::new();
+    for field in FIELDS.iter().filter(|it| it.class == class) {
+        let dots = field
+            .path
+            .match_indices('.')
+            .map(|(at, _)| &field.path[..=at]);
+        let mut maps = dots.filter(|map| {
+            let mut below = FIELDS.iter().filter(|it| it.path.starts_with(*map));
+            below.all(same)
+        });
+        let name = maps
+            .next()
+            .map_or_else(|| format!("`{}`", field.path), |map| format!("`{map}*`"));
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.join(", ")
+}
+
+#[test]
+fn the_table_of_edits_is_what_the_code_says() {
+    let classes = [
+        Class::Live,
+        Class::Restart,
+        Class::Size,
+        Class::Quota,
+        Class::Moved,
+        Class::NextStart,
+        Class::Version,
+        Class::Birth,
+        Class::Kubernetes,
+        Class::Unsupported,
+    ];
+    assert!(FIELDS.iter().all(|it| classes.contains(&it.class)));
+    let mut text = String::from(
+        "\n\n`etcd-operator diff` says it of a file before anything happens, `etcd-operator plan` of the document \
+         on\ndisk. The operator takes an edit up with `systemctl reload etcd-operator`, which fails where the \
+         document,\nor a part of it, is refused or has to wait.\n\n| field of `spec` | what an edit does |\n|---|---|\n",
+    );
+    for class in classes {
+        writeln!(text, "| {} | {} |", grouped(class), class.words()).unwrap();
+    }
+    assert_fresh_section("systemd/README.md", "## What an edit does", &text);
 }

@@ -18,8 +18,9 @@ use std::path::Path;
 use etcd_operator::cluster::{ClusterId, Health, MemberSet, Role, Timestamp};
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    BackupFailure, Clock, DestinationSeen, Instance, Membership, Observed, Pairs, Pause, Process,
-    Proposals, Reading, Regain, RestorePhase, Restoring, Service, Unanswered, Writing,
+    BackupFailure, Clock, DestinationSeen, Document, Instance, LastServed, Looker, Membership,
+    Observed, Pairs, Pause, Process, Proposals, Reading, Regain, RestorePhase, Restoring, Service,
+    Unanswered, Writing,
 };
 use etcd_operator::plan::plan;
 use etcd_operator::spec::backup::Source;
@@ -36,6 +37,16 @@ use world::{
 struct Scene {
     spec: ClusterSpec,
     seen: Observed,
+}
+
+fn taken_by(holder: &str) -> AddressConflict {
+    AddressConflict {
+        address: "127.0.0.1:2379".try_into().unwrap(),
+        not_ours: false,
+        denied: false,
+        holder: holder.try_into().unwrap(),
+        k3s_embedded: holder == "k3s",
+    }
 }
 
 impl Scene {
@@ -80,6 +91,13 @@ impl Scene {
             "no-version" => self.spec.version = None,
             "edited" => self.spec.settings = Settings(99),
             "no-space" => self.spec.repair_no_space = value == "repair",
+            "quota-mib" => self.spec.quota = Some(value.parse::<u64>().unwrap() << 20),
+            "refused" => {
+                self.seen.document = Document::Refused {
+                    reason: "SpecInvalid",
+                    why: value.replace('_', " ").as_str().try_into().unwrap(),
+                }
+            }
             "name" => self.spec.name = value.try_into().unwrap(),
             "backup" => self.spec.backup = Some(world::backup(value)),
             "bootstrap" => self.spec.bootstrap = Some(Source::Latest),
@@ -111,17 +129,23 @@ impl Scene {
             }
             ("installed", "none") => host.newest_installed = None,
             ("filesystem", _) => host.facts.filesystem = Filesystem::Unsafe("tmpfs"),
-            ("disk", "read-only") => host.facts.writable = Writable::ReadOnly,
-            ("disk", "stalled") => host.facts.writable = Writable::Stalled,
-            ("disk", "missing") => host.facts.writable = Writable::Missing,
-            ("port-taken-by", holder) => {
-                host.facts.conflict = Some(AddressConflict {
-                    address: "127.0.0.1:2379".try_into().unwrap(),
-                    not_ours: false,
-                    holder: holder.try_into().unwrap(),
-                    k3s_embedded: holder == "k3s",
+            ("disk", how) => {
+                host.facts.writable = match how {
+                    "read-only" => Writable::ReadOnly,
+                    "stalled" => Writable::Stalled,
+                    _ => Writable::Missing,
+                };
+                host.writable = host.facts.writable;
+            }
+            // Where the document asks the data to be, and etcd's is elsewhere.
+            ("disk-asked", _) => host.facts.writable = Writable::Missing,
+            ("served-before", how) => {
+                host.last_served = Some(LastServed {
+                    facts: world::facts(),
+                    elsewhere: how == "elsewhere",
                 });
             }
+            ("port-taken-by", holder) => host.facts.conflict = Some(taken_by(holder)),
             ("failed-starts", number) => {
                 let failed = number.parse().unwrap();
                 host.facts.history = StartHistory {
@@ -146,6 +170,7 @@ impl Scene {
             ("clock", "behind") => self.seen.clock = Clock::BehindKnown { newest: NOW },
             ("machine", "another") => host.machine_changed = true,
             ("kept", "elsewhere") => host.kept_elsewhere = true,
+            ("operator", "none") => self.seen.looker = Looker::Command,
             ("process", "foreign") => host.process = Process::Foreign { pid: Some(4711) },
             ("process", "unknown") => host.process = Process::Unknown,
             _ => panic!("host {key}={value}"),
@@ -228,6 +253,15 @@ impl Scene {
                 details.revision += 1;
                 details.db_in_use = 100 << 20;
             }
+            ("database-mib", mib) => {
+                service.details.as_mut().unwrap().db_size = mib.parse::<u64>().unwrap() << 20;
+            }
+            ("quota-mib", mib) => {
+                let Process::Running { quota, .. } = &mut self.host().process else {
+                    panic!()
+                };
+                *quota = mib.parse::<u64>().unwrap() << 20;
+            }
             ("proposals", "stuck") => service.proposals = Proposals::Stuck,
             ("cluster", "another") => service.details.as_mut().unwrap().cluster = ClusterId(0xbad),
             ("version", version) => {
@@ -236,6 +270,7 @@ impl Scene {
                     pid: 100,
                     settings: SETTINGS,
                     version,
+                    quota: world::QUOTA,
                     seconds: 1000,
                 };
                 self.spec.version = Some(version);
@@ -401,12 +436,14 @@ impl Scene {
             Kind::Degraded,
             Kind::BackupHealthy,
             Kind::CertificatesValid,
+            Kind::DocumentAccepted,
         ] {
             let it = status.condition(kind);
             let usual = match kind {
                 Kind::Available => false,
                 Kind::BackupHealthy => it.reason == "NotConfigured",
                 Kind::Degraded => it.verdict == Verdict::False,
+                Kind::DocumentAccepted => it.reason == "InForce",
                 _ => it.reason == "Valid" || self.seen.instances.is_empty(),
             };
             let nobody = self.seen.instances.is_empty() && kind == Kind::Available;

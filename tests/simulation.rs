@@ -24,18 +24,20 @@ use std::task::{Context, Poll, Waker};
 use etcd_operator::cluster::{Health, MemberId, MemberSet, Role, Timestamp};
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    Alarms, Clock, Instance, Membership, Observed, Pairs, Process, Proposals, Reading, Service,
-    Writing,
+    Alarms, Clock, Instance, LastServed, Membership, Observed, Pairs, Process, Proposals, Reading,
+    Service, Writing,
 };
 use etcd_operator::plan::permit::Grounds;
 use etcd_operator::plan::{Change, Plan, Upkeep};
-use etcd_operator::runtime::{Runtime, reconcile};
+use etcd_operator::runtime::{Failures, Runtime, reconcile};
 use etcd_operator::spec::{ClusterSpec, Settings};
-use etcd_operator::start::{DataDir, START_BUDGET, StartHistory, Writable, verdict};
+use etcd_operator::start::{
+    AddressConflict, DataDir, Facts, Identity, START_BUDGET, StartHistory, Writable, verdict,
+};
 use etcd_operator::status::{Kind, Status, Verdict};
 use world::{
-    CLUSTER, DAY, MEMBER, NOW, VERSION, certificates, data, details, facts, identity, member,
-    observed, running, serving, single, spec, stopped,
+    CLUSTER, DAY, MEMBER, NOW, QUOTA, VERSION, certificates, data, details, facts, identity,
+    member, observed, serving, single, spec, stopped,
 };
 
 /// xorshift64*: a seed gives the same run for ever.
@@ -101,6 +103,11 @@ struct Host {
     stops_without_reason: u32,
     last_status: Option<(Verdict, bool)>,
     settings_of_process: Settings,
+    /// Another process has the port of these settings.
+    taken: Option<Settings>,
+    /// What served last.
+    served: Option<Settings>,
+    starts_as_before: u32,
 }
 
 impl Host {
@@ -125,6 +132,9 @@ impl Host {
             stops_without_reason: 0,
             last_status: None,
             settings_of_process: world::SETTINGS,
+            taken: None,
+            served: None,
+            starts_as_before: 0,
         }
     }
 
@@ -156,7 +166,14 @@ impl Host {
             7 => self.clock = Clock::Trusted,
             8 => self.clock = Clock::Unsynchronised,
             9 => self.spec.size = u8::from(self.random.chance(70)),
-            10 => self.spec.settings = Settings(self.random.below(3)),
+            10 => match self.random.below(3) {
+                0 => self.spec.settings = Settings(self.random.below(3)),
+                1 => self.taken = Some(Settings(self.random.below(4))),
+                _ => {
+                    let quotas = [None, Some(1 << 29), Some(QUOTA), Some(2 << 30)];
+                    self.spec.quota = quotas[usize::try_from(self.random.below(4)).unwrap()];
+                }
+            },
             11 if self.runs() => self.instance.service.alarms.no_space = true,
             12 if self.runs() => self.instance.service.read = Reading::TimedOut,
             13 if self.runs() => self.instance.service.read = Reading::Answered,
@@ -204,8 +221,32 @@ impl Host {
         }
     }
 
+    /// What is true of a start with these settings.
+    fn facts_of(&self, settings: Settings) -> Facts {
+        let mut facts = self.instance.facts.clone();
+        // What etcd listens on is its own.
+        let own = self.runs() && self.settings_of_process == settings;
+        if self.taken == Some(settings) && !own {
+            facts.conflict = Some(AddressConflict {
+                address: "127.0.0.1:2379".try_into().unwrap(),
+                not_ours: false,
+                denied: false,
+                holder: heapless::String::new(),
+                k3s_embedded: false,
+            });
+        }
+        facts
+    }
+
     /// The guard: the same predicate on the facts of the moment.
-    fn start_etcd(&mut self) {
+    fn start_etcd(&mut self, settings: Settings) {
+        // Nothing is started without a record of who it is.
+        let Some(latched) = self.instance.facts.identity.as_ref().map(|it| it.quota) else {
+            return;
+        };
+        if verdict(&self.facts_of(settings)).is_err() {
+            return;
+        }
         self.starts += 1;
         if self.damaged {
             // etcd dies with the words of damage, and the data stays as it is.
@@ -224,8 +265,15 @@ impl Host {
             self.data_touched = true; // a new cluster over acknowledged writes
         }
         self.instance.facts.data = data(true, true, Some(CLUSTER));
-        self.settings_of_process = self.spec.settings;
-        self.instance.process = running(self.spec.settings, 30);
+        assert!(latched >= QUOTA, "a quota only grows");
+        self.settings_of_process = settings;
+        self.instance.process = Process::Running {
+            pid: 100,
+            settings,
+            version: VERSION,
+            quota: latched,
+            seconds: 30,
+        };
         self.instance.service = Service {
             write: Writing::NotTried,
             ..serving()
@@ -261,8 +309,26 @@ impl Host {
             Upkeep::MintClients => self.instance.certificates.clients_due = false,
             Upkeep::Start(_) => {
                 assert!(!self.runs(), "started twice");
-                if verdict(&self.instance.facts).is_ok() {
-                    self.start_etcd();
+                self.start_etcd(self.spec.settings);
+            }
+            Upkeep::StartAsBefore => {
+                assert!(!self.runs(), "started twice");
+                let served = self.served.expect("something served before");
+                assert!(
+                    verdict(&self.facts_of(self.spec.settings)).is_err(),
+                    "the document's settings could be started"
+                );
+                self.starts_as_before += 1;
+                self.start_etcd(served);
+            }
+            Upkeep::RaiseQuota(quota) => {
+                let facts = &mut self.instance.facts;
+                for it in [&mut facts.identity, &mut facts.marker]
+                    .into_iter()
+                    .flatten()
+                {
+                    assert!(*quota > it.quota || self.faults, "a quota only grows");
+                    it.quota = it.quota.max(*quota);
                 }
             }
             Upkeep::Stop(_) => {
@@ -271,22 +337,42 @@ impl Host {
             }
             Upkeep::Restart(permit) => {
                 assert!(matches!(permit.grounds(), Grounds::DeclaredOutage(_)));
+                let Process::Running { quota, .. } = self.instance.process else {
+                    return; // it died meanwhile
+                };
+                let latched = self
+                    .instance
+                    .facts
+                    .identity
+                    .as_ref()
+                    .map_or(0, |it| it.quota);
                 self.stops_without_reason +=
-                    u32::from(self.settings_of_process == self.spec.settings);
+                    u32::from(self.settings_of_process == self.spec.settings && quota >= latched);
                 self.end_etcd();
-                if verdict(&self.instance.facts).is_ok() {
-                    self.start_etcd();
-                }
+                self.start_etcd(self.spec.settings);
             }
             Upkeep::ProbeWrite => {
                 if self.instance.facts.writable == Writable::Yes {
                     self.instance.service.write = Writing::Acknowledged;
                     self.instance.facts.history = StartHistory::NONE;
+                    self.served = Some(self.settings_of_process);
                 }
             }
             Upkeep::RecordServed => {
-                self.instance.facts.identity = Some(identity(true));
-                self.instance.facts.marker = Some(identity(true));
+                let quota = self.instance.facts.identity.as_ref().unwrap().quota;
+                let served = Identity {
+                    quota,
+                    ..identity(true)
+                };
+                self.instance.facts.identity = Some(served.clone());
+                self.instance.facts.marker = Some(served);
+            }
+            Upkeep::AcceptWrites => {
+                let Process::Running { quota, .. } = self.instance.process else {
+                    return;
+                };
+                assert!(quota > QUOTA, "nobody made room");
+                self.instance.service.alarms = Alarms::default();
             }
             Upkeep::RegainSpace(_) => self.instance.service.alarms = Alarms::default(),
             Upkeep::SkipSnapshot
@@ -307,6 +393,13 @@ impl Runtime for Host {
 
     async fn observe(&mut self, _: &ClusterSpec) -> Observed {
         let mut instance = self.instance.clone();
+        instance.writable = instance.facts.writable;
+        instance.facts = self.facts_of(self.spec.settings);
+        let other = self.served.filter(|it| *it != self.spec.settings);
+        instance.last_served = other.filter(|_| !self.runs()).map(|it| LastServed {
+            facts: self.facts_of(it),
+            elsewhere: false,
+        });
         // Half of what could be seen is sometimes not seen.
         if self.faults && self.random.chance(10) && self.runs() {
             instance.service = Service {
@@ -355,11 +448,18 @@ impl Runtime for Host {
     }
 
     async fn execute(&mut self, _: &ClusterSpec, _: &Observed, plan: &Plan) -> Result<(), Lost> {
+        let mut failures = Failures::default();
         for step in &plan.upkeep {
+            if !failures.lets(step) {
+                continue;
+            }
             if self.faults && self.random.chance(5) {
-                return Err(Lost(
-                    "lost before it was done, or the operator was killed here",
-                ));
+                let lost = "lost before it was done";
+                if self.random.chance(50) {
+                    failures.note(step, Err(Lost(lost)));
+                    continue;
+                }
+                return Err(Lost("the operator was killed here"));
             }
             self.step(step);
             if self.faults && self.random.chance(5) {
@@ -371,7 +471,11 @@ impl Runtime for Host {
                 return Err(Lost("etcd died meanwhile"));
             }
         }
-        Ok(())
+        failures
+            .into_errors()
+            .into_iter()
+            .next()
+            .map_or(Ok(()), Err)
     }
 }
 
@@ -391,6 +495,10 @@ fn live_through(seed: u64) -> Host {
     host.spec.size = 1;
     host.clock = Clock::Trusted;
     host.instance.facts.writable = Writable::Yes;
+    // A port that another process keeps is no outage where other settings served before.
+    if host.served.is_none_or(|it| Some(it) == host.taken) {
+        host.taken = None;
+    }
     if host.runs() {
         host.instance.service.read = Reading::Answered;
         host.instance.service.details = Some(details());
@@ -406,7 +514,7 @@ fn live_through(seed: u64) -> Host {
 
 #[test]
 fn a_host_lives_through_everything_and_heals() {
-    let (mut damaged, mut acknowledged) = (0, 0);
+    let (mut damaged, mut acknowledged, mut as_before) = (0, 0, 0);
     let range = seeds(1500);
     let count = range.end() - range.start() + 1;
     for seed in range {
@@ -441,10 +549,13 @@ fn a_host_lives_through_everything_and_heals() {
             );
         }
         acknowledged += host.acknowledged;
+        as_before += host.starts_as_before;
     }
     println!(
-        "{count} hosts lived 200 passes each, {damaged} with damaged data, {acknowledged} writes acknowledged"
+        "{count} hosts lived 200 passes each, {damaged} with damaged data, {acknowledged} writes acknowledged, \
+         {as_before} starts with the settings of before"
     );
+    assert!(as_before > 0);
 }
 
 // ------------------------------------------------------------------------------------------------

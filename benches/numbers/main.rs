@@ -29,6 +29,9 @@ mod lab;
 mod planning;
 mod procfs;
 mod restore;
+#[path = "../../tests/skip.rs"]
+#[allow(dead_code, reason = "nothing is skipped here")]
+mod skip;
 mod starts;
 mod table;
 

@@ -9,8 +9,8 @@ use etcd_operator::cluster::{
 };
 use etcd_operator::document;
 use etcd_operator::observed::{
-    Alarms, Authority, Backups, Certificates, Clock, Details, Instance, Membership, Observed,
-    Pairs, Process, Proposals, Reading, Service, Writing,
+    Alarms, Authority, Backups, Certificates, Clock, Details, Document, Instance, Looker,
+    Membership, Observed, Pairs, Process, Proposals, Reading, Service, Writing,
 };
 use etcd_operator::plan::plan;
 use etcd_operator::spec::ClusterSpec;
@@ -49,9 +49,12 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
             pid: 4242,
             settings: spec.settings,
             version: VERSION,
+            quota: identity.quota,
             seconds: 3600,
         },
         alone: false,
+        last_served: None,
+        writable: Writable::Yes,
         facts: Facts {
             cluster: identity.cluster.clone(),
             hibernates: false,
@@ -141,6 +144,8 @@ fn observed(spec: &ClusterSpec, members: usize) -> Observed {
         host: None,
         backups: Backups::default(),
         restoring: None,
+        document: Document::Accepted,
+        looker: Looker::Operator,
         instances,
     }
 }

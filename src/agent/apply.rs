@@ -1,40 +1,56 @@
-//! Acts, one step of the plan after the other, and stops at the first failure.
+//! Acts, one step of the plan after the other.
 
 use std::fs;
 
 use super::driver::Driver as _;
 use super::{Agent, AgentError};
 use crate::clock;
+use crate::error::chain;
 use crate::etcd::store;
 use crate::member::certificates;
 use crate::member::contact::CallError;
-use crate::member::place::{self, HostPlace};
-use crate::member::records::{self, IdentityFile, Launch, SeenFile};
+use crate::member::place::HostPlace;
+use crate::member::records::{self, IdentityFile, Launch, Running, SeenFile, Served};
 use crate::member::{facts, starts};
 use crate::observed::{Clock, Observed, Process};
 use crate::plan::permit::{Permit, second_look};
 use crate::plan::{Plan, Upkeep};
+use crate::runtime::Failures;
 use crate::spec::ClusterSpec;
 use crate::state::{self, StateError};
 use crate::version::Version;
 
 impl Agent {
-    /// Carries out a plan.
+    /// Carries out a plan: a step that fails keeps none from being taken but those that stand on it.
     pub(super) async fn act(
         &mut self,
         spec: &ClusterSpec,
         observed: &Observed,
         plan: &Plan,
     ) -> Result<(), AgentError> {
-        let place = place::resolve(&self.paths, spec);
-        if !spec.paused && observed.paused.is_none() {
-            self.hibernate(spec)?;
-        }
+        let place = self.place(spec);
+        let mut failures = Failures::default();
+        let marked = if spec.paused {
+            Ok(())
+        } else {
+            self.hibernate(spec)
+        };
         for step in &plan.upkeep {
-            self.step(spec, observed, &place, step).await?;
+            let unmarked = marked.is_err() && matches!(step, Upkeep::Stop(_));
+            if unmarked || !failures.lets(step) {
+                continue;
+            }
+            self.board.doing(&step.describe());
+            let taken = self.step(spec, observed, &place, step).await;
+            failures.note(step, taken);
         }
         // Membership changes need more than one host, which the document does not accept yet.
-        Ok(())
+        let mut failed = failures.into_errors();
+        failed.extend(marked.err());
+        match failed.len() {
+            0 | 1 => failed.pop().map_or(Ok(()), Err),
+            _ => Err(AgentError::Several(failed)),
+        }
     }
 
     async fn step(
@@ -58,6 +74,11 @@ impl Agent {
                 self.prepare(spec, place)?;
                 self.driver.start().await
             }
+            Upkeep::StartAsBefore => {
+                self.prepare_as_before()?;
+                self.driver.start().await
+            }
+            Upkeep::RaiseQuota(quota) => self.raise_quota(spec, *quota),
             Upkeep::Stop(permit) => {
                 self.permitted(observed, *permit)?;
                 self.driver.stop().await
@@ -73,7 +94,7 @@ impl Agent {
                 self.probe_write(observed).await;
                 Ok(())
             }
-            Upkeep::RecordServed => self.record_served(observed, place),
+            Upkeep::RecordServed => self.record_served(spec, observed),
             Upkeep::RegainSpace(permit) => {
                 self.permitted(observed, *permit)?;
                 let Some(instance) = observed.instances.first() else {
@@ -81,17 +102,18 @@ impl Agent {
                 };
                 Ok(self.memory.contact.regain_space(instance).await?)
             }
+            Upkeep::AcceptWrites => Ok(self.memory.contact.accept_writes(observed).await?),
             Upkeep::SkipSnapshot => self.skip_snapshot(observed.now),
             Upkeep::TakeSnapshot => {
-                self.take_snapshot(spec, place, trusted(observed));
+                self.take_snapshot(spec, trusted(observed));
                 Ok(())
             }
             Upkeep::CopySnapshots => {
-                self.copy_snapshots(spec, place, trusted(observed));
+                self.copy_snapshots(spec, trusted(observed));
                 Ok(())
             }
             Upkeep::CheckSnapshots => {
-                self.check_snapshots(spec, place, trusted(observed));
+                self.check_snapshots(spec, trusted(observed));
                 Ok(())
             }
             Upkeep::RequestRestore(asked) => {
@@ -193,18 +215,24 @@ impl Agent {
         let (identity, _) = records::load_identities(&self.paths, &place.storage_dir)?;
         let unborn = || failed("start etcd", "this host has no identity yet");
         let identity = identity.ok_or_else(unborn)?;
-        let version: Version = identity.version.parse().map_err(|_| unborn())?;
-        let conf = place
-            .etcd_conf(&self.paths, spec, &identity)
-            .ok_or_else(unborn)?;
-        if fs::read_to_string(self.paths.etcd_conf()).ok().as_deref() != Some(conf.as_str()) {
-            state::write_file(&self.paths.etcd_conf(), conf.as_bytes())?;
-        }
-        let launch = place.launch(spec, version);
+        let launch = place.launch_of(&self.paths, spec, &identity);
+        self.prepare_launch(&Launch {
+            asked: self.memory.asked.clone(),
+            ..launch.ok_or_else(unborn)?
+        })
+    }
+
+    /// The same for a start with the settings that served last.
+    fn prepare_as_before(&self) -> Result<(), AgentError> {
+        let none = || failed("start etcd", "no settings are known that served before");
+        self.prepare_launch(&self.served().ok_or_else(none)?.launch)
+    }
+
+    fn prepare_launch(&self, launch: &Launch) -> Result<(), AgentError> {
         match state::load::<Launch>(&self.paths.launch()) {
-            Ok(Some(same)) if same == launch => {}
+            Ok(Some(same)) if same == *launch => {}
             // All of it comes from the document: a damaged record is written anew.
-            Ok(_) | Err(StateError::Damaged(_)) => state::save(&self.paths.launch(), &launch)?,
+            Ok(_) | Err(StateError::Damaged(_)) => state::save(&self.paths.launch(), launch)?,
             Err(other) => return Err(other.into()),
         }
         let marker = self.paths.hibernates();
@@ -234,19 +262,57 @@ impl Agent {
         let process = observed.instances.first().map(|it| it.process);
         if self.memory.contact.probe_write(process).await {
             starts::clear(&self.paths);
+            self.note_served();
         }
     }
 
-    fn record_served(&self, observed: &Observed, place: &HostPlace) -> Result<(), AgentError> {
+    /// A write was acknowledged: these settings serve, and are kept.
+    fn note_served(&mut self) {
+        let Some(running) = Running::load(&self.paths) else {
+            return;
+        };
+        let now = clock::milliseconds_since_boot();
+        // Of an etcd that was there before this agent nothing is known.
+        if running.process.started >= self.memory.began {
+            let took = now.saturating_sub(running.process.started);
+            self.board.lock().start_took = Some(took);
+        }
+        let before = self.served();
+        if before.is_some_and(|it| it.launch == running.launch) {
+            return;
+        }
+        let served = Served {
+            launch: running.launch,
+            took_milliseconds: self.board.lock().start_took,
+        };
+        if let Err(error) = state::save(&self.paths.served(), &served) {
+            self.log_once(&chain(&error));
+        }
+    }
+
+    fn raise_quota(&self, spec: &ClusterSpec, quota: u64) -> Result<(), AgentError> {
+        let storage_dir = self.reached(spec).storage_dir;
+        let (identity, marker) = records::load_identities(&self.paths, &storage_dir)?;
+        match identity.or(marker) {
+            Some(identity) if identity.quota < quota => {
+                let file = IdentityFile { quota, ..identity };
+                Ok(records::save_identity(&self.paths, &storage_dir, &file)?)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn record_served(&self, spec: &ClusterSpec, observed: &Observed) -> Result<(), AgentError> {
         let details = observed.instances.first().and_then(|it| it.service.details);
-        let (identity, _) = records::load_identities(&self.paths, &place.storage_dir)?;
+        let storage_dir = self.reached(spec).storage_dir;
+        let (identity, _) = records::load_identities(&self.paths, &storage_dir)?;
         if let (Some(details), Some(identity)) = (details, identity) {
             let file = IdentityFile {
                 cluster_id: Some(details.cluster.to_string()),
                 member_id: Some(details.member.to_string()),
                 ..identity
             };
-            records::save_identity(&self.paths, &place.storage_dir, &file)?;
+            records::save_identity(&self.paths, &storage_dir, &file)?;
         }
         Ok(())
     }

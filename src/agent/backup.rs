@@ -1,9 +1,10 @@
 //! Snapshots on this host, by the agent.
 
+use std::path::Path;
+
 use super::{Agent, AgentError};
 use crate::backup::work::{self, Ended, Member, Told};
 use crate::cluster::Timestamp;
-use crate::member::place::HostPlace;
 use crate::member::records::{self, IdentityFile};
 use crate::observed::{Backups, Clock};
 use crate::spec::ClusterSpec;
@@ -27,17 +28,11 @@ impl Agent {
     }
 
     /// What is known of the snapshots of this cluster.
-    pub(super) fn backups(
-        &mut self,
-        spec: &ClusterSpec,
-        place: &HostPlace,
-        clock: Clock,
-        now: Timestamp,
-    ) -> Backups {
+    pub(super) fn backups(&mut self, spec: &ClusterSpec, clock: Clock, now: Timestamp) -> Backups {
         self.is_busy();
         let trusted = Some(now).filter(|_| clock == Clock::Trusted);
         let restore_failed = self.restore_failed(trusted);
-        self.with_member(spec, place, |work, member| {
+        self.with_member(spec, |work, member| {
             work.look(member, clock, now, restore_failed)
         })
     }
@@ -45,22 +40,22 @@ impl Agent {
     fn with_member<T>(
         &mut self,
         spec: &ClusterSpec,
-        place: &HostPlace,
         act: impl FnOnce(&mut work::Work, &Member<'_>) -> T,
     ) -> T {
-        let identity = self.identity(place);
+        let reached = self.reached(spec);
+        let identity = self.identity(&reached.storage_dir);
         let member = Member {
             paths: &self.paths,
             spec,
             identity: identity.as_ref(),
-            url: &place.client_url,
+            url: &reached.client_url,
             files: self.certificates.operator_files(),
         };
         act(&mut self.work, &member)
     }
 
-    fn identity(&self, place: &HostPlace) -> Option<IdentityFile> {
-        let identities = records::load_identities(&self.paths, &place.storage_dir);
+    fn identity(&self, storage_dir: &Path) -> Option<IdentityFile> {
+        let identities = records::load_identities(&self.paths, storage_dir);
         identities.ok().and_then(|(identity, _)| identity)
     }
 
@@ -70,32 +65,17 @@ impl Agent {
     }
 
     /// Takes a snapshot beside the loop, and removes what the document no longer keeps.
-    pub(super) fn take_snapshot(
-        &mut self,
-        spec: &ClusterSpec,
-        place: &HostPlace,
-        now: Option<Timestamp>,
-    ) {
-        self.with_member(spec, place, |work, member| work.take(member, now, None));
+    pub(super) fn take_snapshot(&mut self, spec: &ClusterSpec, now: Option<Timestamp>) {
+        self.with_member(spec, |work, member| work.take(member, now, None));
     }
 
     /// Copies what waits to the other destinations, beside the loop.
-    pub(super) fn copy_snapshots(
-        &mut self,
-        spec: &ClusterSpec,
-        place: &HostPlace,
-        now: Option<Timestamp>,
-    ) {
-        self.with_member(spec, place, |work, member| work.copy(member, now));
+    pub(super) fn copy_snapshots(&mut self, spec: &ClusterSpec, now: Option<Timestamp>) {
+        self.with_member(spec, |work, member| work.copy(member, now));
     }
 
     /// Checks again what is kept, beside the loop.
-    pub(super) fn check_snapshots(
-        &mut self,
-        spec: &ClusterSpec,
-        place: &HostPlace,
-        now: Option<Timestamp>,
-    ) {
-        self.with_member(spec, place, |work, member| work.check(member, now));
+    pub(super) fn check_snapshots(&mut self, spec: &ClusterSpec, now: Option<Timestamp>) {
+        self.with_member(spec, |work, member| work.check(member, now));
     }
 }

@@ -10,6 +10,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::AgentError;
 use crate::clock;
+use crate::member::records::Running;
 use crate::observed;
 use crate::paths::Paths;
 use crate::process::ProcessRecord;
@@ -136,36 +137,37 @@ pub(super) async fn wait_for_end(record: &ProcessRecord) -> Result<(), AgentErro
     Ok(())
 }
 
-/// Whether an etcd of ours runs.
-pub fn runs(paths: &Paths) -> bool {
-    Record(paths).alive().is_some()
-}
-
 /// What the guard wrote about the process that became etcd, and the lock that etcd holds.
 struct Record<'a>(&'a Paths);
 
 impl Record<'_> {
-    fn read(&self) -> Option<ProcessRecord> {
+    fn read(&self) -> Option<Running> {
         state::load_volatile(&self.0.process())
     }
 
     fn alive(&self) -> Option<ProcessRecord> {
-        self.read().filter(ProcessRecord::is_alive)
+        Running::load(self.0).map(|it| it.process)
     }
 
     fn look(&self) -> observed::Process {
         match self.read() {
-            Some(record) if record.is_alive() => match record.version.parse() {
-                Ok(version) => observed::Process::Running {
-                    pid: record.pid,
-                    settings: Settings(record.settings),
-                    version,
-                    seconds: clock::since_boot().as_secs().saturating_sub(record.started),
-                },
-                Err(_) => observed::Process::Foreign {
-                    pid: Some(record.pid),
-                },
-            },
+            Some(Running {
+                process, launch, ..
+            }) if process.is_alive() => {
+                let age = clock::milliseconds_since_boot().saturating_sub(process.started);
+                match launch.version.parse() {
+                    Ok(version) => observed::Process::Running {
+                        pid: process.pid,
+                        settings: Settings(launch.settings),
+                        version,
+                        quota: launch.quota,
+                        seconds: age / 1000,
+                    },
+                    Err(_) => observed::Process::Foreign {
+                        pid: Some(process.pid),
+                    },
+                }
+            }
             record if self.locked() && !(record.is_some() && self.unlocks_soon()) => {
                 observed::Process::Foreign {
                     pid: crate::process::lock_holder(&self.0.member_lock()),

@@ -2,54 +2,49 @@
 //! (rule F2). Where there is none, nothing happens.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use sd_notify::NotifyState;
 
 use super::Report;
-use crate::clock;
+use super::board::Board;
 
 /// The longest that a single pass may take: stopping etcd, or defragmenting a large database.
 const PASS_SECONDS_MAX: u64 = 600;
 
-/// The service manager, as this process talks to it.
-pub(super) struct Notify {
-    ready: bool,
-    told: String,
-    /// Seconds since boot of the last sign of life.
-    alive: Arc<AtomicU64>,
+/// Answers the watchdog, where one is set. The beat comes from the thread that answers, so that its end
+/// is seen at once; that of the thread that makes passes, after [`PASS_SECONDS_MAX`].
+pub(super) fn keep_watchdog(board: Arc<Board>) {
+    let Some(limit) = sd_notify::watchdog_enabled() else {
+        return;
+    };
+    tokio::spawn(async move {
+        loop {
+            if board.under_way().is_none_or(|it| it < PASS_SECONDS_MAX) {
+                let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+            }
+            tokio::time::sleep(limit / 3).await;
+        }
+    });
 }
 
-impl Notify {
-    /// Begins to answer the watchdog, where one is set. The beat comes from this thread, so a
-    /// blocked thread ends it at once; a pass that never ends, after [`PASS_SECONDS_MAX`].
-    pub(super) fn begin() -> Self {
-        let alive = Arc::new(AtomicU64::new(clock::since_boot().as_secs()));
-        if let Some(limit) = sd_notify::watchdog_enabled() {
-            let alive = alive.clone();
-            tokio::spawn(async move {
-                loop {
-                    let silent = clock::since_boot()
-                        .as_secs()
-                        .saturating_sub(alive.load(Ordering::Relaxed));
-                    if silent < PASS_SECONDS_MAX {
-                        let _ = sd_notify::notify(&[NotifyState::Watchdog]);
-                    }
-                    tokio::time::sleep(limit / 3).await;
-                }
-            });
-        }
-        Notify {
-            ready: false,
-            told: String::new(),
-            alive,
-        }
-    }
+/// The process ends because it was asked to.
+pub(super) fn stopping() {
+    let _ = sd_notify::notify(&[
+        NotifyState::Stopping,
+        NotifyState::Status("ending; etcd stays"),
+    ]);
+}
 
+/// The service manager, as the thread that makes passes talks to it.
+#[derive(Default)]
+pub(super) struct Notices {
+    ready: bool,
+    told: String,
+}
+
+impl Notices {
     /// A pass has ended: the line is told when it has changed, and once that the operator is ready.
     pub(super) fn passed(&mut self, report: Option<&Report>) {
-        self.alive
-            .store(clock::since_boot().as_secs(), Ordering::Relaxed);
         let line = report.map(line).unwrap_or_default();
         let changed = line != self.told;
         if changed {
@@ -66,14 +61,6 @@ impl Notify {
         if !states.is_empty() {
             let _ = sd_notify::notify(&states);
         }
-    }
-
-    /// The process ends because it was asked to.
-    pub(super) fn stopping() {
-        let _ = sd_notify::notify(&[
-            NotifyState::Stopping,
-            NotifyState::Status("ending; etcd stays"),
-        ]);
     }
 }
 

@@ -1,9 +1,10 @@
 //! What one pass sees on this host. Reads only; a failed read is a value.
 
-use std::net::Ipv4Addr;
+use std::path::Path;
 
 use super::Agent;
 use super::driver::Driver as _;
+use super::publish::Reached;
 use crate::clock;
 use crate::cluster::{MemberName, Timestamp};
 use crate::disk;
@@ -14,11 +15,14 @@ use crate::member::contact::Endpoint;
 use crate::member::facts::{self, Gathered};
 use crate::member::pause;
 use crate::member::place::{self, HostPlace};
-use crate::member::records::{self, RefusalFile};
+use crate::member::records::{self, Launch, RefusalFile, Running, Served};
 use crate::member::starts;
-use crate::observed::{Authority, Certificates, Clock, Instance, Observed, Process, Restoring};
+use crate::observed::{
+    Authority, Certificates, Clock, Instance, LastServed, Looker, Observed, Process, Restoring,
+};
 use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN};
 use crate::start::{Facts, Writable};
+use crate::state;
 use crate::sysfs;
 use crate::systemd;
 use crate::version::Version;
@@ -30,63 +34,62 @@ const CLOCK_ASK_SECONDS_MAX: u64 = 3600;
 /// The box changes slowly.
 const HOST_LOOK_SECONDS: u64 = 60;
 
+/// What a start would find.
+struct Found {
+    facts: Facts,
+    last_served: Option<LastServed>,
+    writable: Writable,
+    machine_changed: bool,
+}
+
 impl Agent {
     /// Looks at everything.
     pub(super) async fn gather(&mut self, spec: &ClusterSpec) -> Observed {
-        let place = place::resolve(&self.paths, spec);
         let process = self.driver.look();
-        let running = matches!(process, Process::Running { .. });
+        let runs = matches!(process, Process::Running { .. });
+        let running = Running::load(&self.paths).filter(|_| runs);
+        let place = self.place(spec);
         let now = clock::now();
         let (summary, clock) = self.certificates(spec, &place, now);
-        let usable = certificates::usable(&summary);
-        let newest_installed = store::newest_supported(&self.paths.store());
-        let version = self.version(spec, &place, newest_installed);
-        let launch = place.launch(spec, version);
         let restoring = self.restoring();
-        let Gathered {
-            mut facts,
-            identity,
-            ..
-        } = facts::gather(&self.paths, &launch, version, usable, running);
+        let newest_installed = store::newest_supported(&self.paths.store());
+        let mut found = self.found(spec, &place, running.as_ref(), &summary, newest_installed);
+        let facts = &mut found.facts;
         let restoring = restoring.unwrap_or_else(|why| {
             facts.unreadable.get_or_insert(why);
             None
         });
         facts.restoring = restoring.is_some_and(Restoring::holds_the_data);
-        let machine_changed = identity
-            .as_ref()
-            .is_some_and(|it| it.is_of_another_machine(&facts::machine_id(&self.paths)));
-        let endpoint = self.endpoint(spec, &place);
-        let served = facts
-            .identity
-            .as_ref()
-            .is_some_and(|it| it.served.is_some());
+        let served = facts.identity.as_ref().and_then(|it| it.served).is_some();
+        let endpoint = self.endpoint(spec);
         let contact = &mut self.memory.contact;
         let (service, membership) = contact.look(&endpoint, process, served).await;
         let regain = contact.regain(&service);
         let restoring = restoring.map(|it| self.count_unanswered(it, process, &service.read));
-        let refused = RefusalFile::load(&self.paths).filter(|_| !running);
         let instance = Instance {
-            member: member(spec, &facts),
+            member: member(spec, &found.facts),
             process,
             alone: true, // sizes above 1 are refused, so no cluster of ours had another member
-            facts,
+            facts: found.facts,
+            last_served: found.last_served,
+            writable: found.writable,
             newest_installed,
             quota_at_birth: quota_at_birth(&place),
             certificates: summary,
             service,
-            restart_in: if running {
+            restart_in: if runs {
                 0
             } else {
                 starts::restart_in(&self.paths)
             },
-            refused,
-            machine_changed,
+            refused: RefusalFile::load(&self.paths).filter(|_| !runs),
+            machine_changed: found.machine_changed,
             kept_elsewhere: self.driver.kept_elsewhere(),
             regain,
         };
-        let host = self.host(&place, instance.facts.writable);
-        let backups = self.backups(spec, &place, clock, now);
+        let storage_dir = self.reached(spec).storage_dir;
+        let host = self.host(&storage_dir, found.writable);
+        let backups = self.backups(spec, clock, now);
         let mut instances = heapless::Vec::new();
         let _ = instances.push(instance);
         Observed {
@@ -99,15 +102,120 @@ impl Agent {
             backups,
             restoring,
             paused: pause::load(&self.paths),
+            document: self.board.document(),
+            looker: self.looker(),
             instances,
         }
     }
 
-    fn endpoint(&self, spec: &ClusterSpec, place: &HostPlace) -> Endpoint {
+    /// A command reads no document twice, and carries nothing out.
+    fn looker(&self) -> Looker {
+        if self.memory.generation > 0 {
+            Looker::Operator
+        } else {
+            Looker::Command
+        }
+    }
+
+    /// What a start would find.
+    fn found(
+        &self,
+        spec: &ClusterSpec,
+        place: &HostPlace,
+        running: Option<&Running>,
+        certificates: &Certificates,
+        newest_installed: Option<Version>,
+    ) -> Found {
+        let version = self.version(spec, place, newest_installed);
+        let launch = place.launch(spec, version);
+        let in_force = running.map(|it| &it.launch);
+        let usable = certificates::usable(certificates);
+        let gathered = facts::gather(&self.paths, &launch, version, usable, in_force);
+        let Gathered {
+            facts, identity, ..
+        } = gathered;
+        let own = facts::machine_id(&self.paths);
+        let machine_changed = identity
+            .as_ref()
+            .is_some_and(|it| it.is_of_another_machine(&own));
+        self.board.lock().identity = identity;
+        Found {
+            last_served: match running {
+                Some(_) => None,
+                None => self.last_served(&launch, version, &facts),
+            },
+            writable: match in_force {
+                Some(it) if it.storage_dir != launch.storage_dir => {
+                    disk::writable(&it.storage_dir, facts::DISK_DEADLINE)
+                }
+                _ => facts.writable,
+            },
+            facts,
+            machine_changed,
+        }
+    }
+
+    /// What the document asks for. While etcd runs with other settings, or would come back with them, its
+    /// certificate names the addresses of both: whoever knows it by one of them goes on.
+    pub(super) fn place(&self, spec: &ClusterSpec) -> HostPlace {
+        let mut place = place::resolve(&self.paths, spec);
+        let before = Running::load(&self.paths).map(|it| it.launch);
+        let before = before.or_else(|| self.served().map(|it| it.launch));
+        let Some(before) = before.filter(|it| it.settings != spec.settings.0) else {
+            return place;
+        };
+        place.names.extend(before.names);
+        place.names.sort();
+        place.names.dedup();
+        place
+    }
+
+    /// Where etcd is reached and its data lies: by what runs, else by the document.
+    pub(super) fn reached(&self, spec: &ClusterSpec) -> Reached {
+        let launch = Running::load(&self.paths).map_or_else(
+            || place::resolve(&self.paths, spec).launch(spec, Version::new(0, 0, 0)),
+            |it| it.launch,
+        );
+        Reached {
+            client_url: launch.client_url,
+            metrics: launch.metrics,
+            storage_dir: launch.storage_dir,
+        }
+    }
+
+    /// The settings that served last.
+    pub(super) fn served(&self) -> Option<Served> {
+        state::load(&self.paths.served()).ok().flatten()
+    }
+
+    /// What a start with them would find, where their place or addresses are others than those of the
+    /// document.
+    fn last_served(&self, asked: &Launch, version: Version, facts: &Facts) -> Option<LastServed> {
+        let launch = self.served()?.launch;
+        let elsewhere = launch.storage_dir != asked.storage_dir;
+        if launch.version != version.to_string()
+            || !elsewhere && launch.addresses == asked.addresses
+        {
+            return None;
+        }
+        let launch = Launch {
+            hibernates: asked.hibernates,
+            unsafe_filesystem_allowed: asked.unsafe_filesystem_allowed,
+            ..launch
+        };
+        let gathered = facts::gather(&self.paths, &launch, version, facts.certificates, None);
+        Some(LastServed {
+            facts: gathered.facts,
+            elsewhere,
+        })
+    }
+
+    fn endpoint(&self, spec: &ClusterSpec) -> Endpoint {
+        let reached = self.reached(spec);
         Endpoint {
-            url: place.client_url.clone(),
+            url: reached.client_url,
             files: self.certificates.operator_files(),
-            metrics: (Ipv4Addr::LOCALHOST, spec.network.metrics_port).into(),
+            metrics: reached.metrics,
         }
     }
 
@@ -153,7 +261,7 @@ impl Agent {
     }
 
     /// The box; asking the firmware of a Pi interrupts it, so that it is not asked with every pass.
-    fn host(&mut self, place: &HostPlace, writable: Writable) -> HostFacts {
+    fn host(&mut self, storage_dir: &Path, writable: Writable) -> HostFacts {
         let uptime = clock::since_boot().as_secs();
         if let Some((facts, looked)) = &self.memory.host
             && uptime < looked + HOST_LOOK_SECONDS
@@ -162,7 +270,7 @@ impl Agent {
             facts.disk.read_only = sysfs::read_only(writable);
             return facts;
         }
-        let facts = sysfs::look(&self.paths, &place.storage_dir, writable);
+        let facts = sysfs::look(&self.paths, storage_dir, writable);
         self.memory.host = Some((facts.clone(), uptime));
         facts
     }
@@ -178,5 +286,6 @@ fn member(spec: &ClusterSpec, facts: &Facts) -> MemberName {
 /// Rule D27: a quarter of the free disk, at most 2 GiB.
 pub(super) fn quota_at_birth(place: &HostPlace) -> u64 {
     let free = disk::free_bytes(&place.storage_dir).unwrap_or(QUOTA_DEFAULT * 4);
-    (free / 4).clamp(QUOTA_MIN, QUOTA_DEFAULT)
+    // In whole MiB, as a document says it.
+    (free / 4).clamp(QUOTA_MIN, QUOTA_DEFAULT) >> 20 << 20
 }

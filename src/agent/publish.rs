@@ -1,14 +1,29 @@
 //! What the operator tells: a report under /run, metrics, and a log line when something changed.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
 use super::driver::Driver as _;
-use super::report::{Host, HostDisk, HostOperator, Report};
+use super::report::{Host, HostDisk, HostDocument, HostOperator, Report};
 use super::{Agent, AgentError};
 use crate::api::status::to_wire;
-use crate::member::place;
 use crate::observed::Observed;
 use crate::spec::ClusterSpec;
 use crate::state;
 use crate::status::Status;
+
+/// What of the member is in force: of the process that runs, else what the document says.
+#[derive(Clone, Debug)]
+pub(super) struct Reached {
+    /// For clients on this host.
+    pub(super) client_url: String,
+    /// etcd's metrics.
+    pub(super) metrics: SocketAddr,
+    /// Holds the data directory.
+    pub(super) storage_dir: PathBuf,
+}
 
 impl Agent {
     /// The report of this pass.
@@ -18,9 +33,13 @@ impl Agent {
         observed: &Observed,
         status: &Status,
     ) -> Report {
-        let before = self.memory.published.as_ref().map(|it| &it.status);
-        let wire = to_wire(status, before, self.memory.generation);
-        let place = place::resolve(&self.paths, spec);
+        let before = self
+            .memory
+            .published
+            .as_ref()
+            .or(self.memory.before.as_ref());
+        let wire = to_wire(status, before.map(|it| &it.status), self.memory.generation);
+        let reached = self.reached(spec);
         let host = Host {
             name: spec.name.to_string(),
             driver: self.driver.name().to_owned(),
@@ -28,9 +47,10 @@ impl Agent {
                 pid: (self.memory.generation > 0).then(std::process::id),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             },
-            disk: HostDisk::of(&place.storage_dir),
-            leftovers: self.leftovers(&place.storage_dir),
-            ..Host::of(&self.paths, &place, observed, wire.version.clone())
+            disk: HostDisk::of(&reached.storage_dir),
+            leftovers: self.leftovers(&reached.storage_dir),
+            document: self.board.lock().accepted.as_ref().map(HostDocument::of),
+            ..Host::of(&self.paths, &reached, observed, wire.version.clone())
         };
         Report { status: wire, host }
     }
@@ -52,6 +72,7 @@ impl Agent {
         if log_conditions(before, &report) {
             self.memory.told.clear();
         }
+        self.board.post(report.clone());
         self.memory.published = Some(report);
         if changed && let Some(report) = &self.memory.published {
             state::save_volatile(&self.paths.status(), report)?;
@@ -74,6 +95,11 @@ fn log_conditions(before: Option<&Report>, now: &Report) -> bool {
             continue;
         }
         changed |= condition.type_ != "Progressing";
+        // That a document is refused was said when it was read, with every problem.
+        let of_document = condition.type_ == "DocumentAccepted";
+        if of_document || is_of_the_document(now, condition) {
+            continue;
+        }
         let (kind, value, reason) = (&condition.type_, &condition.status, &condition.reason);
         let wrong = match kind.as_str() {
             "Degraded" => value == "True",
@@ -87,4 +113,11 @@ fn log_conditions(before: Option<&Report>, now: &Report) -> bool {
         }
     }
     changed
+}
+
+/// Whether a condition only repeats that the document is refused.
+fn is_of_the_document(report: &Report, condition: &Condition) -> bool {
+    let mut all = report.status.conditions.iter();
+    let document = all.find(|it| it.type_ == "DocumentAccepted");
+    document.is_some_and(|it| it.message == condition.message)
 }

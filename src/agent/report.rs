@@ -1,19 +1,19 @@
 //! What a host reports: the status of the object, and `host` beside it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::Agent;
-use crate::api::status::EtcdClusterStatus;
+use super::kept::Accepted;
+use super::publish::Reached;
+use crate::api::status::{EtcdClusterStatus, rfc3339};
 use crate::cluster::ADMIN;
 use crate::disk;
-use crate::member::place::HostPlace;
-use crate::member::records;
+use crate::member::records::{self, Running};
 use crate::observed::{Observed, Process};
 use crate::paths::Paths;
-use crate::process::ProcessRecord;
 use crate::state;
 use crate::tls::Certificates;
 
@@ -47,6 +47,56 @@ pub struct Host {
     /// What restores and interrupted births left beside the data.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leftovers: Vec<Leftover>,
+    /// The document that is in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document: Option<HostDocument>,
+    /// How old this is; only in the answer of an agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub look: Option<HostLook>,
+}
+
+/// The document that is in force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HostDocument {
+    /// Where it was read.
+    pub path: PathBuf,
+    /// When it was accepted.
+    pub accepted: String,
+}
+
+impl HostDocument {
+    /// Of a document.
+    pub fn of(accepted: &Accepted) -> Self {
+        HostDocument {
+            path: accepted.path.clone(),
+            accepted: rfc3339(accepted.at),
+        }
+    }
+}
+
+/// How old a report is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostLook {
+    /// Its look began after it was asked for.
+    pub fresh: bool,
+    /// Passes that this agent has made.
+    pub passes: u64,
+    /// Seconds since its look began.
+    pub age_seconds: u64,
+    /// The pass that is under way and has not ended in time for the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under_way: Option<UnderWay>,
+}
+
+/// A pass that is under way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnderWay {
+    /// Since when.
+    pub seconds: u64,
+    /// What it does; none while it looks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
 }
 
 /// The member on this host.
@@ -137,7 +187,7 @@ impl Host {
     /// What place and process tell.
     pub(super) fn of(
         paths: &Paths,
-        place: &HostPlace,
+        reached: &Reached,
         observed: &Observed,
         version: Option<String>,
     ) -> Self {
@@ -148,17 +198,17 @@ impl Host {
             Some(Process::Running { pid, seconds, .. }) => (Some(pid), Some(seconds)),
             _ => (None, None),
         };
-        let record = state::load_volatile::<ProcessRecord>(&paths.process());
-        let record = record.filter(|it| it.boot_id == crate::clock::boot_id());
+        let record = state::load_volatile::<Running>(&paths.process());
+        let record = record.filter(|it| it.process.boot_id == crate::clock::boot_id());
         Host {
             etcd: HostEtcd {
                 pid,
                 up_seconds,
                 restarts: record.map_or(0, |it| it.starts.saturating_sub(1)),
                 version,
-                client_url: place.client_url.clone(),
-                metrics_url: place.metrics_url.clone(),
-                data_dir: text(&records::data_dir(&place.storage_dir)),
+                client_url: reached.client_url.clone(),
+                metrics_url: format!("http://{}", reached.metrics),
+                data_dir: text(&records::data_dir(&reached.storage_dir)),
             },
             files: HostFiles {
                 ca: text(&files.ca),

@@ -1,15 +1,17 @@
 //! The agent's unix socket: HTTP/1, so that any client can ask. Whoever may open it is the
 //! operator's user or group.
 //!
-//! `GET /v1/status` a report, after a new pass; `POST /v1/clients/NAME` a certificate, made anew where
-//! it is due or with `?renew`.
+//! `GET /v1/status` a report, of a new look where that takes no longer than a moment; `GET /v1/in-force`
+//! what an edit is compared with; `POST /v1/reload` reads the document again and answers what it changes,
+//! or why it is refused; `POST /v1/clients/NAME` a certificate, made anew where it is due or with `?renew`.
 
 use std::convert::Infallible;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Empty, Full};
+use http_body_util::{BodyExt as _, Empty, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Response, StatusCode};
@@ -17,16 +19,18 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Agent, AgentError};
-use crate::member::{certificates, place};
+use super::AgentError;
 use crate::paths::Paths;
-use crate::spec::ClusterSpec;
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The last report, after one more look.
+    /// A report, of a new look where that takes no longer than a moment.
     Status,
+    /// What an edit is compared with.
+    InForce,
+    /// The document is read again.
+    Reload,
     /// A certificate for this client.
     Issue {
         /// Its name.
@@ -36,13 +40,45 @@ pub enum Request {
     },
 }
 
+impl Request {
+    fn line(&self) -> (Method, String) {
+        match self {
+            Request::Status => (Method::GET, "/v1/status".to_owned()),
+            Request::InForce => (Method::GET, "/v1/in-force".to_owned()),
+            Request::Reload => (Method::POST, "/v1/reload".to_owned()),
+            Request::Issue { name, renew } => {
+                let query = if *renew { RENEW } else { "" };
+                (Method::POST, format!("{CLIENTS}{name}{query}"))
+            }
+        }
+    }
+
+    /// `target` is a path, with its query.
+    fn parse(method: &Method, target: &str) -> Option<Self> {
+        let named = target.strip_prefix(CLIENTS).map(|it| {
+            let name = it.strip_suffix(RENEW);
+            Request::Issue {
+                name: name.unwrap_or(it).to_owned(),
+                renew: name.is_some(),
+            }
+        });
+        let known = [Request::Status, Request::InForce, Request::Reload];
+        let mut all = known.into_iter().chain(named);
+        all.find(|it| it.line() == (method.clone(), target.to_owned()))
+    }
+}
+
+const CLIENTS: &str = "/v1/clients/";
 /// Asks for a new certificate.
-const RENEW: &str = "renew";
+const RENEW: &str = "?renew";
+
+/// Where an answer goes.
+pub(super) type Answer = oneshot::Sender<Result<String, String>>;
 
 /// A request and where its answer goes.
 pub struct Question {
-    request: Request,
-    answer: oneshot::Sender<Result<String, String>>,
+    pub(super) request: Request,
+    pub(super) answer: Answer,
 }
 
 /// The socket, removed when it is dropped.
@@ -86,14 +122,9 @@ async fn respond(
     request: hyper::Request<Incoming>,
     questions: mpsc::Sender<Question>,
 ) -> Response<Full<Bytes>> {
-    let path = request.uri().path();
-    let request = match (request.method(), path.strip_prefix("/v1/clients/")) {
-        (&Method::GET, _) if path == "/v1/status" => Request::Status,
-        (&Method::POST, Some(name)) => Request::Issue {
-            name: name.to_owned(),
-            renew: request.uri().query() == Some(RENEW),
-        },
-        _ => return reply(StatusCode::NOT_FOUND, "no such request"),
+    let target = request.uri().path_and_query().map_or("", |it| it.as_str());
+    let Some(request) = Request::parse(request.method(), target) else {
+        return reply(StatusCode::NOT_FOUND, "no such request");
     };
     let (sender, receiver) = oneshot::channel();
     if questions
@@ -119,20 +150,43 @@ fn reply(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
     response
 }
 
-/// Asks a running agent. `None`: there is none.
-pub async fn ask(socket: &Path, request: &Request) -> Option<Result<String, String>> {
-    let stream = UnixStream::connect(socket).await.ok()?;
+/// What became of a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The agent's answer.
+    Answered(String),
+    /// The agent refuses, in its words.
+    Refused(String),
+    /// There is no agent.
+    Nobody,
+    /// This user may not ask it.
+    NotAllowed,
+    /// It does not answer.
+    Silent,
+}
+
+/// An agent answers at once; only a certificate may wait for a pass.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(15);
+
+/// Asks a running agent.
+pub async fn ask(socket: &Path, request: &Request) -> Asked {
+    let stream = match UnixStream::connect(socket).await {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Asked::NotAllowed;
+        }
+        Err(_) => return Asked::Nobody,
+    };
+    let answer = tokio::time::timeout(ANSWER_DEADLINE, exchange(stream, request)).await;
+    answer.ok().flatten().unwrap_or(Asked::Silent)
+}
+
+async fn exchange(stream: UnixStream, request: &Request) -> Option<Asked> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .ok()?;
     let driver = tokio::spawn(connection);
-    let (method, path) = match request {
-        Request::Status => (Method::GET, "/v1/status".to_owned()),
-        Request::Issue { name, renew: false } => (Method::POST, format!("/v1/clients/{name}")),
-        Request::Issue { name, renew: true } => {
-            (Method::POST, format!("/v1/clients/{name}?{RENEW}"))
-        }
-    };
+    let (method, path) = request.line();
     let request = hyper::Request::builder()
         .method(method)
         .uri(path)
@@ -141,45 +195,16 @@ pub async fn ask(socket: &Path, request: &Request) -> Option<Result<String, Stri
         .ok()?;
     let response = sender.send_request(request).await.ok()?;
     let status = response.status();
-    let body = response.into_body().collect().await.ok()?.to_bytes();
+    let body = Limited::new(response.into_body(), ANSWER_MAX);
+    let body = body.collect().await.ok()?.to_bytes();
     driver.abort();
     let text = String::from_utf8_lossy(&body).into_owned();
     Some(if status.is_success() {
-        Ok(text)
+        Asked::Answered(text)
     } else {
-        Err(text)
+        Asked::Refused(text)
     })
 }
 
-impl Agent {
-    /// Answers one question.
-    pub(super) async fn answer(&mut self, spec: &ClusterSpec, question: Question) {
-        let answer = match question.request {
-            Request::Status => {
-                // One more pass, so that the answer is of now and what is due is done.
-                self.pass(spec).await;
-                match &self.memory.published {
-                    Some(report) => {
-                        serde_json::to_string(report).map_err(|error| error.to_string())
-                    }
-                    None => Err("nothing was observed yet".to_owned()),
-                }
-            }
-            Request::Issue { name, renew } => {
-                let observed = self.gather(spec).await;
-                let place = place::resolve(&self.paths, spec);
-                let validity = certificates::validity(spec, &observed, &place.storage_dir);
-                let (now, clock) = (observed.now, observed.clock);
-                let due = renew || certificates::client_due(&self.certificates, &name, now, clock);
-                let files = if due {
-                    self.certificates.issue(&name, validity)
-                } else {
-                    Ok(self.certificates.client_files(&name))
-                };
-                let text = files.map_err(|error| error.to_string());
-                text.and_then(|it| serde_json::to_string(&it).map_err(|error| error.to_string()))
-            }
-        };
-        let _ = question.answer.send(answer);
-    }
-}
+/// A report has some KiB, a document at most 256 KiB.
+const ANSWER_MAX: usize = 4 << 20;

@@ -7,11 +7,14 @@ mod backup;
 
 use std::net::IpAddr;
 
+use serde_json::Value;
+
 use super::{
     AutoCompactionMode, EtcdClusterSpec, LogLevel, OnNoSpace, Profile, SingleMemberRecovery,
     UnsafeFilesystem, formats,
 };
 use crate::cluster::{ClusterName, MemberName};
+use crate::spec::field::FIELDS;
 use crate::spec::{self, AutoCompaction, ClusterSpec, Settings};
 
 /// A value that the core cannot hold: where, what was found, what is allowed.
@@ -207,54 +210,34 @@ fn clients(
     clients
 }
 
-/// A hash over what the document says of the running etcd. What equals the defaults is left out,
-/// so that an operator with other defaults, or with more fields, computes the same.
+/// What the document says of the running etcd, by path: the fields that etcd is restarted for, where they
+/// differ from the defaults. An operator with other defaults, or with more fields, says the same.
+pub fn settings_of(wire: &EtcdClusterSpec) -> Value {
+    let text = |it| serde_json::to_value(it).unwrap_or_default();
+    let (asked, default) = (text(wire), text(&EtcdClusterSpec::default()));
+    let fields = FIELDS.iter().filter(|it| it.class.is_setting());
+    let said = fields.filter_map(|it| {
+        let pointer = format!("/{}", it.path.replace('.', "/"));
+        let value = asked.pointer(&pointer)?;
+        let differs = default.pointer(&pointer) != Some(value);
+        differs.then(|| (it.path.to_owned(), value.clone()))
+    });
+    Value::Object(said.collect())
+}
+
+/// FNV-1a over [`settings_of`]: stable across versions of Rust, unlike the standard library's hasher.
 fn settings(wire: &EtcdClusterSpec) -> Settings {
-    let said = |spec: &EtcdClusterSpec| {
-        serde_json::json!({
-            "profile": spec.profile, "path": spec.storage.path, "network": spec.network, "options": spec.options,
-        })
-    };
-    let mut hash = Fnv::default();
-    differences(&said(wire), &said(&EtcdClusterSpec::default()), &mut hash);
-    Settings(hash.0)
-}
-
-/// FNV-1a: stable across versions of Rust, unlike the standard library's hasher.
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Fnv(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Fnv {
-    fn add(&mut self, text: &str) {
-        for byte in text.bytes().chain([0]) {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let said = settings_of(wire);
+    let mut fields: Vec<_> = said.as_object().into_iter().flatten().collect();
+    // Sorted here: a feature of serde_json would keep the order of the table.
+    fields.sort_by_key(|(path, _)| path.as_str());
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    for (path, value) in fields {
+        for byte in path.bytes().chain([0]).chain(value.to_string().bytes()) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
     }
-}
-
-fn differences(value: &serde_json::Value, default: &serde_json::Value, hash: &mut Fnv) {
-    use serde_json::Value;
-    match value {
-        _ if value == default => {}
-        Value::Object(fields) => {
-            // Sorted here: a feature of serde_json would keep the order of the types' fields.
-            let mut fields: Vec<_> = fields.iter().collect();
-            fields.sort_by_key(|(key, _)| key.as_str());
-            for (key, field) in fields {
-                let default = default.get(key).unwrap_or(&Value::Null);
-                if field != default {
-                    hash.add(key);
-                    differences(field, default, hash);
-                }
-            }
-        }
-        other => hash.add(&other.to_string()),
-    }
+    Settings(hash)
 }
 
 #[cfg(test)]
@@ -280,7 +263,11 @@ mod tests {
         assert_ne!(plain, of(|it| it.network.client_port = 1));
         assert_ne!(plain, of(|it| it.profile = Profile::Standard));
         assert_ne!(plain, of(|it| it.options.snapshot_count = Some(100)));
-        // The value is a contract with the file that the previous operator wrote.
+        // The values are a contract with the record that the previous operator wrote.
         assert_eq!(plain, Settings(0xcbf2_9ce4_8422_2325));
+        assert_eq!(
+            of(|it| it.network.client_port = 1),
+            Settings(0x1437_660a_d578_399a)
+        );
     }
 }

@@ -13,7 +13,8 @@ use crate::status::{Kind, Status, Verdict};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EtcdClusterStatus {
-    /// Available, Progressing, Degraded, BackupHealthy, CertificatesValid, ClockTrusted, HostHealthy.
+    /// Available, Progressing, Degraded, BackupHealthy, CertificatesValid, ClockTrusted,
+    /// DocumentAccepted, HostHealthy.
     #[serde(default)]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map"), extend("x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -226,6 +227,7 @@ pub fn condition_name(kind: Kind) -> &'static str {
         Kind::BackupHealthy => "BackupHealthy",
         Kind::CertificatesValid => "CertificatesValid",
         Kind::ClockTrusted => "ClockTrusted",
+        Kind::DocumentAccepted => "DocumentAccepted",
         Kind::HostHealthy => "HostHealthy",
     }
 }
@@ -304,6 +306,38 @@ pub fn to_wire(
         }),
         observed_generation: generation,
         confirmed_until: now,
+    }
+}
+
+/// The newest document was refused since this status was made.
+pub fn document_refused(status: &mut EtcdClusterStatus, reason: &str, why: &str, now: Timestamp) {
+    change(status, "DocumentAccepted", ("False", reason, why), now);
+    let degraded = |it: &Condition| it.type_ == "Degraded" && it.status == "True";
+    if !status.conditions.iter().any(degraded) {
+        change(status, "Degraded", ("True", reason, why), now);
+    }
+}
+
+/// It was accepted since, and is not in force yet.
+pub fn document_waits(status: &mut EtcdClusterStatus, why: &str, now: Timestamp) {
+    change(status, "DocumentAccepted", ("True", "Waits", why), now);
+}
+
+fn change(
+    status: &mut EtcdClusterStatus,
+    kind: &str,
+    (value, reason, why): (&str, &str, &str),
+    now: Timestamp,
+) {
+    for it in status.conditions.iter_mut().filter(|it| it.type_ == kind) {
+        if it.status != value
+            && let Some(now) = wire_time(now)
+        {
+            it.last_transition_time = now;
+        }
+        value.clone_into(&mut it.status);
+        reason.clone_into(&mut it.reason);
+        why.clone_into(&mut it.message);
     }
 }
 

@@ -80,9 +80,27 @@ pub(super) enum Command {
         after_help = "The first line says OK, or what needs attention and what to do next.\n\nExample:\n  etcd-operator status\n  etcd-operator status --watch\n  etcd-operator status -o json | jq .host.etcd.clientURL"
     )]
     Status(StatusArgs),
-    /// What would be done next, or why nothing is; exits with 3 when held
+    /// What would be done next, or why nothing is, and what the document on disk would change; exits
+    /// with 3 when held, with 2 when the document is bad
     #[command(after_help = "Example:\n  etcd-operator plan")]
     Plan(OutputArgs),
+    /// What a document would change against what is in force: restarts, and what waits or is refused
+    #[command(
+        after_help = "Changes nothing. Exits with 0 when the document can be taken up as it is, a restart of etcd\nincluded; with 2 when it is bad, every problem on stderr; with 3 when a part of it waits or is\nrefused. A file is checked without any rights; what is in force is then not compared.\n\nExample:\n  etcd-operator diff\n  etcd-operator diff ./cluster.yaml -o json | jq .changes[].effect"
+    )]
+    Diff {
+        /// The document; - is standard input; left out: the one on disk
+        file: Option<PathBuf>,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
+    /// Has the agent read its document again; exits with 2 when it is refused, and the one before stays
+    /// in force, with 3 when a part of it waits or is refused
+    #[command(
+        after_help = "What systemctl reload etcd-operator runs. Prints what the document changes.\n\nExample:\n  etcd-operator reload"
+    )]
+    Reload(OutputArgs),
     /// Lines for a shell: how etcdctl, or k3s, connects
     #[command(
         after_help = "Example:\n  eval \"$(etcd-operator env)\"; etcdctl endpoint health\n  k3s server $(etcd-operator env --for k3s)"

@@ -121,7 +121,7 @@ fn look(context: &Context, arguments: &InitArgs) -> Result<Shown, Failure> {
 fn taken() -> Option<(u16, String)> {
     let free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let port = PORTS.into_iter().find(|it| !free(*it))?;
-    let who = process::listener(port).unwrap_or_else(|| "another program".to_owned());
+    let who = process::listener(port, |_| true).unwrap_or_else(|| "another program".to_owned());
     Some((port, who))
 }
 

@@ -20,7 +20,7 @@ use crate::member::{facts, place, records};
 use crate::observed::Clock;
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
-use crate::start::{Binary, CertificatesUsable, Filesystem, Writable};
+use crate::start::{Binary, Filesystem, Writable};
 use crate::sysfs;
 use crate::systemd::{self, Systemd};
 use crate::version::Version;
@@ -59,7 +59,9 @@ pub(super) fn preflight(context: &Context, skip_disk: bool, output: Output) -> O
         return Err(Failure::new(FAILED, text));
     }
     let facts = gather(context, skip_disk)?;
-    let rows: Vec<Row> = judge(&facts)
+    let document = context.document();
+    let problems = document.as_ref().err().map_or("", |it| it.text.as_str());
+    let mut rows: Vec<Row> = judge(&facts)
         .iter()
         .map(|it| Row {
             check: it.check,
@@ -69,6 +71,18 @@ pub(super) fn preflight(context: &Context, skip_disk: bool, output: Output) -> O
             next: it.next.to_string(),
         })
         .collect();
+    // Every problem of the document, each in a row of its own.
+    let at = rows.iter().position(|it| it.reason == "SpecInvalid");
+    for (number, problem) in problems.lines().enumerate().skip(1) {
+        let row = Row {
+            check: "document",
+            result: grade(Grade::Failure),
+            reason: "SpecInvalid",
+            found: problem.to_owned(),
+            next: String::new(),
+        };
+        rows.insert(at.unwrap_or(0) + number, row);
+    }
     if output == Output::Table {
         table(&rows)?;
     } else {
@@ -216,15 +230,8 @@ fn polkit(root: &Path) -> Polkit {
 fn port_taken(paths: &Paths, spec: &ClusterSpec) -> Option<Detail> {
     let place = place::resolve(paths, spec);
     let launch = place.launch(spec, Version::new(0, 0, 0));
-    let running = crate::agent::driver::runs(paths);
-    let facts = facts::gather(
-        paths,
-        &launch,
-        Version::new(0, 0, 0),
-        CertificatesUsable::Yes,
-        running,
-    );
-    let conflict = facts.facts.conflict?;
+    let own = records::Running::load(paths).map(|it| it.launch.addresses);
+    let conflict = facts::conflict(paths, &launch.addresses, &own.unwrap_or_default())?;
     Some(if conflict.holder.is_empty() {
         detail(format_args!("{} cannot be listened on", conflict.address))
     } else {

@@ -13,7 +13,7 @@ use super::print::{self, Output};
 use super::progress::Display;
 use super::{Context, DONE, FAILED, Failure, HELD, Outcome, RestoreArgs, runtime};
 use crate::agent::driver::HostDriver;
-use crate::agent::socket::{Request, ask};
+use crate::agent::socket::{Asked, Request, ask};
 use crate::agent::{self, Agent, AgentError, Locking, Report};
 use crate::api::status::rfc3339;
 use crate::backup::manifest::parse_rfc3339;
@@ -326,6 +326,7 @@ fn carry_out(
     if lock.is_some() {
         let driver = HostDriver::choose(&context.paths, &spec.name);
         let mut agent = Agent::new(&context.paths, driver, None);
+        agent.take_settings(&context.read()?);
         runtime.block_on(agent.end_restore(spec));
     } else {
         runtime.block_on(follow(context))?;
@@ -340,7 +341,11 @@ async fn follow(context: &Context) -> Result<(), Failure> {
     let mut told = String::new();
     while context.paths.restore().exists() {
         let answer = ask(&context.paths.socket(), &Request::Status).await;
-        let Some(Ok(text)) = answer else {
+        if matches!(answer, Asked::Refused(_) | Asked::Silent) {
+            tokio::time::sleep(FOLLOW_EVERY).await; // it has just begun, or its machine is busy
+            continue;
+        }
+        let Asked::Answered(text) = answer else {
             let text = "the agent ended meanwhile: the restore goes on when it is started again";
             return Err(Failure::new(FAILED, text));
         };

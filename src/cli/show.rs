@@ -3,14 +3,22 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
+use super::edit::{self, Comparison, Known};
 use super::print::{self, Output};
-use super::{Context, DONE, FAILED, Failure, HELD, Outcome, runtime};
+use super::{Context, DONE, FAILED, Failure, HELD, Outcome, USAGE, runtime};
 use crate::agent::driver::HostDriver;
-use crate::agent::socket::{Request, ask};
+use crate::agent::kept::{self, Accepted};
+use crate::agent::socket::{Asked, Request, ask};
 use crate::agent::{self, Agent, AgentError, Locking, Report};
+use crate::api::status::PlanStatus;
 use crate::clock;
 use crate::cluster::ADMIN;
+use crate::document::Document;
 use crate::member::place;
+use crate::member::records::Running;
+use crate::state;
 use crate::systemd;
 use crate::tls::{Certificates, ClientFiles};
 
@@ -19,12 +27,28 @@ const AGENT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The report: the agent's, or our own.
 pub(super) fn report(context: &Context) -> Result<Report, Failure> {
+    // A document that the command line names is looked at, whoever answers.
+    let named = context.named.then(|| context.read()).transpose()?;
     let runtime = runtime()?;
     let begin = clock::since_boot();
     loop {
-        if let Some(answer) = runtime.block_on(ask(&context.paths.socket(), &Request::Status)) {
-            let text = answer.map_err(|why| Failure::new(FAILED, why))?;
-            return Ok(serde_json::from_str(&text)?);
+        let waits = clock::since_boot() < begin + AGENT_PATIENCE;
+        match runtime.block_on(ask(&context.paths.socket(), &Request::Status)) {
+            Asked::Answered(text) => {
+                let report: Report = serde_json::from_str(&text)?;
+                if let Some(named) = &named {
+                    tell_which(context, named, &report)?;
+                }
+                return Ok(report);
+            }
+            // It has just begun.
+            Asked::Refused(_) if waits => {
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            }
+            Asked::Refused(why) => return Err(Failure::new(FAILED, why)),
+            other @ Asked::NotAllowed => return Err(edit::unanswered(context, &other)),
+            Asked::Nobody | Asked::Silent => {}
         }
         // Looking alone creates nothing: where no state is, there is nothing to lock.
         let lock = if context.paths.lib.exists() {
@@ -33,23 +57,56 @@ pub(super) fn report(context: &Context) -> Result<Report, Failure> {
             Ok(None)
         };
         match lock {
-            Ok(_lock) => {
-                let spec = context.document()?;
-                return Ok(runtime.block_on(
-                    Agent::new(
-                        &context.paths,
-                        HostDriver::choose(&context.paths, &spec.name),
-                        None,
-                    )
-                    .look(&spec),
-                ));
-            }
-            Err(AgentError::Locked { .. }) if clock::since_boot() < begin + AGENT_PATIENCE => {
+            Ok(_lock) => return look(context, &runtime),
+            Err(AgentError::Locked { .. }) if waits => {
                 std::thread::sleep(Duration::from_millis(20));
             }
+            Err(error @ AgentError::Locked { .. }) => return last_report(context, error),
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// A look of our own: by the document, or by the last one that was sound.
+fn look(context: &Context, runtime: &tokio::runtime::Runtime) -> Result<Report, Failure> {
+    let (accepted, refused) = match kept::choose(&context.paths, &context.config) {
+        Ok(chosen) => chosen,
+        Err(_) => (Accepted::of(context.read()?, &context.config), None),
+    };
+    let driver = HostDriver::choose(&context.paths, &accepted.document.spec.name);
+    let mut agent = Agent::new(&context.paths, driver, None);
+    Ok(runtime.block_on(agent.look(accepted, refused)))
+}
+
+/// An agent is there and does not answer: what it said last.
+fn last_report(context: &Context, locked: AgentError) -> Result<Report, Failure> {
+    let Some(report) = state::load_volatile::<Report>(&context.paths.status()) else {
+        return Err(locked.into());
+    };
+    eprintln!(
+        "etcd-operator: warning: {locked}, and that one does not answer: this is what it saw last"
+    );
+    Ok(report)
+}
+
+/// Which document is in force, where another one is named.
+fn tell_which(context: &Context, named: &Document, report: &Report) -> Result<(), Failure> {
+    let in_force = match edit::known(context)? {
+        Known::Is(it) => it,
+        Known::NotAllowed => return Ok(()),
+    };
+    let count = in_force.changes(&context.paths, named).len();
+    let path = report.host.document.as_ref().map(|it| it.path.display());
+    if let Some(path) = path
+        && count > 0
+    {
+        eprintln!(
+            "etcd-operator: note: the running agent is told of, whose document is {path}; {} differs from it in {count} fields: etcd-operator diff {}",
+            context.config.display(),
+            context.config.display()
+        );
+    }
+    Ok(())
 }
 
 fn plan_lines(report: &Report) -> std::io::Result<()> {
@@ -68,17 +125,34 @@ fn plan_lines(report: &Report) -> std::io::Result<()> {
     }
 }
 
+/// The plan, and what the document on disk would change.
+#[derive(Serialize)]
+struct PlanAndDocument<'a> {
+    #[serde(flatten)]
+    plan: &'a PlanStatus,
+    document: &'a Comparison,
+}
+
 pub(super) fn plan(context: &Context, output: Output) -> Outcome {
-    let report = report(context)?;
-    if output == Output::Table {
-        plan_lines(&report)?;
-    } else {
-        print::value(output, &report.status.plan)?;
+    let comparison = Comparison::of(context, &context.config)?;
+    comparison.complain();
+    if context.named && !comparison.problems.is_empty() {
+        return Ok(USAGE);
     }
-    Ok(if report.status.plan.hold.is_some() {
-        HELD
+    let report = report(context)?;
+    let plan = &report.status.plan;
+    if output != Output::Table {
+        let document = &comparison;
+        print::value(output, &PlanAndDocument { plan, document })?;
+    } else if plan.hold.is_some() || plan.next.is_some() || comparison.is_in_force() {
+        plan_lines(&report)?;
+        edit::on_disk(&comparison)?;
     } else {
-        DONE
+        edit::on_disk(&comparison)?;
+    }
+    Ok(match comparison.code() {
+        DONE if plan.hold.is_some() => HELD,
+        code => code,
     })
 }
 
@@ -91,11 +165,30 @@ pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
+/// Where clients on this host reach etcd: as it runs, else as the document in force says.
+fn own_url(context: &Context) -> Result<String, Failure> {
+    if let Some(running) = Running::load(&context.paths) {
+        return Ok(running.launch.client_url);
+    }
+    let document = match kept::choose(&context.paths, &context.config) {
+        Ok((accepted, _)) => accepted.document,
+        Err(_) => context.read()?,
+    };
+    Ok(place::resolve(&context.paths, &document.spec).client_url)
+}
+
 pub(super) fn env(context: &Context, k3s: bool) -> Outcome {
-    // A running agent knows which document is in force.
+    let named = context.named.then(|| context.read()).transpose()?;
+    // Of what runs, whatever the document says by now.
     let url = match runtime()?.block_on(ask(&context.paths.socket(), &Request::Status)) {
-        Some(Ok(text)) => serde_json::from_str::<Report>(&text)?.host.etcd.client_url,
-        _ => place::resolve(&context.paths, &context.document()?).client_url,
+        Asked::Answered(text) => {
+            let report = serde_json::from_str::<Report>(&text)?;
+            if let Some(named) = &named {
+                tell_which(context, named, &report)?;
+            }
+            report.host.etcd.client_url
+        }
+        _ => own_url(context)?,
     };
     let certificates = Certificates::at(context.paths.tls());
     let client = if k3s && certificates.client_leaf("k3s").is_ok() {

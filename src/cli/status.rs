@@ -319,10 +319,21 @@ fn confirmed(report: &Report) -> String {
         return "never confirmed".to_owned();
     };
     let age = parse_rfc3339(text).map(|it| clock::now().seconds_since(it));
-    match age.and_then(|it| u64::try_from(it).ok()) {
+    let seen = match age.and_then(|it| u64::try_from(it).ok()) {
         Some(age) => format!("seen {} ago ({text})", span(age)),
         None => format!("seen {text}"),
-    }
+    };
+    seen + &under_way(report)
+}
+
+/// Why a report could not be made anew.
+fn under_way(report: &Report) -> String {
+    let look = report.host.look.as_ref();
+    let Some(it) = look.and_then(|it| it.under_way.as_ref()) else {
+        return String::new();
+    };
+    let step = it.step.as_deref().unwrap_or("a look at etcd and its disk");
+    format!("; under way for {} s: {step}", it.seconds)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Acts, one step of the plan after the other, and stops at the first failure.
+//! Acts, one step of the plan after the other.
 
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -17,6 +17,7 @@ use crate::member::records::{self, IdentityFile};
 use crate::observed::{Clock, Observed, Process};
 use crate::plan::permit::{Permit, second_look};
 use crate::plan::{Asked, Hold, Plan, Upkeep};
+use crate::runtime::Failures;
 use crate::spec::ClusterSpec;
 use crate::state;
 use crate::version::Version;
@@ -36,6 +37,10 @@ impl Cluster {
             return Ok(());
         }
         if spec.paused {
+            // To prove that writes are served is to observe.
+            for step in &plan.upkeep {
+                self.step(spec, observed, step).await?;
+            }
             self.restores_wait("the cluster is paused").await?;
             return self.backups_wait("the cluster is paused").await;
         }
@@ -51,16 +56,24 @@ impl Cluster {
         };
         self.remove_refused(spec, observed).await?;
         self.replace_lost_claim(spec).await?;
+        let mut failures = Failures::default();
         for step in &plan.upkeep {
+            if !failures.lets(step) {
+                continue;
+            }
             let told = !matches!(step, Upkeep::ProbeWrite | Upkeep::SkipSnapshot);
             if told && !matches!(step, Upkeep::Start(_)) {
                 self.tell(step_reason(step), &step.describe(), false).await;
             }
-            self.step(spec, observed, step).await?;
+            let taken = self.step(spec, observed, step).await;
+            failures.note(step, taken);
         }
-        self.carry_restore_on(spec, observed).await?;
+        let failed = failures.into_errors().into_iter().next();
+        if failed.is_none() {
+            self.carry_restore_on(spec, observed).await?;
+        }
         self.carry_backups_on(spec, observed).await?;
-        objects
+        failed.map_or(objects, Err)
     }
 
     /// A Pod whose guard refuses is no etcd that is stopped by a step, and is started again and again:
@@ -133,6 +146,13 @@ impl Cluster {
                 self.push_clients().await
             }
             Upkeep::Start(_) => self.start(spec).await,
+            Upkeep::StartAsBefore => Ok(()), // the document's Pod is the only one
+            Upkeep::RaiseQuota(quota) => {
+                if let Some(identity) = &mut self.identity {
+                    identity.quota = identity.quota.max(*quota);
+                }
+                self.push().await
+            }
             Upkeep::Stop(permit) | Upkeep::Restart(permit) => {
                 // A Restart is the same: the next pass finds no Pod and makes one as the document says.
                 self.stop(observed, *permit).await
@@ -150,6 +170,7 @@ impl Cluster {
                     None => Ok(()),
                 }
             }
+            Upkeep::AcceptWrites => Ok(self.memory.contact.accept_writes(observed).await?),
             Upkeep::SkipSnapshot => self.skip_snapshot(observed.now),
             Upkeep::TakeSnapshot => self.take_snapshot(spec, trusted(observed)).await,
             Upkeep::CopySnapshots => self.copy_snapshots(spec, trusted(observed)).await,
@@ -202,11 +223,9 @@ impl Cluster {
         spec: &ClusterSpec,
         identity: &IdentityFile,
     ) -> Option<PodMember> {
-        let version: Version = identity.version.parse().ok()?;
         let place = self.place(spec, None);
         Some(PodMember {
-            launch: place.launch(spec, version),
-            conf: place.etcd_conf(&Self::pod_paths(), spec, identity)?,
+            launch: place.launch_of(&Self::pod_paths(), spec, identity)?,
             identity: identity.clone(),
         })
     }
@@ -430,12 +449,13 @@ fn step_reason(step: &Upkeep) -> &'static str {
         Upkeep::AdoptIdentity | Upkeep::LatchIdentity { .. } => "Born",
         Upkeep::MintCertificates(_) => "CertificatesMade",
         Upkeep::MintClients => "ClientCertificatesMade",
-        Upkeep::Start(_) => "Starting",
+        Upkeep::Start(_) | Upkeep::StartAsBefore => "Starting",
+        Upkeep::RaiseQuota(_) => "RaisingQuota",
         Upkeep::Stop(_) => "Stopping",
         Upkeep::Restart(_) => "Restarting",
         Upkeep::ProbeWrite => "WriteProven",
         Upkeep::RecordServed => "Served",
-        Upkeep::RegainSpace(_) => "RegainingSpace",
+        Upkeep::RegainSpace(_) | Upkeep::AcceptWrites => "RegainingSpace",
         Upkeep::SkipSnapshot | Upkeep::TakeSnapshot => "TakingSnapshot",
         Upkeep::CopySnapshots => "CopyingSnapshots",
         Upkeep::CheckSnapshots => "CheckingSnapshots",

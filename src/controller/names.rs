@@ -13,6 +13,8 @@ pub(super) const CLUSTER_NAMESPACE: &str = "etcd.edge-operator.io/cluster-namesp
 pub(super) const ACCEPTS_CLIENTS_OF: &str = "etcd.edge-operator.io/accepts-clients-of";
 /// On a Pod: what the document asked for when it was made.
 pub(super) const SETTINGS: &str = "etcd.edge-operator.io/settings";
+/// On a Pod: the database quota of etcd in it, in bytes.
+pub(super) const QUOTA: &str = "etcd.edge-operator.io/quota";
 /// On a Pod: the version of etcd in it.
 pub(super) const VERSION: &str = "etcd.edge-operator.io/etcd-version";
 

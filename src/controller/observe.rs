@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
+use super::publish::SPEC_INVALID;
 use super::seen::{Container, PodSeen};
 use super::{Cluster, names};
 use crate::api::formats;
@@ -16,8 +17,8 @@ use crate::member::place::HostPlace;
 use crate::member::pod::{refusal_from, unplaceable};
 use crate::member::records::IdentityFile;
 use crate::observed::{
-    Authority, Certificates, Clock, Instance, Membership, Observed, Process, Reading, Service,
-    Writing,
+    Authority, Certificates, Clock, Document, Instance, Looker, Membership, Observed, Process,
+    Reading, Service, Writing,
 };
 use crate::render;
 use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN, Settings};
@@ -67,7 +68,9 @@ impl Cluster {
             member: member(spec, self.identity.as_ref()),
             process,
             alone: true, // sizes above 1 are refused, so no cluster of ours had another member
+            writable: facts.writable,
             facts,
+            last_served: None,
             newest_installed: Some(VERSION_AT_BIRTH),
             quota_at_birth: self.quota_at_birth(),
             certificates,
@@ -94,14 +97,18 @@ impl Cluster {
             clock,
             authority: Authority::Cluster,
             membership,
-            failed: self
-                .memory
-                .invalid
-                .clone()
-                .or_else(|| self.memory.failed.clone()),
+            failed: self.memory.failed.clone(),
             host: None, // the node is Kubernetes' to watch
             backups,
             restoring: None, // its steps are its Pod's
+            document: match &self.memory.invalid {
+                Some(why) => Document::Refused {
+                    reason: SPEC_INVALID,
+                    why: why.clone(),
+                },
+                None => Document::Accepted,
+            },
+            looker: Looker::Operator,
             instances,
         }
     }
@@ -207,12 +214,14 @@ impl Cluster {
         let Ok(version) = version.parse() else {
             return Process::Foreign { pid: None };
         };
+        let latched = self.identity.as_ref().map(|it| it.quota);
         let started = crate::backup::manifest::parse_rfc3339(started);
         let seconds = started.map_or(0, |it| clock::now().seconds_since(it).max(0));
         Process::Running {
             pid: number(id),
             settings: Settings(settings),
             version,
+            quota: pod.quota.or(latched).unwrap_or(0),
             seconds: u64::try_from(seconds).unwrap_or(0),
         }
     }
@@ -345,8 +354,9 @@ impl Cluster {
             let size = storage.volume_claim.as_ref().map(|it| it.size.as_str());
             formats::bytes(size.unwrap_or(CLAIM_DEFAULT)).map(|it| it / 2)
         };
-        room.unwrap_or(QUOTA_DEFAULT)
-            .clamp(QUOTA_MIN, QUOTA_DEFAULT)
+        // In whole MiB, as a document says it.
+        let room = room.unwrap_or(QUOTA_DEFAULT);
+        room.clamp(QUOTA_MIN, QUOTA_DEFAULT) >> 20 << 20
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::names::{self, CLUSTER, MANAGED_BY, NODE_DIR, OPERATOR, SETTINGS, USER, VERSION};
+use super::names::{self, CLUSTER, MANAGED_BY, NODE_DIR, OPERATOR, QUOTA, SETTINGS, USER, VERSION};
 use crate::api::EtcdClusterSpec;
 use crate::backup::work::Ask;
 use crate::member::pod::{
@@ -315,6 +315,17 @@ fn container(parts: &Parts<'_>, words: &[&str]) -> Value {
     })
 }
 
+/// What a Pod is told apart by: etcd's settings, version and quota in it.
+fn in_force(parts: &Parts<'_>) -> [(String, String); 3] {
+    let launch = &parts.member.launch;
+    [
+        (SETTINGS, format!("{:016x}", parts.spec.settings.0)),
+        (VERSION, launch.version.clone()),
+        (QUOTA, launch.quota.to_string()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+}
+
 fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Value {
     let asked = parts.wire.pod.clone().unwrap_or_default();
     let mut labels = asked.labels;
@@ -329,9 +340,7 @@ fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Val
         .map(|(key, value)| (key.to_owned(), value.to_owned())),
     );
     let mut annotations = asked.annotations;
-    let settings = format!("{:016x}", parts.spec.settings.0);
-    annotations.insert(SETTINGS.to_owned(), settings);
-    annotations.insert(VERSION.to_owned(), parts.member.launch.version.clone());
+    annotations.extend(in_force(parts));
     let mut selector = asked.node_selector;
     if let Some(node) = parts.node {
         selector.insert("kubernetes.io/hostname".to_owned(), node.to_owned());

@@ -32,6 +32,9 @@ const FAILED: [u64; 5] = [1, 2, 5, 15, 30];
 /// Events that are not told again.
 const TOLD_MAX: usize = 24;
 
+/// The reason of a document that is refused.
+pub(super) const SPEC_INVALID: &str = "SpecInvalid";
+
 /// The API server's words for a field that its CRD does not have.
 const NOT_DECLARED: &str = "field not declared in schema";
 
@@ -106,8 +109,8 @@ impl Cluster {
         match self.judge() {
             Ok(spec) => self.memory.spec = Some(spec),
             Err(why) => {
-                self.tell("SpecInvalid", &why, true).await;
-                self.memory.invalid = Some(detail(format_args!("SpecInvalid: {why}")));
+                self.tell(SPEC_INVALID, &why, true).await;
+                self.memory.invalid = Some(why);
                 self.use_sound_spec();
             }
         }
@@ -115,7 +118,7 @@ impl Cluster {
             let why = self.memory.invalid.clone().unwrap_or_default();
             let next = "correct the document";
             self.requests_wait(&why).await;
-            return match self.publish_unknown("SpecInvalid", &why, next).await {
+            return match self.publish_unknown(SPEC_INVALID, &why, next).await {
                 Ok(()) => Duration::from_secs(600), // the watch rings when it changes
                 Err(error) => self.failed(&error),
             };
@@ -334,8 +337,15 @@ impl Cluster {
                 "observedGeneration": generation,
             })
         };
+        let mut conditions = vec![
+            condition("Available", "Unknown"),
+            condition("Degraded", "True"),
+        ];
+        if reason == SPEC_INVALID {
+            conditions.push(condition("DocumentAccepted", "False"));
+        }
         let status = json!({
-            "conditions": [condition("Available", "Unknown"), condition("Degraded", "True")],
+            "conditions": conditions,
             "confirmedUntil": now,
             "observedGeneration": generation,
             "plan": {"hold": reason, "message": why, "nextStep": next},
@@ -411,14 +421,6 @@ impl Runtime for Cluster {
         metrics.record(observed, status);
         let generation = self.object.object.metadata.generation.unwrap_or(0);
         let mut wire = to_wire(status, self.memory.published.as_ref(), generation);
-        if let Some(why) = &self.memory.invalid {
-            for it in &mut wire.conditions {
-                if it.type_ == "Degraded" {
-                    "SpecInvalid".clone_into(&mut it.reason);
-                    it.message = why.to_string();
-                }
-            }
-        }
         if wire.plan.hold.as_deref() == Some("RestoreFailed") {
             let next = if self.identity.is_none() {
                 "mend the cause: it is tried again within 10 minutes, and at once when the document changes"

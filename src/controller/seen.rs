@@ -9,7 +9,7 @@ use kube::api::{DynamicObject, ObjectMeta};
 use kube::runtime::watcher::Event;
 use serde_json::Value;
 
-use super::names::{CLUSTER, CLUSTER_NAMESPACE, MADE_FOR, SETTINGS, VERSION};
+use super::names::{CLUSTER, CLUSTER_NAMESPACE, MADE_FOR, QUOTA, SETTINGS, VERSION};
 
 /// Namespace and name.
 pub(super) type Key = (String, String);
@@ -150,6 +150,7 @@ pub(super) struct PodSeen {
     pub(super) node: Option<String>,
     pub(super) settings: Option<u64>,
     pub(super) version: Option<String>,
+    pub(super) quota: Option<u64>,
     /// What it was made for, in the words of its maker.
     pub(super) made_for: Option<String>,
     pub(super) container: Container,
@@ -209,6 +210,7 @@ impl PodSeen {
             node: Some(text(data, "/spec/nodeName")).filter(|it| !it.is_empty()),
             settings: annotation(SETTINGS).and_then(|it| u64::from_str_radix(&it, 16).ok()),
             version: annotation(VERSION),
+            quota: annotation(QUOTA).and_then(|it| it.parse().ok()),
             made_for: annotation(MADE_FOR),
             container: state(shown),
             last_words: words,

@@ -176,12 +176,11 @@ pub fn issue_due(
     let issued = certificates.issued();
     let declared = spec.clients.iter().map(heapless::String::as_str);
     let asked = issued.keys().map(String::as_str);
-    for name in declared.chain([ADMIN]).chain(asked) {
-        if client_due(certificates, name, observed.now, observed.clock) {
-            certificates.issue(name, validity)?;
-        }
-    }
-    Ok(())
+    let due = |name: &&str| client_due(certificates, name, observed.now, observed.clock);
+    // One that cannot be written keeps no other one from its certificate.
+    let due = declared.chain([ADMIN]).chain(asked).filter(due);
+    let made = due.map(|it| certificates.issue(it, validity).map(drop));
+    made.fold(Ok(()), Result::and)
 }
 
 /// Whether a sound pair is valid now.

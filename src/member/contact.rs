@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use etcd_client::Client;
 
 use crate::clock;
+use crate::cluster::MemberId;
 use crate::etcd::{client, metrics};
 use crate::observed::{
-    Instance, Membership, Process, Proposals, Reading, Regain, Service, Writing,
+    Instance, Membership, Observed, Process, Proposals, Reading, Regain, Service, Writing,
 };
-use crate::plan::space::REGAINED_PERCENT;
+use crate::plan::space;
 use crate::tls::ClientFiles;
 
 /// Where a member's etcd is reached.
@@ -40,10 +41,10 @@ pub struct Contact {
     /// The last connection, where this pass may have more to ask over it. Idle ones are not kept: a
     /// controller of 50 clusters would hold 50 of them, with their buffers.
     client: Option<Client>,
-    /// The process for which a write was acknowledged.
-    write_proven: Option<u32>,
-    /// The last attempt's answer.
-    last_write: Option<Writing>,
+    /// The process that was looked at last.
+    process: Option<u32>,
+    /// The last attempt to write to it.
+    written: Option<Writing>,
     /// The last attempt to regain space that was not enough, and when (seconds since boot).
     regain: Option<(Regain, u64)>,
     /// A pass before.
@@ -69,11 +70,12 @@ impl Contact {
         };
         let look = client::look(&endpoint.url, &endpoint.files).await;
         let answered = look.read == Reading::Answered;
-        let write = match &self.last_write {
-            _ if self.write_proven == Some(pid) => Writing::Acknowledged,
-            Some(failed) => failed.clone(),
-            None => Writing::NotTried,
-        };
+        // It may have been restarted between two looks.
+        if self.process != Some(pid) {
+            self.forget();
+            self.process = Some(pid);
+        }
+        let write = self.written.clone().unwrap_or(Writing::NotTried);
         let proposals = if answered && write == Writing::Acknowledged {
             self.proposals(endpoint.metrics).await
         } else {
@@ -95,8 +97,8 @@ impl Contact {
     pub fn forget(&mut self) {
         self.client = None;
         self.numbers = None;
-        self.write_proven = None;
-        self.last_write = None;
+        self.process = None;
+        self.written = None;
     }
 
     /// The last attempt to regain space, until the alarm is gone.
@@ -130,10 +132,10 @@ impl Contact {
         };
         let written = client::probe_write(client).await;
         let acknowledged = written == Writing::Acknowledged;
-        if acknowledged && let Some(Process::Running { pid, .. }) = process {
-            self.write_proven = Some(pid);
+        let looked_at = self.process;
+        if matches!(process, Some(Process::Running { pid, .. }) if Some(pid) == looked_at) {
+            self.written = Some(written);
         }
-        self.last_write = Some(written);
         acknowledged
     }
 
@@ -146,9 +148,8 @@ impl Contact {
             }
         };
         let details = instance.service.details;
-        let quota = instance.facts.identity.as_ref().map(|it| it.quota);
-        let (Some(client), Some(details), Some(quota)) = (self.client.as_mut(), details, quota)
-        else {
+        let quota = space::quota(instance);
+        let (Some(client), Some(details)) = (self.client.as_mut(), details) else {
             return Ok(());
         };
         // Counted before it is made: one that fails half-way is not repeated with every pass.
@@ -166,7 +167,7 @@ impl Contact {
         attempt.in_use = in_use;
         self.regain = Some((attempt, clock::since_boot().as_secs()));
         tracing::info!(size, in_use, quota, "compacted and defragmented");
-        if size > quota / 100 * REGAINED_PERCENT {
+        if size > space::regained(quota) {
             return Err(CallError {
                 what: "regain space",
                 why: format!(
@@ -176,13 +177,30 @@ impl Contact {
                 ),
             });
         }
-        client::disarm_no_space(client, details.member)
-            .await
-            .map_err(failed("disarm the NOSPACE alarm"))?;
+        self.disarm(details.member).await
+    }
+
+    /// Rule D28 where there is space already: the quota was raised, or a person made room.
+    pub async fn accept_writes(&mut self, observed: &Observed) -> Result<(), CallError> {
+        let details = observed.instances.first().and_then(|it| it.service.details);
+        match details {
+            Some(details) => self.disarm(details.member).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn disarm(&mut self, member: MemberId) -> Result<(), CallError> {
+        let Some(client) = self.client.as_mut() else {
+            return Ok(());
+        };
+        let disarmed = client::disarm_no_space(client, member).await;
+        disarmed.map_err(|error| CallError {
+            what: "disarm the NOSPACE alarm",
+            why: client::plain(&error),
+        })?;
         self.regain = None;
         // A write must be proven again.
-        self.write_proven = None;
-        self.last_write = None;
+        self.written = None;
         Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! Gathers the facts that [`crate::start::verdict`] judges. It decides nothing.
 
-use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use super::listen::{self, Taken};
 use super::records::{self, IdentityFile, Launch, SeenFile};
 use super::starts;
 use crate::clock;
@@ -18,7 +18,7 @@ use crate::state;
 use crate::version::Version;
 
 /// How long the file system may take to answer.
-const DISK_DEADLINE: Duration = Duration::from_secs(2);
+pub const DISK_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Facts, and the identity files that they were read from.
 pub struct Gathered {
@@ -30,15 +30,17 @@ pub struct Gathered {
     pub marker: Option<IdentityFile>,
 }
 
-/// Looks at everything that decides whether etcd may start. `running`: etcd of ours runs, so its
-/// ports are its own, its data is open, and no start is looked into.
+/// Looks at everything that decides whether etcd may start. `running`: what an etcd of ours runs with,
+/// so that its ports are its own, its data is open, and no start is looked into.
 pub fn gather(
     paths: &Paths,
     launch: &Launch,
     version: Version,
     certificates: CertificatesUsable,
-    running: bool,
+    running: Option<&Launch>,
 ) -> Gathered {
+    let taken = running.map_or(&[][..], |it| &it.addresses);
+    let running = running.is_some();
     let data = records::data_dir(&launch.storage_dir);
     let writable = match disk::writable(&launch.storage_dir, DISK_DEADLINE) {
         // Ours is made at birth; one that the document names must be there (rule D3).
@@ -47,16 +49,6 @@ pub fn gather(
     };
     // A frozen file system would keep every further look, too.
     let stalled = writable == Writable::Stalled;
-    // Ours to have: what the running etcd was started with.
-    let taken = if running {
-        state::load::<Launch>(&paths.launch())
-            .ok()
-            .flatten()
-            .map(|it| it.addresses)
-            .unwrap_or_default()
-    } else {
-        Vec::new()
-    };
     let mut unreadable = None;
     let (identity, marker) = if stalled {
         (None, None)
@@ -87,7 +79,7 @@ pub fn gather(
         writable,
         binary: store::binary(&paths.store(), version),
         certificates,
-        conflict: conflict(paths, &launch.addresses, &taken),
+        conflict: conflict(paths, &launch.addresses, taken),
         seen,
         history: if running || stalled {
             StartHistory::NONE
@@ -110,37 +102,30 @@ fn seen_index(paths: &Paths, data: &DataDir) -> Option<u64> {
         .then_some(seen.raft_index)
 }
 
-/// The first address that etcd could not listen on.
-fn conflict(
+/// The first address that etcd could not listen on, once it no longer listens on `own`.
+pub fn conflict(
     paths: &Paths,
-    addresses: &[SocketAddr],
-    taken: &[SocketAddr],
+    asked: &[SocketAddr],
+    own: &[SocketAddr],
 ) -> Option<AddressConflict> {
-    addresses
-        .iter()
-        .filter(|it| !taken.contains(it))
-        .find_map(|address| {
-            let error = TcpListener::bind(address).err()?;
-            let not_ours = error.kind() == ErrorKind::AddrNotAvailable;
-            if !not_ours && error.kind() != ErrorKind::AddrInUse {
-                return None; // etcd will say what it is
-            }
-            let mut text = heapless::String::new();
-            let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{address}"));
-            let holder = if not_ours {
-                None
-            } else {
-                process::listener(address.port())
-            };
-            Some(AddressConflict {
-                address: text,
-                not_ours,
-                holder: holder
-                    .and_then(|it| heapless::String::try_from(it.as_str()).ok())
-                    .unwrap_or_default(),
-                k3s_embedded: !not_ours && is_used(&paths.k3s_embedded_etcd()),
-            })
-        })
+    let (address, taken) = listen::first_taken(asked, own)?;
+    let (not_ours, denied) = (taken == Taken::Address, taken == Taken::Denied);
+    let mut text = heapless::String::new();
+    let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{address}"));
+    let holder = if not_ours || denied {
+        None
+    } else {
+        process::listener(address.port(), |it| listen::is_anothers(it, own))
+    };
+    Some(AddressConflict {
+        address: text,
+        not_ours,
+        denied,
+        holder: holder
+            .and_then(|it| heapless::String::try_from(it.as_str()).ok())
+            .unwrap_or_default(),
+        k3s_embedded: !not_ours && !denied && is_used(&paths.k3s_embedded_etcd()),
+    })
 }
 
 fn is_used(dir: &Path) -> bool {

@@ -39,7 +39,14 @@ pub fn resolve(paths: &Paths, spec: &ClusterSpec) -> HostPlace {
             .chain(host_address())
             .collect()
     } else {
-        spec.network.listen.to_vec()
+        // As Go has them: ::ffff:10.0.0.1 is 10.0.0.1.
+        let mut listen: Vec<IpAddr> = Vec::new();
+        for address in spec.network.listen.iter().map(IpAddr::to_canonical) {
+            if !listen.contains(&address) {
+                listen.push(address);
+            }
+        }
+        listen
     };
     let reachable: Vec<String> = listen
         .iter()
@@ -69,6 +76,9 @@ pub fn resolve(paths: &Paths, spec: &ClusterSpec) -> HostPlace {
         (None, Some(first)) if !first.is_unspecified() => *first,
         _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
     };
+    // One socket of both families: another address of the same port could not be listened on beside it.
+    let wildcard = listen.iter().find(|it| it.is_unspecified()).copied();
+    let listen = wildcard.map_or(listen, |it| vec![it]);
     HostPlace {
         storage_named: spec.storage_path.is_some(),
         storage_dir: spec
@@ -130,7 +140,7 @@ impl HostPlace {
         format!("https://127.0.0.1:{}", spec.network.peer_port)
     }
 
-    /// What the guard needs.
+    /// What the guard needs, as far as it is known before a birth: all but etcd's configuration.
     pub fn launch(&self, spec: &ClusterSpec, version: Version) -> Launch {
         Launch {
             cluster: spec.name.to_string(),
@@ -145,9 +155,29 @@ impl HostPlace {
                 .into_iter()
                 .map(|(key, value)| (key.to_owned(), value))
                 .collect(),
+            conf: String::new(),
+            quota: 0,
+            client_url: self.client_url.clone(),
+            metrics: SocketAddr::new(self.metrics_listen, spec.network.metrics_port),
             settings: spec.settings.0,
+            asked: serde_json::Value::Null,
             hibernates: spec.size == 0,
         }
+    }
+
+    /// The same with etcd's configuration; `None` for a version of an unknown line.
+    pub fn launch_of(
+        &self,
+        paths: &Paths,
+        spec: &ClusterSpec,
+        identity: &IdentityFile,
+    ) -> Option<Launch> {
+        let version = identity.version.parse().ok()?;
+        Some(Launch {
+            conf: self.etcd_conf(paths, spec, identity)?,
+            quota: identity.quota,
+            ..self.launch(spec, version)
+        })
     }
 
     /// etcd's configuration for this host; `None` for a version of an unknown line.

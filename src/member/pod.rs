@@ -61,8 +61,6 @@ pub struct PodMember {
     pub identity: IdentityFile,
     /// What the guard needs for a start.
     pub launch: Launch,
-    /// etcd's configuration file.
-    pub conf: String,
 }
 
 /// The last words of a Pod that was made for a restore.
@@ -209,7 +207,6 @@ impl PodMember {
         store::link(&paths.store(), version)
             .map_err(|error| refused("ImageVersion", format_args!("{error}")))?;
         self.reconcile_identity(paths)?;
-        write_changed(&paths.etcd_conf(), self.conf.as_bytes())?;
         if state::load::<Launch>(&paths.launch())
             .ok()
             .flatten()
@@ -254,17 +251,15 @@ impl PodMember {
             (Some(_), None) if ours.token == beside.token => {
                 Ok(records::save_identity(paths, storage_dir, ours)?)
             }
+            // The document's quota has grown since.
+            (Some(_), Some(_)) if ours.quota > beside.quota => {
+                let quota = ours.quota;
+                let beside = IdentityFile { quota, ..beside };
+                Ok(records::save_identity(paths, storage_dir, &beside)?)
+            }
             _ => Ok(()),
         }
     }
-}
-
-/// Flash is written only for a change.
-fn write_changed(path: &std::path::Path, bytes: &[u8]) -> Result<(), StateError> {
-    if std::fs::read(path).is_ok_and(|it| it == bytes) {
-        return Ok(());
-    }
-    state::write_file(path, bytes)
 }
 
 /// etcd reads its certificates where the Secret is mounted: the kubelet exchanges them there.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{ClusterId, ClusterName, MemberId, MemberName, detail};
 use crate::diagnosis;
 use crate::paths::Paths;
+use crate::process::ProcessRecord;
 use crate::spec::ClusterSpec;
 use crate::start::{Identity, Refusal};
 use crate::state::{self, StateError};
@@ -165,11 +166,52 @@ pub struct Launch {
     pub leaf_seconds: i64,
     /// Environment of etcd; nothing else is in it.
     pub environment: Vec<(String, String)>,
+    /// etcd's configuration file.
+    pub conf: String,
+    /// The database quota in it, in bytes.
+    pub quota: u64,
+    /// Where clients on this host reach it.
+    #[serde(rename = "clientURL")]
+    pub client_url: String,
+    /// Its metrics.
+    pub metrics: SocketAddr,
     /// [`crate::spec::Settings`] of the document.
     pub settings: u64,
+    /// What the document says of these settings, as [`crate::api::convert::settings_of`] has it.
+    pub asked: serde_json::Value,
     /// `size: 0`. Not part of the record: see [`Paths::hibernates`].
     #[serde(skip)]
     pub hibernates: bool,
+}
+
+/// The process that the guard became, and what it was started with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Running {
+    /// The process.
+    #[serde(flatten)]
+    pub process: ProcessRecord,
+    /// Its settings: what is in force, whatever the document says by now.
+    pub launch: Launch,
+    /// How often etcd was started in this boot, this start included.
+    #[serde(default)]
+    pub starts: u32,
+}
+
+impl Running {
+    /// The process that runs, as the guard recorded it.
+    pub fn load(paths: &Paths) -> Option<Self> {
+        state::load_volatile::<Self>(&paths.process()).filter(|it| it.process.is_alive())
+    }
+}
+
+/// The settings that served last. They are kept, so that an edit that cannot be started is no outage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Served {
+    /// What etcd was started with.
+    pub launch: Launch,
+    /// From its start to the first write, in milliseconds, where the operator saw both.
+    pub took_milliseconds: Option<u64>,
 }
 
 /// etcd's `data-dir`.

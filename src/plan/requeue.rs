@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::{Change, Hold, Upkeep};
-use crate::observed::{Membership, Observed, Pairs, Process, Reading, Writing};
+use crate::observed::{Instance, Membership, Observed, Pairs, Process, Reading, Writing};
 
 /// Time until the next look when all is well. Each look is one TLS handshake and one read.
 pub const REQUEUE_CONVERGED: Duration = Duration::from_secs(10);
@@ -13,6 +13,19 @@ pub const REQUEUE_STARTING: Duration = Duration::from_millis(50);
 pub const REQUEUE_PROGRESSING: Duration = Duration::from_secs(2);
 /// A start may take so long until looks become rarer and failures are called so.
 pub const STARTING_SECONDS: u64 = 20;
+
+/// A paused cluster is only looked at.
+pub(super) fn while_paused(observed: &Observed, upkeep: &[Upkeep]) -> Duration {
+    let retrying = observed
+        .instances
+        .iter()
+        .any(|it| matches!(it.service.write, Writing::Failed(_)));
+    if upkeep.is_empty() || retrying {
+        REQUEUE_CONVERGED
+    } else {
+        REQUEUE_STARTING
+    }
+}
 
 /// When to look again if nothing happens before.
 pub(super) fn after(
@@ -36,12 +49,20 @@ pub(super) fn after(
         .instances
         .iter()
         .any(|it| matches!(it.service.write, Writing::Failed(_)));
+    // Whatever is held: an etcd that comes up is looked at until it serves.
+    let comes_up = |it: &Instance| {
+        let young =
+            matches!(it.process, Process::Running { seconds, .. } if seconds < STARTING_SECONDS);
+        young && it.service.read != Reading::Answered
+    };
     match change {
+        _ if observed.instances.iter().any(comes_up) => REQUEUE_STARTING,
         _ if !retrying
             && upkeep.iter().any(|it| {
                 matches!(
                     it,
                     Upkeep::Start(_)
+                        | Upkeep::StartAsBefore
                         | Upkeep::Restart(_)
                         | Upkeep::ProbeWrite
                         | Upkeep::RequestRestore(_)
@@ -68,6 +89,7 @@ pub(super) fn after(
             | Hold::VersionLosesData(..)
             | Hold::VersionUnsupported(_)
             | Hold::UpgradeNotSupportedYet { .. }
+            | Hold::QuotaSmaller { .. }
             | Hold::RestoreFailed(_),
         ) => REQUEUE_CONVERGED,
         _ => REQUEUE_PROGRESSING,

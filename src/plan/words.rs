@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::permit::{Declared, Grounds};
-use super::{Asked, Change, Hold, Mint, Upkeep};
+use super::{Asked, Change, Hold, Mint, Upkeep, space};
 use crate::cluster::{Detail, detail};
 use crate::observed::RestorePhase;
 use crate::start::Start;
@@ -26,6 +26,7 @@ impl Hold {
             Hold::ForeignProcess(_) => "ForeignProcess",
             Hold::ForeignCluster(_) => "ForeignCluster",
             Hold::NoSpace => "NoSpace",
+            Hold::QuotaSmaller { .. } => "QuotaSmaller",
             Hold::LiveDataFillsQuota { .. } => "LiveDataFillsQuota",
             Hold::AuthorityDamaged => "AuthorityDamaged",
             Hold::Corrupt => "Corrupt",
@@ -65,10 +66,15 @@ impl Hold {
             }
             Hold::ForeignCluster(_) => detail(format_args!("find what else serves on this port")),
             Hold::NoSpace => detail(format_args!(
-                "compact, defragment and disarm with etcdctl, or set maintenance.onNoSpace: repair"
+                "compact, defragment and disarm with etcdctl, set maintenance.onNoSpace: repair, or raise storage.quota"
             )),
-            Hold::LiveDataFillsQuota { .. } => detail(format_args!(
-                "delete keys; the operator then compacts, defragments and accepts writes again"
+            Hold::QuotaSmaller { in_force, .. } => detail(format_args!(
+                "set storage.quota: {}Mi or more, or leave it out",
+                in_force.div_ceil(1 << 20)
+            )),
+            Hold::LiveDataFillsQuota { in_use, .. } => detail(format_args!(
+                "raise storage.quota to {}Mi or more (one restart of etcd), or delete keys; the operator then accepts writes again",
+                space::quota_for(*in_use)
             )),
             Hold::AuthorityDamaged => detail(format_args!(
                 "put peer-ca and client-ca back from a backup, or move the damaged one aside to have a new CA made for all clients"
@@ -146,12 +152,12 @@ impl fmt::Display for Hold {
                 f,
                 "the database has reached its quota and etcd refuses writes"
             ),
-            Hold::LiveDataFillsQuota { in_use, quota } => write!(
-                f,
-                "{} MiB of the quota's {} MiB are live data: compacting and defragmenting regains nothing",
-                in_use >> 20,
-                quota >> 20
-            ),
+            Hold::QuotaSmaller {
+                in_force,
+                database,
+                asked,
+            } => smaller_quota(f, *in_force, *database, *asked),
+            Hold::LiveDataFillsQuota { in_use, quota } => full_of_live_data(f, *in_use, *quota),
             Hold::AuthorityDamaged => write!(
                 f,
                 "a CA under tls cannot be read or sign: no certificate can be renewed"
@@ -166,6 +172,32 @@ impl fmt::Display for Hold {
             }
         }
     }
+}
+
+fn full_of_live_data(f: &mut fmt::Formatter<'_>, in_use: u64, quota: u64) -> fmt::Result {
+    let (in_use, quota) = (in_use >> 20, quota >> 20);
+    write!(
+        f,
+        "{in_use} MiB of the quota's {quota} MiB are live data: compacting and defragmenting regains nothing"
+    )
+}
+
+fn smaller_quota(
+    f: &mut fmt::Formatter<'_>,
+    in_force: u64,
+    database: Option<u64>,
+    asked: u64,
+) -> fmt::Result {
+    let (asked, in_force) = (asked >> 20, in_force >> 20);
+    write!(
+        f,
+        "a quota of {asked} MiB is asked for and {in_force} MiB are in force"
+    )?;
+    if let Some(bytes) = database {
+        let taken = bytes.div_ceil(1 << 20);
+        write!(f, ", of which the database takes {taken} MiB")?;
+    }
+    write!(f, ": a quota only grows")
 }
 
 fn words(phase: RestorePhase) -> &'static str {
@@ -213,6 +245,12 @@ impl Upkeep {
             Upkeep::Start(Start::SetAsideThenGo) => detail(format_args!(
                 "set the leftovers of an interrupted birth aside and start etcd"
             )),
+            Upkeep::StartAsBefore => detail(format_args!(
+                "start etcd with the settings that served last"
+            )),
+            Upkeep::RaiseQuota(quota) => {
+                detail(format_args!("raise the quota to {} MiB", quota >> 20))
+            }
             Upkeep::Stop(_) => detail(format_args!("stop etcd, keep everything")),
             Upkeep::Restart(permit)
                 if permit.grounds() == Grounds::DeclaredOutage(Declared::DriverChanged) =>
@@ -225,6 +263,7 @@ impl Upkeep {
             Upkeep::RegainSpace(_) => {
                 detail(format_args!("compact, defragment and accept writes again"))
             }
+            Upkeep::AcceptWrites => detail(format_args!("accept writes again")),
             Upkeep::SkipSnapshot => {
                 detail(format_args!("skip a snapshot that would hold nothing new"))
             }

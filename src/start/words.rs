@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::Refusal;
+use super::{AddressConflict, Refusal};
 use crate::cluster::{Detail, detail};
 
 impl Refusal {
@@ -29,6 +29,7 @@ impl Refusal {
             Refusal::LogShorterThanSeen { .. } => "AcknowledgedWritesMissing",
             Refusal::CertificatesUnusable => "CertificatesUnusable",
             Refusal::AddressUnavailable(conflict) if conflict.not_ours => "AddressGone",
+            Refusal::AddressUnavailable(conflict) if conflict.denied => "PortDenied",
             Refusal::AddressUnavailable(_) => "PortTaken",
             Refusal::CrashLoop { .. } => "CrashLoop",
             Refusal::Unplaceable { reason, .. } => reason,
@@ -93,15 +94,7 @@ impl Refusal {
             Refusal::CertificatesUnusable => detail(format_args!(
                 "put the damaged CA below tls back from a copy; see certs list and the operator's log"
             )),
-            Refusal::AddressUnavailable(it) if it.k3s_embedded => detail(format_args!(
-                "k3s' embedded etcd owns 2379-2382: choose other ports in network, or move k3s to this etcd"
-            )),
-            Refusal::AddressUnavailable(it) if it.not_ours => {
-                detail(format_args!("correct network.listenAddresses"))
-            }
-            Refusal::AddressUnavailable(_) => detail(format_args!(
-                "choose another port in network, or stop what listens there"
-            )),
+            Refusal::AddressUnavailable(it) => detail(format_args!("{}", next_step_of_address(it))),
             Refusal::CrashLoop {
                 diagnosis: Some(it),
                 ..
@@ -114,6 +107,18 @@ impl Refusal {
                 "read etcd's log; systemctl reload etcd-operator (SIGHUP) tries again"
             )),
         }
+    }
+}
+
+fn next_step_of_address(conflict: &AddressConflict) -> &'static str {
+    if conflict.k3s_embedded {
+        "k3s' embedded etcd owns 2379-2382: choose other ports in network, or move k3s to this etcd"
+    } else if conflict.not_ours {
+        "correct network.listenAddresses"
+    } else if conflict.denied {
+        "choose a port of 1024 or more in network"
+    } else {
+        "choose another port in network, or stop what listens there"
     }
 }
 
@@ -198,6 +203,9 @@ impl fmt::Display for Refusal {
             Refusal::CertificatesUnusable => write!(f, "there are no usable certificates"),
             Refusal::AddressUnavailable(it) if it.not_ours => {
                 write!(f, "this host has no address {}", it.address)
+            }
+            Refusal::AddressUnavailable(it) if it.denied => {
+                write!(f, "etcd's user may not listen on {}", it.address)
             }
             Refusal::AddressUnavailable(it) if it.holder.is_empty() => {
                 write!(f, "{} is taken by another process", it.address)

@@ -12,6 +12,7 @@
 mod backup;
 mod bad;
 mod crd;
+mod fields;
 mod formats;
 mod fuzz;
 mod good;

@@ -346,10 +346,25 @@ fn a_database_that_is_gone() {
 #[test]
 fn a_document_of_another_cluster() {
     let mut lab = served();
-    let before = lab.fingerprints();
-    // The guard goes by what was launched: an edit alone stops nobody.
+    // The guard goes by what was launched, and the agent by the last document that was sound: an edit
+    // alone stops nobody.
     lab.name = "other".to_owned();
     lab.write_document();
+    lab.start_agent();
+    let status = lab.wait_available();
+    let told = condition(&status, "DocumentAccepted");
+    assert_eq!(told, ("False", "DocumentOfAnotherCluster"), "{status:#}");
+    assert!(
+        status.to_string().contains("line 4: metadata.name"),
+        "{status:#}"
+    );
+    lab.kill_agent();
+    lab.kill_etcd();
+    // With no document that was ever sound nothing is started, and nothing is touched.
+    for name in ["document.json", "document.json.previous"] {
+        let _ = fs::remove_file(lab.lib(name));
+    }
+    let before = lab.fingerprints();
     lab.start_agent();
     let status = lab.wait_hold("DocumentOfAnotherCluster");
     assert_eq!(condition(&status, "Available").0, "False");
@@ -555,9 +570,11 @@ fn a_port_that_another_process_has() {
 #[test]
 fn an_etcd_that_ends_again_and_again() {
     let mut lab = served();
-    let conf = lab.lib("member/etcd.conf.yaml");
-    let whole = fs::read_to_string(&conf).unwrap();
-    fs::write(&conf, format!("{whole}no-such-option: 1\nname: [\n")).unwrap();
+    let record = lab.lib("member/launch.json");
+    let mut launch: Value = etcd_operator::state::load(&record).unwrap().unwrap();
+    let whole = launch["conf"].as_str().unwrap();
+    launch["conf"] = format!("{whole}no-such-option: 1\nname: [\n").into();
+    etcd_operator::state::save(&record, &launch).unwrap();
     let before = lab.fingerprints();
     for number in 1..=3 {
         let (code, _) = lab.guard();

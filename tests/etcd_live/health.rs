@@ -186,6 +186,50 @@ fn a_full_quota_of_live_data_wears_no_flash_and_heals_once_keys_are_deleted() {
     );
 }
 
+/// A larger quota is the way out, whatever the document says of repairs.
+#[test]
+fn a_full_quota_that_is_raised_takes_writes_again_with_one_restart() {
+    for policy in ["repair", "hold"] {
+        let mut lab = quota_lab(&[
+            "profile: standard",
+            &format!("maintenance: {{onNoSpace: {policy}}}"),
+        ]);
+        let (mut count, mut rounds) = (0, 0);
+        let mut status = lab.status();
+        while status["plan"]["hold"].is_null() {
+            rounds += 1;
+            assert!(rounds < 8, "{status:#}");
+            count += fill_quota(&lab, |it| format!("live/{}", count + it));
+            status = lab.wait("a hold, or room again", |it| {
+                !it["plan"]["hold"].is_null()
+                    || condition(it, "Available").0 == "True" && alarms(&lab).is_empty()
+            });
+        }
+        let next = status["plan"]["nextStep"].as_str().unwrap();
+        assert!(next.contains("raise storage.quota"), "{policy}: {next}");
+        let before = lab.etcd_pid();
+        lab.storage("quota: 64Mi");
+        assert_eq!(lab.operator(&["diff"]).status.code(), Some(0), "{policy}");
+        assert_eq!(lab.operator(&["reload"]).status.code(), Some(0), "{policy}");
+        let status = lab.wait_available();
+        assert_eq!(
+            condition(&status, "DocumentAccepted").1,
+            "InForce",
+            "{policy}"
+        );
+        assert_ne!(lab.etcd_pid(), before, "{policy}");
+        assert_eq!(alarms(&lab), "", "{policy}");
+        assert!(lab.put("again", "writable"), "{policy}");
+        assert_eq!(lab.get("live/1").map(|it| it.len()), Some(1 << 20));
+        assert_eq!(
+            lab.log().matches("restart etcd").count(),
+            1,
+            "{}",
+            lab.log()
+        );
+    }
+}
+
 #[test]
 fn a_full_quota_is_left_to_a_person_where_the_document_says_so() {
     let lab = quota_lab(&["profile: standard", "maintenance: {onNoSpace: hold}"]);

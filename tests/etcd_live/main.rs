@@ -14,6 +14,7 @@
 #![allow(dead_code, reason = "the lab has tools for tests to come")]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
+mod answering;
 mod backup;
 mod certificates;
 mod damage;
@@ -21,6 +22,7 @@ mod datastore;
 mod disk;
 #[path = "../s3_live/editor.rs"]
 mod editor;
+mod edits;
 mod guard;
 mod health;
 mod input;

@@ -59,6 +59,19 @@ fn metrics_and_health_are_served_where_asked_for() {
     );
     kill("CONT", lab.etcd_pid().unwrap());
     lab.wait_available();
+    // So does a document that is refused.
+    for (document, value) in [
+        (format!("{}  sise: 1\n", lab.document()), 0),
+        (lab.document(), 1),
+    ] {
+        fs::write(lab.document_path(), document).unwrap();
+        lab.signal_agent("HUP");
+        let wanted = ["False", "True"][value];
+        lab.wait("told", |it| condition(it, "DocumentAccepted").0 == wanted);
+        let (_, page) = get(&address, "/metrics");
+        let line = format!("etcd_operator_condition{{condition=\"DocumentAccepted\"}} {value}");
+        assert!(page.lines().any(|it| it == line), "{line}: {page}");
+    }
     let promtool = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())

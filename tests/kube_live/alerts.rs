@@ -50,6 +50,8 @@ const BACKUP: &str =
     r#"etcd_operator_condition{namespace="a",cluster="b",condition="BackupHealthy"}"#;
 const CLOCK: &str =
     r#"etcd_operator_condition{namespace="a",cluster="b",condition="ClockTrusted"}"#;
+const DOCUMENT: &str =
+    r#"etcd_operator_condition{namespace="a",cluster="b",condition="DocumentAccepted"}"#;
 const STOPPED: &str = r#"etcd_operator_stopped{namespace="a",cluster="b"}"#;
 const CONFIRMED: &str = r#"etcd_operator_confirmed_timestamp_seconds{namespace="a",cluster="b"}"#;
 const EXPIRY: &str =
@@ -347,6 +349,27 @@ const CASES: &[Case] = &[
         "warning",
         &[(CLOCK, ZERO)],
         "20m",
+        false,
+    ),
+    (
+        "EtcdDocumentRefused",
+        "warning",
+        &[(DOCUMENT, ZERO)],
+        "40m",
+        true,
+    ),
+    (
+        "EtcdDocumentRefused",
+        "warning",
+        &[(DOCUMENT, ONE)],
+        "40m",
+        false,
+    ),
+    (
+        "EtcdDocumentRefused",
+        "warning",
+        &[(DOCUMENT, ZERO)],
+        "5m",
         false,
     ),
 ];

@@ -128,12 +128,11 @@ fn a_path_of_the_node_that_is_not_the_clusters_own_is_refused_and_nothing_is_mad
     for (name, path) in &taken {
         says(&api, "shop", name, "SpecInvalid");
         let told = status(&api, "shop", name);
-        let degraded = told["conditions"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|it| it["type"] == "Degraded");
-        let degraded = degraded.unwrap();
+        let conditions = told["conditions"].as_array().unwrap();
+        let of = |kind: &str| conditions.iter().find(|it| it["type"] == kind).unwrap();
+        let (degraded, document) = (of("Degraded"), of("DocumentAccepted"));
+        assert_eq!(document["reason"], "SpecInvalid", "{path}: {told}");
+        assert_eq!(document["status"], "False", "{path}: {told}");
         assert_eq!(degraded["reason"], "SpecInvalid", "{path}: {told}");
         let message = degraded["message"].as_str().unwrap();
         assert!(
@@ -172,6 +171,10 @@ fn a_path_of_the_node_that_is_not_the_clusters_own_is_refused_and_nothing_is_mad
         }),
     ));
     says(&api, "shop", "good", "SpecInvalid");
+    let told = status(&api, "shop", "good");
+    let mut all = told["conditions"].as_array().unwrap().iter();
+    let document = all.find(|it| it["type"] == "DocumentAccepted").unwrap();
+    assert_eq!(document["status"], "False", "{told}");
     api.kubectl(&["delete", "pod", "-n", "shop", "good-0", "--force"])
         .good();
     let again = api.eventually("the next Pod", SOON, || api.try_json(&pod));

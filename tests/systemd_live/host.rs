@@ -151,10 +151,17 @@ impl Machine {
         ));
     }
 
-    /// `status -o json`, of the agent or by a look of the command's own.
+    /// `status -o json`, of the agent or by a look of the command's own: of a look that began after it
+    /// was asked for.
     pub fn status(&self) -> Value {
-        let output = self.run(&["etcd-operator", "status", "-o", "json"]);
-        serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+        for _ in 0..20 {
+            let output = self.run(&["etcd-operator", "status", "-o", "json"]);
+            let status: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+            if status["host"]["look"]["fresh"] != false {
+                return status;
+            }
+        }
+        Value::Null
     }
 
     /// Waits until the status is as wanted.

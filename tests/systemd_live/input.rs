@@ -7,13 +7,14 @@ use crate::lab::{condition, text};
 use crate::machine::Machine;
 
 #[test]
-fn a_bad_document_at_start_ends_the_operator_for_good_and_leaves_etcd() {
+fn a_start_with_no_document_that_was_ever_sound_ends_the_operator_and_leaves_etcd() {
     let Some(machine) = Machine::serving() else {
         return;
     };
     let etcd = machine.pid(MEMBER);
     machine.sh(&format!("systemctl stop {OPERATOR}"));
     let unit = machine.sh(&format!("cat /etc/systemd/system/{MEMBER}"));
+    machine.sh("rm /var/lib/etcd-operator/document.json");
     machine.write_document("  sise: 1\n  size: 17\n");
     let start = machine.try_sh(&format!("systemctl start {OPERATOR} 2>&1"));
     assert!(!start.status.success(), "{}", text(&start.stdout));
@@ -46,23 +47,71 @@ fn a_bad_document_at_start_ends_the_operator_for_good_and_leaves_etcd() {
 }
 
 #[test]
-fn a_bad_document_on_reload_keeps_the_one_before_in_force() {
-    let Some(machine) = Machine::serving() else {
+fn a_bad_document_fails_the_reload_and_the_one_before_stays_in_force_over_a_reboot() {
+    let Some(mut machine) = Machine::serving() else {
         return;
     };
+    assert!(machine.put("a", "1"));
     let (etcd, operator) = (machine.pid(MEMBER), machine.pid(OPERATOR));
-    machine.write_document("  sise: 1\n");
-    machine.sh(&format!("systemctl reload {OPERATOR}"));
+    machine.write_document("  sise: 1\n  profil: edge\n");
+    let reload = machine.try_sh(&format!("systemctl reload {OPERATOR}"));
+    assert!(!reload.status.success(), "the reload fails");
     machine.until(SOON, "what is wrong, in the journal", || {
-        machine.journal(OPERATOR).contains("sise")
+        let journal = machine.journal(OPERATOR);
+        journal.contains("spec.sise") && journal.contains("spec.profil")
     });
     assert_eq!(machine.property(OPERATOR, "ActiveState"), "active");
     assert_eq!(machine.pid(OPERATOR), operator);
     assert_eq!(machine.pid(MEMBER), etcd);
-    machine.wait_available();
+    let status = machine.wait_available();
+    let refused = ("False", "SpecInvalid");
+    assert_eq!(condition(&status, "DocumentAccepted"), refused);
+    // By hand, and without root's rights for a file of one's own.
+    let said = machine.try_sh("etcd-operator reload 2>&1; echo exit $?");
+    assert!(
+        text(&said.stdout).contains("exit 2"),
+        "{}",
+        text(&said.stdout)
+    );
+    let said = machine.sh_as("daemon", "etcd-operator diff 2>&1; echo exit $?");
+    let said = text(&said.stdout);
+    assert!(
+        said.contains("spec.sise") && said.contains("exit 2"),
+        "{said}"
+    );
+
+    // Nobody corrects it, and the box is switched off and on: what was sound is what runs.
+    machine.reboot();
+    let status = machine.wait_available();
+    assert_eq!(condition(&status, "DocumentAccepted"), refused);
+    assert_eq!(machine.property(OPERATOR, "ActiveState"), "active");
+    assert_eq!(machine.get("a").as_deref(), Some("1"));
+    assert_eq!(machine.state(), "running");
+
+    let etcd = machine.pid(MEMBER);
     machine.write_document("  options: {snapshotCount: 1234}\n");
+    let said = machine.sh_as("daemon", "etcd-operator diff 2>&1; echo exit $?");
+    let said = text(&said.stdout);
+    assert!(
+        said.contains("is sound") && said.contains("exit 0"),
+        "{said}"
+    );
+    assert!(said.contains("sudo etcd-operator diff"), "{said}");
+    let said = machine.sh("etcd-operator diff");
+    assert!(said.contains("restarts etcd once"), "{said}");
     machine.sh(&format!("systemctl reload {OPERATOR}"));
     machine.wait_restarted(etcd);
+    // The signal does the same.
+    let etcd = machine.pid(MEMBER);
+    machine.write_document("  options: {snapshotCount: 4321}\n");
+    machine.kill("HUP", OPERATOR);
+    machine.wait_restarted(etcd);
+    // What is held is told by the reload, too.
+    machine.write_document("  storage: {quota: 16Mi}\n");
+    let reload = machine.try_sh(&format!("systemctl reload {OPERATOR}"));
+    assert!(!reload.status.success(), "a part of it is refused");
+    let status = machine.wait_hold("QuotaSmaller");
+    assert_eq!(condition(&status, "DocumentAccepted").0, "False");
 }
 
 #[test]

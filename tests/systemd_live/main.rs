@@ -26,8 +26,8 @@ mod machine;
 mod numbers;
 mod package;
 mod rights;
+mod root;
 #[path = "../skip.rs"]
 mod skip;
-mod root;
 mod units;
 mod words;

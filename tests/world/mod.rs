@@ -6,8 +6,8 @@ use etcd_operator::cluster::{
     ClusterId, ClusterName, Health, Member, MemberId, MemberName, MemberSet, Role, Timestamp,
 };
 use etcd_operator::observed::{
-    Alarms, Authority, Backups, Certificates, Clock, Details, Instance, Membership, Observed,
-    Pairs, Process, Proposals, Reading, Service, SnapshotSeen, Writing,
+    Alarms, Authority, Backups, Certificates, Clock, Details, Document, Instance, Looker,
+    Membership, Observed, Pairs, Process, Proposals, Reading, Service, SnapshotSeen, Writing,
 };
 use etcd_operator::spec::backup::{Backup, Destination, Keep, Place, Trigger};
 use etcd_operator::spec::{AutoCompaction, ClusterSpec, Network, Options, Profile, Settings};
@@ -23,6 +23,7 @@ pub const MEMBER: MemberId = MemberId(1);
 pub const VERSION: Version = Version::new(3, 6, 16);
 pub const SETTINGS: Settings = Settings(7);
 pub const DAY: i64 = 86_400;
+pub const QUOTA: u64 = 1 << 30;
 
 pub fn name(text: &str) -> MemberName {
     MemberName::try_from(text).unwrap()
@@ -72,7 +73,7 @@ pub fn identity(served: bool) -> Identity {
         cluster: ClusterName::try_from("test").unwrap(),
         member: name("test-0"),
         version: VERSION,
-        quota: 1 << 30,
+        quota: QUOTA,
         served: served.then_some((CLUSTER, MEMBER)),
     }
 }
@@ -135,7 +136,7 @@ pub fn details() -> Details {
         leader: Some(MEMBER),
         revision: 10,
         raft_index: 10,
-        db_size: 1,
+        db_size: 900 << 20,
         db_in_use: 1,
     }
 }
@@ -157,6 +158,8 @@ pub fn stopped() -> Instance {
         process: Process::Stopped,
         alone: true,
         facts: facts(),
+        last_served: None,
+        writable: Writable::Yes,
         newest_installed: Some(VERSION),
         quota_at_birth: 1 << 30,
         certificates: certificates(),
@@ -174,6 +177,7 @@ pub fn running(settings: Settings, seconds: u64) -> Process {
         pid: 100,
         settings,
         version: VERSION,
+        quota: QUOTA,
         seconds,
     }
 }
@@ -217,6 +221,8 @@ pub fn observed(instance: Instance, membership: Membership) -> Observed {
         backups: Backups::default(),
         restoring: None,
         paused: None,
+        document: Document::Accepted,
+        looker: Looker::Operator,
         instances,
     }
 }

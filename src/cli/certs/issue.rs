@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::super::edit::unanswered;
 use super::super::owner::{ask_as_owner, become_user};
 use super::super::print::{self, Output};
 use super::super::{
     Context, DONE, FAILED, Failure, IssueArgs, Outcome, USAGE, protect_process, runtime,
 };
-use crate::agent::socket::{Request, ask};
+use crate::agent::socket::{Asked, Request, ask};
 use crate::agent::unit::user;
 use crate::agent::{self, Locking};
 use crate::api::status::rfc3339;
@@ -102,9 +103,12 @@ fn make(context: &Context, arguments: &IssueArgs, out: Option<&Path>) -> Result<
         renew,
     };
     let files: ClientFiles = match runtime()?.block_on(ask(&context.paths.socket(), &request)) {
-        Some(Ok(text)) => serde_json::from_str(&text)?,
-        Some(Err(why)) => return Err(Failure::new(FAILED, why)),
-        None => without_agent(context, &certificates, name, renew)?,
+        Asked::Answered(text) => serde_json::from_str(&text)?,
+        Asked::Refused(why) => return Err(Failure::new(FAILED, why)),
+        other @ (Asked::NotAllowed | Asked::Silent) => {
+            return Err(unanswered(context, &other));
+        }
+        Asked::Nobody => without_agent(context, &certificates, name, renew)?,
     };
     let leaf = certificates.client_leaf(name).map_err(|why| {
         Failure::new(

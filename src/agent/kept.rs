@@ -1,0 +1,164 @@
+//! The last document that was sound. It is kept in the state directory, and an agent that finds nothing
+//! sound in its place starts with it: a typo is no outage.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+use crate::cluster::{Detail, Timestamp, detail};
+use crate::document::{self, Document, Problem, Problems};
+use crate::member::records::IdentityFile;
+use crate::paths::Paths;
+use crate::state::{self, StateError};
+
+/// A document that is in force.
+#[derive(Clone, Debug)]
+pub struct Accepted {
+    /// The document.
+    pub document: Document,
+    /// Where it was read.
+    pub path: PathBuf,
+    /// When it was accepted.
+    pub at: Timestamp,
+    /// How many were accepted since the agent has started.
+    pub generation: i64,
+}
+
+impl Accepted {
+    /// A document that comes into force now.
+    pub fn of(document: Document, path: &Path) -> Self {
+        Accepted {
+            document,
+            path: path.to_owned(),
+            at: clock::now(),
+            generation: 1,
+        }
+    }
+}
+
+/// A document that is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedDocument {
+    /// One CamelCase word.
+    pub reason: &'static str,
+    /// Every problem, with its line.
+    pub problems: Vec<String>,
+}
+
+impl RefusedDocument {
+    /// One that the parser, or the file system, refuses.
+    fn of(path: &Path, problems: &Problems) -> Self {
+        let readable = path.is_file() && std::fs::File::open(path).is_ok();
+        RefusedDocument {
+            reason: if readable {
+                "SpecInvalid"
+            } else {
+                "DocumentUnreadable"
+            },
+            problems: problems.0.iter().map(Problem::to_string).collect(),
+        }
+    }
+
+    /// The first problem, and how many more there are.
+    pub fn why(&self) -> Detail {
+        let first = self.problems.first().map_or("", String::as_str);
+        match self.problems.len() {
+            0 | 1 => detail(format_args!("{first}")),
+            // The end must not be cut off.
+            all => {
+                let first: String = first.chars().take(WHY_MAX).collect();
+                let more = all - 1;
+                detail(format_args!(
+                    "{first} (and {more} more: etcd-operator diff)"
+                ))
+            }
+        }
+    }
+}
+
+/// Characters of the first problem, where there are others.
+const WHY_MAX: usize = 180;
+
+/// As it lies on disk.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct KeptDocument {
+    text: String,
+    path: PathBuf,
+    /// Since 1970, by the clock of then.
+    accepted: i64,
+}
+
+/// Reads a document for this host: it has to name the cluster that lives here.
+pub fn read(paths: &Paths, path: &Path) -> Result<Document, RefusedDocument> {
+    let document = document::read(path).map_err(|it| RefusedDocument::of(path, &it))?;
+    let lives_here = state::load::<IdentityFile>(&paths.identity())
+        .ok()
+        .flatten();
+    match lives_here {
+        Some(it) if it.cluster != document.spec.name.as_str() => Err(another(&it, &document)),
+        _ => Ok(document),
+    }
+}
+
+fn another(lives_here: &IdentityFile, document: &Document) -> RefusedDocument {
+    let (kept, named) = (&lives_here.cluster, &document.spec.name);
+    let line = document.line_of("metadata.name");
+    RefusedDocument {
+        reason: "DocumentOfAnotherCluster",
+        problems: vec![format!(
+            "line {line}: metadata.name: found '{named}', and this host keeps the cluster {kept}: set it back to {kept}"
+        )],
+    }
+}
+
+/// Keeps a document, where another one is kept.
+pub fn keep(paths: &Paths, accepted: &Accepted) -> Result<(), StateError> {
+    let path = paths.kept_document();
+    let kept = state::load::<KeptDocument>(&path).ok().flatten();
+    if kept.is_some_and(|it| it.text == accepted.document.text) {
+        return Ok(());
+    }
+    let file = KeptDocument {
+        text: accepted.document.text.clone(),
+        path: accepted.path.clone(),
+        accepted: accepted.at.0,
+    };
+    state::save(&path, &file)
+}
+
+/// The one that is kept, if it is still sound.
+pub fn load(paths: &Paths) -> Option<Accepted> {
+    let kept: KeptDocument = state::load(&paths.kept_document()).ok()??;
+    Some(Accepted {
+        document: document::check(kept.text.as_bytes()).ok()?,
+        path: kept.path,
+        at: Timestamp(kept.accepted),
+        generation: 1,
+    })
+}
+
+/// What an agent starts with: the document in its place, else the one that is kept; and why the first is
+/// refused, if it is. With nothing kept a document of another cluster is the planner's to hold.
+pub fn choose(
+    paths: &Paths,
+    path: &Path,
+) -> Result<(Accepted, Option<RefusedDocument>), RefusedDocument> {
+    let refused = match read(paths, path) {
+        Ok(document) => {
+            let mut accepted = Accepted::of(document, path);
+            // The same as before: it was accepted then.
+            if let Some(kept) = load(paths).filter(|it| it.document == accepted.document) {
+                accepted.at = kept.at;
+            }
+            return Ok((accepted, None));
+        }
+        Err(refused) => refused,
+    };
+    match (load(paths), document::read(path)) {
+        (Some(kept), _) => Ok((kept, Some(refused))),
+        (None, Ok(document)) => Ok((Accepted::of(document, path), None)),
+        (None, Err(_)) => Err(refused),
+    }
+}

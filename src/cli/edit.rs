@@ -1,0 +1,249 @@
+//! `diff`, `reload`, and what `plan` says of the document on disk: what an edit changes, before and after.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::print::{self, Output};
+use super::{Context, DONE, FAILED, Failure, HELD, Outcome, USAGE, runtime};
+use crate::agent::edit::{Change, InForce};
+use crate::agent::kept;
+use crate::agent::socket::{Asked, Request, ask};
+use crate::document::compare::shown;
+use crate::document::{self, Document, Problem, Problems};
+use crate::member::records::{IdentityFile, Running, Served};
+use crate::paths::Paths;
+use crate::state;
+
+/// How a document comes into force.
+const TAKE_UP: &str = "systemctl reload etcd-operator (or etcd-operator reload) takes it up";
+
+/// What is known of what is in force.
+pub(super) enum Known {
+    /// By the agent, or by the records of this host.
+    Is(Box<InForce>),
+    /// This user may not read them.
+    NotAllowed,
+}
+
+/// A document beside what is in force.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Comparison {
+    /// The document's file.
+    pub(super) document: PathBuf,
+    /// What is wrong with it; nothing: it is sound.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) problems: Vec<String>,
+    /// Whether what is in force could be read.
+    pub(super) compared: bool,
+    /// What it would change.
+    pub(super) changes: Vec<Change>,
+}
+
+impl Comparison {
+    /// Of a file.
+    pub(super) fn of(context: &Context, path: &Path) -> Result<Self, Failure> {
+        let read = if path == Path::new("-") {
+            read_stdin()?
+        } else {
+            document::read(path)
+        };
+        let (problems, document) = match read {
+            Ok(document) => (Vec::new(), Some(document)),
+            Err(problems) => (problems.0.iter().map(Problem::to_string).collect(), None),
+        };
+        let (compared, changes) = match &document {
+            Some(document) => match known(context)? {
+                Known::Is(it) => (true, it.changes(&context.paths, document)),
+                Known::NotAllowed => (false, Vec::new()),
+            },
+            None => (false, Vec::new()),
+        };
+        Ok(Comparison {
+            document: path.to_owned(),
+            problems,
+            compared,
+            changes,
+        })
+    }
+
+    /// Nothing of it differs from what is in force, as far as that is known.
+    pub(super) fn is_in_force(&self) -> bool {
+        self.problems.is_empty() && self.changes.is_empty()
+    }
+
+    /// 0: it can be taken as it is; 2: it is bad; 3: a part of it is refused, or waits.
+    pub(super) fn code(&self) -> u8 {
+        if !self.problems.is_empty() {
+            USAGE
+        } else if self.changes.iter().any(|it| it.hold.is_some()) {
+            HELD
+        } else {
+            DONE
+        }
+    }
+
+    /// Every problem, on stderr.
+    pub(super) fn complain(&self) {
+        for problem in &self.problems {
+            eprintln!("etcd-operator: {}: {problem}", self.document.display());
+        }
+    }
+}
+
+fn read_stdin() -> Result<Result<Document, Problems>, Failure> {
+    let mut bytes = Vec::new();
+    std::io::stdin()
+        .take(document::SIZE_MAX + 1)
+        .read_to_end(&mut bytes)?;
+    Ok(document::check(&bytes))
+}
+
+/// What is in force: by the agent, else by the records.
+pub(super) fn known(context: &Context) -> Result<Known, Failure> {
+    match runtime()?.block_on(ask(&context.paths.socket(), &Request::InForce)) {
+        Asked::Answered(text) => Ok(Known::Is(Box::new(serde_json::from_str(&text)?))),
+        Asked::NotAllowed => Ok(Known::NotAllowed),
+        Asked::Refused(_) | Asked::Nobody | Asked::Silent => Ok(recorded(&context.paths)),
+    }
+}
+
+/// The last document that was sound, the process that runs, and who lives here.
+fn recorded(paths: &Paths) -> Known {
+    let hidden = |path: &Path| {
+        std::fs::read_dir(path).is_err_and(|it| it.kind() == std::io::ErrorKind::PermissionDenied)
+    };
+    if hidden(&paths.lib) || hidden(&paths.run) {
+        return Known::NotAllowed;
+    }
+    let running = Running::load(paths);
+    let identity = state::load::<IdentityFile>(&paths.identity())
+        .ok()
+        .flatten();
+    let served = state::load::<Served>(&paths.served()).ok().flatten();
+    Known::Is(Box::new(InForce {
+        start_took_milliseconds: served.and_then(|it| it.took_milliseconds),
+        ..InForce::of(
+            paths,
+            kept::load(paths).as_ref(),
+            running.as_ref(),
+            identity,
+        )
+    }))
+}
+
+pub(super) fn diff(context: &Context, file: Option<&Path>, output: Output) -> Outcome {
+    let path = file.unwrap_or(&context.config);
+    let comparison = Comparison::of(context, path)?;
+    comparison.complain();
+    if output != Output::Table {
+        print::value(output, &comparison)?;
+        return Ok(comparison.code());
+    }
+    if !comparison.problems.is_empty() {
+        return Ok(USAGE);
+    }
+    let name = path.display();
+    if !comparison.compared {
+        print::text(&format!(
+            "{name} is sound; what it changes is not to be seen without rights: sudo etcd-operator diff {name}\n"
+        ))?;
+    } else if comparison.changes.is_empty() {
+        print::text(&format!("{name} is in force: nothing differs\n"))?;
+    } else {
+        changes(&comparison.changes)?;
+        print::text(
+            "\nnothing was changed: systemctl reload etcd-operator (or etcd-operator reload) takes the document up\n",
+        )?;
+    }
+    Ok(comparison.code())
+}
+
+/// What `plan` says of the document on disk.
+pub(super) fn on_disk(comparison: &Comparison) -> std::io::Result<()> {
+    if comparison.changes.is_empty() {
+        return Ok(());
+    }
+    let name = comparison.document.display();
+    print::text(&format!("\n{name} is not in force yet: {TAKE_UP}\n"))?;
+    changes(&comparison.changes)
+}
+
+fn changes(changes: &[Change]) -> std::io::Result<()> {
+    let mut rows = vec![["FIELD", "IN FORCE", "ASKED", "EFFECT"].map(str::to_owned)];
+    rows.extend(changes.iter().map(|it| {
+        [
+            it.path.clone(),
+            shown(it.in_force.as_ref()),
+            shown(it.asked.as_ref()),
+            it.message.clone(),
+        ]
+    }));
+    print::table(&rows)?;
+    let mut next: Vec<&str> = changes
+        .iter()
+        .filter_map(|it| it.next_step.as_deref())
+        .collect();
+    next.dedup();
+    for it in next {
+        print::text(&format!("next: {it}\n"))?;
+    }
+    Ok(())
+}
+
+pub(super) fn reload(context: &Context, output: Output) -> Outcome {
+    let socket = context.paths.socket();
+    let runtime = runtime()?;
+    if context.named
+        && let Asked::Answered(text) = runtime.block_on(ask(&socket, &Request::InForce))
+    {
+        let in_force: InForce = serde_json::from_str(&text)?;
+        if let Some(it) = in_force.document.filter(|it| it.path != context.config) {
+            let text = format!(
+                "the agent reads {}: edit that one, or start it with --config {}",
+                it.path.display(),
+                context.config.display()
+            );
+            return Err(Failure::new(USAGE, text));
+        }
+    }
+    let text = match runtime.block_on(ask(&socket, &Request::Reload)) {
+        Asked::Answered(text) => text,
+        Asked::Refused(problems) => return Err(Failure::new(USAGE, problems)),
+        other => return Err(unanswered(context, &other)),
+    };
+    let all: serde_json::Value = serde_json::from_str(&text)?;
+    let held = all.as_array().into_iter().flatten();
+    let held = held.filter(|it| it.get("hold").is_some()).count() > 0;
+    if output != Output::Table {
+        print::value(output, &all)?;
+    } else if all.as_array().is_some_and(Vec::is_empty) {
+        print::text("the document is in force: nothing differs\n")?;
+    } else {
+        print::text("the document is accepted\n")?;
+        changes(&serde_json::from_value::<Vec<Change>>(all)?)?;
+    }
+    Ok(if held { HELD } else { DONE })
+}
+
+/// Why no agent answered.
+pub(super) fn unanswered(context: &Context, asked: &Asked) -> Failure {
+    let socket = context.paths.socket();
+    let text = match asked {
+        Asked::NotAllowed => format!(
+            "{} answers root and its own group: use sudo",
+            socket.display()
+        ),
+        Asked::Silent => format!(
+            "the agent behind {} does not answer: see its log",
+            socket.display()
+        ),
+        _ => format!(
+            "no agent answers at {}: systemctl start etcd-operator, or etcd-operator agent",
+            socket.display()
+        ),
+    };
+    Failure::new(FAILED, text)
+}

@@ -1,0 +1,251 @@
+//! What an edit of the document does, field by field, in the state that a cluster is in. Pure: `diff`,
+//! `plan` and the agent's answer to a reload say the same, and the planner goes by it.
+
+use core::fmt;
+
+use super::{Hold, space};
+use crate::cluster::{Detail, detail};
+use crate::observed::{Instance, Process};
+use crate::spec::ClusterSpec;
+use crate::spec::field::Class;
+use crate::start::{Identity, Refusal};
+use crate::version::{Class as Grade, Version, classify};
+
+/// The state that an edit meets.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation<'a> {
+    /// Who lives here; `None`: no cluster was born yet.
+    pub identity: Option<&'a Identity>,
+    /// The version of the etcd that runs.
+    pub running: Option<Version>,
+    /// The quota that is in force, in bytes.
+    pub quota: u64,
+    /// The database file in bytes, where etcd tells.
+    pub database: Option<u64>,
+    /// Why etcd could not be started with the document's settings, where that is known.
+    pub refusal: Option<&'a Refusal>,
+    /// What the last start of etcd took, in milliseconds.
+    pub start_took: Option<u64>,
+    /// What is asked for.
+    pub asked: &'a ClusterSpec,
+}
+
+/// What an edit of one field does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The cluster will be born with it.
+    Birth,
+    /// Nothing, and why.
+    Nothing(&'static str),
+    /// The operator takes it over; etcd runs on.
+    Live,
+    /// It counts when etcd starts the next time.
+    NextStart,
+    /// etcd is restarted once. What its last start took, in milliseconds.
+    Restart(Option<u64>),
+    /// etcd is stopped, everything is kept.
+    Stop,
+    /// etcd is started.
+    Start,
+    /// It waits; etcd runs on with what is in force.
+    Waits(Hold),
+    /// It is never done.
+    Refused(Hold),
+}
+
+impl Effect {
+    /// One word for programs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Effect::Birth => "birth",
+            Effect::Nothing(_) => "nothing",
+            Effect::Live => "live",
+            Effect::NextStart => "nextStart",
+            Effect::Restart(_) => "restart",
+            Effect::Stop => "stop",
+            Effect::Start => "start",
+            Effect::Waits(_) => "waits",
+            Effect::Refused(_) => "refused",
+        }
+    }
+
+    /// Why the edit is not carried out, if it is not.
+    pub fn hold(&self) -> Option<&Hold> {
+        match self {
+            Effect::Waits(hold) | Effect::Refused(hold) => Some(hold),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Effect::Birth => write!(f, "the cluster is born with it"),
+            Effect::Nothing(why) => write!(f, "nothing: {why}"),
+            Effect::Live => write!(f, "taken over at once; etcd runs on"),
+            Effect::NextStart => write!(f, "counts when etcd starts the next time"),
+            Effect::Restart(None) => write!(f, "restarts etcd once, for about a second"),
+            Effect::Restart(Some(took)) => write!(
+                f,
+                "restarts etcd once, for about {}.{} s",
+                took.div_ceil(100) / 10,
+                took.div_ceil(100) % 10
+            ),
+            Effect::Stop => write!(f, "stops etcd; everything is kept"),
+            Effect::Start => write!(f, "starts etcd"),
+            Effect::Waits(hold) => write!(f, "waits: {}: {hold}", hold.reason()),
+            Effect::Refused(hold) => write!(f, "refused: {}: {hold}", hold.reason()),
+        }
+    }
+}
+
+/// What an edit of a field of this class does.
+pub fn effect(class: Class, situation: &Situation<'_>) -> Effect {
+    let asked = situation.asked;
+    let Some(identity) = situation.identity else {
+        return match (class, asked.version.map(|it| (it, classify(it)))) {
+            (Class::Kubernetes, _) => Effect::Nothing("a host has no such thing"),
+            (Class::Version, Some((it, Grade::NeverCreate(bug)))) => {
+                Effect::Refused(Hold::VersionLosesData(it, bug))
+            }
+            (Class::Version, Some((it, Grade::TooOld | Grade::Unknown))) => {
+                Effect::Refused(Hold::VersionUnsupported(it))
+            }
+            _ => Effect::Birth,
+        };
+    };
+    match class {
+        Class::Kubernetes => Effect::Nothing("a host has no such thing"),
+        Class::Birth => Effect::Nothing("the cluster is born already"),
+        Class::Live | Class::Unsupported => Effect::Live,
+        Class::NextStart => Effect::NextStart,
+        Class::Size if asked.paused => Effect::Waits(Hold::Paused),
+        Class::Size if asked.size == 0 => Effect::Stop,
+        Class::Size => Effect::Start,
+        Class::Version => {
+            let from = situation.running.unwrap_or(identity.version);
+            match asked.version {
+                Some(to) if to != from => Effect::Waits(Hold::UpgradeNotSupportedYet { from, to }),
+                _ => Effect::Nothing("it is the version that is in force"),
+            }
+        }
+        Class::Quota => match asked.quota {
+            Some(quota) if quota > situation.quota => restart(situation),
+            Some(quota) if quota < situation.quota => Effect::Refused(Hold::QuotaSmaller {
+                in_force: situation.quota,
+                database: situation.database,
+                asked: quota,
+            }),
+            _ => Effect::Nothing("it is the quota that is in force"),
+        },
+        Class::Restart | Class::Moved => restart(situation),
+    }
+}
+
+/// A name that the document gives to a cluster.
+pub fn rename(situation: &Situation<'_>) -> Effect {
+    match situation.identity {
+        None => Effect::Birth,
+        Some(it) => {
+            let lives_here = it.cluster.clone();
+            Effect::Refused(Hold::Start(Refusal::DocumentOfAnotherCluster(lives_here)))
+        }
+    }
+}
+
+fn restart(situation: &Situation<'_>) -> Effect {
+    if let Some(refusal) = situation.refusal {
+        return Effect::Waits(Hold::Start(refusal.clone()));
+    }
+    match situation.running {
+        None => Effect::NextStart,
+        Some(_) if situation.asked.paused => Effect::Waits(Hold::Paused),
+        Some(_) if situation.asked.size == 0 => Effect::NextStart,
+        Some(_) => Effect::Restart(situation.start_took),
+    }
+}
+
+/// Whether a start is refused for what the document says of its place and addresses, so that settings
+/// of before may be started in its stead. `elsewhere`: the data of before lies in another directory.
+pub fn is_in_the_way(refusal: &Refusal, elsewhere: bool) -> bool {
+    match refusal {
+        Refusal::AddressUnavailable(_) => true,
+        Refusal::StorageMissing
+        | Refusal::DataMissing
+        | Refusal::DataForeign
+        | Refusal::StorageOfAnotherCluster(_)
+        | Refusal::DataOfAnotherCluster(_)
+        | Refusal::LogMissing
+        | Refusal::DatabaseMissing
+        | Refusal::FilesystemUnsafe(_)
+        | Refusal::FilesystemReadOnly
+        | Refusal::FilesystemStalled => elsewhere,
+        _ => false,
+    }
+}
+
+/// The quota that a running etcd is to be started anew with; `None`: it has no smaller one.
+pub(super) fn quota_to_start_with(spec: &ClusterSpec, instance: &Instance) -> Option<u64> {
+    let Process::Running { quota, .. } = instance.process else {
+        return None;
+    };
+    let latched = instance.facts.identity.as_ref().map_or(0, |it| it.quota);
+    let wanted = spec.quota.map_or(latched, |it| it.max(latched));
+    (wanted > quota).then_some(wanted)
+}
+
+/// A quota only grows: etcd started with less than its database has refuses writes.
+pub(super) fn smaller_quota(spec: &ClusterSpec, instance: &Instance) -> Option<Hold> {
+    let (asked, in_force) = (spec.quota?, space::quota(instance));
+    (asked < in_force).then(|| Hold::QuotaSmaller {
+        in_force,
+        database: instance.service.details.map(|it| it.db_size),
+        asked,
+    })
+}
+
+/// What of the document is not in force, whatever holds it up.
+pub fn pending(spec: &ClusterSpec, instance: &Instance, hold: Option<&Hold>) -> Pending {
+    let refused = |hold: Hold| {
+        let why = detail(format_args!("{hold}; next: {}", hold.next_step()));
+        Pending::Refused(hold.reason(), why)
+    };
+    if let Some(identity) = &instance.facts.identity
+        && identity.cluster != spec.name
+    {
+        let lives_here = identity.cluster.clone();
+        return refused(Hold::Start(Refusal::DocumentOfAnotherCluster(lives_here)));
+    }
+    if let Some(smaller) = smaller_quota(spec, instance) {
+        return refused(smaller);
+    }
+    let Process::Running {
+        settings, version, ..
+    } = instance.process
+    else {
+        return Pending::Nothing;
+    };
+    let edited = settings != spec.settings
+        || quota_to_start_with(spec, instance).is_some()
+        || spec.version.is_some_and(|it| it != version);
+    match hold {
+        _ if !edited || spec.size == 0 => Pending::Nothing,
+        Some(hold) => Pending::Waits(detail(format_args!(
+            "etcd runs on with the settings that it was started with; {}: {hold}",
+            hold.reason()
+        ))),
+        None => Pending::Waits(detail(format_args!("etcd is about to be restarted for it"))),
+    }
+}
+
+/// What of the document is not in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pending {
+    /// Nothing: all of it is.
+    Nothing,
+    /// Something waits.
+    Waits(Detail),
+    /// Something will never be done: the reason, one word, and in words.
+    Refused(&'static str, Detail),
+}

@@ -1,0 +1,84 @@
+//! Certificates, and the clock that they are renewed by.
+
+use super::{Condition, Kind, Verdict, condition};
+use crate::cluster::detail;
+use crate::observed::{Clock, Observed, Pairs};
+use crate::plan::certificate;
+
+/// Whether etcd and its clients have usable certificates.
+pub(super) fn valid(observed: &Observed) -> Condition {
+    let told =
+        |verdict, reason, message| condition(Kind::CertificatesValid, verdict, reason, message);
+    let Some(instance) = observed.instances.first() else {
+        return told(
+            Verdict::Unknown,
+            "NotObserved",
+            detail(format_args!("not looked at yet")),
+        );
+    };
+    let certificates = &instance.certificates;
+    let no = |reason, text: &str| told(Verdict::False, reason, detail(format_args!("{text}")));
+    match certificates.pairs {
+        Pairs::Missing => no("Missing", "there are no certificates yet"),
+        Pairs::Broken => no(
+            "Broken",
+            "a certificate or key cannot be read, or they do not belong together",
+        ),
+        Pairs::Expired => no("Expired", "a certificate ran out"),
+        Pairs::NotYetValid => no(
+            "NotYetValid",
+            "a certificate is not valid yet: the clock went back",
+        ),
+        _ if !certificates.authorities_usable => no(
+            "AuthorityDamaged",
+            "a CA cannot be read or sign, so nothing can be renewed",
+        ),
+        Pairs::AddressesDiffer | Pairs::Usable => match &certificates.issued_earliest {
+            Some((name, end))
+                if end.seconds_since(observed.now) <= certificate::WARN_BEFORE_SECONDS =>
+            {
+                let days = end.seconds_since(observed.now).max(0) / 86_400;
+                let message = detail(format_args!(
+                    "a certificate of {name} that nobody renews ends in {days} days; next: run certs issue {name} as before"
+                ));
+                told(Verdict::True, "IssuedCertificateEnds", message)
+            }
+            _ if certificates.provisional => told(
+                Verdict::True,
+                "Provisional",
+                detail(format_args!("made while the clock was not trusted")),
+            ),
+            _ => told(
+                Verdict::True,
+                "Valid",
+                detail(format_args!("all certificates are valid")),
+            ),
+        },
+    }
+}
+
+/// Whether renewals may go by the clock.
+pub(super) fn clock_trusted(clock: Clock) -> Condition {
+    let told = |verdict, reason, message| condition(Kind::ClockTrusted, verdict, reason, message);
+    match clock {
+        Clock::Trusted => told(
+            Verdict::True,
+            "Synchronised",
+            detail(format_args!("the clock is synchronised")),
+        ),
+        Clock::Unsynchronised => told(
+            Verdict::False,
+            "Unsynchronised",
+            detail(format_args!(
+                "no time source confirms the clock; renewals by date wait"
+            )),
+        ),
+        Clock::BehindKnown { .. } => told(
+            Verdict::False,
+            "BehindKnownTime",
+            detail(format_args!(
+                "the clock is behind a time already seen; renewals by date wait"
+            )),
+        ),
+    }
+}
