@@ -27,6 +27,7 @@ use crate::document;
 use crate::error::chain;
 use crate::etcd::store::StoreError;
 use crate::member::contact::{CallError, Contact};
+use crate::member::examiner::Examiner;
 use crate::member::starts;
 use crate::observed::Observed;
 use crate::paths::Paths;
@@ -127,6 +128,8 @@ pub struct Agent {
 struct Memory {
     /// The last look at etcd.
     contact: Contact,
+    /// What was read of data that no etcd has open.
+    examiner: Examiner,
     /// What timedated said, and when (seconds since boot).
     kernel_synchronised: Option<(bool, u64)>,
     /// What the box was like, and when (seconds since boot).

@@ -36,7 +36,7 @@ impl Agent {
     ) -> Backups {
         self.is_busy();
         let trusted = Some(now).filter(|_| clock == Clock::Trusted);
-        let restore_failed = self.restore_failed(trusted);
+        let restore_failed = self.restore_failed(&place.storage_dir, trusted);
         self.with_member(spec, place, |work, member| {
             work.look(member, clock, now, restore_failed)
         })

@@ -11,13 +11,13 @@ use crate::etcd::store;
 use crate::host::HostFacts;
 use crate::member::certificates::{self, survey_by_clock};
 use crate::member::contact::Endpoint;
-use crate::member::facts::{self, Gathered};
+use crate::member::facts;
 use crate::member::place::{self, HostPlace};
-use crate::member::records::{self, RefusalFile};
+use crate::member::records::{self, IdentityFile, Launch, RefusalFile};
 use crate::member::starts;
 use crate::observed::{Authority, Certificates, Clock, Instance, Observed, Process, Restoring};
 use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN};
-use crate::start::{Facts, Writable};
+use crate::start::{CertificatesUsable, Facts, Writable};
 use crate::sysfs;
 use crate::systemd;
 use crate::version::Version;
@@ -41,17 +41,7 @@ impl Agent {
         let newest_installed = store::newest_supported(&self.paths.store());
         let version = self.version(spec, &place, newest_installed);
         let launch = place.launch(spec, version);
-        let restoring = self.restoring();
-        let Gathered {
-            mut facts,
-            identity,
-            ..
-        } = facts::gather(&self.paths, &launch, version, usable, running);
-        let restoring = restoring.unwrap_or_else(|why| {
-            facts.unreadable.get_or_insert(why);
-            None
-        });
-        facts.restoring = restoring.is_some_and(Restoring::holds_the_data);
+        let (facts, identity, restoring) = self.facts(&launch, version, usable, running);
         let machine_changed = identity
             .as_ref()
             .is_some_and(|it| it.is_of_another_machine(&facts::machine_id(&self.paths)));
@@ -65,6 +55,11 @@ impl Agent {
         let regain = contact.regain(&service);
         let restoring = restoring.map(|it| self.count_unanswered(it, process, &service.read));
         let refused = RefusalFile::load(&self.paths).filter(|_| !running);
+        let restart_in = if running {
+            0
+        } else {
+            starts::restart_in(&self.paths)
+        };
         let instance = Instance {
             member: member(spec, &facts),
             process,
@@ -74,11 +69,7 @@ impl Agent {
             quota_at_birth: quota_at_birth(&place),
             certificates: summary,
             service,
-            restart_in: if running {
-                0
-            } else {
-                starts::restart_in(&self.paths)
-            },
+            restart_in,
             refused,
             machine_changed,
             kept_elsewhere: self.driver.kept_elsewhere(),
@@ -99,6 +90,26 @@ impl Agent {
             restoring,
             instances,
         }
+    }
+
+    /// What a start would find, who lives here, and the restore under way.
+    fn facts(
+        &mut self,
+        launch: &Launch,
+        version: Version,
+        usable: CertificatesUsable,
+        running: bool,
+    ) -> (Facts, Option<IdentityFile>, Option<Restoring>) {
+        let restoring = self.restoring();
+        let examiner = &mut self.memory.examiner;
+        let gathered = facts::gather(&self.paths, launch, version, usable, running, examiner);
+        let mut facts = gathered.facts;
+        let restoring = restoring.unwrap_or_else(|why| {
+            facts.unreadable.get_or_insert(why);
+            None
+        });
+        facts.restoring = restoring.is_some_and(Restoring::holds_the_data);
+        (facts, gathered.identity, restoring)
     }
 
     fn endpoint(&self, spec: &ClusterSpec, place: &HostPlace) -> Endpoint {

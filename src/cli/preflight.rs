@@ -16,6 +16,7 @@ use crate::disk;
 use crate::etcd::store;
 use crate::host::Grade;
 use crate::host::preflight::{Polkit, PreflightFacts, Storage, SyncLatency, judge};
+use crate::member::examiner::Examiner;
 use crate::member::{facts, place, records};
 use crate::observed::Clock;
 use crate::paths::Paths;
@@ -220,6 +221,7 @@ fn port_taken(paths: &Paths, spec: &ClusterSpec) -> Option<Detail> {
         Version::new(0, 0, 0),
         CertificatesUsable::Yes,
         running,
+        &mut Examiner::default(),
     );
     let conflict = facts.facts.conflict?;
     Some(if conflict.holder.is_empty() {

@@ -324,7 +324,7 @@ fn tell(output: Output, report: &RestoreReport) -> Outcome {
     if output != Output::Table {
         print::value(output, report)?;
     } else if done {
-        let lost = restore::lost_words(report.revisions_lost);
+        let lost = restore::lost_words(report.revisions_lost, report.lost_is);
         let kept = report.kept.as_ref().map_or_else(String::new, |it| {
             format!("\nthe data from before is kept in {}", it.display())
         });

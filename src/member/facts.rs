@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 
+use super::examiner::Examiner;
 use super::records::{self, IdentityFile, Launch, SeenFile};
 use super::starts;
 use crate::clock;
@@ -13,9 +14,12 @@ use crate::disk;
 use crate::etcd::{data_dir, store};
 use crate::paths::Paths;
 use crate::process;
-use crate::start::{AddressConflict, CertificatesUsable, DataDir, Facts, StartHistory, Writable};
+use crate::start::damage::Lost;
+use crate::start::{
+    AddressConflict, CertificatesUsable, DataDir, Facts, Log, Room, StartHistory, Writable,
+};
 use crate::state;
-use crate::version::Version;
+use crate::version::{Line, Version};
 
 /// How long the file system may take to answer.
 const DISK_DEADLINE: Duration = Duration::from_secs(2);
@@ -38,6 +42,7 @@ pub fn gather(
     version: Version,
     certificates: CertificatesUsable,
     running: bool,
+    examiner: &mut Examiner,
 ) -> Gathered {
     let data = records::data_dir(&launch.storage_dir);
     let writable = match disk::writable(&launch.storage_dir, DISK_DEADLINE) {
@@ -66,13 +71,18 @@ pub fn gather(
             (None, None)
         })
     };
-    let mut data_seen = if stalled {
-        DataDir::EMPTY
-    } else {
-        data_dir::look(&data, !running)
+    let line = version.line();
+    let look = match (stalled, running) {
+        (true, _) => DataLook::of_nothing(),
+        (false, true) => DataLook {
+            data: DataDir {
+                in_use: false,
+                ..data_dir::look(&data, line, false)
+            },
+            ..DataLook::of_nothing()
+        },
+        (false, false) => look_at_data(paths, launch, line, examiner),
     };
-    data_seen.in_use &= !running;
-    let seen = seen_index(paths, &data_seen);
     let facts = Facts {
         cluster: ClusterName::try_from(launch.cluster.as_str()).unwrap_or_default(),
         hibernates: launch.hibernates,
@@ -82,24 +92,70 @@ pub fn gather(
         unsafe_filesystem_allowed: launch.unsafe_filesystem_allowed,
         identity: identity.as_ref().and_then(IdentityFile::to_identity),
         marker: marker.as_ref().and_then(IdentityFile::to_identity),
-        data: data_seen,
+        seen: seen_index(paths, &look.data),
+        data: look.data,
+        room: look.room,
+        history: look.history,
         filesystem: disk::filesystem(&launch.storage_dir),
         writable,
         binary: store::binary(&paths.store(), version),
         certificates,
         conflict: conflict(paths, &launch.addresses, &taken),
-        seen,
-        history: if running || stalled {
-            StartHistory::NONE
-        } else {
-            starts::history(paths, &data)
-        },
     };
     Gathered {
         facts,
         identity,
         marker,
     }
+}
+
+/// What was seen of the data, and of the starts on it.
+struct DataLook {
+    data: DataDir,
+    room: Room,
+    history: StartHistory,
+}
+
+impl DataLook {
+    fn of_nothing() -> Self {
+        DataLook {
+            data: DataDir::EMPTY,
+            room: Room::AMPLE,
+            history: StartHistory::NONE,
+        }
+    }
+}
+
+/// Looks at data that no etcd of ours has open.
+fn look_at_data(
+    paths: &Paths,
+    launch: &Launch,
+    line: Option<Line>,
+    examiner: &mut Examiner,
+) -> DataLook {
+    let dir = records::data_dir(&launch.storage_dir);
+    let mut data = examiner.look(&dir, line);
+    let room = data_dir::room(&dir, data.log, disk::room(&launch.storage_dir));
+    starts::look_into_the_last(paths, !room.holds(room.resume));
+    let history = starts::history(paths);
+    examiner.examine(paths, &dir, line, &history, &mut data);
+    let seen = seen_index(paths, &data);
+    if let Some(damage) = &mut data.damage
+        && let Lost::Entries { to, .. } = &mut damage.lost
+    {
+        *to = (*to).max(seen); // the files may not show it, and it was there
+    }
+    DataLook {
+        data,
+        room,
+        history,
+    }
+}
+
+/// The room for data that no etcd has open, before anything else of it is looked at.
+pub fn room(launch: &Launch) -> Room {
+    let data = records::data_dir(&launch.storage_dir);
+    data_dir::room(&data, Log::UNREAD, disk::room(&launch.storage_dir))
 }
 
 /// How far this cluster's log was seen to reach in this boot.

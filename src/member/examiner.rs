@@ -1,0 +1,122 @@
+//! Reads a member's data once for each state of its files, and beside the caller where that takes long.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use super::starts;
+use crate::etcd::data_dir::{self, Unreadable};
+use crate::etcd::examine::examine;
+use crate::paths::Paths;
+use crate::start::damage::Damage;
+use crate::start::{DataDir, StartHistory, is_to_be_examined};
+use crate::version::Line;
+
+/// How long a caller who has others to answer waits for the end of an examination.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+type Examined = Result<Option<Damage>, Unreadable>;
+
+/// What was read already. Losing it costs another reading.
+#[derive(Default)]
+pub struct Examiner {
+    /// It is waited for the end, however long that takes.
+    patient: bool,
+    /// The last look, with the stamp of the data.
+    looked: Option<(String, DataDir)>,
+    examined: Option<(String, Examined)>,
+    under_way: Option<(String, mpsc::Receiver<Examined>)>,
+}
+
+impl Examiner {
+    /// One that waits for the end of what it has begun.
+    pub fn patient() -> Self {
+        Examiner {
+            patient: true,
+            ..Examiner::default()
+        }
+    }
+
+    /// Looks at data that no etcd of ours has open. The files are read again once they have changed.
+    pub(super) fn look(&mut self, data: &Path, line: Option<Line>) -> DataDir {
+        let stamp = data_dir::stamp(data);
+        if let Some((looked, seen)) = &self.looked
+            && *looked == stamp
+            && seen.unreadable.is_none()
+        {
+            return DataDir {
+                in_use: data_dir::is_in_use(data),
+                ..seen.clone()
+            };
+        }
+        let seen = data_dir::look(data, line, true);
+        self.looked = Some((stamp, seen.clone()));
+        seen
+    }
+
+    /// Reads all of the data where the last end of etcd asks for it, and adds what came of it.
+    pub(super) fn examine(
+        &mut self,
+        paths: &Paths,
+        data: &Path,
+        line: Option<Line>,
+        history: &StartHistory,
+        seen: &mut DataDir,
+    ) {
+        let known = seen.damage.is_some() || seen.unreadable.is_some() || seen.in_use;
+        if known || seen.wal_segments == 0 || !is_to_be_examined(history) {
+            return;
+        }
+        let stamp = data_dir::stamp(data);
+        if starts::is_sound(paths, &stamp) {
+            return;
+        }
+        match self.result(data, line, &stamp) {
+            None => seen.examining = true,
+            Some(Ok(None)) => {
+                tracing::info!(
+                    "etcd's last words may mean damage; its files were read and are sound"
+                );
+                starts::note_sound(paths, &stamp);
+            }
+            Some(Ok(damage)) => seen.damage.clone_from(damage),
+            Some(Err(error)) => seen.unreadable = Some(error.detail()),
+        }
+    }
+
+    /// What came of it; none while it is under way.
+    fn result(&mut self, data: &Path, line: Option<Line>, stamp: &str) -> Option<&Examined> {
+        if self.examined.as_ref().is_none_or(|(it, _)| it != stamp) {
+            let (begun, receiver) = match self.under_way.take() {
+                Some(under_way) => under_way,
+                None => (stamp.to_owned(), begin(data, line)),
+            };
+            let answer = if self.patient {
+                receiver.recv().ok()
+            } else {
+                receiver.recv_timeout(PATIENCE).ok()
+            };
+            let Some(examined) = answer else {
+                self.under_way = Some((begun, receiver));
+                return None;
+            };
+            self.examined = Some((begun, examined));
+        }
+        // What changed meanwhile is read again, with the next look.
+        let (_, examined) = self.examined.as_ref().filter(|(it, _)| it == stamp)?;
+        Some(examined)
+    }
+}
+
+fn begin(data: &Path, line: Option<Line>) -> mpsc::Receiver<Examined> {
+    let (sender, receiver) = mpsc::channel();
+    let data = data.to_owned();
+    let job = move || {
+        let _ = sender.send(examine(&data, line));
+    };
+    if thread::Builder::new().spawn(job.clone()).is_err() {
+        job();
+    }
+    receiver
+}
