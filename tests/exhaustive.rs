@@ -185,9 +185,10 @@ fn no_stopped_member_is_started_against_the_facts() {
         assert_eq!(facts.conflict, None);
         assert!(facts.history.failed < start::START_BUDGET);
         assert!(facts.data.damage.is_none() && facts.data.unreadable.is_none());
-        let needed = match facts.history.ending.for_want_of_room() {
-            true => facts.room.resume,
-            false => facts.room.repair,
+        let needed = if facts.history.ending.for_want_of_room() {
+            facts.room.resume
+        } else {
+            facts.room.repair
         };
         assert!(
             facts.room.holds(needed),

@@ -22,6 +22,7 @@ mod disk;
 #[path = "../s3_live/editor.rs"]
 mod editor;
 mod guard;
+mod hints;
 mod health;
 mod input;
 mod lab;
