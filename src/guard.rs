@@ -178,8 +178,7 @@ fn start(
         .parse()
         .map_err(|_| GuardError::NoLaunchRecord)?;
     if matches!(keeper, Keeper::Supervisor | Keeper::Pod) {
-        let room = facts::room(&launch);
-        starts::look_into_the_last(paths, !room.holds(room.resume));
+        facts::look_into_the_last_start(paths, &launch);
         back_off(paths);
     }
     let lock = take_lock(paths)?;

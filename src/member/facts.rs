@@ -136,8 +136,9 @@ fn look_at_data(
     let dir = records::data_dir(&launch.storage_dir);
     let mut data = examiner.look(&dir, line);
     let room = data_dir::room(&dir, data.log, disk::room(&launch.storage_dir));
-    starts::look_into_the_last(paths, !room.holds(room.resume));
-    let history = starts::history(paths);
+    let stamp = data_dir::stamp(&dir);
+    starts::look_into_the_last(paths, &stamp, !room.holds(room.resume));
+    let history = starts::history(paths, &stamp);
     examiner.examine(paths, &dir, line, &history, &mut data);
     let seen = seen_index(paths, &data);
     if let Some(damage) = &mut data.damage
@@ -152,10 +153,11 @@ fn look_at_data(
     }
 }
 
-/// The room for data that no etcd has open, before anything else of it is looked at.
-pub fn room(launch: &Launch) -> Room {
-    let data = records::data_dir(&launch.storage_dir);
-    data_dir::room(&data, Log::UNREAD, disk::room(&launch.storage_dir))
+/// Looks into how the last start ended, before anything else is looked at.
+pub fn look_into_the_last_start(paths: &Paths, launch: &Launch) {
+    let dir = records::data_dir(&launch.storage_dir);
+    let room = data_dir::room(&dir, Log::UNREAD, disk::room(&launch.storage_dir));
+    starts::look_into_the_last(paths, &data_dir::stamp(&dir), !room.holds(room.resume));
 }
 
 /// How far this cluster's log was seen to reach in this boot.

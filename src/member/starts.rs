@@ -85,6 +85,8 @@ enum HowFile {
 
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct SaidFile {
+    /// [`crate::etcd::data_dir::stamp`] of the data as it was left.
+    stamp: String,
     /// The text of the diagnosis.
     text: Option<String>,
     /// The words, where they are unknown.
@@ -203,7 +205,7 @@ pub fn forget(paths: &Paths) {
 
 /// Looks into how the last start ended, once. Only while etcd does not run. `full`: the disk has not the
 /// room that etcd needs, so that an end for want of it is no failed start.
-pub fn look_into_the_last(paths: &Paths, full: bool) {
+pub fn look_into_the_last(paths: &Paths, stamp: &str, full: bool) {
     let mut file = load(paths);
     let now = clock::since_boot().as_secs();
     let Some(last) = file.last.as_mut().filter(|it| it.said.is_none()) else {
@@ -213,6 +215,7 @@ pub fn look_into_the_last(paths: &Paths, full: bool) {
     let lived = last.ended.unwrap_or(now).saturating_sub(last.at);
     let known = said.diagnosis();
     last.said = Some(SaidFile {
+        stamp: stamp.to_owned(),
         text: known.map(|it| it.text.to_owned()),
         words: said.words().map(str::to_owned),
     });
@@ -232,10 +235,15 @@ pub fn look_into_the_last(paths: &Paths, full: bool) {
     save(paths, &file);
 }
 
-/// What is known of the failed starts.
-pub fn history(paths: &Paths) -> StartHistory {
-    let file = load(paths);
+/// What is known of the failed starts on data of this stamp. Those on other data count no more: somebody
+/// has changed it since.
+pub fn history(paths: &Paths, stamp: &str) -> StartHistory {
+    let mut file = load(paths);
     let now = clock::since_boot().as_secs();
+    let said = file.last.as_ref().and_then(|it| it.said.as_ref());
+    if said.is_some_and(|it| it.stamp != stamp) {
+        file.starts.clear();
+    }
     let in_window = |it: &&Short| now.saturating_sub(it.at) < START_WINDOW_SECONDS;
     let failed: Vec<u64> = file
         .starts

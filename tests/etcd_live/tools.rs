@@ -109,6 +109,18 @@ pub fn garble_an_inner_length(lab: &Lab) -> u64 {
     panic!("no entry");
 }
 
+/// A record in the middle and what follows it up to the end of its sector, and one sector more.
+pub fn zero_sectors_in_the_middle(lab: &Lab) -> u64 {
+    let segment = segment(lab);
+    let all = records(&segment);
+    let middle = end(&all) / 2;
+    let (at, _) = all.into_iter().find(|it| it.0 >= middle).unwrap();
+    let until = (at + 1).next_multiple_of(512) + 512;
+    let zeros = vec![0; usize::try_from(until - at).unwrap()];
+    open(&segment).write_all_at(&zeros, at).unwrap();
+    at
+}
+
 /// One of the two meta pages, as a crash in the middle of a commit leaves it.
 pub fn garbage_one_meta(lab: &Lab, which: u64) {
     let file = open(&lab.data("member/snap/db"));
@@ -173,16 +185,20 @@ fn zero_from(segment: &Path, at: u64) {
 /// One bit of the largest record; what is returned flips it back, as soon as a repair can come: in
 /// the same second, and with the same length.
 pub fn flip_bit_in_log(lab: &Lab) -> impl Fn() + use<> {
-    let segment = segment(lab);
-    let (at, length) = *records(&segment).iter().max_by_key(|it| it.1).unwrap();
-    let file = open(&segment);
+    flip_bit_in(&segment(lab))
+}
+
+/// The same of one segment.
+pub fn flip_bit_in(segment: &Path) -> impl Fn() + use<> {
+    let (at, length) = *records(segment).iter().max_by_key(|it| it.1).unwrap();
+    let file = open(segment);
     let flip = move || {
         let mut byte = [0];
         file.read_exact_at(&mut byte, at + length / 2).unwrap();
         file.write_all_at(&[byte[0] ^ 1], at + length / 2).unwrap();
     };
     flip();
-    let file = open(&segment);
+    let file = open(segment);
     let damaged = file.metadata().unwrap().modified().unwrap();
     move || {
         flip();
