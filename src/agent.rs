@@ -134,6 +134,8 @@ struct Memory {
     kernel_synchronised: Option<(bool, u64)>,
     /// What the box was like, and when (seconds since boot).
     host: Option<(crate::host::HostFacts, u64)>,
+    /// How fast the disk fills up. What is lost with it is an hour's warning.
+    space: crate::host::space::SpaceWatch,
     /// For transition times, and so that only changes are told.
     published: Option<Report>,
     /// Why the last pass could not be carried out.

@@ -164,15 +164,17 @@ impl Agent {
     /// The box; asking the firmware of a Pi interrupts it, so that it is not asked with every pass.
     fn host(&mut self, place: &HostPlace, writable: Writable) -> HostFacts {
         let uptime = clock::since_boot().as_secs();
-        if let Some((facts, looked)) = &self.memory.host
-            && uptime < looked + HOST_LOOK_SECONDS
-        {
-            let mut facts = facts.clone();
-            facts.disk.read_only = sysfs::read_only(writable);
-            return facts;
-        }
-        let facts = sysfs::look(&self.paths, &place.storage_dir, writable);
-        self.memory.host = Some((facts.clone(), uptime));
+        let known = self.memory.host.take();
+        let (mut facts, looked) = known
+            .filter(|(_, looked)| uptime < looked + HOST_LOOK_SECONDS)
+            .unwrap_or_else(|| {
+                let facts = sysfs::look(&self.paths, &place.storage_dir, writable);
+                (facts, uptime)
+            });
+        facts.disk.read_only = sysfs::read_only(writable);
+        let free = (writable != Writable::Stalled).then(|| disk::room(&place.storage_dir));
+        facts.disk.space = self.memory.space.note(uptime, free.flatten());
+        self.memory.host = Some((facts.clone(), looked));
         facts
     }
 }

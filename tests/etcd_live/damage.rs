@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use crate::lab::{Lab, condition};
 use crate::tools::{
     append_torn_record, empty, empty_next_segment, files, flip_bit_in, flip_bit_in_log,
-    garbage_meta, garbage_one_meta, garbage_pages, garble_a_length, garble_an_inner_length, segment,
-    truncate_in_last_record, zero_body_of_last_record, zero_log_from_a_record,
+    garbage_meta, garbage_one_meta, garbage_pages, garble_a_length, garble_an_inner_length,
+    segment, truncate_in_last_record, zero_body_of_last_record, zero_log_from_a_record,
     zero_second_half_of_log, zero_tail_of_last_record,
 };
 
@@ -280,7 +280,10 @@ fn an_inner_length_is_nonsense(line: &str) {
 fn sectors_in_the_middle_are_zeros(line: &str) {
     let lab = filled(line, With::SmallRecords);
     fs::remove_file(lab.run("seen.json")).unwrap();
-    let (name, at) = (wal_name(&lab), crate::tools::zero_sectors_in_the_middle(&lab));
+    let (name, at) = (
+        wal_name(&lab),
+        crate::tools::zero_sectors_in_the_middle(&lab),
+    );
     held_at(lab, "WalDamaged", Seen::ByGuard, &name, at);
 }
 
@@ -331,14 +334,20 @@ fn newest_segment_gone(line: &str) {
     clear_run(&lab);
     fs::remove_file(segment(&lab)).unwrap();
     let message = held(lab, "WalDamaged", Seen::ByGuard);
-    assert!(message.contains("before what the database holds"), "{message}");
+    assert!(
+        message.contains("before what the database holds"),
+        "{message}"
+    );
 }
 
 fn only_segment_empty(line: &str) {
     let lab = filled(line, With::Nothing);
     empty(&segment(&lab));
     let message = held(lab, "WalDamaged", Seen::ByGuard);
-    assert!(message.contains("no record says whose log it is"), "{message}");
+    assert!(
+        message.contains("no record says whose log it is"),
+        "{message}"
+    );
 }
 
 /// A part that is no file cannot be read; nothing is known to be lost, and nothing is thrown away for it.
@@ -394,7 +403,10 @@ fn log_begins_too_late(line: &str) {
     lab.start_agent();
     let status = lab.wait_hold("WalDamaged");
     let message = status["plan"]["message"].as_str().unwrap();
-    assert!(message.contains("begins behind the newest raft snapshot"), "{message}");
+    assert!(
+        message.contains("begins behind the newest raft snapshot"),
+        "{message}"
+    );
     fs::rename(&later, &first).unwrap();
     lab.wait_available();
     assert_eq!(lab.filled(), KEYS as usize);

@@ -172,7 +172,12 @@ fn words_of_damage_over_sound_files_are_no_damage() {
         let before = found_sound(&lab);
         lab.start_agent();
         lab.wait_available();
-        assert_ne!(found_sound(&lab), before, "{}: nobody read the data", row.text);
+        assert_ne!(
+            found_sound(&lab),
+            before,
+            "{}: nobody read the data",
+            row.text
+        );
         nothing_was_thrown_away(&lab);
     }
 }

@@ -21,9 +21,10 @@ mod datastore;
 mod disk;
 #[path = "../s3_live/editor.rs"]
 mod editor;
+mod full;
 mod guard;
-mod hints;
 mod health;
+mod hints;
 mod input;
 mod lab;
 mod life;

@@ -79,6 +79,15 @@ pub fn append_torn_record(lab: &Lab) {
     file.write_all_at(&torn, end).unwrap();
 }
 
+/// The same in a segment that keeps the room which etcd took for it: sectors of the record are zeros.
+pub fn torn_record_in_allocated_room(segment: &Path) {
+    let end = end(&records(segment));
+    let mut torn = 2000_u64.to_le_bytes().to_vec();
+    torn.extend([0x08, 0x02, 0x10]);
+    torn.extend([0x7f; 17]);
+    open(segment).write_all_at(&torn, end).unwrap();
+}
+
 /// The length of a record in the middle is nonsense: etcd takes that for the end of the log.
 pub fn garble_a_length(lab: &Lab) -> u64 {
     let segment = segment(lab);
@@ -102,7 +111,8 @@ pub fn garble_an_inner_length(lab: &Lab) -> u64 {
         let sum = body[3..].iter().position(|it| it & 0x80 == 0).unwrap() + 4;
         if body[..2] == [0x08, 0x02] && body[sum] == 0x1a {
             let nonsense = [0xff, 0x7f];
-            file.write_all_at(&nonsense, at + 8 + sum as u64 + 1).unwrap();
+            file.write_all_at(&nonsense, at + 8 + sum as u64 + 1)
+                .unwrap();
             return *at;
         }
     }
