@@ -434,7 +434,7 @@ impl PrepareJob {
             &mut |_| (),
         )?;
         let seen = SeenFile::index_of(&self.paths, record.former.as_ref());
-        restore::count_loss(record, &made, &self.storage_dir, line, seen);
+        restore::count_loss(record, made.index, &self.storage_dir, line, seen);
         Ok(made.identity)
     }
 }

@@ -27,17 +27,38 @@ pub const BORN: Point = Point {
     index: 0,
 };
 
-/// The highest revision that this data can have reached, by its log and one of these points, or its own
-/// database. None: the log does not tell where it ends. `seen`: an entry that was there for certain.
-pub fn highest_revision(
+/// How far data reaches: a revision of the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// The database holds this one.
+    pub at_least: Option<i64>,
+    /// The log makes no more than this one of it. None: the log does not tell where it ends.
+    pub at_most: Option<i64>,
+}
+
+/// How far this data can have reached, by its log from one of these points or its own database on.
+/// `seen`: an entry that was there for certain.
+pub fn reach(
     data_dir: &Path,
     line: Option<Line>,
     known: &[Point],
     seen: Option<u64>,
-) -> Result<Option<i64>, Unreadable> {
+) -> Result<Reach, Unreadable> {
+    let own = applied(data_dir);
     let mut points = known.to_vec();
-    points.extend(applied(data_dir));
-    points.sort_by_key(|it| it.index);
+    points.extend(own);
+    Ok(Reach {
+        at_least: own.map(|it| it.revision),
+        at_most: highest_revision(data_dir, line, &points, seen)?,
+    })
+}
+
+fn highest_revision(
+    data_dir: &Path,
+    line: Option<Line>,
+    points: &[Point],
+    seen: Option<u64>,
+) -> Result<Option<i64>, Unreadable> {
     let segments = wal::segments(&data_dir.join("member/wal"))?;
     let Some(first) = segments.first() else {
         return Ok(None);
@@ -93,7 +114,9 @@ mod tests {
     use crate::etcd::wal::writer::{Dir, Writer};
 
     fn highest(dir: &Dir, known: &[Point], seen: Option<u64>) -> Option<i64> {
-        highest_revision(&dir.data(), Some(Line::V3_6), known, seen).unwrap()
+        reach(&dir.data(), Some(Line::V3_6), known, seen)
+            .unwrap()
+            .at_most
     }
 
     #[test]

@@ -223,7 +223,9 @@ pub fn look_into_the_last(paths: &Paths, stamp: &str, full: bool) {
     let served = last.acknowledged || said.served && said.words().is_none();
     let long = last.acknowledged || said.served && lived >= SERVED_SECONDS;
     let (at, counts) = (last.at, !excused && !last.stopped);
-    file.starts.retain(|it| it.at != at);
+    if file.starts.last().is_some_and(|it| it.at == at) {
+        file.starts.pop();
+    }
     if long {
         file.starts.clear();
     } else if counts {

@@ -219,3 +219,107 @@ fn words_of_damage_that_end_nothing_are_not_looked_into() {
     assert!(found_sound(&lab).is_null());
     nothing_was_thrown_away(&lab);
 }
+
+/// Killed again and again before it serves: the hold names the signal, and when the next start is tried.
+#[test]
+fn a_killed_etcd_is_called_killed() {
+    let mut lab = Lab::new("3.6");
+    lab.start_agent();
+    lab.wait_available();
+    lab.fill(200);
+    let mut last = lab.etcd_pid().unwrap();
+    let since = lab.log_length();
+    kill("KILL", last);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while lab.status()["plan"]["hold"] != "CrashLoop" {
+        assert!(Instant::now() < deadline, "{}", lab.log());
+        if let Some(pid) = lab.etcd_pid().filter(|it| *it != last) {
+            kill("KILL", pid);
+            last = pid;
+        }
+    }
+    assert!(
+        !lab.logged_since(since, SERVES),
+        "it was never let to serve"
+    );
+    let status = lab.wait_hold("CrashLoop");
+    let message = status["plan"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("etcd ended 3 times before it served"),
+        "{message}"
+    );
+    assert!(
+        message.contains("killed by signal 9 (SIGKILL)"),
+        "{message}"
+    );
+    assert!(message.contains("tried within 10 min"), "{message}");
+    lab.signal_agent("HUP");
+    lab.wait_available();
+    assert_eq!(lab.filled(), 200);
+    // One that serves is no failed start, however often it is killed.
+    for _ in 0..6 {
+        lab.kill_etcd();
+        lab.wait_available();
+    }
+    assert_eq!(lab.filled(), 200);
+}
+
+/// Under systemd, whose word the guard gets when the process has ended.
+#[test]
+fn systemd_tells_the_guard_how_etcd_was_killed() {
+    for (result, status, words) in [
+        ("signal", "KILL", "killed by signal 9 (SIGKILL)"),
+        ("core-dump", "SEGV", "killed by signal 11"),
+        (
+            "oom-kill",
+            "KILL",
+            "killed by the kernel for want of memory",
+        ),
+    ] {
+        let mut lab = Lab::new("3.6");
+        lab.start_agent();
+        lab.wait_available();
+        lab.kill_agent();
+        lab.kill_etcd();
+        for _ in 0..3 {
+            let mut guard = Command::new(program())
+                .args(["guard", "--root"])
+                .arg(&lab.root)
+                .spawn()
+                .unwrap();
+            let before = lab.log_length();
+            while lab.log_length() == before {}
+            guard.kill().unwrap();
+            guard.wait().unwrap();
+            ended(&lab, result, "killed", status);
+        }
+        let (code, said) = lab.guard();
+        assert_eq!(code, 3, "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+/// A limit that is too low for etcd is named.
+#[test]
+fn too_few_open_files_are_called_so() {
+    let mut lab = Lab::new("3.6");
+    lab.start_agent();
+    lab.wait_available();
+    lab.kill_agent();
+    lab.kill_etcd();
+    for _ in 0..3 {
+        let script = format!(
+            "ulimit -n 64; exec {} guard --root {}",
+            program().display(),
+            lab.root.display()
+        );
+        let status = Command::new("bash").args(["-c", &script]).status().unwrap();
+        assert_eq!(status.code(), Some(1));
+    }
+    let (code, said) = lab.guard();
+    assert_eq!(code, 3, "{said}");
+    assert!(
+        said.contains("CrashLoop: ") && said.contains("too many open files"),
+        "{said}"
+    );
+}

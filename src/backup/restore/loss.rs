@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::{Made, RestoreRecord};
+use super::RestoreRecord;
 use crate::etcd::data_dir;
 use crate::etcd::examine::examine;
-use crate::etcd::reach::{BORN, Point, highest_revision};
+use crate::etcd::reach::{BORN, Point, reach};
 use crate::member::records::data_dir as data_of;
 use crate::version::Line;
 
@@ -21,11 +21,11 @@ pub fn is_damaged_still(storage_dir: &Path, line: Option<Line>) -> bool {
     found || examine(&data, line).is_ok_and(|it| it.is_some())
 }
 
-/// Counts in the log what the data to be replaced can have reached, where no etcd can be asked. `seen`: an
-/// entry that was there for certain.
+/// Counts in the log what the data to be replaced can have reached, where no etcd can be asked. `index`: the
+/// last entry of the log that is applied in the snapshot. `seen`: an entry that was there for certain.
 pub fn count(
     record: &mut RestoreRecord,
-    made: &Made,
+    index: Option<u64>,
     storage_dir: &Path,
     line: Option<Line>,
     seen: Option<u64>,
@@ -43,13 +43,18 @@ pub fn count(
     let mut known = vec![begun];
     // Another life's entries have other numbers.
     if record.source.cluster_id.is_some() && record.source.cluster_id == former.cluster_id {
-        known.extend(made.index.map(|index| Point {
+        known.extend(index.map(|index| Point {
             revision: record.source.revision,
             index,
         }));
     }
-    match highest_revision(&data, line, &known, seen) {
-        Ok(highest) => record.live_at_most = highest,
+    match reach(&data, line, &known, seen) {
+        Ok(found) => {
+            record.live_revision = record.live_revision.max(found.at_least);
+            record.live_at_most = found
+                .at_most
+                .max(record.live_revision.filter(|_| found.at_most.is_some()));
+        }
         Err(error) => tracing::warn!("what is lost cannot be counted: {error}"),
     }
 }
