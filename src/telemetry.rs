@@ -3,6 +3,7 @@
 //! Without that choice no port is open.
 
 mod backup;
+mod disk;
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -126,8 +127,7 @@ pub struct Metrics {
     etcd_uptime: Gauge<i64, AtomicI64>,
     database_bytes: Gauge<i64, AtomicI64>,
     quota_bytes: Gauge<i64, AtomicI64>,
-    disk_free: Gauge<i64, AtomicI64>,
-    disk_full_in: Gauge<i64, AtomicI64>,
+    disk: disk::DiskMetrics,
     backups: backup::BackupMetrics,
     /// Seconds since boot of the last pass, for `/healthz`.
     last_pass: AtomicU64,
@@ -162,8 +162,6 @@ impl Metrics {
         let etcd_uptime = Gauge::default();
         let database_bytes = Gauge::default();
         let quota_bytes = Gauge::default();
-        let disk_free = Gauge::default();
-        let disk_full_in = Gauge::default();
         registry.register(
             "condition",
             "1 true, 0 false, -1 unknown",
@@ -210,21 +208,9 @@ impl Metrics {
             Unit::Bytes,
             quota_bytes.clone(),
         );
-        registry.register_with_unit(
-            "disk_free",
-            "Room for etcd on the disk under its data; -1 where nobody looks at it",
-            Unit::Bytes,
-            disk_free.clone(),
-        );
-        registry.register_with_unit(
-            "disk_full_in",
-            "Until that is used up at the rate of the last hour; -1 where it does not become less",
-            Unit::Seconds,
-            disk_full_in.clone(),
-        );
-        let backups = backup::BackupMetrics::registered(&mut registry);
         Arc::new(Metrics {
-            backups,
+            backups: backup::BackupMetrics::registered(&mut registry),
+            disk: disk::DiskMetrics::registered(&mut registry),
             registry,
             conditions,
             holds,
@@ -235,8 +221,6 @@ impl Metrics {
             etcd_uptime,
             database_bytes,
             quota_bytes,
-            disk_free,
-            disk_full_in,
             last_pass: AtomicU64::new(clock::since_boot().as_secs()),
         })
     }
@@ -273,11 +257,7 @@ impl Metrics {
                 })
                 .set(1);
         }
-        let space = observed.host.as_ref().map(|it| it.disk.space);
-        let or_unknown = |it: Option<u64>| it.map_or(-1, whole);
-        self.disk_free.set(or_unknown(space.and_then(|it| it.free)));
-        self.disk_full_in
-            .set(or_unknown(space.and_then(|it| it.full_in())));
+        self.disk.record(observed);
         self.certificate_expiry
             .set(status.certificates.map_or(0, |(end, _)| end.0));
         self.database_bytes

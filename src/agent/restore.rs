@@ -18,6 +18,7 @@ use crate::cluster::{Detail, Timestamp, detail};
 use crate::disk;
 use crate::error::chain;
 use crate::etcd::store;
+use crate::member::examiner::Examiner;
 use crate::member::place::HostPlace;
 use crate::member::records::{self, IdentityFile, SeenFile};
 use crate::member::starts;
@@ -113,8 +114,9 @@ impl Agent {
             .filter(|it| it.reason != Reason::Command && it.outcome != Outcome::Restored)
     }
 
-    /// A person asks for another try.
-    pub(super) fn forget_failed_restore(&self) {
+    /// A person asks for another try: what was read is read again, too.
+    pub(super) fn forget_failed_restore(&mut self) {
+        self.memory.examiner = Examiner::default();
         restore::forget_recoveries(&self.paths);
         if self.own_failure().is_some() {
             let path = self.paths.restored();

@@ -200,17 +200,14 @@ fn request(
     let index = SeenFile::index_of(&context.paths, former.as_ref());
     let (id, reason, file) = (restore::new_id(), Reason::Command, found.file.clone());
     let mut record = RestoreRecord::requested(id, reason, file, seen, former);
-    match live {
-        Some(_) => record.live_at_most = live,
-        None => {
-            let version = record
-                .former
-                .as_ref()
-                .and_then(|it| it.version.parse().ok());
-            let line = version.and_then(Version::line);
-            restore::count_loss(&mut record, None, storage_dir, line, index);
-        }
+    if live.is_some() {
+        record.live_at_most = live;
+        return record;
     }
+    let former = record.former.as_ref();
+    let version: Option<Version> = former.and_then(|it| it.version.parse().ok());
+    let reader = version.and_then(Version::line);
+    restore::count_loss(&mut record, None, storage_dir, reader, index);
     record
 }
 

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::starts;
+use crate::clock;
 use crate::etcd::data_dir::{self, Unreadable};
 use crate::etcd::examine::examine;
 use crate::paths::Paths;
@@ -13,6 +14,8 @@ use crate::start::damage::Damage;
 use crate::start::{DataDir, StartHistory, is_to_be_examined};
 use crate::version::Line;
 
+/// A part that could not be read is tried again after so many seconds: a failing disk bears little.
+const UNREADABLE_SECONDS: u64 = 60;
 /// How long a caller who has others to answer waits for the end of an examination.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -25,7 +28,8 @@ pub struct Examiner {
     patient: bool,
     /// The last look, with the stamp of the data.
     looked: Option<(String, DataDir)>,
-    examined: Option<(String, Examined)>,
+    /// The last reading, and when it ended (seconds since boot).
+    examined: Option<(String, Examined, u64)>,
     under_way: Option<(String, mpsc::Receiver<Examined>)>,
 }
 
@@ -40,7 +44,7 @@ impl Examiner {
 
     /// Looks at data that no etcd of ours has open. The files are read again once they have changed.
     pub(super) fn look(&mut self, data: &Path, line: Option<Line>) -> DataDir {
-        let stamp = data_dir::stamp(data);
+        let stamp = stamp(data, line);
         if let Some((looked, seen)) = &self.looked
             && *looked == stamp
             && seen.unreadable.is_none()
@@ -68,7 +72,7 @@ impl Examiner {
         if known || seen.wal_segments == 0 || !is_to_be_examined(history) {
             return;
         }
-        let stamp = data_dir::stamp(data);
+        let stamp = stamp(data, line);
         if starts::is_sound(paths, &stamp) {
             return;
         }
@@ -87,7 +91,11 @@ impl Examiner {
 
     /// What came of it; none while it is under way.
     fn result(&mut self, data: &Path, line: Option<Line>, stamp: &str) -> Option<&Examined> {
-        if self.examined.as_ref().is_none_or(|(it, _)| it != stamp) {
+        let now = clock::since_boot().as_secs();
+        let is_known = self.examined.as_ref().is_some_and(|(it, result, at)| {
+            it == stamp && (result.is_ok() || now < at + UNREADABLE_SECONDS)
+        });
+        if !is_known {
             let (begun, receiver) = match self.under_way.take() {
                 Some(under_way) => under_way,
                 None => (stamp.to_owned(), begin(data, line)),
@@ -101,12 +109,17 @@ impl Examiner {
                 self.under_way = Some((begun, receiver));
                 return None;
             };
-            self.examined = Some((begun, examined));
+            self.examined = Some((begun, examined, clock::since_boot().as_secs()));
         }
         // What changed meanwhile is read again, with the next look.
-        let (_, examined) = self.examined.as_ref().filter(|(it, _)| it == stamp)?;
-        Some(examined)
+        let known = self.examined.as_ref().filter(|(it, ..)| it == stamp);
+        known.map(|(_, examined, _)| examined)
     }
+}
+
+/// Of the data, as the etcd of a line reads it.
+fn stamp(data: &Path, line: Option<Line>) -> String {
+    format!("{line:?} {}", data_dir::stamp(data))
 }
 
 fn begin(data: &Path, line: Option<Line>) -> mpsc::Receiver<Examined> {

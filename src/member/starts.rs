@@ -373,3 +373,149 @@ fn logs(path: &Path, since: Option<(u64, u64)>) -> Vec<(File, u64)> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READY: &str = "{\"level\":\"info\",\"msg\":\"ready to serve client requests\"}\n";
+    const FULL: &str = "{\"level\":\"fatal\",\"msg\":\"failed to commit tx\",\"error\":\"write db: no space left on device\"}\n";
+    const TORN: &str =
+        "{\"level\":\"fatal\",\"msg\":\"discovery failed\",\"error\":\"crc mismatch\"}\n";
+
+    struct Host {
+        paths: Paths,
+        root: std::path::PathBuf,
+    }
+
+    impl Host {
+        fn new(name: &str) -> Host {
+            let root = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&root);
+            let paths = Paths::under(&root);
+            fs::create_dir_all(paths.etcd_log().parent().unwrap()).unwrap();
+            fs::create_dir_all(&paths.run).unwrap();
+            Host { paths, root }
+        }
+
+        fn says(&self, text: &str) {
+            use std::io::Write as _;
+            let log = self.paths.etcd_log();
+            let mut file = fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(log)
+                .unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+        }
+
+        /// One start, what it says, and how it ends.
+        fn start(&self, text: &str, full: bool) -> StartHistory {
+            record(&self.paths);
+            self.says(text);
+            ended(&self.paths, false, How::Signal(9));
+            look_into_the_last(&self.paths, "data", full);
+            history(&self.paths, "data")
+        }
+    }
+
+    impl Drop for Host {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.root);
+        }
+    }
+
+    #[test]
+    fn a_start_that_served_and_was_killed_has_not_failed() {
+        let host = Host::new("served");
+        for _ in 0..5 {
+            let seen = host.start(READY, false);
+            assert_eq!((seen.failed, seen.ending.diagnosis), (0, None));
+            assert_eq!(seen.ending.how, How::Signal(9));
+        }
+        assert!(back_off(&host.paths) > 0, "and the next one waits a little");
+        let seen = host.start("", false);
+        assert_eq!(seen.failed, 1);
+        // One that serves and falls over by itself at once has failed.
+        let seen = host.start(&format!("{READY}{TORN}"), false);
+        assert_eq!(seen.failed, 2);
+        assert!(seen.ending.hints_at_damage());
+    }
+
+    #[test]
+    fn three_starts_within_a_second_are_three() {
+        let host = Host::new("fast");
+        for failed in 1..=3 {
+            assert_eq!(host.start(TORN, false).failed, failed);
+        }
+        // Somebody has changed the data since: the words stay a hint, and the budget is new.
+        let seen = history(&host.paths, "other data");
+        assert_eq!(seen.failed, 0);
+        assert!(seen.ending.hints_at_damage());
+        clear(&host.paths);
+        assert_eq!(history(&host.paths, "data").failed, 0);
+    }
+
+    #[test]
+    fn a_full_disk_costs_no_start_of_the_budget_and_no_time() {
+        let host = Host::new("full");
+        for _ in 0..5 {
+            let seen = host.start(FULL, true);
+            assert!(seen.failed == 0 && seen.ending.for_want_of_room());
+            assert_eq!(back_off(&host.paths), 0);
+        }
+        // There was room: it is no reason.
+        assert_eq!(host.start(FULL, false).failed, 1);
+    }
+
+    #[test]
+    fn one_that_was_asked_to_end_has_not_failed() {
+        let host = Host::new("stopped");
+        record(&host.paths);
+        ended(&host.paths, true, How::Exit(0));
+        look_into_the_last(&host.paths, "data", false);
+        assert_eq!(history(&host.paths, "data"), StartHistory::NONE);
+        assert_eq!(back_off(&host.paths), 0);
+    }
+
+    /// A write was acknowledged and the starts before are forgotten; what it says later is read.
+    #[test]
+    fn an_end_after_long_service_is_looked_into() {
+        let host = Host::new("later");
+        record(&host.paths);
+        host.says(READY);
+        clear(&host.paths);
+        host.says(FULL);
+        look_into_the_last(&host.paths, "data", true);
+        let seen = history(&host.paths, "data");
+        assert!(seen.failed == 0 && seen.ending.for_want_of_room());
+    }
+
+    /// etcd renames its log when it is long, and begins another.
+    #[test]
+    fn a_log_that_was_renamed_meanwhile_is_read_on() {
+        let host = Host::new("renamed");
+        host.says(TORN);
+        record(&host.paths);
+        host.says(READY);
+        let log = host.paths.etcd_log();
+        fs::rename(&log, log.with_file_name("etcd-2026.log")).unwrap();
+        host.says("{\"level\":\"info\",\"msg\":\"more\"}\n");
+        ended(&host.paths, false, How::Signal(9));
+        look_into_the_last(&host.paths, "data", false);
+        let seen = history(&host.paths, "data");
+        assert_eq!((seen.failed, seen.ending.diagnosis), (0, None));
+    }
+
+    #[test]
+    fn systemd_names_signals() {
+        assert_eq!(how_by_systemd("signal", "killed", "KILL"), How::Signal(9));
+        assert_eq!(
+            how_by_systemd("oom-kill", "killed", "KILL"),
+            How::OutOfMemory
+        );
+        assert_eq!(how_by_systemd("exit-code", "exited", "2"), How::Exit(2));
+        assert_eq!(how_by_systemd("core-dump", "dumped", "33"), How::Signal(33));
+        assert_eq!(how_by_systemd("", "", ""), How::Unknown);
+    }
+}

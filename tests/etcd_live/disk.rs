@@ -95,7 +95,7 @@ impl Disk {
         let mut file = fs::File::create(&path).unwrap();
         let left = || etcd_operator::disk::free_bytes(&self.path).unwrap();
         while left() > free {
-            std::io::Write::write_all(&mut file, &[7; 1 << 20]).unwrap();
+            std::io::Write::write_all(&mut file, &vec![7; 1 << 20]).unwrap();
         }
         path
     }

@@ -83,7 +83,7 @@ fn time_to_the_first_write(lab: &Lab, since: Instant, what: &str) {
         std::thread::sleep(Duration::from_millis(20));
     }
     let took = since.elapsed();
-    println!(
+    eprintln!(
         "{what}: first write {:.1} s after space returned",
         took.as_secs_f64()
     );
