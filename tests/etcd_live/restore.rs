@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use etcd_operator::backup::frames::FrameWriter;
 use etcd_operator::backup::manifest::Manifest;
-use etcd_operator::backup::restore::CrashPoint;
+use etcd_operator::backup::restore::{CrashPoint, Reason, RestoreRecord, SourceFile};
 use serde_json::Value;
 
 use crate::lab::{Lab, condition, kill, program, text};
@@ -485,6 +485,36 @@ fn damaged_data_is_held_unless_the_document_says_otherwise() {
         "the damaged data is kept"
     );
     is_restored(&lab);
+}
+
+/// The document asked for it, and by the time it is made the data is sound: everything is read once more.
+#[test]
+fn nothing_is_restored_over_data_that_is_sound_on_a_second_look() {
+    let mut lab = with_a_snapshot("3.6");
+    lab.add("recovery: {singleMember: restoreLatestVerified}");
+    lab.stop_agent();
+    lab.kill_etcd();
+    let paths = etcd_operator::paths::Paths::under(&lab.root);
+    let former = etcd_operator::state::load(&lab.lib("member/identity.json")).unwrap();
+    let latest = SourceFile {
+        path: PathBuf::new(),
+        name: "latest".to_owned(),
+        revision: 0,
+        cluster_id: None,
+        database: 0,
+        checksummed: false,
+        sha256: None,
+        hash: None,
+    };
+    let id = "1".to_owned();
+    let record = RestoreRecord::requested(id, Reason::Recovery, latest, None, former);
+    assert!(record.request(&paths).unwrap());
+    lab.start_agent();
+    lab.wait_available();
+    assert_eq!(lab.get("b").as_deref(), Some("2"));
+    assert!(!lab.lib("restore.json").exists() && !lab.lib("restored.json").exists());
+    let log = lab.log();
+    assert!(log.contains("read once more, the data is sound"), "{log}");
 }
 
 /// After a reboot nobody has seen how far the data reached: its log tells, and where that is gone, its
