@@ -157,17 +157,8 @@ fn words_of_damage_over_sound_files_are_no_damage() {
     for row in rows {
         lab.kill_agent();
         lab.kill_etcd();
-        let mut log = fs::OpenOptions::new()
-            .append(true)
-            .open(lab.lib("member/log/etcd.log"))
-            .unwrap();
         for level in ["debug", "info", "warn", "error", "dpanic", "panic", "fatal"] {
-            writeln!(
-                log,
-                r#"{{"level":"{level}","ts":"2026-01-01T00:00:00Z","msg":"{0}","error":"{0}"}}"#,
-                row.text
-            )
-            .unwrap();
+            say(&lab, level, row.text);
         }
         let before = found_sound(&lab);
         lab.start_agent();
@@ -182,8 +173,21 @@ fn words_of_damage_over_sound_files_are_no_damage() {
     }
 }
 
+/// etcd's log says this, as if the last start had.
+pub fn say(lab: &Lab, level: &str, words: &str) {
+    let mut log = fs::OpenOptions::new()
+        .append(true)
+        .open(lab.lib("member/log/etcd.log"))
+        .unwrap();
+    writeln!(
+        log,
+        r#"{{"level":"{level}","ts":"2026-01-01T00:00:00Z","msg":"{words}","error":"{words}"}}"#,
+    )
+    .unwrap();
+}
+
 /// The stamp of the data that was last read through and found sound.
-fn found_sound(lab: &Lab) -> serde_json::Value {
+pub fn found_sound(lab: &Lab) -> serde_json::Value {
     let starts = fs::read(lab.run("starts.json")).unwrap();
     serde_json::from_slice::<serde_json::Value>(&starts).unwrap()["sound"].clone()
 }
