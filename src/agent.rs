@@ -30,6 +30,7 @@ use crate::backup::work::Work;
 use crate::error::chain;
 use crate::etcd::store::StoreError;
 use crate::member::contact::{CallError, Contact};
+use crate::member::examiner::Examiner;
 use crate::observed::Observed;
 use crate::paths::Paths;
 use crate::plan::{Hold, Plan};
@@ -138,12 +139,18 @@ pub struct Agent {
 struct Memory {
     /// The last look at etcd.
     contact: Contact,
+    /// What was read of data that no etcd has open.
+    examiner: Examiner,
+    /// The same, of the data that served last, where the document asks for another place.
+    examiner_elsewhere: Examiner,
     /// What timedated said, and when (seconds since boot).
     kernel_synchronised: Option<(bool, u64)>,
     /// What the box was like, and when (seconds since boot).
     host: Option<(crate::host::HostFacts, u64)>,
     /// What restores left beside the data, and the time of its directory then.
     leftovers: Option<(std::time::SystemTime, Vec<Leftover>)>,
+    /// How fast the disk fills up. What is lost with it is an hour's warning.
+    space: crate::host::space::SpaceWatch,
     /// For transition times, and so that only changes are told.
     published: Option<Report>,
     /// What an agent before this one published in this boot, for transition times alone.

@@ -182,8 +182,8 @@ pub struct Storage {
     /// Data in memory only, gone with a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStorage>,
-    /// The largest size of the database, such as 512Mi. Fixed when the cluster is born.
-    /// Left out: the smaller of 2Gi and a quarter of the free disk.
+    /// The largest size of the database, such as 512Mi. It may grow later, by one declared
+    /// restart, and never shrinks. Left out: the smaller of 2Gi and a quarter of the free disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 24), extend("pattern" = formats::QUANTITY))]
     pub quota: Option<String>,

@@ -2,14 +2,13 @@
 //!
 //! ```text
 //! Snapshot RPC -> sha256 -> zstd frames -> NAME.part -> levels 1-3 -> NAME.db.zst, NAME.json
-//!                 create                   frames       verify, bolt    local, manifest
+//!                 create                   frames       verify          local, manifest
 //! ```
 //!
 //! Nothing here decides: when one is due, which ones stay and whether a restore may begin is said by
 //! the core. Memory does not grow with the database.
 
 pub mod age;
-pub mod bolt;
 pub mod copy;
 pub mod create;
 pub mod encrypt;
@@ -19,7 +18,6 @@ pub mod manifest;
 pub mod name;
 pub mod place;
 pub mod prune;
-pub mod read_at;
 pub mod remote;
 pub mod restore;
 pub mod schedule;

@@ -316,8 +316,10 @@ fn run_guard(context: &Context, arguments: &GuardArgs) -> Outcome {
     protect_process();
     telemetry::log(LogFormat::Text, tracing::Level::INFO);
     if arguments.ended {
-        let stopped = std::env::var("SERVICE_RESULT").is_ok_and(|it| it == "success");
-        starts::ended(&context.paths, stopped);
+        let told = |name| std::env::var(name).unwrap_or_default();
+        let result = told("SERVICE_RESULT");
+        let how = starts::how_by_systemd(&result, &told("EXIT_CODE"), &told("EXIT_STATUS"));
+        starts::ended(&context.paths, result == "success", how);
         return Ok(DONE);
     }
     if let Some(dir) = &arguments.copy_to {

@@ -1,11 +1,12 @@
 //! Why etcd ended, from its own last words (rule D9): fatal texts, what each means, what to do.
 //!
-//! It knows no files: callers hand it text.
+//! A text is a hint, never a fact: etcd says the same of a torn log that it then repairs. Whether data
+//! is damaged is for readers of the data to say. It knows no files: callers hand it text.
 
-/// What a fatal text says about the data.
+/// What a fatal text hints at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The data cannot be read; starting again changes nothing and may write to a failing disk.
+    /// The data may be damaged: a reason to read it.
     Damage,
     /// This member or its configuration does not fit its cluster; a person decides.
     Misfit,
@@ -28,108 +29,111 @@ pub struct Diagnosis {
     pub next_step: &'static str,
 }
 
-const RESTORE: &str =
-    "the data is untouched: restore a snapshot, or copy the directory and repair the copy";
+/// Where etcd says that data is damaged which its readers here find sound.
+const LOOK: &str = "read etcd's log; systemctl reload etcd-operator (SIGHUP) tries again, and restore brings a snapshot back";
 
-/// The table of rule D9. Order matters where one ending carries two texts: the first row wins.
+/// The reason of an end for want of room.
+pub const DISK_FULL: &str = "DiskFull";
+
+/// The table of rule D9.
 pub const DIAGNOSES: &[Diagnosis] = &[
     Diagnosis {
         text: "illegal tag 0",
         reason: "WalTornWrite",
         kind: Kind::Damage,
         meaning: "the write-ahead log ends in a half-written record (power loss while writing)",
-        next_step: RESTORE,
+        next_step: LOOK,
     },
     Diagnosis {
         text: "unmarshal should never fail",
         reason: "LogEntryUnreadable",
         kind: Kind::Damage,
         meaning: "the write-ahead log holds an entry that this etcd cannot read",
-        next_step: RESTORE,
+        next_step: LOOK,
     },
     Diagnosis {
         text: "cannot parse invalid wire-format data", // etcd 3.7's words for the same
         reason: "WalTornWrite",
         kind: Kind::Damage,
         meaning: "the write-ahead log ends in a half-written record (power loss while writing)",
-        next_step: RESTORE,
+        next_step: LOOK,
     },
     Diagnosis {
         text: "max entry size limit exceeded",
         reason: "WalDamaged",
         kind: Kind::Damage,
         meaning: "the write-ahead log holds a record of impossible length",
-        next_step: RESTORE,
+        next_step: LOOK,
     },
     Diagnosis {
         text: "crc mismatch",
         reason: "WalDamaged",
         kind: Kind::Damage,
         meaning: "the write-ahead log fails its checksum",
-        next_step: RESTORE,
+        next_step: LOOK,
     },
     Diagnosis {
         text: "failed to find database snapshot file",
         reason: "DatabaseOlderThanLog",
         kind: Kind::Damage,
         meaning: "the database is missing or older than the log says",
-        next_step: RESTORE,
+        next_step: LOOK,
     },
     Diagnosis {
         text: "failed to recover v3 backend from snapshot",
         reason: "DatabaseOlderThanLog",
         kind: Kind::Damage,
         meaning: "the database is missing or older than the log says",
-        next_step: RESTORE,
+        next_step: LOOK,
     },
     Diagnosis {
         text: "Page expected to be",
         reason: "DatabaseDamaged",
         kind: Kind::Damage,
         meaning: "a page of the database is damaged",
-        next_step: RESTORE,
+        next_step: LOOK,
     },
     Diagnosis {
         text: "invalid freelist page",
         reason: "DatabaseDamaged",
         kind: Kind::Damage,
         meaning: "the database's list of free pages is damaged",
-        next_step: RESTORE,
+        next_step: LOOK,
     },
     Diagnosis {
         text: "freepages",
         reason: "DatabaseDamaged",
         kind: Kind::Damage,
         meaning: "the database's list of free pages is damaged",
-        next_step: RESTORE,
+        next_step: LOOK,
     },
     Diagnosis {
         text: "unexpected fault address",
         reason: "DatabaseDamaged",
         kind: Kind::Damage,
         meaning: "the database file ends too early or cannot be read",
-        next_step: RESTORE,
+        next_step: LOOK,
     },
     Diagnosis {
         text: "file size too small",
         reason: "DatabaseDamaged",
         kind: Kind::Damage,
         meaning: "the database file ends too early",
-        next_step: RESTORE,
+        next_step: LOOK,
     },
     Diagnosis {
         text: "invalid database",
         reason: "DatabaseDamaged",
         kind: Kind::Damage,
         meaning: "the database's two meta pages are damaged",
-        next_step: RESTORE,
+        next_step: LOOK,
     },
     Diagnosis {
         text: "file already closed",
         reason: "WalDamaged",
         kind: Kind::Damage,
         meaning: "the write-ahead log could not be read",
-        next_step: RESTORE,
+        next_step: LOOK,
     },
     Diagnosis {
         text: "has been permanently removed",
@@ -210,7 +214,7 @@ pub const DIAGNOSES: &[Diagnosis] = &[
     },
     Diagnosis {
         text: "no space left on device",
-        reason: "DiskFull",
+        reason: DISK_FULL,
         kind: Kind::Surroundings,
         meaning: "the disk is full",
         next_step: "free some space on the disk that holds the data",
@@ -244,6 +248,20 @@ pub const DIAGNOSES: &[Diagnosis] = &[
         next_step: "lower storage.quota for a new cluster, or free memory",
     },
     Diagnosis {
+        text: "file descriptor limit",
+        reason: "TooManyOpenFiles",
+        kind: Kind::Surroundings,
+        meaning: "too many open files: the limit of this process is too low",
+        next_step: "raise the limit of open files (ulimit -n, LimitNOFILE=) to 65536",
+    },
+    Diagnosis {
+        text: "too many open files",
+        reason: "TooManyOpenFiles",
+        kind: Kind::Surroundings,
+        meaning: "too many open files: the limit of this process is too low",
+        next_step: "raise the limit of open files (ulimit -n, LimitNOFILE=) to 65536",
+    },
+    Diagnosis {
         text: "address already in use",
         reason: "PortTaken",
         kind: Kind::Surroundings,
@@ -259,9 +277,12 @@ pub const DIAGNOSES: &[Diagnosis] = &[
     },
 ];
 
-/// The first known fatal text in `output`, by the order of [`DIAGNOSES`].
-pub fn diagnose(output: &str) -> Option<&'static Diagnosis> {
-    DIAGNOSES.iter().find(|it| output.contains(it.text))
+/// The known text that stands last in `words`: etcd names the outer failure first and its cause last.
+pub fn diagnose(words: &str) -> Option<&'static Diagnosis> {
+    let found = DIAGNOSES
+        .iter()
+        .filter_map(|it| Some((words.rfind(it.text)?, it)));
+    found.max_by_key(|(at, _)| *at).map(|(_, it)| it)
 }
 
 /// The diagnosis with this text: how a record on disk finds its row again.

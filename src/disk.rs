@@ -55,6 +55,19 @@ pub fn size_bytes(path: &Path) -> Option<u64> {
     Some(statfs.f_blocks.saturating_mul(statfs.f_frsize))
 }
 
+/// Files that are made, or grow over a page, need one of these; so few are none.
+const FILES_MIN: u64 = 8;
+
+/// Bytes that etcd may still write there: none where no file can be made any more.
+pub fn room(path: &Path) -> Option<u64> {
+    let statfs = rustix::fs::statvfs(&nearest(path)?).ok()?;
+    // A file system that makes them as they are needed counts none at all.
+    if statfs.f_files > 0 && statfs.f_favail < FILES_MIN {
+        return Some(0);
+    }
+    Some(statfs.f_bavail.saturating_mul(statfs.f_frsize))
+}
+
 /// Major and minor number of the device that holds `path`, or the nearest of its parents.
 pub fn device(path: &Path) -> Option<(u32, u32)> {
     let stat = rustix::fs::stat(&nearest(path)?).ok()?;

@@ -22,6 +22,7 @@ use crate::cluster::detail;
 use crate::error::chain;
 use crate::etcd::store;
 use crate::member::certificates::{Wanted, survey};
+use crate::member::examiner::Examiner;
 use crate::member::pod::{self, LayDownError, PodMember};
 use crate::member::records::{self, Launch, RefusalFile, Running};
 use crate::member::{facts, starts};
@@ -77,8 +78,14 @@ pub enum Keeper {
     Pod,
 }
 
-/// How long until a refusal that may pass is looked at again.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// How long until a refusal that may pass is looked at again. Room on a disk comes back at any moment, and
+/// asking for it costs nothing.
+fn look_again(refusal: &Refusal) -> Duration {
+    match refusal {
+        Refusal::DiskFull { .. } => Duration::from_secs(1),
+        _ => Duration::from_secs(5),
+    }
+}
 
 /// How long it is waited for what may pass. At first only so long, for a boot waits for this start; then
 /// the supervisor starts this program again, and nothing but etcd waits for it any more.
@@ -89,11 +96,12 @@ const POD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Checks, then becomes etcd. Returns only with the reason why not.
 pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
+    let mut examiner = Examiner::patient();
     let mut told = None;
     let begin = clock::since_boot();
     let mut patience = None;
     loop {
-        let error = match start(paths, keeper) {
+        let error = match start(paths, keeper, &mut examiner) {
             Ok(never) => match never {},
             Err(error) => error,
         };
@@ -122,13 +130,13 @@ pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
         if told.as_ref() != Some(&text) {
             tracing::warn!(
                 "etcd is not started: {text}; looked at again every {} s; next: {}",
-                LOOK_AGAIN.as_secs(),
+                look_again(&refusal).as_secs(),
                 refusal.next_step()
             );
             tell_service_manager(&format!("waiting: {text}"));
             told = Some(text);
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(look_again(&refusal));
     }
 }
 
@@ -147,12 +155,13 @@ fn back_off(paths: &Paths) {
     }
 }
 
-fn start(paths: &Paths, keeper: Keeper) -> Result<std::convert::Infallible, GuardError> {
+fn start(
+    paths: &Paths,
+    keeper: Keeper,
+    examiner: &mut Examiner,
+) -> Result<std::convert::Infallible, GuardError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     state::create_private_dir(&paths.run)?;
-    if matches!(keeper, Keeper::Supervisor | Keeper::Pod) {
-        back_off(paths);
-    }
     if keeper == Keeper::Pod {
         // Here a restore has a Pod of its own: its data is nobody's before it has ended.
         if RestoreRecord::load(paths)?.is_some_and(|it| it.has_begun()) {
@@ -169,13 +178,17 @@ fn start(paths: &Paths, keeper: Keeper) -> Result<std::convert::Infallible, Guar
         .version
         .parse()
         .map_err(|_| GuardError::NoLaunchRecord)?;
+    if matches!(keeper, Keeper::Supervisor | Keeper::Pod) {
+        facts::look_into_the_last_start(paths, &launch);
+        back_off(paths);
+    }
     let lock = take_lock(paths)?;
     let certificates = if keeper == Keeper::Pod {
         mounted_certificates(paths)
     } else {
         ensure_certificates(paths, &launch)
     };
-    let mut gathered = facts::gather(paths, &launch, version, certificates, None);
+    let mut gathered = facts::gather(paths, &launch, version, certificates, None, examiner);
     gathered.facts.restoring = RestoreRecord::load(paths)?.is_some_and(|it| it.holds_the_data());
     let start = start::verdict(&gathered.facts).map_err(GuardError::Refused)?;
     let data = records::data_dir(&launch.storage_dir);

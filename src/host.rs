@@ -4,6 +4,7 @@
 //! `preflight` adds what costs more: see [`preflight`].
 
 pub mod preflight;
+pub mod space;
 
 use crate::cluster::{Detail, detail};
 
@@ -74,6 +75,8 @@ pub struct Disk {
     pub bytes: Option<u64>,
     /// The file system is mounted read-only, or was turned so by an error.
     pub read_only: Option<bool>,
+    /// Room on it.
+    pub space: space::Space,
     /// Errors that ext4 has counted since it was last checked.
     pub errors: Option<u64>,
     /// Bytes written to the file system in its life (ext4).
@@ -155,6 +158,7 @@ pub fn judge(facts: &HostFacts) -> Findings {
         supply(facts),
         disk(&facts.disk),
         file_system(&facts.disk),
+        space::judge(&facts.disk.space),
         wear(&facts.disk),
     ] {
         let _ = findings.push(finding);

@@ -34,6 +34,8 @@
 //! - Nothing interrupts, adds, promotes or removes a member without a [`plan::permit::Permit`],
 //!   which only one module can make.
 //! - Data is never deleted. What has to go is renamed.
+//! - Nothing is called damaged that was not read: etcd's words are hints ([`diagnosis`]), proofs are
+//!   made by [`etcd::examine`].
 //! - No decision depends on what an earlier pass remembered: whatever is remembered saves work.
 //! - The agent starts no program but the guard, etcdutl for a restore, an etcd for a trial of one, and
 //!   itself to ask a disk that may not answer (and asks timedated); the guard starts only etcd and that.

@@ -3,6 +3,8 @@
 
 pub mod certificates;
 pub mod contact;
+mod ending;
+pub mod examiner;
 pub mod facts;
 pub mod listen;
 pub mod pause;

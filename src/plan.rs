@@ -341,6 +341,16 @@ fn start_steps(
         }
         Err(refusal) => return Err(start_as_before(observed, instance, refusal, steps)),
     };
+    if let Some(refusal) = instance
+        .refused
+        .as_ref()
+        .filter(|it| restore::is_damage(it))
+    {
+        if spec.restore_when_damaged {
+            return restore_steps(observed, Asked::Recovery, steps);
+        }
+        return Err(Hold::Start(refusal.clone()));
+    }
     if unborn && spec.bootstrap.is_some() {
         return restore_steps(observed, Asked::Bootstrap, steps);
     }

@@ -3,11 +3,17 @@
 //!
 //! It knows no file and no clock. Rules B9, C6, D1-D3, D5, D9, A10.
 
+pub mod damage;
+mod data;
+mod history;
 mod words;
 
 use crate::cluster::{ClusterId, ClusterName, Detail, MemberId, MemberName};
-use crate::diagnosis::{Diagnosis, Kind};
 use crate::version::Version;
+
+use damage::Damage;
+pub use data::{Completeness, DataDir, Database, Log, Room};
+pub use history::{Ending, How, LastWords, StartHistory};
 
 /// Starts that may fail in a row before the guard refuses the next one (rule D9).
 pub const START_BUDGET: u32 = 3;
@@ -27,90 +33,6 @@ pub struct Identity {
     pub quota: u64,
     /// Given by etcd; known once the member has served for the first time.
     pub served: Option<(ClusterId, MemberId)>,
-}
-
-/// The database file of a data directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Database {
-    /// There is none, or it has no bytes: the same to etcd.
-    Absent,
-    /// There is one. Whether it is sound, only etcd sees.
-    Present,
-}
-
-/// What lies in the data directory, by its names and the first records of the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DataDir {
-    /// Segments of the write-ahead log.
-    pub wal_segments: u32,
-    /// Whether the log begins at the beginning, so that a database can be rebuilt from it.
-    pub wal_from_start: bool,
-    /// bbolt's file.
-    pub database: Database,
-    /// Raft snapshots.
-    pub snapshots: u32,
-    /// Whose log it is, from its first record. `None` when there is no log or it cannot be read.
-    pub owner: Option<(ClusterId, MemberId)>,
-    /// The end of the log, read record by record.
-    pub log: Log,
-    /// Another process holds the database's lock (rule D4).
-    pub in_use: bool,
-}
-
-impl DataDir {
-    /// Nothing was ever written.
-    pub const EMPTY: DataDir = DataDir {
-        wal_segments: 0,
-        wal_from_start: false,
-        database: Database::Absent,
-        snapshots: 0,
-        owner: None,
-        log: Log::UNREAD,
-        in_use: false,
-    };
-
-    /// The parts fit together, or what is missing (rule D1: a member without its log starts,
-    /// looks healthy and swallows writes).
-    pub fn completeness(&self) -> Completeness {
-        let database = self.database == Database::Present;
-        match self.wal_segments {
-            0 if !database && self.snapshots == 0 => Completeness::Empty,
-            0 => Completeness::LogMissing,
-            _ if database => Completeness::Complete,
-            _ if self.snapshots > 0 || !self.wal_from_start => Completeness::DatabaseMissing,
-            _ => Completeness::Complete, // etcd rebuilds the database from the log
-        }
-    }
-}
-
-/// The newest segment of the log, as etcd would read it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Log {
-    /// The index of its last whole entry. A torn end, which etcd cuts off itself, does not count.
-    pub last_index: Option<u64>,
-    /// What keeps etcd from reading it: found here, before etcd has opened anything for writing.
-    pub damage: Option<&'static Diagnosis>,
-}
-
-impl Log {
-    /// It was not looked into.
-    pub const UNREAD: Log = Log {
-        last_index: None,
-        damage: None,
-    };
-}
-
-/// Whether a data directory has all its parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completeness {
-    /// Never used.
-    Empty,
-    /// etcd can start from it, as far as names tell.
-    Complete,
-    /// Database or snapshots without a log.
-    LogMissing,
-    /// A log that refers to a database which is not there.
-    DatabaseMissing,
 }
 
 /// The file system under the data.
@@ -172,29 +94,6 @@ pub struct AddressConflict {
     pub k3s_embedded: bool,
 }
 
-/// Starts since etcd last served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StartHistory {
-    /// Within [`START_WINDOW_SECONDS`], each ended before it served.
-    pub failed: u32,
-    /// Seconds until the oldest of them no longer counts.
-    pub window_left: u64,
-    /// Why the last one ended.
-    pub diagnosis: Option<&'static Diagnosis>,
-    /// The data is, by size and time, what it was when that diagnosis was made.
-    pub data_unchanged: bool,
-}
-
-impl StartHistory {
-    /// No start since etcd last served.
-    pub const NONE: StartHistory = StartHistory {
-        failed: 0,
-        window_left: 0,
-        diagnosis: None,
-        data_unchanged: false,
-    };
-}
-
 /// Everything that the predicate looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -216,6 +115,8 @@ pub struct Facts {
     pub marker: Option<Identity>,
     /// The data directory.
     pub data: DataDir,
+    /// The room for it.
+    pub room: Room,
     /// The file system under it.
     pub filesystem: Filesystem,
     /// Whether it can be written.
@@ -286,8 +187,19 @@ pub enum Refusal {
     DatabaseMissing,
     /// Another process has the database open.
     DataInUse,
-    /// etcd said so when it last ended, and the data has not changed since.
-    DataDamaged(&'static Diagnosis),
+    /// A reader found it in the files, as they lie now.
+    DataDamaged(Damage),
+    /// A part of the data cannot be read: by an error of the disk, a right, or since it is no file.
+    DataUnreadable(Detail),
+    /// The data is being read through.
+    Examining,
+    /// etcd needs more room than there is: to mend its log, or to go on where it ended.
+    DiskFull {
+        /// Bytes.
+        free: u64,
+        /// Bytes.
+        needed: u64,
+    },
     /// The log ends before what it was seen to hold: acknowledged writes would be gone.
     LogShorterThanSeen {
         /// The last index seen.
@@ -303,8 +215,10 @@ pub enum Refusal {
     CrashLoop {
         /// How many.
         failed: u32,
-        /// Why the last one ended, if its words are known.
-        diagnosis: Option<&'static Diagnosis>,
+        /// Seconds until the next one may be tried.
+        window_left: u64,
+        /// How the last one ended.
+        ending: Ending,
     },
     /// The home gives the member no place, or something of our name there is not ours.
     Unplaceable {
@@ -345,6 +259,9 @@ impl Refusal {
             | Refusal::StorageMissing
             | Refusal::DataMissing
             | Refusal::DataInUse
+            | Refusal::DataUnreadable(_)
+            | Refusal::Examining
+            | Refusal::DiskFull { .. }
             | Refusal::CertificatesUnusable
             | Refusal::AddressUnavailable(_)
             | Refusal::CrashLoop { .. }
@@ -352,6 +269,14 @@ impl Refusal {
             | Refusal::Other(_) => true,
         }
     }
+}
+
+/// Whether the whole data has to be read before it can be said whether etcd may start: it ended with
+/// words of damage, or again and again with words that nobody knows. Not at any other start, which it
+/// would make slower.
+pub fn is_to_be_examined(history: &StartHistory) -> bool {
+    let unexplained = history.ending.diagnosis.is_none() && !history.ending.words.is_empty();
+    history.ending.hints_at_damage() || history.failed >= START_BUDGET && unexplained
 }
 
 /// Whether etcd may be started, and how. Total: every combination of facts has one answer.
@@ -365,13 +290,7 @@ pub fn verdict(facts: &Facts) -> Result<Start, Refusal> {
     check_surroundings(facts)?;
     let start = check_data(facts)?;
     check_log(facts)?;
-    if let Some(diagnosis) = facts.history.diagnosis
-        && diagnosis.kind == Kind::Damage
-        && facts.history.data_unchanged
-        && facts.history.failed > 0
-    {
-        return Err(Refusal::DataDamaged(diagnosis));
-    }
+    check_room(facts)?;
     if facts.certificates == CertificatesUsable::No {
         return Err(Refusal::CertificatesUnusable);
     }
@@ -380,9 +299,15 @@ pub fn verdict(facts: &Facts) -> Result<Start, Refusal> {
     }
     if facts.history.failed >= START_BUDGET {
         let StartHistory {
-            failed, diagnosis, ..
-        } = facts.history;
-        return Err(Refusal::CrashLoop { failed, diagnosis });
+            failed,
+            window_left,
+            ending,
+        } = facts.history.clone();
+        return Err(Refusal::CrashLoop {
+            failed,
+            window_left,
+            ending,
+        });
     }
     Ok(start)
 }
@@ -415,9 +340,14 @@ fn check_surroundings(facts: &Facts) -> Result<(), Refusal> {
 
 /// What etcd would find only after it has written to its database, and what it never finds: where
 /// whole sectors of the log are zero, it takes them for a torn write, cuts the log and starts.
+///
+/// Only what a reader of ours has found counts: etcd's words are the same for what it mends itself.
 fn check_log(facts: &Facts) -> Result<(), Refusal> {
-    if let Some(diagnosis) = facts.data.log.damage {
-        return Err(Refusal::DataDamaged(diagnosis));
+    if facts.data.examining {
+        return Err(Refusal::Examining);
+    }
+    if let Some(damage) = &facts.data.damage {
+        return Err(Refusal::DataDamaged(damage.clone()));
     }
     match (facts.seen, facts.data.log.last_index) {
         (Some(seen), Some(found)) if found < seen => {
@@ -427,7 +357,29 @@ fn check_log(facts: &Facts) -> Result<(), Refusal> {
     }
 }
 
+/// A full disk is no damage, and a start on it no failed one: etcd is started again when there is room.
+/// One that has not ended for want of room is not kept from starting: it may need none.
+fn check_room(facts: &Facts) -> Result<(), Refusal> {
+    let Room {
+        free,
+        repair,
+        resume,
+    } = facts.room;
+    let needed = if facts.history.ending.for_want_of_room() {
+        resume
+    } else {
+        repair
+    };
+    match free {
+        Some(free) if free < needed => Err(Refusal::DiskFull { free, needed }),
+        _ => Ok(()),
+    }
+}
+
 fn check_data(facts: &Facts) -> Result<Start, Refusal> {
+    if let Some(why) = &facts.data.unreadable {
+        return Err(Refusal::DataUnreadable(why.clone()));
+    }
     let completeness = facts.data.completeness();
     // Where the state directory was lost, the copy beside the data says who lives there.
     let Some(identity) = facts.identity.as_ref().or(facts.marker.as_ref()) else {

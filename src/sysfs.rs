@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::clock;
 use crate::disk;
+use crate::host::space::Space;
 use crate::host::{Disk, DiskKind, HostFacts, Throttled};
 use crate::paths::Paths;
 use crate::start::Writable;
@@ -113,8 +114,16 @@ pub fn read_only(writable: Writable) -> Option<bool> {
 
 fn disk_under(sys: &Path, storage_dir: &Path, writable: Writable) -> Disk {
     let read_only = read_only(writable);
+    let space = Space {
+        // One that does not answer would not answer this, either.
+        free: (writable != Writable::Stalled)
+            .then(|| disk::room(storage_dir))
+            .flatten(),
+        shrinks: None, // seen by whoever looks again
+    };
     let unknown = Disk {
         read_only,
+        space,
         ..Disk::default()
     };
     let Some((major, minor)) = disk::device(storage_dir) else {
@@ -165,6 +174,7 @@ fn disk_under(sys: &Path, storage_dir: &Path, writable: Writable) -> Disk {
             .and_then(|it| u8::from_str_radix(it.trim_start_matches("0x"), 16).ok())
             .filter(|it| *it > 0),
         read_only,
+        space,
     }
 }
 

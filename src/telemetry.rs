@@ -3,6 +3,7 @@
 //! Without that choice no port is open.
 
 mod backup;
+mod disk;
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -126,6 +127,7 @@ pub struct Metrics {
     etcd_uptime: Gauge<i64, AtomicI64>,
     database_bytes: Gauge<i64, AtomicI64>,
     quota_bytes: Gauge<i64, AtomicI64>,
+    disk: disk::DiskMetrics,
     backups: backup::BackupMetrics,
     /// Seconds since boot of the last pass, for `/healthz`.
     last_pass: AtomicU64,
@@ -206,9 +208,9 @@ impl Metrics {
             Unit::Bytes,
             quota_bytes.clone(),
         );
-        let backups = backup::BackupMetrics::registered(&mut registry);
         Arc::new(Metrics {
-            backups,
+            backups: backup::BackupMetrics::registered(&mut registry),
+            disk: disk::DiskMetrics::registered(&mut registry),
             registry,
             conditions,
             holds,
@@ -255,6 +257,7 @@ impl Metrics {
                 })
                 .set(1);
         }
+        self.disk.record(observed);
         self.certificate_expiry
             .set(status.certificates.map_or(0, |(end, _)| end.0));
         self.database_bytes

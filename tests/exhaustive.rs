@@ -15,55 +15,51 @@
 mod world;
 
 use etcd_operator::cluster::{ClusterId, Health, MemberId, MemberSet, Role};
-use etcd_operator::diagnosis;
 use etcd_operator::observed::{
     Alarms, Clock, Instance, LastServed, Membership, Observed, Pairs, Process, Proposals, Reading,
     Service, Writing,
 };
 use etcd_operator::plan::permit::{self, Declared, Grounds};
-use etcd_operator::plan::{Change, Hold, Mint, Plan, Upkeep, plan};
+use etcd_operator::plan::{Asked, Change, Hold, Mint, Plan, Upkeep, plan};
 use etcd_operator::spec::{ClusterSpec, Settings};
 use etcd_operator::start::{
-    self, AddressConflict, Binary, CertificatesUsable, Completeness, DataDir, Filesystem, Start,
-    StartHistory, Writable,
+    self, AddressConflict, Binary, CertificatesUsable, Completeness, DataDir, Filesystem, Room,
+    Start, StartHistory, Writable,
 };
 use etcd_operator::status::{Kind, Verdict, status};
 use world::{
-    CLUSTER, NOW, SETTINGS, VERSION, certificates, data, details, identity, member, observed,
-    running, running_instance, serving, single, spec, stopped,
+    CLUSTER, NOW, SETTINGS, VERSION, certificates, damage, data, details, failed, identity, member,
+    observed, running, running_instance, serving, single, spec, stopped,
 };
 
 // ------------------------------------------------------------------------------------------------
 // A stopped member: every way in which a start can be wrong.
 
-fn histories() -> [StartHistory; 4] {
-    let damage = diagnosis::by_text("crc mismatch");
+fn histories() -> [StartHistory; 5] {
     [
         StartHistory::NONE,
-        StartHistory {
-            failed: 1,
-            window_left: 100,
-            diagnosis: None,
-            data_unchanged: false,
-        },
-        StartHistory {
-            failed: 3,
-            window_left: 100,
-            diagnosis: None,
-            data_unchanged: false,
-        },
-        StartHistory {
-            failed: 1,
-            window_left: 100,
-            diagnosis: damage,
-            data_unchanged: true,
-        },
+        failed(1, None),
+        failed(3, None),
+        failed(1, Some("crc mismatch")),
+        failed(1, Some("no space left on device")),
     ]
 }
 
+/// What changes from start to start.
+fn turns() -> impl Iterator<Item = (StartHistory, u64, Room)> {
+    let full = Room {
+        free: Some(1 << 20),
+        repair: 64 << 20,
+        resume: 80 << 20,
+    };
+    histories().into_iter().flat_map(move |it| {
+        [(0, Room::AMPLE), (5, Room::AMPLE), (0, full)].map(|(wait, room)| (it.clone(), wait, room))
+    })
+}
+
 /// The dimensions of [`stopped_members`], for the count that is printed.
-const STOPPED: &str = "size 0/1 x data 5 x identity 4 x marker 3 x writable 4 x file system 2 x binary 3 x \
-     certificates 3 x conflict 2 x history 4 x back-off 2";
+const STOPPED: &str = "size 0/1 x data 7 x identity 4 x marker 3 x writable 4 x file system 2 x binary 3 x \
+     certificates 3 x conflict 2 x history 5 x back-off or room 3";
 
 fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
     let other = ClusterId(0xbad);
@@ -75,6 +71,14 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
         DataDir {
             wal_from_start: false,
             ..data(true, false, Some(CLUSTER))
+        },
+        DataDir {
+            damage: Some(damage()),
+            ..data(true, true, Some(CLUSTER))
+        },
+        DataDir {
+            unreadable: Some("member/wal: Permission denied".try_into().unwrap()),
+            ..DataDir::EMPTY
         },
     ];
     let foreign = || start::Identity {
@@ -122,9 +126,7 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
                     ] {
                         for pairs in [Pairs::Usable, Pairs::Missing, Pairs::Expired] {
                             for conflict in [None, Some(conflict.clone())] {
-                                for (history, wait) in
-                                    histories().into_iter().flat_map(|it| [(it, 0), (it, 5)])
-                                {
+                                for (history, wait, room) in turns() {
                                     let mut instance = stopped();
                                     let facts = &mut instance.facts;
                                     facts.data = data.clone();
@@ -135,6 +137,7 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
                                     facts.binary = binary;
                                     facts.conflict.clone_from(&conflict);
                                     facts.history = history;
+                                    facts.room = room;
                                     // Missing ones can be made; expired ones stand here for a
                                     // CA that cannot sign.
                                     if pairs == Pairs::Expired {
@@ -185,7 +188,17 @@ fn no_stopped_member_is_started_against_the_facts() {
         assert_eq!(facts.filesystem, Filesystem::Disk);
         assert_eq!(facts.binary, Binary::Ready);
         assert_eq!(facts.conflict, None);
-        assert!(facts.history.failed < start::START_BUDGET && facts.history.diagnosis.is_none());
+        assert!(facts.history.failed < start::START_BUDGET);
+        assert!(facts.data.damage.is_none() && facts.data.unreadable.is_none());
+        let needed = if facts.history.ending.for_want_of_room() {
+            facts.room.resume
+        } else {
+            facts.room.repair
+        };
+        assert!(
+            facts.room.holds(needed),
+            "a start that must fail for want of room"
+        );
         assert_eq!(facts.certificates, CertificatesUsable::Yes);
         if pairs != Pairs::Usable {
             assert!(
@@ -220,6 +233,35 @@ fn no_stopped_member_is_started_against_the_facts() {
     });
     println!("stopped members: {states} states ({STOPPED}), {starts} of them start");
     assert!(states > 100_000 && starts > 20);
+}
+
+/// The document may have damaged data replaced. Nothing that etcd said is a reason for it, and nothing
+/// that only could not be read.
+#[test]
+fn data_is_replaced_only_where_a_reader_has_found_damage() {
+    let (mut replaced, mut hinted) = (0_u32, 0_u32);
+    stopped_members(|spec, instance| {
+        let spec = ClusterSpec {
+            restore_when_damaged: true,
+            ..spec.clone()
+        };
+        let data = instance.facts.data.clone();
+        let hint = instance.facts.history.ending.hints_at_damage();
+        let plan = plan(&spec, &observed(instance, Membership::Unreachable));
+        let asked = Upkeep::RequestRestore(Asked::Recovery);
+        if plan.upkeep.contains(&asked) {
+            let part_missing = matches!(
+                data.completeness(),
+                Completeness::LogMissing | Completeness::DatabaseMissing
+            );
+            assert!(data.damage.is_some() || part_missing, "{data:?}");
+            assert!(data.unreadable.is_none(), "{data:?}");
+            replaced += 1;
+        } else {
+            hinted += u32::from(hint);
+        }
+    });
+    assert!(replaced > 100 && hinted > 100);
 }
 
 /// Upkeep that touches neither process nor data.

@@ -26,7 +26,7 @@ use etcd_operator::plan::plan;
 use etcd_operator::spec::backup::Source;
 use etcd_operator::spec::{ClusterSpec, Settings};
 use etcd_operator::start::{
-    AddressConflict, Binary, CertificatesUsable, DataDir, Filesystem, StartHistory, Writable,
+    AddressConflict, Binary, CertificatesUsable, DataDir, Filesystem, How, Room, Writable,
 };
 use etcd_operator::status::{Kind, Verdict, status};
 use world::{
@@ -148,22 +148,20 @@ impl Scene {
             ("port-taken-by", holder) => host.facts.conflict = Some(taken_by(holder)),
             ("failed-starts", number) => {
                 let failed = number.parse().unwrap();
-                host.facts.history = StartHistory {
-                    failed,
-                    window_left: 300,
-                    diagnosis: None,
-                    data_unchanged: false,
-                };
+                host.facts.history.failed = failed;
+                host.facts.history.window_left = 300;
             }
             ("ended-with", text) => {
-                let diagnosis = diagnosis::diagnose(&text.replace('-', " "));
-                assert!(diagnosis.is_some());
-                host.facts.history = StartHistory {
-                    failed: 1,
-                    window_left: 300,
-                    diagnosis,
-                    data_unchanged: true,
-                };
+                let diagnosis = diagnosis::diagnose(&text.replace('-', " ")).unwrap();
+                host.facts.history = world::failed(1, Some(diagnosis.text));
+            }
+            ("ended-by-signal", number) => {
+                let how = How::Signal(number.parse().unwrap());
+                host.facts.history.ending.how = how;
+            }
+            ("last-words", words) => {
+                let words = words.replace('-', " ");
+                host.facts.history.ending.words = words.as_str().try_into().unwrap();
             }
             ("back-off", seconds) => host.restart_in = seconds.parse().unwrap(),
             ("clock", "unsynchronised") => self.seen.clock = Clock::Unsynchronised,
@@ -186,8 +184,20 @@ impl Scene {
             self.host().facts.seen = Some(value.parse().unwrap());
             return;
         }
+        if key == "examined" {
+            self.host().facts.data.examining = true;
+            return;
+        }
+        if key == "torn" || key == "full" {
+            self.host().facts.room = Room {
+                free: Some(value.parse::<u64>().unwrap() << 20),
+                repair: if key == "torn" { 64_000_000 } else { 0 },
+                resume: 80 << 20,
+            };
+            return;
+        }
         if key == "log-damaged" {
-            self.host().facts.data.log.damage = diagnosis::by_text("crc mismatch");
+            self.host().facts.data.damage = Some(world::damage());
             return;
         }
         self.host().facts.data = match key {
@@ -199,6 +209,10 @@ impl Scene {
             },
             "only-log" => data(true, false, Some(CLUSTER)),
             "of-another-cluster" => data(true, true, Some(ClusterId(0xbad))),
+            "unreadable" => DataDir {
+                unreadable: Some("member/wal: Permission denied".try_into().unwrap()),
+                ..DataDir::EMPTY
+            },
             "in-use" => DataDir {
                 in_use: true,
                 ..data(true, true, Some(CLUSTER))

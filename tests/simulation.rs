@@ -22,7 +22,6 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use etcd_operator::cluster::{Health, MemberId, MemberSet, Role, Timestamp};
-use etcd_operator::diagnosis;
 use etcd_operator::observed::{
     Alarms, Clock, Instance, LastServed, Membership, Observed, Pairs, Process, Proposals, Reading,
     Service, Writing,
@@ -196,7 +195,7 @@ impl Host {
         let now = Timestamp(self.now);
         let facts = &mut self.instance.facts;
         facts.history.window_left = facts.history.window_left.saturating_sub(60);
-        if facts.history.window_left == 0 && facts.history.diagnosis.is_none() {
+        if facts.history.window_left == 0 {
             facts.history = StartHistory::NONE;
         }
         self.instance.restart_in = self.instance.restart_in.saturating_sub(10);
@@ -249,12 +248,13 @@ impl Host {
         }
         self.starts += 1;
         if self.damaged {
-            // etcd dies with the words of damage, and the data stays as it is.
+            // etcd dies with the words of damage, and a reader then finds it.
             let history = &mut self.instance.facts.history;
             history.failed += 1;
             history.window_left = 600;
-            history.diagnosis = diagnosis::by_text("crc mismatch");
-            history.data_unchanged = true;
+            history.ending = world::failed(1, Some("crc mismatch")).ending;
+            self.instance.facts.data.damage = Some(world::damage());
+            let history = &self.instance.facts.history;
             assert!(
                 history.failed <= START_BUDGET,
                 "damaged data is not tried again and again"

@@ -15,7 +15,7 @@ use etcd_operator::observed::{
 use etcd_operator::plan::plan;
 use etcd_operator::spec::ClusterSpec;
 use etcd_operator::start::{
-    Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Log, StartHistory,
+    Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Room, StartHistory,
     Writable,
 };
 use etcd_operator::version::Version;
@@ -68,11 +68,10 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
                 wal_segments: 1,
                 wal_from_start: true,
                 database: Database::Present,
-                snapshots: 0,
                 owner: Some((ClusterId(7), id)),
-                log: Log::UNREAD,
-                in_use: false,
+                ..DataDir::EMPTY
             },
+            room: Room::AMPLE,
             filesystem: Filesystem::Disk,
             writable: Writable::Yes,
             binary: Binary::Ready,

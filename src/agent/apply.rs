@@ -116,9 +116,7 @@ impl Agent {
                 self.check_snapshots(spec, trusted(observed));
                 Ok(())
             }
-            Upkeep::RequestRestore(asked) => {
-                self.request_restore(spec, place, *asked, trusted(observed))
-            }
+            Upkeep::RequestRestore(asked) => self.request_restore(spec, place, *asked),
             Upkeep::PrepareRestore => self.prepare_restore(spec, place),
             Upkeep::SwapRestored(permit) => {
                 self.swap_restored(spec, observed, place, *permit).await

@@ -31,7 +31,7 @@ impl Agent {
     pub(super) fn backups(&mut self, spec: &ClusterSpec, clock: Clock, now: Timestamp) -> Backups {
         self.is_busy();
         let trusted = Some(now).filter(|_| clock == Clock::Trusted);
-        let restore_failed = self.restore_failed(trusted);
+        let restore_failed = self.restore_failed(&self.place(spec).storage_dir, trusted);
         self.with_member(spec, |work, member| {
             work.look(member, clock, now, restore_failed)
         })

@@ -12,7 +12,7 @@ use crate::etcd::store;
 use crate::host::HostFacts;
 use crate::member::certificates::{self, survey_by_clock};
 use crate::member::contact::Endpoint;
-use crate::member::facts::{self, Gathered};
+use crate::member::facts;
 use crate::member::pause;
 use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, Launch, RefusalFile, Running, Served};
@@ -117,9 +117,20 @@ impl Agent {
         }
     }
 
+    /// Looks into how the last start ended with the data that it had, which need not be the document's.
+    fn look_into_the_last_start(&self, running: Option<&Running>, asked: &Launch) {
+        if running.is_some() {
+            return;
+        }
+        let last = state::load_volatile::<Running>(&self.paths.process());
+        if let Some(last) = last.filter(|it| it.launch.storage_dir != asked.storage_dir) {
+            facts::look_into_the_last_start(&self.paths, &last.launch);
+        }
+    }
+
     /// What a start would find.
     fn found(
-        &self,
+        &mut self,
         spec: &ClusterSpec,
         place: &HostPlace,
         running: Option<&Running>,
@@ -130,10 +141,10 @@ impl Agent {
         let launch = place.launch(spec, version);
         let in_force = running.map(|it| &it.launch);
         let usable = certificates::usable(certificates);
-        let gathered = facts::gather(&self.paths, &launch, version, usable, in_force);
-        let Gathered {
-            facts, identity, ..
-        } = gathered;
+        self.look_into_the_last_start(running, &launch);
+        let examiner = &mut self.memory.examiner;
+        let gathered = facts::gather(&self.paths, &launch, version, usable, in_force, examiner);
+        let (facts, identity) = (gathered.facts, gathered.identity);
         let own = facts::machine_id(&self.paths);
         let machine_changed = identity
             .as_ref()
@@ -190,7 +201,12 @@ impl Agent {
 
     /// What a start with them would find, where their place or addresses are others than those of the
     /// document.
-    fn last_served(&self, asked: &Launch, version: Version, facts: &Facts) -> Option<LastServed> {
+    fn last_served(
+        &mut self,
+        asked: &Launch,
+        version: Version,
+        facts: &Facts,
+    ) -> Option<LastServed> {
         let launch = self.served()?.launch;
         let elsewhere = launch.storage_dir != asked.storage_dir;
         if launch.version != version.to_string()
@@ -203,7 +219,13 @@ impl Agent {
             unsafe_filesystem_allowed: asked.unsafe_filesystem_allowed,
             ..launch
         };
-        let gathered = facts::gather(&self.paths, &launch, version, facts.certificates, None);
+        let certificates = facts.certificates;
+        let examiner = if elsewhere {
+            &mut self.memory.examiner_elsewhere
+        } else {
+            &mut self.memory.examiner
+        };
+        let gathered = facts::gather(&self.paths, &launch, version, certificates, None, examiner);
         Some(LastServed {
             facts: gathered.facts,
             elsewhere,
@@ -263,15 +285,14 @@ impl Agent {
     /// The box; asking the firmware of a Pi interrupts it, so that it is not asked with every pass.
     fn host(&mut self, storage_dir: &Path, writable: Writable) -> HostFacts {
         let uptime = clock::since_boot().as_secs();
-        if let Some((facts, looked)) = &self.memory.host
-            && uptime < looked + HOST_LOOK_SECONDS
-        {
-            let mut facts = facts.clone();
-            facts.disk.read_only = sysfs::read_only(writable);
-            return facts;
-        }
-        let facts = sysfs::look(&self.paths, storage_dir, writable);
-        self.memory.host = Some((facts.clone(), uptime));
+        let known = self.memory.host.take();
+        let (mut facts, looked) = known
+            .filter(|(_, looked)| uptime < looked + HOST_LOOK_SECONDS)
+            .unwrap_or_else(|| (sysfs::look(&self.paths, storage_dir, writable), uptime));
+        facts.disk.read_only = sysfs::read_only(writable);
+        let free = (writable != Writable::Stalled).then(|| disk::room(storage_dir));
+        facts.disk.space = self.memory.space.note(uptime, free.flatten());
+        self.memory.host = Some((facts.clone(), looked));
         facts
     }
 }

@@ -1,5 +1,6 @@
 //! Restores on this host, step by step as the core plans them.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::apply::{NO_RANDOM_BYTES, failed};
@@ -7,22 +8,26 @@ use super::driver::Driver as _;
 use super::observe::quota_at_birth;
 use super::{Agent, AgentError};
 use crate::backup::restore::{
-    self, CrashPoint, Outcome, Preparation, Prepared, Reason, RestoreError, RestoreRecord,
-    StoredPhase,
+    self, CrashPoint, Failed, Outcome, Preparation, Prepared, Reason, RestoreError, RestoreRecord,
+    RestoreReport, StoredPhase,
 };
 use crate::backup::work::{self, Ended};
 use crate::backup::{place as backup_place, source};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
+use crate::disk;
 use crate::error::chain;
 use crate::etcd::store;
+use crate::member::examiner::Examiner;
 use crate::member::place::HostPlace;
 use crate::member::records::{self, IdentityFile, SeenFile};
 use crate::member::starts;
-use crate::observed::{Observed, Process, Reading, Restoring, Unanswered};
+use crate::observed::{Clock, Observed, Process, Reading, Restoring, Unanswered};
+use crate::paths::Paths;
 use crate::plan::permit::Permit;
 use crate::plan::{Asked, Hold};
 use crate::spec::ClusterSpec;
+use crate::version::Version;
 
 /// A process that is dying keeps the member's lock until its last thread has gone.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -82,24 +87,40 @@ impl Agent {
 
     /// Why the document's own restores are not tried again: the last one failed, or they are too many;
     /// forgotten when a person asks for another try. `now`: the time, if it is trusted.
-    pub(super) fn restore_failed(&self, now: Option<Timestamp>) -> Option<Detail> {
+    pub(super) fn restore_failed(
+        &self,
+        storage_dir: &Path,
+        now: Option<Timestamp>,
+    ) -> Option<Detail> {
         if restore::too_many_recoveries(&self.paths, now) {
             return Some(detail(format_args!(
                 "damaged data was replaced {} times within a day: the disk may be failing; next: see the kernel's log (dmesg) and replace the disk",
                 restore::RECOVERIES_MAX
             )));
         }
-        let report = restore::last_report(&self.paths)?;
-        let own = report.reason != Reason::Command && report.outcome != Outcome::Restored;
+        let report = self.own_failure()?;
+        if let (Some(needed), Some(free)) = (report.room, disk::free_bytes(storage_dir))
+            && free >= needed
+        {
+            return None; // the room that it lacked is there now
+        }
         let why = report.message.unwrap_or_default();
-        own.then(|| detail(format_args!("{why}")))
+        Some(detail(format_args!("{why}")))
     }
 
-    /// A person asks for another try.
+    /// The last restore, if the document asked for it and it failed.
+    fn own_failure(&self) -> Option<RestoreReport> {
+        restore::last_report(&self.paths)
+            .filter(|it| it.reason != Reason::Command && it.outcome != Outcome::Restored)
+    }
+
+    /// A person asks for another try: what was read is read again, too.
     pub(super) fn forget_failed_restore(&mut self) {
         self.work.retry_now();
+        self.memory.examiner = Examiner::default();
+        self.memory.examiner_elsewhere = Examiner::default();
         restore::forget_recoveries(&self.paths);
-        if self.restore_failed(None).is_some() {
+        if self.own_failure().is_some() {
             let path = self.paths.restored();
             let _ = std::fs::remove_file(path.with_extension("json.previous"));
             let _ = std::fs::remove_file(path);
@@ -112,7 +133,6 @@ impl Agent {
         spec: &ClusterSpec,
         place: &HostPlace,
         asked: Asked,
-        now: Option<Timestamp>,
     ) -> Result<(), AgentError> {
         let (identity, marker) = records::load_identities(&self.paths, &place.storage_dir)?;
         let former = identity.or(marker);
@@ -120,9 +140,6 @@ impl Agent {
             Asked::Bootstrap => Reason::Bootstrap,
             Asked::Recovery => Reason::Recovery,
         };
-        if reason == Reason::Recovery {
-            restore::note_recovery(&self.paths, now)?;
-        }
         let record = RestoreRecord::requested(
             restore::new_id(),
             reason,
@@ -161,43 +178,13 @@ impl Agent {
             let quota = spec.quota.unwrap_or_else(|| quota_at_birth(place));
             self.identity_at_birth(spec, version, quota)?
         };
-        let (paths, spec) = (self.paths.clone(), spec.clone());
-        let storage_dir = place.storage_dir.clone();
-        let peer_url = place.peer_url(&spec);
-        self.begin(move || {
-            let mut record = record;
-            let resolved = match work::runtime() {
-                Ok(runtime) => {
-                    runtime.block_on(source::resolve(&paths, &spec, &mut record, &identity))
-                }
-                Err(failure) => Err(RestoreError::NoSnapshot(failure.why.to_string())),
-            };
-            record.set_bump(newest_revision(&spec, record.former.as_ref()));
-            let prepared = resolved.and_then(|()| {
-                let mut identity = identity;
-                // Where a cluster lived already, another one's snapshots do not become its own, for its
-                // retention to remove.
-                let anew = record
-                    .former
-                    .as_ref()
-                    .is_none_or(|it| it.clusters().is_empty());
-                if anew {
-                    identity.former_ids.extend(record.source.cluster_id.clone());
-                }
-                restore::prepare(
-                    &Preparation {
-                        record: &record,
-                        storage_dir: &storage_dir,
-                        identity: &identity,
-                        store: &paths.store(),
-                        peer_url: &peer_url,
-                    },
-                    &mut |_| (),
-                )
-            });
-            let result = prepared.map_err(|error| chain(&error));
-            Ended::Prepared(Box::new(Prepared { record, result }))
-        });
+        let job = PrepareJob {
+            paths: self.paths.clone(),
+            spec: spec.clone(),
+            storage_dir: place.storage_dir.clone(),
+            peer_url: place.peer_url(spec),
+        };
+        self.begin(move || Ended::Prepared(Box::new(job.run(record, identity))));
         Ok(())
     }
 
@@ -206,10 +193,12 @@ impl Agent {
         let Prepared { record, result } = prepared;
         let noted = match result {
             Ok(identity) => {
+                let (lost, is) = record.loss();
                 tracing::info!(
                     snapshot = record.source.name,
                     revision = record.source.revision,
-                    "the snapshot is proven and new data made of it"
+                    "the snapshot is proven and new data made of it; will be lost: {}",
+                    restore::lost_words(lost, is)
                 );
                 let saved = RestoreRecord {
                     phase: StoredPhase::Prepared,
@@ -220,9 +209,21 @@ impl Agent {
                 CrashPoint::PreparedWritten.pass();
                 saved.map_err(AgentError::from)
             }
-            Err(why) => {
+            // Nobody asked for it, and there is no reason for it any more.
+            Err(Failed {
+                why,
+                is_sound: true,
+                ..
+            }) => {
+                tracing::warn!("{why}");
+                record.withdraw(&self.paths).map_err(AgentError::from)
+            }
+            Err(Failed { why, room, .. }) => {
                 tracing::error!("the restore is not made, and nothing was touched: {why}");
-                let report = record.report(Outcome::Failed, None, Some(why));
+                let report = RestoreReport {
+                    room,
+                    ..record.report(Outcome::Failed, None, Some(why))
+                };
                 record.end(&self.paths, &report).map_err(AgentError::from)
             }
         };
@@ -245,6 +246,11 @@ impl Agent {
         // The last look before etcd stops is what the loss is counted from.
         if let Some(details) = observed.instances.first().and_then(|it| it.service.details) {
             record.live_revision = Some(details.revision);
+            record.live_at_most = record.live_revision;
+        }
+        if record.reason == Reason::Recovery && record.phase == StoredPhase::Prepared {
+            let now = (observed.clock == Clock::Trusted).then_some(observed.now);
+            restore::note_recovery(&self.paths, now)?;
         }
         self.enter(&mut record, StoredPhase::Swapping)?;
         CrashPoint::SwappingWritten.pass();
@@ -281,7 +287,7 @@ impl Agent {
         CrashPoint::Served.pass();
         let kept = Some(record.kept(&place.storage_dir)).filter(|it| it.exists());
         let report = record.report(Outcome::Restored, kept, None);
-        let lost = restore::lost_words(report.revisions_lost);
+        let lost = restore::lost_words(report.revisions_lost, report.lost_is);
         tracing::warn!(
             snapshot = report.snapshot,
             revision = report.snapshot_revision,
@@ -379,6 +385,64 @@ impl Agent {
     }
 }
 
+/// What making new data needs to know, beside the loop.
+struct PrepareJob {
+    paths: Paths,
+    spec: ClusterSpec,
+    storage_dir: PathBuf,
+    peer_url: String,
+}
+
+impl PrepareJob {
+    fn run(&self, mut record: RestoreRecord, identity: IdentityFile) -> Prepared {
+        let result = self.make(&mut record, identity).map_err(|error| Failed {
+            why: chain(&error),
+            is_sound: matches!(error, RestoreError::Sound),
+            room: match error {
+                RestoreError::Space { needed, .. } => Some(needed),
+                _ => None,
+            },
+        });
+        Prepared { record, result }
+    }
+
+    fn make(
+        &self,
+        record: &mut RestoreRecord,
+        mut identity: IdentityFile,
+    ) -> Result<IdentityFile, RestoreError> {
+        let version: Option<Version> = identity.version.parse().ok();
+        let line = version.and_then(Version::line);
+        if record.reason == Reason::Recovery && !restore::is_damaged_still(&self.storage_dir, line)
+        {
+            return Err(RestoreError::Sound);
+        }
+        let runtime = work::runtime();
+        let runtime = runtime.map_err(|it| RestoreError::NoSnapshot(it.why.to_string()))?;
+        runtime.block_on(source::resolve(&self.paths, &self.spec, record, &identity))?;
+        record.set_bump(newest_revision(&self.spec, record.former.as_ref()));
+        // Where a cluster lived already, another one's snapshots do not become its own, for its retention
+        // to remove.
+        let former = record.former.as_ref();
+        if former.is_none_or(|it| it.clusters().is_empty()) {
+            identity.former_ids.extend(record.source.cluster_id.clone());
+        }
+        let made = restore::prepare(
+            &Preparation {
+                record,
+                storage_dir: &self.storage_dir,
+                identity: &identity,
+                store: &self.paths.store(),
+                peer_url: &self.peer_url,
+            },
+            &mut |_| (),
+        )?;
+        let seen = SeenFile::index_of(&self.paths, record.former.as_ref());
+        restore::count_loss(record, made.index, &self.storage_dir, line, seen);
+        Ok(made.identity)
+    }
+}
+
 /// The newest revision among the snapshots of this cluster.
 fn newest_revision(spec: &ClusterSpec, former: Option<&IdentityFile>) -> Option<i64> {
     let clusters = former?.clusters();
@@ -423,6 +487,7 @@ mod tests {
             phase: StoredPhase::Prepared,
             source: source::unresolved(&spec, Reason::Command),
             live_revision: None,
+            live_at_most: None,
             bump: restore::BUMP,
             former: Some(identity.clone()),
             next: Some(identity),

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use super::read_at::{Pieces, ReadAt};
+use crate::etcd::read_at::{Pieces, ReadAt};
 
 /// Bytes of content in a frame: a page is read by unpacking no more than this, in well under a
 /// millisecond, and a database of 8 GiB has a table of 256 KiB.

@@ -13,6 +13,7 @@
 //! but what a restore itself has made.
 
 mod crash;
+mod loss;
 mod often;
 mod record;
 mod unpack;
@@ -34,9 +35,11 @@ use crate::state::{self, StateError};
 use crate::version::Version;
 
 pub use crash::CrashPoint;
+pub use loss::{count as count_loss, is_damaged_still};
 pub use often::{RECOVERIES_MAX, forget_recoveries, note_recovery, too_many_recoveries};
 pub use record::{
-    Outcome, Reason, RestoreRecord, RestoreReport, SourceFile, StoredPhase, last_report, new_id,
+    LostIs, Outcome, Reason, RestoreRecord, RestoreReport, SourceFile, StoredPhase, last_report,
+    lost_words, new_id,
 };
 
 /// By how much revisions jump, so that no client that watched the lost ones takes new writes for old
@@ -73,6 +76,9 @@ pub enum RestoreError {
         /// The cluster's.
         target: String,
     },
+    /// What the document would have replaced is not damaged.
+    #[error("read once more, the data is sound: nothing is restored, and etcd starts with it")]
+    Sound,
     /// Not enough room.
     #[error("{} has {} MiB free and the restore needs {} MiB beside the data that is kept", path.display(), free >> 20, needed >> 20)]
     Space {
@@ -120,20 +126,6 @@ pub fn needed(database: u64) -> u64 {
     database.saturating_mul(2).saturating_add(LOG_BYTES)
 }
 
-/// How many revisions are lost, as it is told.
-pub fn lost_words(lost: Option<i64>) -> String {
-    lost.map_or_else(|| "an unknown number of revisions".to_owned(), revisions)
-}
-
-/// So many revisions, in words.
-pub fn revisions(count: i64) -> String {
-    match count {
-        0 => "nothing".to_owned(),
-        1 => "1 revision".to_owned(),
-        count => format!("{count} revisions"),
-    }
-}
-
 /// Sees that there is room.
 pub fn check_room(storage_dir: &Path, database: u64) -> Result<(), RestoreError> {
     let needed = needed(database);
@@ -147,12 +139,30 @@ pub fn check_room(storage_dir: &Path, database: u64) -> Result<(), RestoreError>
     }
 }
 
+/// New data, beside the old.
+pub struct Made {
+    /// Who will live there, with the ids that the new data has.
+    pub identity: IdentityFile,
+    /// The last entry of the log that is applied in the snapshot.
+    pub index: Option<u64>,
+}
+
 /// What preparing brought.
 pub struct Prepared {
     /// The restore, its source resolved.
     pub record: RestoreRecord,
     /// Who will live there; or why nothing was made.
-    pub result: Result<IdentityFile, String>,
+    pub result: Result<IdentityFile, Failed>,
+}
+
+/// Why nothing was made.
+pub struct Failed {
+    /// For people.
+    pub why: String,
+    /// The data that should have been replaced is sound.
+    pub is_sound: bool,
+    /// Bytes that have to be free for it.
+    pub room: Option<u64>,
 }
 
 /// What preparing needs to know.
@@ -170,12 +180,11 @@ pub struct Preparation<'a> {
 }
 
 /// Proves the snapshot, levels 1 to 3, and makes the new data beside the old: while etcdutl works, the
-/// tree of what it works on is walked. Whatever an interrupted attempt left is made anew. Who will
-/// live there, with the ids that the new data has.
+/// tree of what it works on is walked. Whatever an interrupted attempt left is made anew.
 pub fn prepare(
     it: &Preparation<'_>,
     progress: &mut dyn FnMut(Progress),
-) -> Result<IdentityFile, RestoreError> {
+) -> Result<Made, RestoreError> {
     let scratch = RestoreRecord::scratch(it.storage_dir);
     match fs::remove_dir_all(&scratch) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -190,24 +199,24 @@ pub fn prepare(
     unpack::unpack(&it.record.source, &unpacked, progress)?;
     CrashPoint::Unpacked.pass();
     let data = scratch.join("data");
-    std::thread::scope(|scope| {
+    let index = std::thread::scope(|scope| {
         let hash = it.record.source.hash.as_deref();
         let walked = &unpacked;
         let walk = scope.spawn(move || verify::check_unpacked(walked, hash));
         let made = run_etcdutl(it, &unpacked, &data);
         // What is wrong with the snapshot says more than what etcdutl made of it.
-        match walk.join() {
+        let summary = match walk.join() {
             Ok(walked) => walked?,
             Err(panic) => std::panic::resume_unwind(panic),
-        }
-        made
+        };
+        made.map(|()| summary.consistent_index)
     })?;
     fs::remove_file(&unpacked).map_err(io_error("remove", &unpacked))?;
     sync_tree(&data)?;
     state::sync_dir(&scratch)?;
     state::sync_dir(it.storage_dir)?;
     CrashPoint::DataMade.pass();
-    let owner = data_dir::look(&data, true).owner;
+    let owner = data_dir::look(&data, None, false).owner;
     let (cluster, member) = owner.ok_or_else(|| RestoreError::Etcdutl {
         version: it.identity.version.clone(),
         why: "made a data directory without a readable log".to_owned(),
@@ -218,12 +227,13 @@ pub fn prepare(
         from,
         to: from.saturating_add_unsigned(it.record.bump),
     });
-    Ok(IdentityFile {
+    let identity = IdentityFile {
         cluster_id: Some(cluster.to_string()),
         member_id: Some(member.to_string()),
         jumps,
         ..it.identity.clone()
-    })
+    };
+    Ok(Made { identity, index })
 }
 
 fn run_etcdutl(it: &Preparation<'_>, snapshot: &Path, data: &Path) -> Result<(), RestoreError> {
@@ -325,7 +335,7 @@ fn is_swapped(record: &RestoreRecord, data: &Path, kept: &Path) -> bool {
     if kept.exists() {
         return data.exists();
     }
-    let owner = data_dir::look(data, false).owner;
+    let owner = data_dir::look(data, None, false).owner;
     let next = record.next.as_ref().and_then(|it| it.cluster_id.as_deref());
     owner.is_some_and(|(cluster, _)| Some(cluster.to_string().as_str()) == next)
 }
@@ -386,6 +396,7 @@ mod tests {
             phase: StoredPhase::Swapping,
             source,
             live_revision: None,
+            live_at_most: None,
             bump: BUMP,
             former: Some(identity.clone()),
             next: Some(identity),

@@ -134,6 +134,7 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
             hash: None,
         },
         live_revision: None,
+        live_at_most: None,
         bump: restore::BUMP,
         former: None,
         next: None,

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use ring::digest::{Context, SHA256};
 use rustix::fs::Advice;
 
-use super::bolt::{self, BoltError, Summary};
 use super::frames::FrameReader;
 use super::manifest::Manifest;
-use super::read_at::ReadAt;
 use super::window::Windows;
 use super::{Phase, Progress};
+use crate::etcd::bolt::{self, BoltError, Summary};
+use crate::etcd::read_at::ReadAt;
 use crate::state::hex;
 
 /// Bytes of the sha256 that etcd sends last.
@@ -300,16 +300,16 @@ pub(super) fn is_packed(path: &Path, file: &mut dyn ReadAt) -> Result<bool, Veri
 }
 
 /// Level 3 of an unpacked snapshot. `hash`: the one that it must have, where that is known.
-pub(super) fn check_unpacked(path: &Path, hash: Option<&str>) -> Result<(), VerifyError> {
+pub(super) fn check_unpacked(path: &Path, hash: Option<&str>) -> Result<Summary, VerifyError> {
     let file = File::open(path).map_err(|source| VerifyError::Io {
         path: path.to_owned(),
         source,
     })?;
     let summary = walk(&mut Windows::new(file), &mut |_| ())?;
-    match hash {
-        Some(hash) => differs("the hash", &hex_of(summary.hash), hash),
-        None => Ok(()),
+    if let Some(hash) = hash {
+        differs("the hash", &hex_of(summary.hash), hash)?;
     }
+    Ok(summary)
 }
 
 /// etcdutl's `HASH`, as it is written down.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 
 use super::frames::FRAME;
-use super::read_at::{Pieces, ReadAt as _};
+use crate::etcd::read_at::{Pieces, ReadAt as _};
 
 /// Pieces that are kept.
 const KEPT: usize = 6;

@@ -80,6 +80,7 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
             snapshot: report.snapshot.clone(),
             revision: report.snapshot_revision,
             revisions_lost: report.revisions_lost,
+            lost: restore::lost_words(report.revisions_lost, report.lost_is),
             message: message(&report),
         },
         Err(failure) => Restored {
@@ -90,6 +91,7 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
             snapshot: arguments.from.clone(),
             revision: 0,
             revisions_lost: None,
+            lost: String::new(),
             message: failure.text,
         },
     };

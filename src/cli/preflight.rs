@@ -168,6 +168,7 @@ fn gather(context: &Context, skip_disk: bool) -> Result<PreflightFacts, Failure>
         },
         port_taken: spec.and_then(|it| port_taken(paths, it)),
         storage: storage(paths, &storage_dir, writable, systemd.0.is_some()),
+        has_data: records::data_dir(&storage_dir).join("member").exists(),
         sync: if writable == Writable::Yes || !named {
             sync(&storage_dir, skip_disk)
         } else {

@@ -18,7 +18,7 @@ use crate::agent::{self, Agent, AgentError, Locking, Report};
 use crate::api::status::rfc3339;
 use crate::backup::manifest::parse_rfc3339;
 use crate::backup::restore::{
-    self, CrashPoint, Outcome as Ended, Reason, RestoreRecord, RestoreReport,
+    self, CrashPoint, LostIs, Outcome as Ended, Reason, RestoreRecord, RestoreReport,
 };
 use crate::backup::source::{self, Found};
 use crate::clock;
@@ -26,9 +26,10 @@ use crate::disk;
 use crate::etcd::client;
 use crate::member::pause;
 use crate::member::place::{self, HostPlace};
-use crate::member::records::{self, IdentityFile, SeenFile, revisions_lost};
+use crate::member::records::{self, IdentityFile, SeenFile};
 use crate::spec::ClusterSpec;
 use crate::tls::Certificates;
+use crate::version::Version;
 
 /// Between two questions for how far the agent is: each is a look at etcd, too.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
@@ -46,10 +47,12 @@ struct Proposal {
     created: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     age_seconds: Option<i64>,
-    /// None where etcd does not answer.
+    /// None where it is not known.
     live_revision: Option<i64>,
     /// What is there now and would not be any more.
     revisions_lost: Option<i64>,
+    /// What kind of number that is.
+    lost_is: LostIs,
     needed_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     free_bytes: Option<u64>,
@@ -104,9 +107,8 @@ fn choose(
         found.prove(&mut |it| display.show(it))?;
     }
     let live = runtime()?.block_on(live_revision(context, &place.client_url));
-    // Where etcd does not answer: what it was seen to have.
-    let live = live.or_else(|| SeenFile::revision_of(&context.paths, former.as_ref()));
-    let proposal = propose(context, &place.storage_dir, &found, live, former.as_ref());
+    let record = request(context, &place.storage_dir, &found, live, former);
+    let proposal = propose(context, &place.storage_dir, &found, &record);
     if arguments.dry_run {
         show(arguments.output, &proposal)?;
         return Ok(None);
@@ -120,10 +122,10 @@ fn choose(
     if crate::systemd::runs(&context.paths) {
         found.bring_into_sight(&context.paths, spec)?;
     }
-    let (id, reason) = (restore::new_id(), Reason::Command);
     Ok(Some(RestoreRecord {
         asked: trusted_now(context).map(rfc3339),
-        ..RestoreRecord::requested(id, reason, found.file, live, former)
+        source: found.file,
+        ..record
     }))
 }
 
@@ -226,15 +228,37 @@ async fn live_revision(context: &Context, url: &str) -> Option<i64> {
     look.details.map(|it| it.revision)
 }
 
-fn propose(
+/// What is asked for. Where etcd does not answer, what it was seen to have, and what its log says.
+fn request(
     context: &Context,
     storage_dir: &Path,
     found: &Found,
     live: Option<i64>,
-    former: Option<&IdentityFile>,
+    former: Option<IdentityFile>,
+) -> RestoreRecord {
+    let seen = live.or_else(|| SeenFile::revision_of(&context.paths, former.as_ref()));
+    let index = SeenFile::index_of(&context.paths, former.as_ref());
+    let (id, reason, file) = (restore::new_id(), Reason::Command, found.file.clone());
+    let mut record = RestoreRecord::requested(id, reason, file, seen, former);
+    if live.is_some() {
+        record.live_at_most = live;
+        return record;
+    }
+    let former = record.former.as_ref();
+    let version: Option<Version> = former.and_then(|it| it.version.parse().ok());
+    let reader = version.and_then(Version::line);
+    restore::count_loss(&mut record, None, storage_dir, reader, index);
+    record
+}
+
+fn propose(
+    context: &Context,
+    storage_dir: &Path,
+    found: &Found,
+    record: &RestoreRecord,
 ) -> Proposal {
-    let jumps = former.map(|it| it.jumps.as_slice()).unwrap_or_default();
-    let revision = found.file.revision;
+    let former = record.former.as_ref();
+    let (revisions_lost, lost_is) = record.loss();
     let created = found.created.as_deref().and_then(parse_rfc3339);
     let age = created.and_then(|it| Some(trusted_now(context)?.seconds_since(it)));
     let aside = if former.is_some() {
@@ -251,8 +275,9 @@ fn propose(
         snapshot_revision: found.file.revision,
         created: found.created.clone(),
         age_seconds: age,
-        live_revision: live,
-        revisions_lost: live.map(|it| revisions_lost(it, revision, jumps)),
+        live_revision: record.live_revision.max(record.live_at_most),
+        revisions_lost,
+        lost_is,
         needed_bytes: restore::needed(found.file.database),
         free_bytes: disk::free_bytes(storage_dir),
         steps: vec![
@@ -277,7 +302,9 @@ fn lines(it: &Proposal) -> String {
         it.snapshot_revision,
         it.created.as_deref().unwrap_or("at an unknown time"),
         it.live_revision.map_or_else(unknown, |it| it.to_string()),
-        it.revisions_lost.map_or_else(unknown, restore::revisions),
+        it.revisions_lost.map_or_else(unknown, |lost| {
+            restore::lost_words(Some(lost), it.lost_is)
+        }),
         bytes(it.needed_bytes),
         it.free_bytes.map_or_else(|| "?".to_owned(), bytes),
     );
@@ -368,7 +395,7 @@ fn tell(output: Output, report: &RestoreReport) -> Outcome {
     if output != Output::Table {
         print::value(output, report)?;
     } else if done {
-        let lost = restore::lost_words(report.revisions_lost);
+        let lost = restore::lost_words(report.revisions_lost, report.lost_is);
         let kept = report.kept.as_ref().map_or_else(String::new, |it| {
             format!("\nthe data from before is kept in {}", it.display())
         });

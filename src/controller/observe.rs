@@ -9,7 +9,6 @@ use super::{Cluster, names};
 use crate::api::formats;
 use crate::clock;
 use crate::cluster::{Detail, MemberName, Timestamp, detail};
-use crate::diagnosis::{DIAGNOSES, Kind as Damage};
 use crate::disk;
 use crate::member::certificates::{self, survey_by_clock};
 use crate::member::contact::Endpoint;
@@ -23,7 +22,7 @@ use crate::observed::{
 use crate::render;
 use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN, Settings};
 use crate::start::{
-    Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Log, Refusal,
+    Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Refusal, Room,
     StartHistory, Writable,
 };
 use crate::version::Version;
@@ -60,10 +59,7 @@ impl Cluster {
             Some(refusal) => (Process::Stopped, Waiting::Refused(refusal)),
             None => (process, self.waiting(pod.as_deref())),
         };
-        let mut facts = self.facts(spec, identity, certificates::usable(&certificates));
-        if let Waiting::Refused(refusal) = &waiting {
-            facts.history = damage(refusal);
-        }
+        let facts = self.facts(spec, identity, certificates::usable(&certificates));
         let instance = Instance {
             member: member(spec, self.identity.as_ref()),
             process,
@@ -318,11 +314,9 @@ impl Cluster {
                 } else {
                     Database::Absent
                 },
-                snapshots: 0,
-                owner: None,
-                log: Log::UNREAD,
-                in_use: false,
+                ..DataDir::EMPTY
             },
+            room: Room::AMPLE, // the guard looks
             filesystem: Filesystem::Unknown,
             writable: Writable::Yes,
             binary: Binary::Ready,
@@ -407,21 +401,6 @@ fn refused_before(pod: Option<&PodSeen>, process: Process, service: &Service) ->
     }
     let refusal = refusal_from(pod?.last_words.as_deref()?);
     matches!(refusal, Refusal::Unplaceable { .. }).then_some(refusal)
-}
-
-/// What a guard said of damaged data, as its own host's agent would know it.
-fn damage(refusal: &Refusal) -> StartHistory {
-    let of_damage = DIAGNOSES.iter().filter(|it| it.kind == Damage::Damage);
-    let mut found = of_damage.filter(|it| it.reason == refusal.reason());
-    match found.next() {
-        Some(diagnosis) => StartHistory {
-            failed: 1,
-            diagnosis: Some(diagnosis),
-            data_unchanged: true,
-            ..StartHistory::NONE
-        },
-        None => StartHistory::NONE,
-    }
 }
 
 /// A Pod that nobody says anything of: why is in its Events, which this operator does not read.

@@ -102,7 +102,8 @@ impl Tree {
                     self.key(text, line)
                 } else {
                     let value = scalar(text, *style, tag.as_deref()).map_err(|it| (line, it))?;
-                    self.put(Node { line, value }, *anchor, 1)
+                    self.put(Node { line, value }, *anchor, 1);
+                    Ok(())
                 }
             }
             Event::SequenceStart(_, anchor, _) => self.begin(line, *anchor, Items::List(vec![])),
@@ -178,7 +179,8 @@ impl Tree {
             Items::Map { fields, .. } => Value::Map(merged(fields)?),
         };
         let line = open.line;
-        self.put(Node { line, value }, open.anchor, self.values - open.before)
+        self.put(Node { line, value }, open.anchor, self.values - open.before);
+        Ok(())
     }
 
     fn repeat(&mut self, anchor: usize, line: u64) -> Result<(), Mistake> {
@@ -192,10 +194,11 @@ impl Tree {
         };
         let (value, values) = (node.value.clone(), *values);
         self.count(values, line)?;
-        self.put(Node { line, value }, 0, values)
+        self.put(Node { line, value }, 0, values);
+        Ok(())
     }
 
-    fn put(&mut self, node: Node, anchor: usize, values: usize) -> Result<(), Mistake> {
+    fn put(&mut self, node: Node, anchor: usize, values: usize) {
         if anchor > 0 {
             self.anchors.push((anchor, node.clone(), values));
         }
@@ -208,7 +211,6 @@ impl Tree {
             }
             None => self.root = Some(node),
         }
-        Ok(())
     }
 }
 

@@ -42,6 +42,8 @@ pub struct PreflightFacts {
     pub journal_on_disk: bool,
     /// The directory that the document names for the data.
     pub storage: Storage,
+    /// A cluster lives there.
+    pub has_data: bool,
     /// The data's file system is one that can lose acknowledged writes; its name.
     pub unsafe_filesystem: Option<&'static str>,
     /// A port of the document that somebody else holds.
@@ -112,7 +114,12 @@ pub fn judge(facts: &PreflightFacts) -> Findings {
     push(port(facts));
     push(clock(facts));
     for finding in super::judge(&facts.host) {
-        push(finding);
+        let of_space = finding.check == super::space::CHECK && !facts.has_data;
+        push(if of_space {
+            super::space::judge_for_a_cluster(&facts.host.disk.space)
+        } else {
+            finding
+        });
     }
     if let Some(name) = facts.unsafe_filesystem {
         push(
@@ -401,6 +408,7 @@ mod tests {
             clock_trusted: true,
             journal_on_disk: false,
             storage: Storage::Ready,
+            has_data: true,
             unsafe_filesystem: None,
             port_taken: None,
             sync: Ok(SyncLatency {

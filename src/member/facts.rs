@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use super::examiner::Examiner;
 use super::listen::{self, Taken};
 use super::records::{self, IdentityFile, Launch, SeenFile};
 use super::starts;
@@ -13,9 +14,12 @@ use crate::disk;
 use crate::etcd::{data_dir, store};
 use crate::paths::Paths;
 use crate::process;
-use crate::start::{AddressConflict, CertificatesUsable, DataDir, Facts, StartHistory, Writable};
+use crate::start::damage::Lost;
+use crate::start::{
+    AddressConflict, CertificatesUsable, DataDir, Facts, Log, Room, StartHistory, Writable,
+};
 use crate::state;
-use crate::version::Version;
+use crate::version::{Line, Version};
 
 /// How long the file system may take to answer.
 pub const DISK_DEADLINE: Duration = Duration::from_secs(2);
@@ -38,6 +42,7 @@ pub fn gather(
     version: Version,
     certificates: CertificatesUsable,
     running: Option<&Launch>,
+    examiner: &mut Examiner,
 ) -> Gathered {
     let taken = running.map_or(&[][..], |it| &it.addresses);
     let running = running.is_some();
@@ -58,13 +63,18 @@ pub fn gather(
             (None, None)
         })
     };
-    let mut data_seen = if stalled {
-        DataDir::EMPTY
-    } else {
-        data_dir::look(&data, !running)
+    let line = version.line();
+    let look = match (stalled, running) {
+        (true, _) => DataLook::of_nothing(),
+        (false, true) => DataLook {
+            data: DataDir {
+                in_use: false,
+                ..data_dir::look(&data, line, false)
+            },
+            ..DataLook::of_nothing()
+        },
+        (false, false) => look_at_data(paths, launch, line, examiner),
     };
-    data_seen.in_use &= !running;
-    let seen = seen_index(paths, &data_seen);
     let facts = Facts {
         cluster: ClusterName::try_from(launch.cluster.as_str()).unwrap_or_default(),
         hibernates: launch.hibernates,
@@ -74,24 +84,72 @@ pub fn gather(
         unsafe_filesystem_allowed: launch.unsafe_filesystem_allowed,
         identity: identity.as_ref().and_then(IdentityFile::to_identity),
         marker: marker.as_ref().and_then(IdentityFile::to_identity),
-        data: data_seen,
+        seen: seen_index(paths, &look.data),
+        data: look.data,
+        room: look.room,
+        history: look.history,
         filesystem: disk::filesystem(&launch.storage_dir),
         writable,
         binary: store::binary(&paths.store(), version),
         certificates,
         conflict: conflict(paths, &launch.addresses, taken),
-        seen,
-        history: if running || stalled {
-            StartHistory::NONE
-        } else {
-            starts::history(paths, &data)
-        },
     };
     Gathered {
         facts,
         identity,
         marker,
     }
+}
+
+/// What was seen of the data, and of the starts on it.
+struct DataLook {
+    data: DataDir,
+    room: Room,
+    history: StartHistory,
+}
+
+impl DataLook {
+    fn of_nothing() -> Self {
+        DataLook {
+            data: DataDir::EMPTY,
+            room: Room::AMPLE,
+            history: StartHistory::NONE,
+        }
+    }
+}
+
+/// Looks at data that no etcd of ours has open.
+fn look_at_data(
+    paths: &Paths,
+    launch: &Launch,
+    line: Option<Line>,
+    examiner: &mut Examiner,
+) -> DataLook {
+    let dir = records::data_dir(&launch.storage_dir);
+    let mut data = examiner.look(&dir, line);
+    let room = data_dir::room(&dir, data.log, disk::room(&launch.storage_dir));
+    let stamp = data_dir::stamp(&dir);
+    starts::look_into_the_last(paths, &stamp, !room.holds(room.resume));
+    let history = starts::history(paths, &stamp);
+    examiner.examine(paths, &dir, line, &history, &mut data);
+    let seen = seen_index(paths, &data);
+    if let Some(damage) = &mut data.damage
+        && let Lost::Entries { to, .. } = &mut damage.lost
+    {
+        *to = (*to).max(seen); // the files may not show it, and it was there
+    }
+    DataLook {
+        data,
+        room,
+        history,
+    }
+}
+
+/// Looks into how the last start ended, before anything else is looked at.
+pub fn look_into_the_last_start(paths: &Paths, launch: &Launch) {
+    let dir = records::data_dir(&launch.storage_dir);
+    let room = data_dir::room(&dir, Log::UNREAD, disk::room(&launch.storage_dir));
+    starts::look_into_the_last(paths, &data_dir::stamp(&dir), !room.holds(room.resume));
 }
 
 /// How far this cluster's log was seen to reach in this boot.

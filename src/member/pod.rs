@@ -6,10 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::records::{self, IdentityFile, Launch};
 use crate::cluster::detail;
-use crate::diagnosis::DIAGNOSES;
 use crate::etcd::store;
 use crate::paths::Paths;
-use crate::start::Refusal;
+use crate::start::{Refusal, damage};
 use crate::state::{self, StateError};
 use crate::tls::Certificates;
 use crate::version::Version;
@@ -82,6 +81,9 @@ pub struct Restored {
     pub revision: i64,
     /// Revisions that were there before and are not any more, where that is known.
     pub revisions_lost: Option<i64>,
+    /// How that number is told.
+    #[serde(default)]
+    pub lost: String,
     /// Why it failed, or where the old data is.
     pub message: String,
 }
@@ -114,6 +116,12 @@ fn next_step(reason: &str) -> &'static str {
         "DataDirMissing" => {
             "bring back the volume that holds the data; if it is lost for good, restore a snapshot"
         }
+        "DiskFull" => {
+            "free some space on the volume, or make it larger; etcd then starts by itself"
+        }
+        it if damage::REASONS.contains(&it) => {
+            "the data is untouched: restore a snapshot with an EtcdRestore"
+        }
         "DataForeign" | "DataOfAnotherCluster" | "StorageOfAnotherCluster" => {
             "give the cluster the volume that is its own; nothing was touched"
         }
@@ -121,7 +129,7 @@ fn next_step(reason: &str) -> &'static str {
     }
 }
 
-/// Reasons that a guard may send besides those of a diagnosis.
+/// Reasons that a guard may send besides those of damage.
 const REASONS: &[&str] = &[
     "AcknowledgedWritesMissing",
     "AddressGone",
@@ -129,11 +137,12 @@ const REASONS: &[&str] = &[
     "BinaryWrongArchitecture",
     "CertificatesUnusable",
     "CrashLoop",
-    "DataDirIncomplete",
     "DataDirMissing",
     "DataForeign",
     "DataInUse",
     "DataOfAnotherCluster",
+    "DataUnreadable",
+    "DiskFull",
     "DocumentOfAnotherCluster",
     "FilesystemReadOnly",
     "FilesystemStalled",
@@ -149,8 +158,7 @@ const REASONS: &[&str] = &[
 /// What a guard refused, from its last words `REASON: message`.
 pub fn refusal_from(words: &str) -> Refusal {
     let (reason, why) = words.split_once(": ").unwrap_or(("", words));
-    let diagnosed = DIAGNOSES.iter().map(|it| it.reason);
-    let mut known = REASONS.iter().copied().chain(diagnosed);
+    let mut known = REASONS.iter().chain(&damage::REASONS).copied();
     match known.find(|it| *it == reason) {
         Some(reason) => unplaceable(reason, format_args!("{why}")),
         None => Refusal::Other(detail(format_args!("{words}"))),

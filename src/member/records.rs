@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{ClusterId, ClusterName, MemberId, MemberName, detail};
-use crate::diagnosis;
 use crate::paths::Paths;
 use crate::process::ProcessRecord;
 use crate::spec::ClusterSpec;
@@ -73,6 +72,14 @@ impl SeenFile {
         let seen: SeenFile = state::load_volatile(&paths.seen())?;
         let same = identity?.cluster_id.as_ref() == Some(&seen.cluster_id);
         seen.revision.filter(|_| same)
+    }
+
+    /// The last entry of the log that this cluster was seen to have in this boot.
+    pub fn index_of(paths: &Paths, identity: Option<&IdentityFile>) -> Option<u64> {
+        let seen: SeenFile = state::load_volatile(&paths.seen())?;
+        let same = identity?.cluster_id.as_ref() == Some(&seen.cluster_id);
+        (same && seen.boot_id == crate::clock::boot_id() && seen.raft_index > 0)
+            .then_some(seen.raft_index)
     }
 }
 
@@ -333,11 +340,6 @@ pub fn save_identity(
     }
     state::create_private_dir(&paths.member())?;
     state::save(&paths.identity(), file)
-}
-
-/// The diagnosis with a recorded text.
-pub fn diagnosis_of(text: Option<&str>) -> Option<&'static diagnosis::Diagnosis> {
-    diagnosis::by_text(text?)
 }
 
 #[cfg(test)]

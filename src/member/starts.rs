@@ -1,49 +1,96 @@
-//! Starts since etcd last served: how many, when, and why the last one ended (rule D9).
+//! Starts since etcd last served: how many, when, and how the last one ended (rule D9).
 //!
 //! The record lies under /run: it costs no flash, outlives the operator, and a reboot clears it.
 
-use std::fs;
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::fs::{self, File};
+use std::io::{BufReader, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::records::{RefusalFile, SeenFile, diagnosis_of};
+use super::ending::Said;
+use super::records::{RefusalFile, SeenFile};
 use crate::clock;
 use crate::diagnosis;
-use crate::etcd::data_dir;
 use crate::paths::Paths;
-use crate::start::{START_WINDOW_SECONDS, StartHistory};
+use crate::start::{Ending, How, LastWords, START_WINDOW_SECONDS, StartHistory};
 use crate::state;
 
-/// The most that is read of etcd's last words.
-const TAIL_BYTES: u64 = 128 * 1024;
-/// Seconds to wait before the n-th start after n failed ones; the last counts for all further.
+/// The most that is read of what etcd wrote to standard error: the beginning tells why.
+const STDERR_BYTES_MAX: u64 = 64 * 1024;
+/// Seconds to wait before the n-th start after n short ones; the last counts for all further.
 const BACK_OFF: [u64; 6] = [0, 1, 2, 5, 15, 60];
 /// Seconds to wait after the guard refused what the operator had thought possible.
 const AFTER_REFUSAL: u64 = 5;
-/// A start after which etcd said that it serves, and that ended so much later, did not fail.
+/// A start that served and then fell over by itself has failed, unless it lived so long. One that
+/// served and was ended from outside has not, however short its life was.
 const SERVED_SECONDS: u64 = 30;
-/// What etcd logs once it serves; 3.5, 3.6 and 3.7 alike.
-const SERVES: &str = "ready to serve client requests";
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StartsFile {
     boot_id: String,
+    /// Starts that ended too soon, and the last one until it is known how it ended.
+    starts: Vec<Short>,
+    /// The last start.
+    last: Option<Last>,
+    /// [`crate::etcd::data_dir::stamp`] of data that was read through and found sound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sound: Option<String>,
+}
+
+/// A start that ended soon. It makes the next one wait.
+#[derive(Clone, Serialize, Deserialize)]
+struct Short {
     /// Seconds since boot.
-    starts: Vec<u64>,
-    /// Size of etcd's log at the last start.
-    log_offset: u64,
-    /// Seconds since boot when the last one ended, where the service manager told.
+    at: u64,
+    /// It never served: it counts against the budget, too.
+    failed: bool,
+}
+
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Last {
+    /// Seconds since boot.
+    at: u64,
+    /// Which file etcd's log was, and how long it was.
+    log: Option<(u64, u64)>,
+    /// Seconds since boot when it ended, where somebody saw it.
     #[serde(default)]
     ended: Option<u64>,
-    /// The last start was looked into.
-    diagnosed: bool,
+    /// What the system told of its end.
+    #[serde(default)]
+    how: Option<HowFile>,
+    /// A write was acknowledged.
+    #[serde(default)]
+    acknowledged: bool,
+    /// It ended as it was asked to.
+    #[serde(default)]
+    stopped: bool,
+    /// What it said, once that was looked into.
+    #[serde(default)]
+    said: Option<SaidFile>,
+}
+
+/// [`How`] as it is written down.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the words of How")]
+enum HowFile {
+    Exit(u8),
+    Signal(u8),
+    OutOfMemory,
+}
+
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct SaidFile {
+    /// [`crate::etcd::data_dir::stamp`] of the data as it was left.
+    stamp: String,
     /// The text of the diagnosis.
-    diagnosis: Option<String>,
-    /// The data when the diagnosis was made.
-    data_stamp: Option<String>,
+    text: Option<String>,
+    /// The words, where they are unknown.
+    words: Option<String>,
 }
 
 fn load(paths: &Paths) -> StartsFile {
@@ -58,59 +105,91 @@ fn save(paths: &Paths, file: &StartsFile) {
     }
 }
 
-/// Called by the guard right before etcd starts.
+/// Called by the guard right before etcd starts, once it has looked at the history.
 pub fn record(paths: &Paths) {
     let mut file = load(paths);
     let now = clock::since_boot().as_secs();
     file.boot_id = clock::boot_id();
-    if served(paths, &file) {
-        file.starts.clear();
-    }
-    file.ended = None;
     file.starts
-        .retain(|it| now.saturating_sub(*it) < START_WINDOW_SECONDS);
-    file.starts.push(now);
-    file.log_offset = fs::metadata(paths.etcd_log()).map_or(0, |it| it.len());
-    file.diagnosed = false;
-    file.diagnosis = None;
-    file.data_stamp = None;
+        .retain(|it| now.saturating_sub(it.at) < START_WINDOW_SECONDS);
+    file.starts.push(Short {
+        at: now,
+        failed: true,
+    });
+    let log = fs::metadata(paths.etcd_log()).ok();
+    file.last = Some(Last {
+        at: now,
+        log: log.map(|it| (it.ino(), it.len())),
+        ..Last::default()
+    });
     save(paths, &file);
 }
 
-/// Called by the service manager when etcd has ended; `stopped`: as it was asked to, which is no
-/// failed start, however short its life was.
-pub fn ended(paths: &Paths, stopped: bool) {
+/// Called when etcd has ended, by whoever saw it. `stopped`: as it was asked to.
+pub fn ended(paths: &Paths, stopped: bool, how: How) {
     let mut file = load(paths);
-    if stopped && file.ended.is_none() && file.starts.pop().is_some() {
-        save(paths, &file);
+    let Some(last) = file.last.as_mut().filter(|it| it.ended.is_none()) else {
         return;
+    };
+    last.ended = Some(clock::since_boot().as_secs());
+    last.stopped |= stopped;
+    last.how = match how {
+        How::Unknown => None,
+        How::Exit(code) => Some(HowFile::Exit(code)),
+        How::Signal(number) => Some(HowFile::Signal(number)),
+        How::OutOfMemory => Some(HowFile::OutOfMemory),
+    };
+    save(paths, &file);
+}
+
+/// What systemd says of an ended process (`$SERVICE_RESULT`, `$EXIT_CODE`, `$EXIT_STATUS`).
+pub fn how_by_systemd(result: &str, code: &str, status: &str) -> How {
+    match (result, code) {
+        ("oom-kill", _) => How::OutOfMemory,
+        (_, "exited") => status.parse().map_or(How::Unknown, How::Exit),
+        (_, "killed" | "dumped") => signal_number(status).map_or(How::Unknown, How::Signal),
+        _ => How::Unknown,
     }
-    if !file.starts.is_empty() && file.ended.is_none() {
-        file.ended = Some(clock::since_boot().as_secs());
+}
+
+/// systemd names signals without `SIG`.
+fn signal_number(status: &str) -> Option<u8> {
+    const NAMES: [(&str, u8); 8] = [
+        ("HUP", 1),
+        ("INT", 2),
+        ("QUIT", 3),
+        ("ABRT", 6),
+        ("BUS", 7),
+        ("KILL", 9),
+        ("SEGV", 11),
+        ("TERM", 15),
+    ];
+    let named = NAMES.iter().find(|(name, _)| *name == status);
+    named
+        .map(|(_, number)| *number)
+        .or_else(|| status.parse().ok())
+}
+
+/// Called when a write was acknowledged: no start before it counts. Where its log begins stays known, as
+/// what it says later is looked into, too.
+pub fn clear(paths: &Paths) {
+    let mut file = load(paths);
+    let known = file.last.as_ref().is_none_or(|it| it.acknowledged);
+    if !known || !file.starts.is_empty() {
+        file.starts.clear();
+        if let Some(last) = &mut file.last {
+            last.acknowledged = true;
+        }
         save(paths, &file);
     }
-}
-
-/// Whether the last start led to a member that served for a while: what ended it later is no failed
-/// start, also where no operator was there to see it serve.
-fn served(paths: &Paths, file: &StartsFile) -> bool {
-    let lived = match (file.starts.last(), file.ended) {
-        (Some(last), Some(ended)) => ended.saturating_sub(*last),
-        _ => 0,
-    };
-    lived >= SERVED_SECONDS && head(&paths.etcd_log(), file.log_offset).contains(SERVES)
-}
-
-/// Called when etcd has served.
-pub fn clear(paths: &Paths) {
-    for path in [paths.starts(), paths.refusal()] {
-        let _ = fs::remove_file(path);
-    }
+    let _ = fs::remove_file(paths.refusal());
 }
 
 /// Called when a person asks for another try, whatever was lost.
 pub fn forget(paths: &Paths) {
-    clear(paths);
+    for path in [paths.starts(), paths.refusal()] {
+        let _ = fs::remove_file(path);
+    }
     // How far the store was seen to be stays: a restore counts its loss from there.
     if let Some(seen) = state::load_volatile::<SeenFile>(&paths.seen()) {
         let seen = SeenFile {
@@ -124,39 +203,108 @@ pub fn forget(paths: &Paths) {
     let _ = fs::remove_file(paths.seen());
 }
 
-/// What is known of the failed starts. Only meaningful while etcd does not run: the last start is
-/// looked into here, once.
-pub fn history(paths: &Paths, data: &Path) -> StartHistory {
+/// Looks into how the last start ended, once. Only while etcd does not run. `full`: the disk has not the
+/// room that etcd needs, so that an end for want of it is no failed start.
+pub fn look_into_the_last(paths: &Paths, stamp: &str, full: bool) {
     let mut file = load(paths);
     let now = clock::since_boot().as_secs();
-    let served = served(paths, &file);
-    let counted: Vec<u64> = file
+    let Some(last) = file.last.as_mut().filter(|it| it.said.is_none()) else {
+        return;
+    };
+    let said = said(paths, last);
+    let lived = last.ended.unwrap_or(now).saturating_sub(last.at);
+    let known = said.diagnosis();
+    last.said = Some(SaidFile {
+        stamp: stamp.to_owned(),
+        text: known.map(|it| it.text.to_owned()),
+        words: said.words().map(str::to_owned),
+    });
+    let excused = full && known.is_some_and(|it| it.reason == diagnosis::DISK_FULL);
+    let served = last.acknowledged || said.served && said.words().is_none();
+    let long = last.acknowledged || said.served && lived >= SERVED_SECONDS;
+    let (at, counts) = (last.at, !excused && !last.stopped);
+    if file.starts.last().is_some_and(|it| it.at == at) {
+        file.starts.pop();
+    }
+    if long {
+        file.starts.clear();
+    } else if counts {
+        file.starts.push(Short {
+            at,
+            failed: !served,
+        });
+    }
+    save(paths, &file);
+}
+
+/// What is known of the failed starts on data of this stamp. Those on other data count no more: somebody
+/// has changed it since.
+pub fn history(paths: &Paths, stamp: &str) -> StartHistory {
+    let mut file = load(paths);
+    let now = clock::since_boot().as_secs();
+    let said = file.last.as_ref().and_then(|it| it.said.as_ref());
+    if said.is_some_and(|it| it.stamp != stamp) {
+        file.starts.clear();
+    }
+    let in_window = |it: &&Short| now.saturating_sub(it.at) < START_WINDOW_SECONDS;
+    let failed: Vec<u64> = file
         .starts
         .iter()
-        .copied()
-        .filter(|it| !served && now.saturating_sub(*it) < START_WINDOW_SECONDS)
+        .filter(in_window)
+        .filter(|it| it.failed)
+        .map(|it| it.at)
         .collect();
-    if file.starts.is_empty() {
-        return StartHistory::NONE;
-    }
-    if !file.diagnosed {
-        let words = last_words(paths, file.log_offset);
-        file.diagnosis = diagnosis::diagnose(&words).map(|it| it.text.to_owned());
-        file.data_stamp = Some(data_dir::stamp(data));
-        file.diagnosed = true;
-        save(paths, &file);
-    }
-    let diagnosis = diagnosis_of(file.diagnosis.as_deref());
     StartHistory {
-        // Damage does not go away with time: the record of it counts until the data changes.
-        failed: u32::try_from(counted.len().max(usize::from(diagnosis.is_some())))
-            .unwrap_or(u32::MAX),
-        window_left: counted
-            .first()
-            .map_or(0, |it| START_WINDOW_SECONDS - now.saturating_sub(*it)),
-        diagnosis,
-        data_unchanged: diagnosis.is_some() && file.data_stamp == Some(data_dir::stamp(data)),
+        failed: u32::try_from(failed.len()).unwrap_or(u32::MAX),
+        window_left: failed.first().map_or(0, |it| {
+            START_WINDOW_SECONDS.saturating_sub(now.saturating_sub(*it))
+        }),
+        ending: file
+            .last
+            .as_ref()
+            .filter(|it| !it.stopped)
+            .map_or(Ending::UNKNOWN, ending),
     }
+}
+
+/// How a start that was looked into ended.
+fn ending(last: &Last) -> Ending {
+    let said = last.said.as_ref();
+    let diagnosis = said.and_then(|it| diagnosis::by_text(it.text.as_deref()?));
+    let mut words = LastWords::new();
+    let unknown = said.and_then(|it| it.words.as_deref());
+    for it in unknown
+        .filter(|_| diagnosis.is_none())
+        .unwrap_or_default()
+        .chars()
+    {
+        if words.push(it).is_err() {
+            break;
+        }
+    }
+    Ending {
+        diagnosis,
+        words,
+        how: match last.how {
+            None => How::Unknown,
+            Some(HowFile::Exit(code)) => How::Exit(code),
+            Some(HowFile::Signal(number)) => How::Signal(number),
+            Some(HowFile::OutOfMemory) => How::OutOfMemory,
+        },
+    }
+}
+
+/// Data of this stamp was read through and found sound: it need not be again.
+pub fn note_sound(paths: &Paths, stamp: &str) {
+    let mut file = load(paths);
+    file.boot_id = clock::boot_id();
+    file.sound = Some(stamp.to_owned());
+    save(paths, &file);
+}
+
+/// Whether data of this stamp was found sound.
+pub fn is_sound(paths: &Paths, stamp: &str) -> bool {
+    load(paths).sound.as_deref() == Some(stamp)
 }
 
 /// Seconds until the next start may be tried.
@@ -166,50 +314,208 @@ pub fn restart_in(paths: &Paths) -> u64 {
     refused.max(back_off(paths))
 }
 
-/// Seconds to wait because of failed starts.
+/// Seconds to wait because of starts that ended soon.
 pub fn back_off(paths: &Paths) -> u64 {
     let file = load(paths);
     let now = clock::since_boot().as_secs();
-    let Some(last) = file.starts.last().filter(|_| !served(paths, &file)) else {
-        return 0;
-    };
-    let failed = file
+    let short: Vec<u64> = file
         .starts
         .iter()
-        .filter(|it| now.saturating_sub(**it) < START_WINDOW_SECONDS)
-        .count();
-    let wait = BACK_OFF[failed.min(BACK_OFF.len() - 1)];
-    (last + wait).saturating_sub(now)
+        .map(|it| it.at)
+        .filter(|it| now.saturating_sub(*it) < START_WINDOW_SECONDS)
+        .collect();
+    let wait = BACK_OFF[short.len().min(BACK_OFF.len() - 1)];
+    short
+        .last()
+        .map_or(0, |last| (last + wait).saturating_sub(now))
 }
 
-/// The end of etcd's log since `offset`, and of its standard error.
-fn last_words(paths: &Paths, offset: u64) -> String {
-    let mut text = tail(&paths.etcd_log(), offset);
-    text.push_str(&tail(&paths.etcd_stderr(), 0));
-    text
-}
-
-/// The beginning of what was written to a log after `offset`.
-fn head(path: &Path, offset: u64) -> String {
-    let mut bytes = Vec::new();
-    if let Ok(mut file) = fs::File::open(path)
-        && file.seek(SeekFrom::Start(offset)).is_ok()
-    {
-        let _ = file.take(TAIL_BYTES).read_to_end(&mut bytes);
+/// What the last start left in etcd's log, and on its standard error.
+fn said(paths: &Paths, last: &Last) -> Said {
+    let mut stderr = Vec::new();
+    if let Ok(file) = File::open(paths.etcd_stderr()) {
+        let _ = file.take(STDERR_BYTES_MAX).read_to_end(&mut stderr);
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+    let mut log: Box<dyn std::io::Read> = Box::new(std::io::empty());
+    for (file, offset) in logs(&paths.etcd_log(), last.log) {
+        let mut file = file;
+        if file.seek(SeekFrom::Start(offset)).is_ok() {
+            log = Box::new(log.chain(file));
+        }
+    }
+    Said::read(BufReader::new(log), &String::from_utf8_lossy(&stderr))
 }
 
-fn tail(path: &Path, offset: u64) -> String {
-    let Ok(mut file) = fs::File::open(path) else {
-        return String::new();
+/// The files that hold the log since it was this one and so long: etcd renames a full one, and begins
+/// the next.
+fn logs(path: &Path, since: Option<(u64, u64)>) -> Vec<(File, u64)> {
+    let Ok(current) = File::open(path) else {
+        return Vec::new();
     };
-    let length = file.metadata().map_or(0, |it| it.len());
-    // A log shorter than before was rotated: all of it is new.
-    let from = if length < offset { 0 } else { offset };
-    let from = from.max(length.saturating_sub(TAIL_BYTES));
-    let mut bytes = Vec::new();
-    let _ = file.seek(SeekFrom::Start(from));
-    let _ = file.take(TAIL_BYTES).read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
+    let length = current.metadata().map_or(0, |it| it.len());
+    let inode = |it: &File| it.metadata().map_or(0, |it| it.ino());
+    match since {
+        None => vec![(current, 0)],
+        Some((before, offset)) if inode(&current) == before => {
+            // Cut short by a person: all of it is new.
+            vec![(current, if length < offset { 0 } else { offset })]
+        }
+        Some((before, offset)) => {
+            let dir = path.parent().and_then(|it| fs::read_dir(it).ok());
+            let renamed = dir
+                .into_iter()
+                .flatten()
+                .flatten()
+                .filter_map(|it| File::open(it.path()).ok())
+                .find(|it| inode(it) == before);
+            let renamed = renamed.map(|it| (it, offset));
+            renamed.into_iter().chain([(current, 0)]).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READY: &str = "{\"level\":\"info\",\"msg\":\"ready to serve client requests\"}\n";
+    const FULL: &str = "{\"level\":\"fatal\",\"msg\":\"failed to commit tx\",\"error\":\"write db: no space left on device\"}\n";
+    const TORN: &str =
+        "{\"level\":\"fatal\",\"msg\":\"discovery failed\",\"error\":\"crc mismatch\"}\n";
+
+    struct Host {
+        paths: Paths,
+        root: std::path::PathBuf,
+    }
+
+    impl Host {
+        fn new(name: &str) -> Host {
+            let root = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&root);
+            let paths = Paths::under(&root);
+            fs::create_dir_all(paths.etcd_log().parent().unwrap()).unwrap();
+            fs::create_dir_all(&paths.run).unwrap();
+            Host { paths, root }
+        }
+
+        fn says(&self, text: &str) {
+            use std::io::Write as _;
+            let log = self.paths.etcd_log();
+            let mut file = fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(log)
+                .unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+        }
+
+        /// One start, what it says, and how it ends.
+        fn start(&self, text: &str, full: bool) -> StartHistory {
+            record(&self.paths);
+            self.says(text);
+            ended(&self.paths, false, How::Signal(9));
+            look_into_the_last(&self.paths, "data", full);
+            history(&self.paths, "data")
+        }
+    }
+
+    impl Drop for Host {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.root);
+        }
+    }
+
+    #[test]
+    fn a_start_that_served_and_was_killed_has_not_failed() {
+        let host = Host::new("served");
+        for _ in 0..5 {
+            let seen = host.start(READY, false);
+            assert_eq!((seen.failed, seen.ending.diagnosis), (0, None));
+            assert_eq!(seen.ending.how, How::Signal(9));
+        }
+        assert!(back_off(&host.paths) > 0, "and the next one waits a little");
+        let seen = host.start("", false);
+        assert_eq!(seen.failed, 1);
+        // One that serves and falls over by itself at once has failed.
+        let seen = host.start(&format!("{READY}{TORN}"), false);
+        assert_eq!(seen.failed, 2);
+        assert!(seen.ending.hints_at_damage());
+    }
+
+    #[test]
+    fn three_starts_within_a_second_are_three() {
+        let host = Host::new("fast");
+        for failed in 1..=3 {
+            assert_eq!(host.start(TORN, false).failed, failed);
+        }
+        // Somebody has changed the data since: the words stay a hint, and the budget is new.
+        let seen = history(&host.paths, "other data");
+        assert_eq!(seen.failed, 0);
+        assert!(seen.ending.hints_at_damage());
+        clear(&host.paths);
+        assert_eq!(history(&host.paths, "data").failed, 0);
+    }
+
+    #[test]
+    fn a_full_disk_costs_no_start_of_the_budget_and_no_time() {
+        let host = Host::new("full");
+        for _ in 0..5 {
+            let seen = host.start(FULL, true);
+            assert!(seen.failed == 0 && seen.ending.for_want_of_room());
+            assert_eq!(back_off(&host.paths), 0);
+        }
+        // There was room: it is no reason.
+        assert_eq!(host.start(FULL, false).failed, 1);
+    }
+
+    #[test]
+    fn one_that_was_asked_to_end_has_not_failed() {
+        let host = Host::new("stopped");
+        record(&host.paths);
+        ended(&host.paths, true, How::Exit(0));
+        look_into_the_last(&host.paths, "data", false);
+        assert_eq!(history(&host.paths, "data"), StartHistory::NONE);
+        assert_eq!(back_off(&host.paths), 0);
+    }
+
+    /// A write was acknowledged and the starts before are forgotten; what it says later is read.
+    #[test]
+    fn an_end_after_long_service_is_looked_into() {
+        let host = Host::new("later");
+        record(&host.paths);
+        host.says(READY);
+        clear(&host.paths);
+        host.says(FULL);
+        look_into_the_last(&host.paths, "data", true);
+        let seen = history(&host.paths, "data");
+        assert!(seen.failed == 0 && seen.ending.for_want_of_room());
+    }
+
+    /// etcd renames its log when it is long, and begins another.
+    #[test]
+    fn a_log_that_was_renamed_meanwhile_is_read_on() {
+        let host = Host::new("renamed");
+        host.says(TORN);
+        record(&host.paths);
+        host.says(READY);
+        let log = host.paths.etcd_log();
+        fs::rename(&log, log.with_file_name("etcd-2026.log")).unwrap();
+        host.says("{\"level\":\"info\",\"msg\":\"more\"}\n");
+        ended(&host.paths, false, How::Signal(9));
+        look_into_the_last(&host.paths, "data", false);
+        let seen = history(&host.paths, "data");
+        assert_eq!((seen.failed, seen.ending.diagnosis), (0, None));
+    }
+
+    #[test]
+    fn systemd_names_signals() {
+        assert_eq!(how_by_systemd("signal", "killed", "KILL"), How::Signal(9));
+        assert_eq!(
+            how_by_systemd("oom-kill", "killed", "KILL"),
+            How::OutOfMemory
+        );
+        assert_eq!(how_by_systemd("exit-code", "exited", "2"), How::Exit(2));
+        assert_eq!(how_by_systemd("core-dump", "dumped", "33"), How::Signal(33));
+        assert_eq!(how_by_systemd("", "", ""), How::Unknown);
+    }
 }

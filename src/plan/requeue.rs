@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use super::{Change, Hold, Upkeep};
 use crate::observed::{Instance, Membership, Observed, Pairs, Process, Reading, Writing};
+use crate::start::Refusal;
 
 /// Time until the next look when all is well. Each look is one TLS handshake and one read.
 pub const REQUEUE_CONVERGED: Duration = Duration::from_secs(10);
@@ -83,6 +84,8 @@ pub(super) fn after(
         {
             REQUEUE_CONVERGED
         }
+        // Room comes back at any moment, and etcd with it.
+        Err(Hold::Start(Refusal::DiskFull { .. } | Refusal::Examining)) => REQUEUE_PROGRESSING,
         Err(
             Hold::Start(_)
             | Hold::NoVersion

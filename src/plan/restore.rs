@@ -8,7 +8,7 @@ use crate::observed::{
     Instance, Observed, Pairs, Process, Reading, RestorePhase, Restoring, Unanswered, Writing,
 };
 use crate::spec::ClusterSpec;
-use crate::start::{self, Refusal, Start};
+use crate::start::{self, Refusal, Start, damage};
 
 /// A restored etcd gets so many seconds to serve before the data from before is put back.
 pub const SERVES_WITHIN_SECONDS: u64 = 300;
@@ -157,11 +157,13 @@ fn is_of_the_data(refusal: &Refusal) -> bool {
     )
 }
 
-/// Data that etcd cannot start from, so that a policy may replace it. What only a person can tell
-/// (a disk that is not mounted, a wrong document) is none.
+/// Data that etcd cannot start from, proven by what lies there, so that a policy may replace it. What
+/// only a person can tell (a disk that is not mounted, a wrong document) is none, nor is any word of
+/// etcd's. In a Pod it is the guard that has read the data.
 pub fn is_damage(refusal: &Refusal) -> bool {
-    matches!(
-        refusal,
-        Refusal::DataDamaged(_) | Refusal::LogMissing | Refusal::DatabaseMissing
-    )
+    match refusal {
+        Refusal::DataDamaged(_) | Refusal::LogMissing | Refusal::DatabaseMissing => true,
+        Refusal::Unplaceable { reason, .. } => damage::REASONS.contains(reason),
+        _ => false,
+    }
 }

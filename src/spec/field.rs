@@ -68,6 +68,7 @@ const fn field(path: &'static str, class: Class) -> Field {
 
 /// All of them, by path.
 pub const FIELDS: &[Field] = &[
+    field("backup.copyGrace", Class::Live),
     field("backup.destinations[].local.claimName", Class::Live),
     field("backup.destinations[].local.keep", Class::Live),
     field("backup.destinations[].local.keepDaily", Class::Live),

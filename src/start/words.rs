@@ -2,8 +2,9 @@
 
 use core::fmt;
 
-use super::{AddressConflict, Refusal};
+use super::{AddressConflict, How, Refusal, damage};
 use crate::cluster::{Detail, detail};
+use crate::diagnosis::DISK_FULL;
 
 impl Refusal {
     /// One CamelCase word for conditions, metrics and scripts.
@@ -23,9 +24,12 @@ impl Refusal {
             Refusal::DataOfAnotherCluster(_) => "DataOfAnotherCluster",
             Refusal::DataForeign => "DataForeign",
             Refusal::DataMissing => "DataDirMissing",
-            Refusal::LogMissing | Refusal::DatabaseMissing => "DataDirIncomplete",
+            Refusal::LogMissing | Refusal::DatabaseMissing => damage::DATA_INCOMPLETE,
             Refusal::DataInUse => "DataInUse",
-            Refusal::DataDamaged(diagnosis) => diagnosis.reason,
+            Refusal::DataDamaged(damage) => damage.reason,
+            Refusal::DataUnreadable(_) => "DataUnreadable",
+            Refusal::Examining => "Examining",
+            Refusal::DiskFull { .. } => DISK_FULL,
             Refusal::LogShorterThanSeen { .. } => "AcknowledgedWritesMissing",
             Refusal::CertificatesUnusable => "CertificatesUnusable",
             Refusal::AddressUnavailable(conflict) if conflict.not_ours => "AddressGone",
@@ -87,7 +91,16 @@ impl Refusal {
             Refusal::DataInUse => detail(format_args!(
                 "stop the other process; see fuser member/snap/db"
             )),
-            Refusal::DataDamaged(it) => detail(format_args!("{}", it.next_step)),
+            Refusal::DataDamaged(_) => detail(format_args!(
+                "the data is untouched: etcd-operator restore --dry-run shows the newest snapshot and what would be lost; or put the file back from a copy"
+            )),
+            Refusal::DataUnreadable(_) => detail(format_args!(
+                "mount or mend what holds it, and give etcd's user the right to read it; it is looked at again by itself"
+            )),
+            Refusal::Examining => detail(format_args!("wait for its end")),
+            Refusal::DiskFull { .. } => detail(format_args!(
+                "free some space on the disk that holds the data; etcd then starts by itself"
+            )),
             Refusal::LogShorterThanSeen { .. } => detail(format_args!(
                 "restore a snapshot; or, to start without those writes, systemctl reload etcd-operator (SIGHUP)"
             )),
@@ -95,15 +108,19 @@ impl Refusal {
                 "put the damaged CA below tls back from a copy; see certs list and the operator's log"
             )),
             Refusal::AddressUnavailable(it) => detail(format_args!("{}", next_step_of_address(it))),
-            Refusal::CrashLoop {
-                diagnosis: Some(it),
-                ..
-            } => detail(format_args!("{}", it.next_step)),
+            Refusal::CrashLoop { ending, .. } => match (ending.diagnosis, ending.how) {
+                (Some(it), _) => detail(format_args!("{}", it.next_step)),
+                (None, How::Signal(_) | How::OutOfMemory) if ending.words.is_empty() => {
+                    detail(format_args!(
+                        "see who kills it: the kernel's log (dmesg) names want of memory; systemctl reload etcd-operator (SIGHUP) tries again at once"
+                    ))
+                }
+                _ => detail(format_args!(
+                    "read etcd's log; systemctl reload etcd-operator (SIGHUP) tries again at once"
+                )),
+            },
             Refusal::Unplaceable { next, .. } => detail(format_args!("{next}")),
-            Refusal::CrashLoop {
-                diagnosis: None, ..
-            }
-            | Refusal::Other(_) => detail(format_args!(
+            Refusal::Other(_) => detail(format_args!(
                 "read etcd's log; systemctl reload etcd-operator (SIGHUP) tries again"
             )),
         }
@@ -194,7 +211,18 @@ impl fmt::Display for Refusal {
                 )
             }
             Refusal::DataInUse => write!(f, "another process has the data open"),
-            Refusal::DataDamaged(it) => write!(f, "{} (etcd: {})", it.meaning, it.text),
+            Refusal::DataDamaged(it) => write!(f, "{it}"),
+            Refusal::DataUnreadable(why) => write!(f, "the data cannot be read: {why}"),
+            Refusal::Examining => write!(
+                f,
+                "the data is being read through, since etcd's last words may mean damage"
+            ),
+            Refusal::DiskFull { free, needed } => write!(
+                f,
+                "the disk is full: {} MiB are free and etcd needs {} MiB to go on",
+                free >> 20,
+                needed.div_ceil(1 << 20)
+            ),
             Refusal::LogShorterThanSeen { seen, found } => write!(
                 f,
                 "the log ends at index {found} and was seen to reach {seen}: {} acknowledged writes would be lost",
@@ -215,23 +243,13 @@ impl fmt::Display for Refusal {
             }
             Refusal::CrashLoop {
                 failed,
-                diagnosis: Some(it),
-            } => {
-                write!(
-                    f,
-                    "etcd ended {failed} times before it served: {} (etcd: {})",
-                    it.meaning, it.text
-                )
-            }
-            Refusal::CrashLoop {
-                failed,
-                diagnosis: None,
-            } => {
-                write!(
-                    f,
-                    "etcd ended {failed} times before it served, for a reason that its log may tell"
-                )
-            }
+                window_left,
+                ending,
+            } => write!(
+                f,
+                "etcd ended {failed} times before it served: {ending}; the next start is tried within {} min",
+                window_left.div_ceil(60).max(1)
+            ),
             Refusal::Unplaceable { why, .. } => write!(f, "{why}"),
             Refusal::Other(text) => write!(f, "{text}"),
         }

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use etcd_operator::backup::bolt;
+use etcd_operator::etcd::bolt;
 
 use crate::lab::etcd_dir;
 use crate::raw::{BRANCH, HEADER, LEAF, META, NO_FREE_LIST, Raw, Seen};

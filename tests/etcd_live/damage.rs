@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
+use crate::hints::{found_sound, say};
 use crate::lab::{Lab, condition};
-use crate::tools::zero_log_from_a_record;
 use crate::tools::{
-    empty, empty_next_segment, files, flip_bit_in_log, garbage_meta, garbage_pages,
-    truncate_in_last_record, zero_body_of_last_record, zero_second_half_of_log,
-    zero_tail_of_last_record,
+    append_torn_record, empty, empty_next_segment, files, flip_bit_in, flip_bit_in_log,
+    garbage_meta, garbage_one_meta, garbage_pages, garble_a_length, garble_an_inner_length,
+    segment, truncate_in_last_record, zero_body_of_last_record, zero_log_from_a_record,
+    zero_second_half_of_log, zero_tail_of_last_record,
 };
 
 const KEYS: u32 = 200;
@@ -73,8 +74,8 @@ fn starts(mut lab: Lab) {
 }
 
 /// The operator returns and holds with this reason; etcd was started at most once, nothing of the
-/// data changed, and it stays so: the guard refuses too, whoever asks it.
-fn held(mut lab: Lab, reason: &str, by: Seen) {
+/// data changed, and it stays so: the guard refuses too, whoever asks it. What was said.
+fn held(mut lab: Lab, reason: &str, by: Seen) -> String {
     let before = lab.fingerprints();
     lab.start_agent();
     let status = lab.wait_hold(reason);
@@ -87,6 +88,23 @@ fn held(mut lab: Lab, reason: &str, by: Seen) {
     assert_eq!(lab.etcd_pid(), None);
     assert_eq!(lab.starts(), usize::from(by == Seen::ByEtcd));
     untouched(&before, &lab.fingerprints(), by, reason);
+    let names_a_file = message.starts_with("member/");
+    let about_a_part = ["DataDirIncomplete", "AcknowledgedWritesMissing"].contains(&reason);
+    assert!(names_a_file || about_a_part, "{message}");
+    message.to_owned()
+}
+
+/// The same, and nothing but the file that it names keeps etcd from starting.
+fn held_at(lab: Lab, reason: &str, by: Seen, file: &str, offset: u64) -> String {
+    let message = held(lab, reason, by);
+    let place = format!("{file} at byte {offset}: ");
+    assert!(message.starts_with(&place), "{message}: {place}");
+    message
+}
+
+fn wal_name(lab: &Lab) -> String {
+    let segment = segment(lab);
+    format!("member/wal/{}", segment.file_name().unwrap().display())
 }
 
 /// Who saw the damage.
@@ -239,6 +257,175 @@ fn newest_raft_snapshot_empty(line: &str) {
     );
 }
 
+/// The place of the record whose length is nonsense is named, and how many entries lie behind it; nobody
+/// has seen how far the log reached before.
+fn a_length_is_nonsense_in_the_middle_of_the_log(line: &str) {
+    let lab = filled(line, With::SmallRecords);
+    fs::remove_file(lab.run("seen.json")).unwrap();
+    let (name, at) = (wal_name(&lab), garble_a_length(&lab));
+    let message = held_at(lab, "WalDamaged", Seen::ByGuard, &name, at);
+    assert!(message.contains("lost of the log: entries "), "{message}");
+    assert!(message.contains(" to at most "), "{message}");
+}
+
+/// etcd 3.5 and 3.6 take it for the end of the log, 3.7 does not start.
+fn an_inner_length_is_nonsense(line: &str) {
+    let lab = filled(line, With::SmallRecords);
+    fs::remove_file(lab.run("seen.json")).unwrap();
+    let (name, at) = (wal_name(&lab), garble_an_inner_length(&lab));
+    held_at(lab, "WalDamaged", Seen::ByGuard, &name, at);
+}
+
+/// Some sectors in the middle are zeros from the begin of a record on, what comes behind them is there:
+/// etcd would take that for the end of the log.
+fn sectors_in_the_middle_are_zeros(line: &str) {
+    let lab = filled(line, With::SmallRecords);
+    fs::remove_file(lab.run("seen.json")).unwrap();
+    let (name, at) = (
+        wal_name(&lab),
+        crate::tools::zero_sectors_in_the_middle(&lab),
+    );
+    held_at(lab, "WalDamaged", Seen::ByGuard, &name, at);
+}
+
+fn torn_record_that_nobody_was_promised(line: &str) {
+    let lab = filled(line, With::SmallRecords);
+    append_torn_record(&lab);
+    starts(lab);
+}
+
+/// As a crash in the middle of a commit leaves it: etcd goes on with the other one. Words of damage make
+/// the database be read, and it is sound.
+fn one_meta_page_overwritten(line: &str) {
+    for which in [0, 1] {
+        let mut lab = filled(line, With::Nothing);
+        garbage_one_meta(&lab, which);
+        say(&lab, "fatal", "invalid database");
+        lab.start_agent();
+        lab.wait_available();
+        assert!(!found_sound(&lab).is_null(), "it was read");
+        assert_eq!(lab.filled(), KEYS as usize);
+    }
+}
+
+/// Two segments, and a bit of the old one: etcd reads it, too.
+fn bit_flipped_in_an_old_segment(line: &str) {
+    let mut lab = filled(line, With::Nothing);
+    lab.start_agent();
+    lab.wait_available();
+    crate::health::put_megabytes(&lab, 70);
+    lab.kill_agent();
+    lab.kill_etcd();
+    let segments = files(&lab.data("member/wal"), "wal");
+    assert!(segments.len() > 1, "{segments:?}");
+    let _ = flip_bit_in(&segments[0]);
+    let name = segments[0].file_name().unwrap().to_owned();
+    let message = held(lab, "WalDamaged", Seen::ByEtcd);
+    assert!(message.contains(name.to_str().unwrap()), "{message}");
+}
+
+/// The newest segment is gone: the log ends before what the database holds, and etcd would start, look
+/// healthy, and take no write.
+fn newest_segment_gone(line: &str) {
+    let mut lab = filled(line, With::Nothing);
+    lab.start_agent();
+    lab.wait_available();
+    crate::health::put_megabytes(&lab, 70);
+    lab.stop_agent();
+    // So that the database has taken up what the newest segment holds.
+    let pid = lab.etcd_pid().unwrap();
+    crate::lab::kill("TERM", pid);
+    while lab.etcd_pid().is_some() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    clear_run(&lab);
+    fs::remove_file(segment(&lab)).unwrap();
+    let message = held(lab, "WalDamaged", Seen::ByGuard);
+    assert!(
+        message.contains("before what the database holds"),
+        "{message}"
+    );
+}
+
+fn only_segment_empty(line: &str) {
+    let lab = filled(line, With::Nothing);
+    empty(&segment(&lab));
+    let message = held(lab, "WalDamaged", Seen::ByGuard);
+    assert!(
+        message.contains("no record says whose log it is"),
+        "{message}"
+    );
+}
+
+/// A part that is no file cannot be read; nothing is known to be lost, and nothing is thrown away for it.
+fn parts_that_are_no_files(line: &str) {
+    for (part, why) in [
+        ("wal", "a directory, not a file"),
+        ("wal", "a link that leads nowhere"),
+        ("db", "a directory, not a file"),
+        ("db", "a link that leads nowhere"),
+    ] {
+        let mut lab = filled(line, With::Nothing);
+        let snapshots = lab.root.join("snapshots");
+        fs::create_dir_all(&snapshots).unwrap();
+        lab.add("recovery: {singleMember: restoreLatestVerified}");
+        lab.add(&format!(
+            "backup: {{destinations: [{{local: {{path: {}}}}}]}}",
+            snapshots.display()
+        ));
+        let path = match part {
+            "wal" => segment(&lab),
+            _ => lab.data("member/snap/db"),
+        };
+        let aside = lab.root.join("aside");
+        fs::rename(&path, &aside).unwrap();
+        if why.contains("directory") {
+            fs::create_dir(&path).unwrap();
+        } else {
+            std::os::unix::fs::symlink("/no/such/disk", &path).unwrap();
+        }
+        lab.start_agent();
+        let status = lab.wait_hold("DataUnreadable");
+        let message = status["plan"]["message"].as_str().unwrap();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(message.contains(name) && message.contains(why), "{message}");
+        assert_eq!(lab.starts(), 0);
+        assert!(!lab.lib("restored.json").exists());
+        // It is looked at again, by itself.
+        let _ = fs::remove_dir(&path);
+        let _ = fs::remove_file(&path);
+        fs::rename(&aside, &path).unwrap();
+        lab.wait_available();
+        assert_eq!(lab.filled(), KEYS as usize);
+    }
+}
+
+/// A segment is called as if the log began later: etcd's words for that stand in no table. Once the
+/// budget of starts is spent, the data is read.
+fn log_begins_too_late(line: &str) {
+    let mut lab = filled(line, With::Nothing);
+    let first = segment(&lab);
+    let later = lab.data("member/wal/0000000000000001-0000000000000005.wal");
+    fs::rename(&first, &later).unwrap();
+    lab.start_agent();
+    let status = lab.wait_hold("WalDamaged");
+    let message = status["plan"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("begins behind the newest raft snapshot"),
+        "{message}"
+    );
+    fs::rename(&later, &first).unwrap();
+    lab.wait_available();
+    assert_eq!(lab.filled(), KEYS as usize);
+}
+
+/// As a reboot does.
+fn clear_run(lab: &Lab) {
+    for entry in fs::read_dir(lab.run("")).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+}
+
 fn log_gone_and_the_database_there(line: &str) {
     let lab = filled(line, With::Nothing);
     fs::rename(lab.data("member/wal"), lab.root.join("wal-aside")).unwrap();
@@ -276,6 +463,16 @@ rows!(on_3_6 "3.6":
     database_older_than_the_raft_snapshot
     newest_raft_snapshot_empty
     log_gone_and_the_database_there
+    newest_segment_gone
+    parts_that_are_no_files
+    log_begins_too_late
+    a_length_is_nonsense_in_the_middle_of_the_log
+    an_inner_length_is_nonsense
+    sectors_in_the_middle_are_zeros
+    torn_record_that_nobody_was_promised
+    one_meta_page_overwritten
+    bit_flipped_in_an_old_segment
+    only_segment_empty
 );
 // Where etcd's own words or habits may differ from line to line.
 rows!(on_3_5 "3.5":
@@ -290,6 +487,13 @@ rows!(on_3_5 "3.5":
     database_gone_and_the_whole_log_there
     database_older_than_the_raft_snapshot
     newest_raft_snapshot_empty
+    a_length_is_nonsense_in_the_middle_of_the_log
+    an_inner_length_is_nonsense
+    sectors_in_the_middle_are_zeros
+    torn_record_that_nobody_was_promised
+    one_meta_page_overwritten
+    bit_flipped_in_an_old_segment
+    only_segment_empty
 );
 rows!(on_3_7 "3.7":
     log_cut_in_the_last_record
@@ -303,6 +507,13 @@ rows!(on_3_7 "3.7":
     database_gone_and_the_whole_log_there
     database_older_than_the_raft_snapshot
     newest_raft_snapshot_empty
+    a_length_is_nonsense_in_the_middle_of_the_log
+    an_inner_length_is_nonsense
+    sectors_in_the_middle_are_zeros
+    torn_record_that_nobody_was_promised
+    one_meta_page_overwritten
+    bit_flipped_in_an_old_segment
+    only_segment_empty
 );
 
 /// Damage is held after the first failed start. It ends when the data changes, or when a person

@@ -89,6 +89,17 @@ impl Disk {
         self.mount();
     }
 
+    /// Fills it until so many bytes are free, with a file that can be removed again.
+    pub fn fill_to(&self, free: u64) -> PathBuf {
+        let path = self.path.join("part");
+        let mut file = fs::File::create(&path).unwrap();
+        let left = || etcd_operator::disk::free_bytes(&self.path).unwrap();
+        while left() > free {
+            std::io::Write::write_all(&mut file, &vec![7; 1 << 20]).unwrap();
+        }
+        path
+    }
+
     /// Fills it to the last byte with a file that can be removed again.
     pub fn fill(&self) -> PathBuf {
         let path = self.path.join("ballast");

@@ -66,6 +66,37 @@ fn a_frozen_etcd_is_not_available_and_comes_back_when_it_thaws() {
     assert!(lab.put("after", "thaw"));
 }
 
+/// Puts so many values of 1 MiB under one key.
+pub fn put_megabytes(lab: &Lab, count: u32) {
+    let value = "v".repeat(1 << 20);
+    for _ in 0..count {
+        let (words, done) = put_value(lab, "large", &value);
+        assert!(done, "{words}");
+    }
+}
+
+/// Puts a value that is too long for a command line.
+fn put_value(lab: &Lab, key: &str, value: &str) -> (String, bool) {
+    let mut child = Command::new(lab.etcd.join("etcdctl"))
+        .env_clear()
+        .env(
+            "ETCDCTL_ENDPOINTS",
+            format!("https://127.0.0.1:{}", lab.ports[0]),
+        )
+        .env("ETCDCTL_CACERT", lab.lib("tls/clients/admin/ca.crt"))
+        .env("ETCDCTL_CERT", lab.lib("tls/clients/admin/client.crt"))
+        .env("ETCDCTL_KEY", lab.lib("tls/clients/admin/client.key"))
+        .args(["put", key])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), value.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    (text(&output.stderr), output.status.success())
+}
+
 /// Puts values of 1 MiB until etcd refuses; how many it took.
 fn fill_quota(lab: &Lab, key: impl Fn(u32) -> String) -> u32 {
     let value = "v".repeat(1 << 20);
@@ -74,25 +105,8 @@ fn fill_quota(lab: &Lab, key: impl Fn(u32) -> String) -> u32 {
             // With `edge` the database file, and so what the quota sees, grows every 5 s.
             std::thread::sleep(Duration::from_secs(1));
         }
-        let mut child = Command::new(lab.etcd.join("etcdctl"))
-            .env_clear()
-            .env(
-                "ETCDCTL_ENDPOINTS",
-                format!("https://127.0.0.1:{}", lab.ports[0]),
-            )
-            .env("ETCDCTL_CACERT", lab.lib("tls/clients/admin/ca.crt"))
-            .env("ETCDCTL_CERT", lab.lib("tls/clients/admin/client.crt"))
-            .env("ETCDCTL_KEY", lab.lib("tls/clients/admin/client.key"))
-            .args(["put", &key(count)])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        std::io::Write::write_all(&mut child.stdin.take().unwrap(), value.as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
-        if !output.status.success() {
-            let words = text(&output.stderr);
+        let (words, done) = put_value(lab, &key(count), &value);
+        if !done {
             assert!(words.contains("space exceeded"), "{words}");
             return count;
         }

@@ -23,8 +23,10 @@ mod disk;
 #[path = "../s3_live/editor.rs"]
 mod editor;
 mod edits;
+mod full;
 mod guard;
 mod health;
+mod hints;
 mod input;
 mod lab;
 mod life;

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use etcd_operator::backup::frames::FrameWriter;
 use etcd_operator::backup::manifest::Manifest;
-use etcd_operator::backup::restore::CrashPoint;
+use etcd_operator::backup::restore::{CrashPoint, Reason, RestoreRecord, SourceFile};
 use serde_json::Value;
 
-use crate::lab::{Lab, condition, program, text};
+use crate::lab::{Lab, condition, kill, program, text};
 
 /// A host whose document keeps snapshots in a directory of the host.
 pub fn lab(line: &str) -> Lab {
@@ -485,6 +485,83 @@ fn damaged_data_is_held_unless_the_document_says_otherwise() {
         "the damaged data is kept"
     );
     is_restored(&lab);
+}
+
+/// The document asked for it, and by the time it is made the data is sound: everything is read once more.
+#[test]
+fn nothing_is_restored_over_data_that_is_sound_on_a_second_look() {
+    let mut lab = with_a_snapshot("3.6");
+    lab.add("recovery: {singleMember: restoreLatestVerified}");
+    lab.stop_agent();
+    lab.kill_etcd();
+    let paths = etcd_operator::paths::Paths::under(&lab.root);
+    let former = etcd_operator::state::load(&lab.lib("member/identity.json")).unwrap();
+    let latest = SourceFile {
+        path: PathBuf::new(),
+        name: "latest".to_owned(),
+        revision: 0,
+        cluster_id: None,
+        database: 0,
+        checksummed: false,
+        sha256: None,
+        hash: None,
+    };
+    let id = "1".to_owned();
+    let record = RestoreRecord::requested(id, Reason::Recovery, latest, None, former);
+    assert!(record.request(&paths).unwrap());
+    lab.start_agent();
+    lab.wait_available();
+    assert_eq!(lab.get("b").as_deref(), Some("2"));
+    assert!(!lab.lib("restore.json").exists() && !lab.lib("restored.json").exists());
+    let log = lab.log();
+    assert!(log.contains("read once more, the data is sound"), "{log}");
+}
+
+/// After a reboot nobody has seen how far the data reached: its log tells, and where that is gone, its
+/// database.
+#[test]
+fn what_a_recovery_loses_is_a_number_also_after_a_reboot() {
+    type Wrong = fn(&Lab);
+    let cases: [(Wrong, &str, &str); 3] = [
+        (damage, "exactly", ""),
+        (crate::tools::garbage_pages, "atMost", "at most "),
+        (
+            |lab| fs::remove_dir_all(lab.data("member/wal")).unwrap(),
+            "atLeast",
+            "at least ",
+        ),
+    ];
+    for (wrong, kind, word) in cases {
+        let mut lab = with_a_snapshot("3.6");
+        lab.add("recovery: {singleMember: restoreLatestVerified}");
+        lab.stop_agent();
+        // It takes up its log before it ends.
+        kill("TERM", lab.etcd_pid().unwrap());
+        while lab.etcd_pid().is_some() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        for entry in fs::read_dir(lab.run("")).unwrap() {
+            fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+        wrong(&lab);
+        let dry = lab.operator(&["restore", "--dry-run"]);
+        let said = text(&dry.stdout);
+        let told = format!("lost       {word}");
+        assert!(said.contains(&told), "{said}{}", text(&dry.stderr));
+        lab.start_agent();
+        lab.wait("the restore", |_| lab.lib("restored.json").exists());
+        wait_for_the_end(&lab);
+        let report = report(&lab);
+        let lost = report["revisionsLost"].as_i64().unwrap();
+        assert!(
+            (3..=20).contains(&lost),
+            "three, and what the operator wrote: {lost}"
+        );
+        assert_eq!(report["lostIs"], kind);
+        let told = format!("{word}{lost} revisions");
+        assert!(lab.log().contains(&told), "{told}: {}", lab.log());
+        is_restored(&lab);
+    }
 }
 
 #[test]

@@ -44,9 +44,14 @@ fn metrics_and_health_are_served_where_asked_for() {
         "# TYPE etcd_operator_certificate_expiry_timestamp_seconds gauge",
         "# TYPE etcd_operator_backup_last_verified_timestamp_seconds gauge",
         "etcd_operator_backup_queue_snapshots 0",
+        "etcd_operator_disk_full_in_seconds -1",
     ] {
         assert!(page.lines().any(|it| it == line), "{line}: {page}");
     }
+    let free = page
+        .lines()
+        .find_map(|it| it.strip_prefix("etcd_operator_disk_free_bytes "));
+    assert!(free.unwrap().parse::<i64>().unwrap() > 0, "{page}");
     assert!(get(&address, "/healthz").0.starts_with("http/1.1 200"));
     assert!(get(&address, "/else").0.starts_with("http/1.1 404"));
     // A hold shows, and goes again.

@@ -67,6 +67,76 @@ pub fn truncate_in_last_record(lab: &Lab) {
     file.set_len(at + length / 2).unwrap();
 }
 
+/// The power went while another record was written, of which nobody heard: its head and 20 bytes.
+pub fn append_torn_record(lab: &Lab) {
+    let segment = segment(lab);
+    let end = end(&records(&segment));
+    let file = open(&segment);
+    let mut torn = 250_u64.to_le_bytes().to_vec();
+    torn.extend([0x08, 0x02, 0x10]);
+    torn.extend([0x7f; 17]);
+    file.set_len(end).unwrap();
+    file.write_all_at(&torn, end).unwrap();
+}
+
+/// The same in a segment that keeps the room which etcd took for it: sectors of the record are zeros.
+pub fn torn_record_in_allocated_room(segment: &Path) {
+    let end = end(&records(segment));
+    let mut torn = 2000_u64.to_le_bytes().to_vec();
+    torn.extend([0x08, 0x02, 0x10]);
+    torn.extend([0x7f; 17]);
+    open(segment).write_all_at(&torn, end).unwrap();
+}
+
+/// The length of a record in the middle is nonsense: etcd takes that for the end of the log.
+pub fn garble_a_length(lab: &Lab) -> u64 {
+    let segment = segment(lab);
+    let all = records(&segment);
+    let (at, _) = all[all.len() / 2];
+    let nonsense = (70_u64 << 20).to_le_bytes();
+    open(&segment).write_all_at(&nonsense, at).unwrap();
+    at
+}
+
+/// The length of an entry's data in the middle reaches beyond its record. etcd 3.5 and 3.6 take that for
+/// the end of the log, 3.7 does not.
+pub fn garble_an_inner_length(lab: &Lab) -> u64 {
+    let segment = segment(lab);
+    let file = open(&segment);
+    let all = records(&segment);
+    for (at, length) in &all[all.len() / 2..] {
+        let mut body = vec![0; usize::try_from(length - 8).unwrap()];
+        file.read_exact_at(&mut body, at + 8).unwrap();
+        // An entry, its sum, its data.
+        let sum = body[3..].iter().position(|it| it & 0x80 == 0).unwrap() + 4;
+        if body[..2] == [0x08, 0x02] && body[sum] == 0x1a {
+            let nonsense = [0xff, 0x7f];
+            file.write_all_at(&nonsense, at + 8 + sum as u64 + 1)
+                .unwrap();
+            return *at;
+        }
+    }
+    panic!("no entry");
+}
+
+/// A record in the middle and what follows it up to the end of its sector, and one sector more.
+pub fn zero_sectors_in_the_middle(lab: &Lab) -> u64 {
+    let segment = segment(lab);
+    let all = records(&segment);
+    let middle = end(&all) / 2;
+    let (at, _) = all.into_iter().find(|it| it.0 >= middle).unwrap();
+    let until = (at + 1).next_multiple_of(512) + 512;
+    let zeros = vec![0; usize::try_from(until - at).unwrap()];
+    open(&segment).write_all_at(&zeros, at).unwrap();
+    at
+}
+
+/// One of the two meta pages, as a crash in the middle of a commit leaves it.
+pub fn garbage_one_meta(lab: &Lab, which: u64) {
+    let file = open(&lab.data("member/snap/db"));
+    file.write_all_at(&[0xA5; 200], which * PAGE).unwrap();
+}
+
 /// The power went while the last record was written: all but its head is zeros.
 pub fn zero_body_of_last_record(lab: &Lab) {
     let segment = segment(lab);
@@ -125,16 +195,20 @@ fn zero_from(segment: &Path, at: u64) {
 /// One bit of the largest record; what is returned flips it back, as soon as a repair can come: in
 /// the same second, and with the same length.
 pub fn flip_bit_in_log(lab: &Lab) -> impl Fn() + use<> {
-    let segment = segment(lab);
-    let (at, length) = *records(&segment).iter().max_by_key(|it| it.1).unwrap();
-    let file = open(&segment);
+    flip_bit_in(&segment(lab))
+}
+
+/// The same of one segment.
+pub fn flip_bit_in(segment: &Path) -> impl Fn() + use<> {
+    let (at, length) = *records(segment).iter().max_by_key(|it| it.1).unwrap();
+    let file = open(segment);
     let flip = move || {
         let mut byte = [0];
         file.read_exact_at(&mut byte, at + length / 2).unwrap();
         file.write_all_at(&[byte[0] ^ 1], at + length / 2).unwrap();
     };
     flip();
-    let file = open(&segment);
+    let file = open(segment);
     let damaged = file.metadata().unwrap().modified().unwrap();
     move || {
         flip();

@@ -58,6 +58,9 @@ const EXPIRY: &str =
     r#"etcd_operator_certificate_expiry_timestamp_seconds{namespace="a",cluster="b"}"#;
 const VERIFIED: &str =
     r#"etcd_operator_backup_last_verified_timestamp_seconds{namespace="a",cluster="b"}"#;
+const FREE: &str = r#"etcd_operator_disk_free_bytes{namespace="a",cluster="b"}"#;
+const FULL_IN: &str = r#"etcd_operator_disk_full_in_seconds{namespace="a",cluster="b"}"#;
+const DISK_FULL: &str = r#"etcd_operator_hold{namespace="a",cluster="b",reason="DiskFull"}"#;
 const CORRUPT: &str = r#"etcd_operator_hold{namespace="a",cluster="b",reason="Corrupt"}"#;
 const PAUSED: &str = r#"etcd_operator_hold{namespace="a",cluster="b",reason="Paused"}"#;
 const READ_ONLY: &str =
@@ -328,6 +331,50 @@ const CASES: &[Case] = &[
         "warning",
         &[(BACKUP, "-1x100")],
         "20m",
+        false,
+    ),
+    ("EtcdDiskFull", "critical", &[(FREE, ZERO)], "5m", true),
+    ("EtcdDiskFull", "critical", &[(DISK_FULL, ONE)], "5m", true),
+    (
+        "EtcdDiskFull",
+        "critical",
+        &[(FREE, "-1x100"), (DISK_FULL, ZERO)],
+        "5m",
+        false,
+    ),
+    (
+        "EtcdDiskFull",
+        "critical",
+        &[(FREE, "20000000x100")],
+        "5m",
+        false,
+    ),
+    (
+        "EtcdDiskFillsUp",
+        "warning",
+        &[(FREE, "20000000x100")],
+        "40m",
+        true,
+    ),
+    (
+        "EtcdDiskFillsUp",
+        "warning",
+        &[(FREE, "9000000000x100"), (FULL_IN, "80000x100")],
+        "40m",
+        true,
+    ),
+    (
+        "EtcdDiskFillsUp",
+        "warning",
+        &[(FREE, "9000000000x100"), (FULL_IN, "-1x100")],
+        "40m",
+        false,
+    ),
+    (
+        "EtcdDiskFillsUp",
+        "warning",
+        &[(FREE, "9000000000x100"), (FULL_IN, "90000x100")],
+        "40m",
         false,
     ),
     (

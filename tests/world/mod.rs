@@ -5,15 +5,17 @@
 use etcd_operator::cluster::{
     ClusterId, ClusterName, Health, Member, MemberId, MemberName, MemberSet, Role, Timestamp,
 };
+use etcd_operator::diagnosis;
 use etcd_operator::observed::{
     Alarms, Authority, Backups, Certificates, Clock, Details, Document, Instance, Looker,
     Membership, Observed, Pairs, Process, Proposals, Reading, Service, SnapshotSeen, Writing,
 };
 use etcd_operator::spec::backup::{Backup, Destination, Keep, Place, Trigger};
 use etcd_operator::spec::{AutoCompaction, ClusterSpec, Network, Options, Profile, Settings};
+use etcd_operator::start::damage::{Damage, LOG_DAMAGED, Lost};
 use etcd_operator::start::{
-    Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Log, StartHistory,
-    Writable,
+    Binary, CertificatesUsable, DataDir, Database, Ending, Facts, Filesystem, Identity, Room,
+    StartHistory, Writable,
 };
 use etcd_operator::version::Version;
 
@@ -87,10 +89,35 @@ pub fn data(wal: bool, database: bool, owner: Option<ClusterId>) -> DataDir {
         } else {
             Database::Absent
         },
-        snapshots: 0,
         owner: owner.map(|it| (it, MEMBER)),
-        log: Log::UNREAD,
-        in_use: false,
+        ..DataDir::EMPTY
+    }
+}
+
+/// What a reader of the log found.
+pub fn damage() -> Damage {
+    Damage {
+        reason: LOG_DAMAGED,
+        file: "member/wal/0.wal".try_into().unwrap(),
+        offset: Some(4096),
+        what: "a record fails its checksum",
+        lost: Lost::Entries {
+            from: 103,
+            to: Some(208),
+        },
+    }
+}
+
+/// Starts that failed; the last one with these words.
+pub fn failed(failed: u32, text: Option<&str>) -> StartHistory {
+    let diagnosis = text.map(|it| diagnosis::by_text(it).unwrap());
+    StartHistory {
+        failed,
+        window_left: 300,
+        ending: Ending {
+            diagnosis,
+            ..Ending::UNKNOWN
+        },
     }
 }
 
@@ -106,6 +133,7 @@ pub fn facts() -> Facts {
         identity: Some(identity(true)),
         marker: Some(identity(true)),
         data: data(true, true, Some(CLUSTER)),
+        room: Room::AMPLE,
         filesystem: Filesystem::Disk,
         writable: Writable::Yes,
         binary: Binary::Ready,

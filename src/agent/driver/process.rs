@@ -1,6 +1,7 @@
 //! No service manager: the guard detaches itself, and etcd inherits its lock.
 
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -9,9 +10,11 @@ use super::{Changed, Driver, GUARD_DEADLINE, Record, ended, wait_for_end};
 use crate::agent::AgentError;
 use crate::clock;
 use crate::etcd::store;
+use crate::member::starts;
 use crate::observed::Process;
 use crate::paths::Paths;
 use crate::process;
+use crate::start::How;
 use crate::systemd;
 
 /// The driver of containers, laptops and tests.
@@ -30,12 +33,28 @@ impl ProcessDriver {
         }
     }
 
-    /// A child that ended is waited for, so that it does not stay as a zombie.
-    fn reap(&mut self) -> Option<std::process::ExitStatus> {
-        let status = self.child.as_mut()?.try_wait().ok()??;
+    /// A child that ended is waited for, so that it does not stay as a zombie. Of one that had become
+    /// etcd it is written down how it ended.
+    fn reap(&mut self, stopped: bool) -> Option<ExitStatus> {
+        let child = self.child.as_mut()?;
+        let status = child.try_wait().ok()??;
+        let was_etcd = Record(&self.paths)
+            .read()
+            .is_some_and(|it| it.process.pid == child.id());
+        if was_etcd {
+            starts::ended(&self.paths, stopped, how(status));
+        }
         self.child = None;
         Some(status)
     }
+}
+
+fn how(status: ExitStatus) -> How {
+    let number = |it: i32| u8::try_from(it).ok();
+    let signal = status.signal().and_then(number).map(How::Signal);
+    signal
+        .or_else(|| status.code().and_then(number).map(How::Exit))
+        .unwrap_or(How::Unknown)
 }
 
 impl Driver for ProcessDriver {
@@ -44,7 +63,7 @@ impl Driver for ProcessDriver {
     }
 
     fn look(&mut self) -> Process {
-        self.reap();
+        self.reap(false);
         match Record(&self.paths).look() {
             // systemd would start it again whenever this driver stops it.
             Process::Running { pid, .. }
@@ -85,7 +104,7 @@ impl Driver for ProcessDriver {
         self.child = Some(child);
         let begin = clock::since_boot();
         while clock::since_boot() < begin + GUARD_DEADLINE {
-            if let Some(status) = self.reap() {
+            if let Some(status) = self.reap(false) {
                 let refused = crate::member::records::RefusalFile::load(&self.paths);
                 return Err(AgentError::Guard {
                     why: refused.map_or_else(|| status.to_string(), |it| it.to_string()),
@@ -108,9 +127,11 @@ impl Driver for ProcessDriver {
         if !record.signal(Signal::TERM) {
             return Ok(()); // it ended between the two looks
         }
-        let ended = wait_for_end(&record).await;
-        self.reap();
-        ended
+        wait_for_end(&record).await?;
+        self.reap(true);
+        // An etcd that another agent had started is nobody's child here.
+        starts::ended(&self.paths, true, How::Unknown);
+        Ok(())
     }
 
     async fn changed(&mut self) -> Changed {

@@ -27,6 +27,9 @@ pub struct RestoreRecord {
     pub source: SourceFile,
     /// The last revision that the data to be replaced was seen to have.
     pub live_revision: Option<i64>,
+    /// The last one that it can have had, where its log tells.
+    #[serde(default)]
+    pub live_at_most: Option<i64>,
     /// By how much revisions jump.
     pub bump: u64,
     /// Who lived here before; none where nobody did.
@@ -116,10 +119,44 @@ pub struct RestoreReport {
     pub live_revision: Option<i64>,
     /// Revisions that were there before and are not any more.
     pub revisions_lost: Option<i64>,
+    /// What kind of number that is.
+    #[serde(default)]
+    pub lost_is: LostIs,
     /// Where the data from before lies.
     pub kept: Option<PathBuf>,
     /// Why, where it did not succeed.
     pub message: Option<String>,
+    /// It failed for want of so many free bytes, and is tried again once they are there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<u64>,
+}
+
+/// What kind of number a loss is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum LostIs {
+    /// No more and no less.
+    #[default]
+    Exactly,
+    /// Counted in the log: not each of its entries need have made a revision.
+    AtMost,
+    /// Seen; and the log does not tell how far it reached beyond.
+    AtLeast,
+}
+
+/// How many revisions are lost, as it is told.
+pub fn lost_words(revisions: Option<i64>, is: LostIs) -> String {
+    let bound = match is {
+        LostIs::Exactly => "",
+        LostIs::AtMost => "at most ",
+        LostIs::AtLeast => "at least ",
+    };
+    match (revisions, is) {
+        (None, _) => "an unknown number of revisions".to_owned(),
+        (Some(0), LostIs::Exactly | LostIs::AtMost) => "nothing".to_owned(),
+        (Some(1), _) => format!("{bound}1 revision"),
+        (Some(it), _) => format!("{bound}{it} revisions"),
+    }
 }
 
 /// How a restore ended.
@@ -156,6 +193,7 @@ impl RestoreRecord {
             phase: StoredPhase::Requested,
             source,
             live_revision,
+            live_at_most: None,
             bump: BUMP,
             former,
             next: None,
@@ -206,6 +244,11 @@ impl RestoreRecord {
     pub fn end(&self, paths: &Paths, report: &RestoreReport) -> Result<(), RestoreError> {
         state::save(&paths.restored(), report)?;
         CrashPoint::ReportWritten.pass();
+        self.withdraw(paths)
+    }
+
+    /// It is under way no more.
+    pub fn withdraw(&self, paths: &Paths) -> Result<(), RestoreError> {
         let previous = paths.restore().with_extension("json.previous");
         for path in [previous, paths.restore()] {
             match fs::remove_file(&path) {
@@ -218,6 +261,17 @@ impl RestoreRecord {
         Ok(state::sync_dir(&paths.lib)?)
     }
 
+    /// How many revisions it loses, by what is known of the data that it replaces.
+    pub fn loss(&self) -> (Option<i64>, LostIs) {
+        let jumps = self.former.as_ref().map(|it| it.jumps.as_slice());
+        let lost = |live| revisions_lost(live, self.source.revision, jumps.unwrap_or_default());
+        match (self.live_revision.map(lost), self.live_at_most.map(lost)) {
+            (seen, Some(most)) if seen >= Some(most) => (seen, LostIs::Exactly),
+            (_, Some(most)) => (Some(most), LostIs::AtMost),
+            (seen, None) => (seen, LostIs::AtLeast),
+        }
+    }
+
     /// The report of its end.
     pub fn report(
         &self,
@@ -225,11 +279,7 @@ impl RestoreRecord {
         kept: Option<PathBuf>,
         message: Option<String>,
     ) -> RestoreReport {
-        let jumps = self.former.as_ref().map(|it| it.jumps.as_slice());
-        let jumps = jumps.unwrap_or_default();
-        let lost = self
-            .live_revision
-            .map(|it| revisions_lost(it, self.source.revision, jumps));
+        let (lost, lost_is) = self.loss();
         RestoreReport {
             id: self.id.clone(),
             reason: self.reason,
@@ -238,8 +288,10 @@ impl RestoreRecord {
             snapshot_revision: self.source.revision,
             live_revision: self.live_revision,
             revisions_lost: lost.filter(|_| outcome == Outcome::Restored),
+            lost_is,
             kept,
             message,
+            room: None,
         }
     }
 

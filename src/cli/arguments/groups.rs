@@ -11,7 +11,8 @@ const GROUPS: &[(&str, &[&str])] = &[
     (
         "Every day",
         &[
-            "status", "plan", "etcdctl", "env", "pause", "resume", "backup", "restore", "certs",
+            "status", "plan", "diff", "reload", "etcdctl", "env", "pause", "resume", "backup",
+            "restore", "certs",
         ],
     ),
     ("To begin", &["init", "preflight", "etcd", "crd"]),

@@ -2,7 +2,6 @@
 
 use super::{Asked, By, Outcome, WAITS_SECONDS, outcome, wire_now};
 use crate::api::requests::{EtcdRestoreStatus, Phase};
-use crate::backup::restore::lost_words;
 use crate::cluster::detail;
 use crate::controller::seen::PodSeen;
 use crate::controller::{Cluster, ControllerError};
@@ -35,6 +34,7 @@ impl Cluster {
                     snapshot: asked.from.clone(),
                     revision: 0,
                     revisions_lost: None,
+                    lost: String::new(),
                     message: why,
                 };
                 self.end_restore(asked, failed, there).await
@@ -88,7 +88,7 @@ impl Cluster {
         there: &PodSeen,
     ) -> Result<(), ControllerError> {
         self.adopt(&restored).await?;
-        let lost = lost_words(restored.revisions_lost);
+        let lost = &restored.lost;
         let found = restored.data_found;
         if restored.succeeded {
             let text = format!(

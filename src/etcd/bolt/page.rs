@@ -1,7 +1,7 @@
 //! One page of a bbolt file: header, meta, branch, leaf and free list.
 
 use super::{BoltError, damaged};
-use crate::backup::read_at::ReadAt;
+use crate::etcd::read_at::ReadAt;
 
 /// Bytes of a page's header.
 pub(super) const HEADER: usize = 16;
@@ -19,6 +19,8 @@ const VERSION: u32 = 2;
 const META: usize = 64;
 /// Sizes that a kernel's pages have.
 const PAGE_SIZES: [u64; 5] = [4096, 8192, 16_384, 32_768, 65_536];
+/// bbolt makes a file longer before it uses it: 1 GiB of the smallest pages.
+const PAGES_GROWN_MAX: u64 = 256 * 1024;
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     bytes
@@ -40,11 +42,21 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
+/// Reads from the begin of page `id`. An end of the file before that is no error of the disk.
 pub(super) fn read(
     source: &mut dyn ReadAt,
-    offset: u64,
+    meta: &Meta,
+    id: u64,
     buffer: &mut [u8],
 ) -> Result<(), BoltError> {
+    let offset = id * meta.page_size;
+    if offset.saturating_add(buffer.len() as u64) > source.size() {
+        return Err(damaged(id, "it lies beyond the end of the file"));
+    }
+    read_bytes(source, offset, buffer)
+}
+
+fn read_bytes(source: &mut dyn ReadAt, offset: u64, buffer: &mut [u8]) -> Result<(), BoltError> {
     let failed = |source| BoltError::Io { offset, source };
     source.read_at(offset, buffer).map_err(failed)
 }
@@ -70,10 +82,12 @@ pub(super) fn read_meta(source: &mut dyn ReadAt) -> Result<Meta, BoltError> {
             needed: 4 * PAGE_SIZES[0],
         });
     }
-    read(source, 0, &mut first)?;
+    read_bytes(source, 0, &mut first)?;
+    check_meta_header(0, &first)?;
     let first = parse_meta(0, &first)?;
     let mut second = [0; HEADER + META];
-    read(source, first.page_size, &mut second)?;
+    read_bytes(source, first.page_size, &mut second)?;
+    check_meta_header(1, &second)?;
     let second = parse_meta(1, &second)?;
     if second.page_size != first.page_size || first.transaction.abs_diff(second.transaction) != 1 {
         return Err(damaged(1, "the two meta pages do not belong together"));
@@ -85,16 +99,59 @@ pub(super) fn read_meta(source: &mut dyn ReadAt) -> Result<Meta, BoltError> {
     })
 }
 
-fn parse_meta(id: u64, bytes: &[u8]) -> Result<Meta, BoltError> {
+/// The meta that bbolt goes on with: the newer of those that are sound. One is enough, since a crash
+/// in the middle of a commit leaves the other.
+pub(super) fn read_live_meta(source: &mut dyn ReadAt) -> Result<Meta, BoltError> {
+    let first = meta_at(source, 0, 0);
+    let sizes = match &first {
+        Ok(first) => &[first.page_size][..],
+        Err(BoltError::Io { .. }) => return first,
+        Err(_) => &PAGE_SIZES[..],
+    };
+    let mut newest = first;
+    for size in sizes {
+        let second = match meta_at(source, 1, *size) {
+            Ok(it) if it.page_size == *size => it,
+            Err(error @ BoltError::Io { .. }) => return Err(error),
+            _ => continue,
+        };
+        match &newest {
+            Ok(first) if first.transaction >= second.transaction => {}
+            _ => newest = Ok(second),
+        }
+    }
+    let meta = newest?;
+    // Where it was cut short, bbolt extends it; more than that it never claims.
+    let most = source.size() / meta.page_size * 2 + PAGES_GROWN_MAX;
+    if meta.pages > most {
+        return Err(damaged(0, "it claims more pages than it can have"));
+    }
+    Ok(meta)
+}
+
+fn meta_at(source: &mut dyn ReadAt, id: u64, offset: u64) -> Result<Meta, BoltError> {
+    let mut bytes = [0; HEADER + META];
+    if source.size() < offset + bytes.len() as u64 {
+        return Err(damaged(id, "the file ends before its meta pages"));
+    }
+    read_bytes(source, offset, &mut bytes)?;
+    parse_meta(id, &bytes)
+}
+
+fn check_meta_header(id: u64, bytes: &[u8]) -> Result<(), BoltError> {
     let header = Header::parse(bytes);
+    if header.flags != META_PAGE || header.id != id || header.count != 0 || header.overflow != 0 {
+        return Err(damaged(id, "the header of a meta page is damaged"));
+    }
+    Ok(())
+}
+
+fn parse_meta(id: u64, bytes: &[u8]) -> Result<Meta, BoltError> {
     let it = &bytes[HEADER..];
     if u32_at(it, 0) != MAGIC || u32_at(it, 4) != VERSION {
         return Err(damaged(id, "this is no database of etcd"));
     }
     let number = |at| u64_at(it, at).unwrap_or(0);
-    if header.flags != META_PAGE || header.id != id || header.count != 0 || header.overflow != 0 {
-        return Err(damaged(id, "the header of a meta page is damaged"));
-    }
     if number(56) != fnv(&it[..56]) {
         return Err(damaged(id, "the checksum of a meta page differs"));
     }

@@ -11,7 +11,7 @@ pub trait ReadAt {
 }
 
 /// Content that is at hand piece by piece.
-pub(super) trait Pieces {
+pub trait Pieces {
     /// How many bytes all pieces have.
     fn total(&self) -> u64;
     /// The rest of the piece that holds this byte; empty behind the last one.

@@ -7,6 +7,8 @@ pub(super) enum Kind {
     Keys,
     /// What the cluster agreed on.
     Cluster,
+    /// How far the log is applied.
+    Meta,
     /// Anything else.
     Other,
 }
@@ -16,6 +18,7 @@ impl Kind {
         match bucket {
             b"key" => Kind::Keys,
             b"cluster" => Kind::Cluster,
+            b"meta" => Kind::Meta,
             _ => Kind::Other,
         }
     }

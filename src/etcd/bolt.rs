@@ -1,4 +1,5 @@
-//! The structure of a bbolt database, read page by page: level 3 of verification.
+//! The structure of a bbolt database, read page by page: level 3 of verification, and the proof that
+//! a member's database is damaged.
 //!
 //! It yields what `etcdutl snapshot status` prints (hash, revision, number of entries) and finds
 //! what bbolt's own check finds, without mapping the file: the tree is walked one level at a time,
@@ -7,14 +8,17 @@
 //!
 //! Layout: <https://github.com/etcd-io/bbolt/tree/main/internal/common>.
 
+mod error;
 mod keys;
 mod level;
+mod live;
 mod page;
 
-use std::io;
-
+pub use error::BoltError;
+use error::damaged;
 use keys::Kind;
 use level::{Level, PageSet};
+pub use live::{LiveError, consistent_index, walk_live};
 use page::{Header, Meta, Page};
 
 use super::read_at::ReadAt;
@@ -33,39 +37,10 @@ pub struct Summary {
     /// The version that the cluster agreed on, such as `3.6.0`; `None` in a cluster that never
     /// elected a leader.
     pub cluster_version: Option<String>,
-}
-
-/// Why a database cannot be trusted.
-#[derive(Debug, thiserror::Error)]
-pub enum BoltError {
-    /// It could not be read.
-    #[error("failed to read at byte {offset}")]
-    Io {
-        /// Where.
-        offset: u64,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// It is none, or no longer whole.
-    #[error("page {page}: {what}")]
-    Damaged {
-        /// Which page.
-        page: u64,
-        /// What is wrong.
-        what: &'static str,
-    },
-    /// It ends before its last page.
-    #[error("it has {found} bytes and its pages need {needed}")]
-    Truncated {
-        /// Bytes that are there.
-        found: u64,
-        /// Bytes of all its pages.
-        needed: u64,
-    },
-}
-
-fn damaged(page: u64, what: &'static str) -> BoltError {
-    BoltError::Damaged { page, what }
+    /// The last entry of the log that is applied in it.
+    pub consistent_index: Option<u64>,
+    /// The revision up to which it was compacted; the store has at least this one.
+    pub compacted: i64,
 }
 
 /// Four pages of the smallest size.
@@ -86,7 +61,7 @@ const BUCKETS_MAX: usize = 256;
 /// No id of a page: the list of free pages is not kept in the file.
 const NO_FREE_LIST: u64 = u64::MAX;
 
-/// Walks the whole database. `progress` gets the bytes of the pages seen so far.
+/// Walks the whole database of a snapshot. `progress` gets the bytes of the pages seen so far.
 ///
 /// # Errors
 /// [`BoltError`] at the first thing that is wrong.
@@ -99,30 +74,12 @@ pub fn walk(source: &mut dyn ReadAt, progress: &mut dyn FnMut(u64)) -> Result<Su
             needed: size,
         });
     }
-    let mut walk = Walk {
-        source,
-        progress,
-        seen: PageSet::new(meta.pages),
-        seen_bytes: 0,
-        buffer: Vec::new(),
-        total: Total::default(),
-        meta,
-    };
-    walk.seen.insert(0);
-    walk.seen.insert(1);
-    let buckets = walk.buckets()?;
-    for bucket in &buckets {
+    let mut walk = Walk::new(source, progress, meta);
+    for bucket in &walk.buckets()? {
         walk.bucket(bucket)?;
     }
     walk.free_list()?;
-    let total = walk.total;
-    Ok(Summary {
-        hash: total.crc,
-        revision: total.revision,
-        entries: total.entries,
-        size,
-        cluster_version: total.cluster_version,
-    })
+    Ok(walk.summary())
 }
 
 /// A bucket of the root.
@@ -141,6 +98,8 @@ struct Total {
     entries: u64,
     revision: i64,
     cluster_version: Option<String>,
+    consistent_index: Option<u64>,
+    compacted: i64,
 }
 
 /// Neighbouring leaves, in the file as in the order of keys.
@@ -162,7 +121,34 @@ struct Walk<'a> {
     meta: Meta,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(source: &'a mut dyn ReadAt, progress: &'a mut dyn FnMut(u64), meta: Meta) -> Self {
+        let mut seen = PageSet::new(meta.pages);
+        seen.insert(0);
+        seen.insert(1);
+        Walk {
+            source,
+            progress,
+            seen,
+            seen_bytes: 0,
+            buffer: Vec::new(),
+            total: Total::default(),
+            meta,
+        }
+    }
+
+    fn summary(self) -> Summary {
+        Summary {
+            hash: self.total.crc,
+            revision: self.total.revision,
+            entries: self.total.entries,
+            size: self.meta.pages.saturating_mul(self.meta.page_size),
+            cluster_version: self.total.cluster_version,
+            consistent_index: self.total.consistent_index,
+            compacted: self.total.compacted,
+        }
+    }
+
     /// Loads a page that nothing else has pointed to yet.
     fn load(&mut self, id: u64) -> Result<Header, BoltError> {
         let header = self.peek(id)?;
@@ -189,7 +175,7 @@ impl Walk<'_> {
         let bytes = pages * self.meta.page_size;
         let length = usize::try_from(bytes).map_err(|_| damaged(id, "it is too large"))?;
         self.buffer.resize(length, 0);
-        page::read(self.source, id * self.meta.page_size, &mut self.buffer)?;
+        page::read(self.source, &self.meta, id, &mut self.buffer)?;
         self.seen_bytes += bytes;
         (self.progress)(self.seen_bytes);
         Ok(header)
@@ -200,7 +186,7 @@ impl Walk<'_> {
             return Err(damaged(id, "there is no such page"));
         }
         let mut head = [0; page::HEADER];
-        page::read(self.source, id * self.meta.page_size, &mut head)?;
+        page::read(self.source, &self.meta, id, &mut head)?;
         let header = Header::parse(&head);
         if header.id != id {
             return Err(damaged(id, "it says that it is another page"));
@@ -446,7 +432,15 @@ impl Run {
             Kind::Cluster if key == b"clusterVersion" => {
                 total.cluster_version = String::from_utf8(value.to_vec()).ok();
             }
-            Kind::Cluster | Kind::Other => {}
+            Kind::Meta if key == b"consistent_index" => {
+                let bytes = value.try_into().map(u64::from_be_bytes);
+                let unfit = |_| damaged(page, "the consistent index is no number");
+                total.consistent_index = Some(bytes.map_err(unfit)?);
+            }
+            Kind::Meta if key == b"scheduledCompactRev" => {
+                total.compacted = keys::main_of(value).map_or(0, |(main, _)| main);
+            }
+            Kind::Cluster | Kind::Meta | Kind::Other => {}
         }
         self.crc = crc32c::crc32c_append(self.crc, key);
         self.crc = crc32c::crc32c_append(self.crc, value);

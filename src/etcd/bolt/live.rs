@@ -1,0 +1,57 @@
+//! A member's own database, as bbolt opens it: with one sound meta page, and whatever lies in pages that
+//! nothing points to.
+
+use super::keys::Kind;
+use super::{BoltError, ReadAt, Summary, Walk, page};
+
+/// What is wrong with a member's own database, and at which byte.
+#[derive(Debug)]
+pub struct LiveError {
+    /// What is wrong.
+    pub error: BoltError,
+    /// Where; none where no page says how long pages are.
+    pub offset: Option<u64>,
+}
+
+/// Walks a member's own database, which nobody has open. bbolt opens it with one sound meta page, and
+/// does not mind what lies in pages that nothing points to: neither does this.
+///
+/// # Errors
+/// [`LiveError`] at the first thing that keeps bbolt from reading it.
+pub fn walk_live(source: &mut dyn ReadAt) -> Result<Summary, LiveError> {
+    let meta = page::read_live_meta(source).map_err(|error| LiveError {
+        offset: error
+            .offset(0)
+            .filter(|_| matches!(error, BoltError::Damaged { page: 0, .. })),
+        error,
+    })?;
+    let mut ignored = |_| ();
+    let mut walk = Walk::new(source, &mut ignored, meta);
+    let walked = walk.buckets().and_then(|buckets| {
+        let mut each = buckets.iter();
+        each.try_for_each(|it| walk.bucket(it))
+    });
+    match walked {
+        Ok(()) => Ok(walk.summary()),
+        Err(error) => Err(LiveError {
+            offset: error.offset(meta.page_size),
+            error,
+        }),
+    }
+}
+
+/// The last entry of the log that is applied in a member's own database: a few pages are read.
+///
+/// # Errors
+/// [`BoltError`] at the first thing that keeps bbolt from reading them.
+pub fn consistent_index(source: &mut dyn ReadAt) -> Result<Option<u64>, BoltError> {
+    let meta = page::read_live_meta(source)?;
+    let mut ignored = |_| ();
+    let mut walk = Walk::new(source, &mut ignored, meta);
+    for bucket in &walk.buckets()? {
+        if Kind::of(&bucket.name) == Kind::Meta {
+            walk.bucket(bucket)?;
+        }
+    }
+    Ok(walk.total.consistent_index)
+}

@@ -1,0 +1,127 @@
+//! What lies behind the place where etcd would end the log: records that were whole once, and among
+//! them the proof that they were committed.
+//!
+//! After a power cut a few of the last, never acknowledged records may lie behind a hole. A state
+//! whose commit index is beyond the readable end was written only after the entries up to there had
+//! reached the disk: cutting those off would lose acknowledged writes.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+use super::record::{HEAD, Kind, lengths, numbers, parse};
+
+/// Read at once.
+const CHUNK: usize = 64 * 1024;
+/// Frames begin at multiples of this.
+const ALIGNMENT: u64 = 8;
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Beyond {
+    /// The last entry.
+    pub(super) last_index: Option<u64>,
+    /// The highest commit index.
+    pub(super) committed: Option<u64>,
+}
+
+/// Looks through a segment from this place on. Holes of the file are passed over.
+pub(super) fn search(file: &File, from: u64, size: u64) -> io::Result<Beyond> {
+    let mut found = Beyond::default();
+    let mut at = from.next_multiple_of(ALIGNMENT);
+    let mut chunk = vec![0; CHUNK];
+    while let Some(data) = next_data(file, at, size) {
+        at = at.max(data / ALIGNMENT * ALIGNMENT);
+        let count = usize::try_from(size - at).unwrap_or(CHUNK).min(CHUNK);
+        file.read_exact_at(&mut chunk[..count], at)?;
+        let words: &[u8] = &chunk[..count];
+        let candidate = words.windows(16).step_by(8).position(|it| {
+            let field = u64::from_le_bytes(it[..8].try_into().unwrap_or_default());
+            field != 0 && fits(field, size - at) && is_record(&it[8..])
+        });
+        let Some(candidate) = candidate else {
+            // The last word's record begins in the next chunk.
+            at += (count as u64).saturating_sub(ALIGNMENT).max(ALIGNMENT);
+            continue;
+        };
+        at += candidate as u64 * ALIGNMENT;
+        let end = follow(file, at, size, &mut found)?;
+        at = end.max(at + ALIGNMENT);
+    }
+    Ok(found)
+}
+
+/// Where the next bytes are that were ever written; the place itself where the file system does not
+/// tell.
+fn next_data(file: &File, at: u64, size: u64) -> Option<u64> {
+    if at + 2 * HEAD > size {
+        return None;
+    }
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+        Ok(data) => (data + 2 * HEAD <= size).then_some(data),
+        Err(rustix::io::Errno::NXIO) => None,
+        Err(_) => Some(at),
+    }
+}
+
+/// Whether this can be the head of a frame.
+fn fits(field: u64, rest: u64) -> bool {
+    let (length, padding) = lengths(field);
+    let flagged = match field >> 56 {
+        0 => padding == 0,
+        flag => (0x81..=0x87).contains(&flag),
+    };
+    let whole = length.saturating_add(padding);
+    flagged && length >= 4 && whole.is_multiple_of(ALIGNMENT) && whole.saturating_add(HEAD) <= rest
+}
+
+/// Every record of etcd's begins with its kind, and its sum follows.
+fn is_record(body: &[u8]) -> bool {
+    matches!(body, [0x08, 1..=5, 0x10, ..])
+}
+
+/// Reads records from here on for as long as each continues the sum of the one before; where the last
+/// of them ends.
+fn follow(file: &File, from: u64, size: u64, found: &mut Beyond) -> io::Result<u64> {
+    let (mut at, mut crc) = (from, None);
+    let mut body = Vec::new();
+    loop {
+        let mut head = [0; 16];
+        if at + 2 * HEAD > size {
+            return Ok(at);
+        }
+        file.read_exact_at(&mut head, at)?;
+        let field = u64::from_le_bytes(head[..8].try_into().unwrap_or_default());
+        if field == 0 || !fits(field, size - at) || !is_record(&head[8..]) {
+            return Ok(at);
+        }
+        let (length, padding) = lengths(field);
+        body.resize(usize::try_from(length).unwrap_or(0), 0);
+        file.read_exact_at(&mut body, at + HEAD)?;
+        let Ok(record) = parse(&body) else {
+            return Ok(at);
+        };
+        // The first one is believed its sum, and nothing else.
+        let sound = crc.map(|crc| match record.kind {
+            Kind::Checksum => record.crc == crc,
+            _ => record.crc == crc32c::crc32c_append(crc, record.data),
+        });
+        match sound {
+            Some(false) => return Ok(at),
+            Some(true) => found.take(record.kind, record.data),
+            None => {}
+        }
+        crc = Some(record.crc);
+        at += HEAD + length + padding;
+    }
+}
+
+impl Beyond {
+    fn take(&mut self, kind: Kind, data: &[u8]) {
+        match (kind, numbers(data)) {
+            (Kind::Entry, Ok([_, _, index])) => self.last_index = self.last_index.max(Some(index)),
+            (Kind::State, Ok([_, _, commit])) => self.committed = self.committed.max(Some(commit)),
+            _ => {}
+        }
+    }
+}

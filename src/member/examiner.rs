@@ -1,0 +1,135 @@
+//! Reads a member's data once for each state of its files, and beside the caller where that takes long.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use super::starts;
+use crate::clock;
+use crate::etcd::data_dir::{self, Unreadable};
+use crate::etcd::examine::examine;
+use crate::paths::Paths;
+use crate::start::damage::Damage;
+use crate::start::{DataDir, StartHistory, is_to_be_examined};
+use crate::version::Line;
+
+/// A part that could not be read is tried again after so many seconds: a failing disk bears little.
+const UNREADABLE_SECONDS: u64 = 60;
+/// How long a caller who has others to answer waits for the end of an examination.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+type Examined = Result<Option<Damage>, Unreadable>;
+
+/// What was read already. Losing it costs another reading.
+#[derive(Default)]
+pub struct Examiner {
+    /// It is waited for the end, however long that takes.
+    patient: bool,
+    /// The last look, with the stamp of the data.
+    looked: Option<(String, DataDir)>,
+    /// The last reading, and when it ended (seconds since boot).
+    examined: Option<(String, Examined, u64)>,
+    under_way: Option<(String, mpsc::Receiver<Examined>)>,
+}
+
+impl Examiner {
+    /// One that waits for the end of what it has begun.
+    pub fn patient() -> Self {
+        Examiner {
+            patient: true,
+            ..Examiner::default()
+        }
+    }
+
+    /// Looks at data that no etcd of ours has open. The files are read again once they have changed.
+    pub(super) fn look(&mut self, data: &Path, line: Option<Line>) -> DataDir {
+        let stamp = stamp(data, line);
+        if let Some((looked, seen)) = &self.looked
+            && *looked == stamp
+            && seen.unreadable.is_none()
+        {
+            return DataDir {
+                in_use: data_dir::is_in_use(data),
+                ..seen.clone()
+            };
+        }
+        let seen = data_dir::look(data, line, true);
+        self.looked = Some((stamp, seen.clone()));
+        seen
+    }
+
+    /// Reads all of the data where the last end of etcd asks for it, and adds what came of it.
+    pub(super) fn examine(
+        &mut self,
+        paths: &Paths,
+        data: &Path,
+        line: Option<Line>,
+        history: &StartHistory,
+        seen: &mut DataDir,
+    ) {
+        let known = seen.damage.is_some() || seen.unreadable.is_some() || seen.in_use;
+        if known || seen.wal_segments == 0 || !is_to_be_examined(history) {
+            return;
+        }
+        let stamp = stamp(data, line);
+        if starts::is_sound(paths, &stamp) {
+            return;
+        }
+        match self.result(data, line, &stamp) {
+            None => seen.examining = true,
+            Some(Ok(None)) => {
+                tracing::info!(
+                    "etcd's last words may mean damage; its files were read and are sound"
+                );
+                starts::note_sound(paths, &stamp);
+            }
+            Some(Ok(damage)) => seen.damage.clone_from(damage),
+            Some(Err(error)) => seen.unreadable = Some(error.detail()),
+        }
+    }
+
+    /// What came of it; none while it is under way.
+    fn result(&mut self, data: &Path, line: Option<Line>, stamp: &str) -> Option<&Examined> {
+        let now = clock::since_boot().as_secs();
+        let is_known = self.examined.as_ref().is_some_and(|(it, result, at)| {
+            it == stamp && (result.is_ok() || now < at + UNREADABLE_SECONDS)
+        });
+        if !is_known {
+            let (begun, receiver) = match self.under_way.take() {
+                Some(under_way) => under_way,
+                None => (stamp.to_owned(), begin(data, line)),
+            };
+            let answer = if self.patient {
+                receiver.recv().ok()
+            } else {
+                receiver.recv_timeout(PATIENCE).ok()
+            };
+            let Some(examined) = answer else {
+                self.under_way = Some((begun, receiver));
+                return None;
+            };
+            self.examined = Some((begun, examined, clock::since_boot().as_secs()));
+        }
+        // What changed meanwhile is read again, with the next look.
+        let known = self.examined.as_ref().filter(|(it, ..)| it == stamp);
+        known.map(|(_, examined, _)| examined)
+    }
+}
+
+/// Of the data, as the etcd of a line reads it.
+fn stamp(data: &Path, line: Option<Line>) -> String {
+    format!("{line:?} {}", data_dir::stamp(data))
+}
+
+fn begin(data: &Path, line: Option<Line>) -> mpsc::Receiver<Examined> {
+    let (sender, receiver) = mpsc::channel();
+    let data = data.to_owned();
+    let job = move || {
+        let _ = sender.send(examine(&data, line));
+    };
+    if thread::Builder::new().spawn(job.clone()).is_err() {
+        job();
+    }
+    receiver
+}
