@@ -80,11 +80,12 @@ pub(super) enum Command {
         after_help = "The first line says OK, or what needs attention and what to do next.\n\nExample:\n  etcd-operator status\n  etcd-operator status --watch\n  etcd-operator status -o json | jq .host.etcd.clientURL"
     )]
     Status(StatusArgs),
-    /// What would be done next, or why nothing is, and what the document on disk would change; exits
-    /// with 3 when held, with 2 when the document is bad
-    #[command(after_help = "Example:\n  etcd-operator plan")]
+    /// What is done next, or why nothing is, and what the document on disk would change
+    #[command(
+        after_help = "Exits with 3 when held, with 2 when the document is bad.\n\nExample:\n  etcd-operator plan"
+    )]
     Plan(OutputArgs),
-    /// What a document would change against what is in force: restarts, and what waits or is refused
+    /// What a document would change: restarts of etcd, and what waits or is refused
     #[command(
         after_help = "Changes nothing. Exits with 0 when the document can be taken up as it is, a restart of etcd\nincluded; with 2 when it is bad, every problem on stderr; with 3 when a part of it waits or is\nrefused. A file is checked without any rights; what is in force is then not compared.\n\nExample:\n  etcd-operator diff\n  etcd-operator diff ./cluster.yaml -o json | jq .changes[].effect"
     )]
@@ -95,10 +96,9 @@ pub(super) enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
-    /// Has the agent read its document again; exits with 2 when it is refused, and the one before stays
-    /// in force, with 3 when a part of it waits or is refused
+    /// Has the agent read its document again; exits with 2 when that is refused
     #[command(
-        after_help = "What systemctl reload etcd-operator runs. Prints what the document changes.\n\nExample:\n  etcd-operator reload"
+        after_help = "What systemctl reload etcd-operator runs. Prints what the document changes. Exits with 2 when it is\nrefused, and the one before stays in force; with 3 when a part of it waits or is refused.\n\nExample:\n  etcd-operator reload"
     )]
     Reload(OutputArgs),
     /// Lines for a shell: how etcdctl, or k3s, connects
