@@ -130,13 +130,6 @@ impl Context {
 
     fn read(&self) -> Result<Document, Failure> {
         document::read(&self.config).map_err(|problems| {
-            if matches!(self.config.try_exists(), Ok(false)) {
-                let text = format!(
-                    "there is no document {}: sudo etcd-operator init writes the first one",
-                    self.config.display()
-                );
-                return Failure::new(USAGE, text);
-            }
             let lines: Vec<String> = problems
                 .0
                 .iter()

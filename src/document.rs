@@ -85,10 +85,16 @@ impl Document {
 
 /// Reads and checks a file.
 pub fn read(path: &Path) -> Result<Document, Problems> {
-    let problem = |what: &str, error: &std::io::Error| {
-        Problems::one(0, format!("failed to {what} {}: {error}", path.display()))
+    let problem = |error: &std::io::Error| {
+        let name = path.display();
+        let text = if error.kind() == std::io::ErrorKind::NotFound {
+            "there is no document: sudo etcd-operator init writes the first one".to_owned()
+        } else {
+            format!("failed to read {name}: {error}")
+        };
+        Problems::one(0, text)
     };
-    let metadata = std::fs::metadata(path).map_err(|error| problem("read", &error))?;
+    let metadata = std::fs::metadata(path).map_err(|error| problem(&error))?;
     if !metadata.is_file() {
         return Err(Problems::one(
             0,
@@ -99,11 +105,11 @@ pub fn read(path: &Path) -> Result<Document, Problems> {
         return Err(too_large(metadata.len()));
     }
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(|error| problem("read", &error))?;
+    let file = std::fs::File::open(path).map_err(|error| problem(&error))?;
     // One that grows meanwhile is too large as well.
     file.take(SIZE_MAX + 1)
         .read_to_end(&mut bytes)
-        .map_err(|error| problem("read", &error))?;
+        .map_err(|error| problem(&error))?;
     check(&bytes)
 }
 

@@ -288,7 +288,7 @@ fn preflight_fails_where_etcd_could_not_run_and_says_what_to_do() {
     let page = text(&preflight.stdout);
     assert_eq!(preflight.status.code(), Some(1), "{page}");
     assert!(
-        page.contains("etcd-operator etcd install --from DIR"),
+        page.contains("etcd-operator etcd install --from FILE"),
         "{page}"
     );
     assert!(page.contains("held by etcd_live"), "{page}");
