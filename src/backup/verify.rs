@@ -281,9 +281,6 @@ pub(super) fn is_packed(path: &Path, file: &mut dyn ReadAt) -> Result<bool, Veri
     if head[..4] == ZSTD {
         return Ok(true);
     }
-    if file.size() < bolt::SIZE_MIN {
-        return not("is no snapshot: the smallest database of etcd has 16 KiB");
-    }
     if head.starts_with(b"age-encryption.org/v1") {
         return not("is encrypted: name the identity file with --identity");
     }
@@ -295,6 +292,9 @@ pub(super) fn is_packed(path: &Path, file: &mut dyn ReadAt) -> Result<bool, Veri
     }
     if head.starts_with(b"<") || head.starts_with(b"{") {
         return not("is text and no snapshot: was an error page saved?");
+    }
+    if file.size() < bolt::SIZE_MIN {
+        return not("is no snapshot: the smallest database of etcd has 16 KiB");
     }
     Ok(false)
 }

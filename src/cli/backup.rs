@@ -22,6 +22,7 @@ use crate::backup::manifest::{Class, Manifest};
 use crate::backup::name::SnapshotName;
 use crate::backup::place::{self, BackupLock, Work};
 use crate::backup::{copy, prune as retention};
+use crate::error::chain;
 use crate::member::place as member_place;
 use crate::member::records;
 use crate::spec::ClusterSpec;
@@ -175,8 +176,10 @@ fn refused(context: &Context, error: create::CreateError) -> Failure {
         return error.into();
     };
     let mut text = format!(
-        "no snapshot was taken, since etcd does not serve: {}: {}",
-        available.reason, available.message
+        "{}; etcd does not serve: {}: {}",
+        chain(&error),
+        available.reason,
+        available.message
     );
     if let Some(next) = &report.status.plan.next_step {
         let _ = write!(text, "; next: {next}");

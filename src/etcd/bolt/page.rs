@@ -83,8 +83,9 @@ pub(super) fn read_meta(source: &mut dyn ReadAt) -> Result<Meta, BoltError> {
         });
     }
     read_bytes(source, 0, &mut first)?;
+    let parsed = parse_meta(0, &first)?;
     check_meta_header(0, &first)?;
-    let first = parse_meta(0, &first)?;
+    let first = parsed;
     let mut second = [0; HEADER + META];
     read_bytes(source, first.page_size, &mut second)?;
     check_meta_header(1, &second)?;
