@@ -19,14 +19,22 @@ times=$log/times.tsv
 [ "$part" = rest ] || rm -f target/skipped
 export PATH=$PATH:/usr/sbin:/sbin
 export PATH=$tools/prometheus/bin:$tools/containerd/bin:$PATH
+# What nobody builds a second time takes half the disk so.
+[ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
 begun=$(date +%s)
+free=$(($(df --output=avail -k . | tail -n 1) / 1048576))
+[ "$free" -ge 12 ] || echo "warning: $free GiB are free here, and this takes some 12" >&2
 
 # step NAME COMMAND...: runs it, with its output in a file; the end of that file where it fails.
 step() {
-    local name=$1 from seconds status=0
+    local name=$1 from seconds status
     shift
     from=$(date +%s)
-    "$@" > "$log/$name.log" 2>&1 < /dev/null || status=$?
+    # Not in a condition, where bash would go on after a command that failed.
+    set +e
+    (set -e; "$@") > "$log/$name.log" 2>&1 < /dev/null
+    status=$?
+    set -e
     seconds=$(($(date +%s) - from))
     printf '%s\t%s\t%s\n' "$part" "$name" "$seconds" >> "$times"
     if [ "$status" != 0 ]; then
@@ -67,6 +75,11 @@ FAST=(--lib --bins --test document --test exhaustive --test restoring --test gen
     --test simulation --test tidy)
 LIVE=(--test etcd_live --test backup_live --test s3_live --test systemd_live --test kube_live)
 
+# They wait more than they work.
+AT_ONCE=(--test-threads=4)
+# What the names of tests hold that start an etcd of another line than 3.6.
+OLD_AND_NEW=(3_5 3_7 every_line)
+
 packages() {
     tests/tools/apt.sh libfaketime openssl e2fsprogs containerd runc containernetworking-plugins iptables \
         nftables iproute2 busybox-static gcc libc6-dev
@@ -88,13 +101,12 @@ quick() {
     suite fast "${FAST[@]}"
     finish
     step images tests/tools/kube/operator.sh "$tools/kubernetes-images" target/debug/etcd-operator
-    background kube-walk env ETCD_OPERATOR_IMAGE="$tools/kubernetes-images/operator.tar" \
+    step kube-walk env ETCD_OPERATOR_IMAGE="$tools/kubernetes-images/operator.tar" \
         LIBC_OF="$PWD/target/debug/etcd-operator" cargo test --test kube_live walk::
-    suite etcd-3.6 --test etcd_live -- --skip on_3_5 --skip on_3_7
-    suite backup-3.6 --test backup_live -- --skip on_3_5 --skip on_3_7
-    suite s3-versitygw --test s3_live
-    suite systemd --test systemd_live -- life::
-    finish
+    suite etcd-3.6 --test etcd_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]/#/--skip=}"
+    suite backup-3.6 --test backup_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]/#/--skip=}"
+    suite s3-versitygw --test s3_live -- "${AT_ONCE[@]}"
+    suite systemd --test systemd_live -- life:: package::
 }
 
 more_packages() {
@@ -117,13 +129,12 @@ rest() {
     step dist nice -n 5 cross/dist.sh target/dist
     finish
     suite artefacts --test artefacts
-    background kubernetes cargo test --test kube_live -- --test-threads=4
-    suite etcd-3.5-3.7 --test etcd_live -- on_3_5 on_3_7
-    suite backup-3.5-3.7 --test backup_live -- on_3_5 on_3_7
-    suite s3-both --test s3_live
+    suite kubernetes --test kube_live -- "${AT_ONCE[@]}"
+    suite etcd-3.5-3.7 --test etcd_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]}"
+    suite backup-3.5-3.7 --test backup_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]}"
+    suite s3-both --test s3_live -- "${AT_ONCE[@]}"
     suite aarch64 --test aarch64
     suite systemd-all --test systemd_live
-    finish
 }
 
 "$part"

@@ -440,7 +440,7 @@ fn damage_of_a_3_7_database_is_found_by_the_walk_alone() {
 
 /// etcd on Linux keeps no list of free pages in the file; elsewhere it may.
 #[test]
-fn damage_of_a_list_of_free_pages_is_found_by_the_walk_alone() {
+fn damage_of_a_list_of_free_pages_of_every_line_is_found_by_the_walk_alone() {
     let mut all = cases(database("3.6").with_free_list());
     all.free_list();
     all.links();

@@ -235,7 +235,7 @@ fn a_damaged_snapshot_keeps_no_other_from_being_copied_and_a_new_disk_gets_its_c
 }
 
 #[test]
-fn a_trial_restore_is_served_by_a_real_etcd_and_leaves_nothing() {
+fn a_trial_restore_is_served_by_a_real_etcd_of_every_line_and_leaves_nothing() {
     for line in ["3.5", "3.6", "3.7"] {
         let mut lab = lab(line);
         lab.start_agent();

@@ -304,7 +304,7 @@ fn a_file_of_etcdctl_is_taken_after_a_check_and_a_yes() {
 }
 
 #[test]
-fn a_snapshot_of_another_cluster_or_of_a_newer_etcd_is_refused() {
+fn a_snapshot_of_another_cluster_or_of_a_newer_etcd_3_7_is_refused() {
     let lab = with_a_snapshot("3.6");
     let pid = lab.etcd_pid();
     let mut other = self::lab("3.7");

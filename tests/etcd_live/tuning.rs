@@ -261,7 +261,7 @@ fn no_cluster_is_born_with_a_version_that_loses_data_or_is_not_known() {
 }
 
 #[test]
-fn another_version_for_a_living_cluster_is_a_hold_and_etcd_runs_on() {
+fn another_version_3_7_for_a_living_cluster_is_a_hold_and_etcd_runs_on() {
     let mut lab = born("3.6", None, &[]);
     let (pid, own) = (lab.etcd_pid(), lab.version.clone());
     lab.version = version_of(&etcd_dir("3.7"));
