@@ -106,7 +106,7 @@ quick() {
     suite etcd-3.6 --test etcd_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]/#/--skip=}"
     suite backup-3.6 --test backup_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]/#/--skip=}"
     suite s3-versitygw --test s3_live -- "${AT_ONCE[@]}"
-    suite systemd --test systemd_live -- life:: package::
+    suite systemd --test systemd_live -- life::
 }
 
 more_packages() {

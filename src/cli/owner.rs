@@ -135,11 +135,11 @@ fn of_this_host(command: &Command) -> bool {
         | Command::Resume
         | Command::Etcdctl { .. }
         | Command::Agent(_)
-        | Command::Guard(_)
         | Command::Etcd(EtcdCommand::List(_) | EtcdCommand::Install { .. })
         | Command::Certs(_) => true,
         Command::Backup(it) => !matches!(it, BackupCommand::Pod),
         Command::Restore(it) => !it.pod,
+        Command::Guard(it) => !it.pod && it.copy_to.is_none(),
         Command::Init(_)
         | Command::Unit(_)
         | Command::Preflight(_)
@@ -242,4 +242,24 @@ fn in_memory(file: File) -> io::Result<(File, PathBuf)> {
     copy.rewind()?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", copy.as_raw_fd()));
     Ok((copy, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::arguments::Cli;
+
+    #[test]
+    fn what_a_pod_runs_has_no_rights_on_a_host_to_look_at() {
+        let of_this_host = |words: &[&str]| {
+            let all = ["etcd-operator"].iter().chain(words);
+            of_this_host(&Cli::try_parse_from(all).unwrap().command)
+        };
+        assert!(!of_this_host(&["guard", "--copy-to", "/guard"]));
+        assert!(!of_this_host(&["guard", "--pod"]));
+        assert!(!of_this_host(&["backup", "pod"]));
+        assert!(of_this_host(&["guard", "--supervised"]));
+    }
 }
