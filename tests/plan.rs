@@ -246,6 +246,30 @@ impl Scene {
                 };
                 self.seen.membership = Membership::Unreachable;
             }
+            ("auth", _) => {
+                service.read = Reading::NotPermitted("permission denied".try_into().unwrap());
+                service.write = Writing::NotTried;
+            }
+            ("joined-by", how) => {
+                let role = match how {
+                    "learner" => Role::Learner { caught_up: false },
+                    _ => Role::Voter,
+                };
+                let Membership::Known(mut members) = single() else {
+                    panic!()
+                };
+                members
+                    .insert(member(0xbad, "", role, Health::Unknown))
+                    .unwrap();
+                self.seen.membership = match how {
+                    "voter" => {
+                        service.read = Reading::TimedOut;
+                        service.details = None;
+                        Membership::Unconfirmed(members)
+                    }
+                    _ => Membership::Known(members),
+                };
+            }
             ("write", "untried") => service.write = Writing::NotTried,
             ("write", why) => service.write = Writing::Failed(why.try_into().unwrap()),
             ("alarm", "nospace") => service.alarms.no_space = true,

@@ -38,6 +38,7 @@ mod s3;
 #[path = "../skip.rs"]
 mod skip;
 mod store;
+mod strangers;
 mod telemetry;
 mod tools;
 mod tuning;
