@@ -92,9 +92,9 @@ fn missing<'a>(spec: &'a ClusterSpec, members: &MemberSet) -> Option<&'a MemberN
 /// It is named and not removed: whoever added it had a reason.
 pub(super) fn stranger(spec: &ClusterSpec, observed: &Observed) -> Option<Hold> {
     let instance = observed.instances.first()?;
-    let members = match &observed.membership {
-        Membership::Known(members) | Membership::Unconfirmed(members) => members,
-        _ => return None,
+    let (Membership::Known(members) | Membership::Unconfirmed(members)) = &observed.membership
+    else {
+        return None;
     };
     if spec.size > 1 || !instance.alone {
         return None;
@@ -102,7 +102,7 @@ pub(super) fn stranger(spec: &ClusterSpec, observed: &Observed) -> Option<Hold> 
     let served = instance.facts.identity.as_ref().and_then(|it| it.served);
     let own = served
         .map(|(_, it)| it)
-        .or(instance.service.details.map(|it| it.member))?;
+        .or_else(|| instance.service.details.map(|it| it.member))?;
     let stranger = members.iter().find(|it| it.id != own)?;
     Some(Hold::UnexpectedMember {
         member: stranger.id,
