@@ -15,7 +15,7 @@ use crate::observed::{
 };
 use crate::plan::{Hold, Plan, STARTING_SECONDS};
 use crate::spec::ClusterSpec;
-use crate::start::Writable;
+use crate::start::{Refusal, Writable};
 use crate::version::{Class, classify};
 
 /// Kubernetes' three values.
@@ -407,6 +407,13 @@ fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
     for instance in &observed.instances {
         if instance.service.alarms.no_space {
             return yes("NoSpace", detail(format_args!("the quota is reached")));
+        }
+        let runs = matches!(instance.process, Process::Running { .. });
+        if let Some(why) = instance.facts.unreadable.as_ref().filter(|_| runs) {
+            let message = detail(format_args!(
+                "{why}; etcd runs on and could not be started again"
+            ));
+            return yes(Refusal::RecordUnreadable(why.clone()).reason(), message);
         }
         let class = running_version(instance).map(classify);
         if let Some(Class::Warn(bug) | Class::NeverCreate(bug)) = class {
