@@ -16,6 +16,7 @@
 
 mod answering;
 mod backup;
+mod belongings;
 mod certificates;
 mod damage;
 mod datastore;

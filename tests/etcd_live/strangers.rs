@@ -127,7 +127,7 @@ fn a_learner_that_somebody_added_is_named_and_goes_as_told() {
         "http://127.0.0.1:9",
         &format!("member remove {id}"),
     ] {
-        assert!(table.contains(&words), "{words}: {table}");
+        assert!(table.contains(words), "{words}: {table}");
     }
     // It is asked for again and again, and never removed by itself.
     lab.status();
@@ -158,7 +158,7 @@ fn a_voter_is_named_without_a_majority(line: &str) {
         &format!("member remove {id}"),
         "restore --from latest",
     ] {
-        assert!(table.contains(&words), "{words}: {table}");
+        assert!(table.contains(words), "{words}: {table}");
     }
 }
 
