@@ -4,6 +4,7 @@
 //! process. `front` is the one that answers signals and, by `socket`, the command line, whatever a pass
 //! waits for. What they know of each other stands on the `board`.
 
+mod adopt;
 mod apply;
 mod backup;
 mod board;
@@ -58,6 +59,17 @@ pub enum AgentError {
         /// Who holds it.
         pid: Option<u32>,
     },
+    /// Another agent works on this directory and no longer holds its lock, whose file was deleted.
+    #[error("an agent answers at {}, though nobody holds {}: one agent at a time works on a directory; end that agent first", socket.display(), lock.display())]
+    Answering {
+        /// Where it answers.
+        socket: PathBuf,
+        /// The lock that should be its.
+        lock: PathBuf,
+    },
+    /// A directory lies where the socket goes.
+    #[error("{} is a directory, and the agent's socket goes there: remove it", .0.display())]
+    SocketIsDirectory(PathBuf),
     /// A record could not be read or written.
     #[error(transparent)]
     State(#[from] StateError),
@@ -177,7 +189,30 @@ struct Memory {
 
 /// The lock on the directory, for as long as it is held.
 pub struct DirectoryLock {
-    _file: File,
+    file: File,
+}
+
+impl DirectoryLock {
+    /// Whether the file that is locked is still the one that others would lock.
+    fn is_in_place(&self, paths: &Paths) -> bool {
+        use std::os::unix::fs::MetadataExt as _;
+        let place = |it: std::fs::Metadata| (it.dev(), it.ino());
+        let locked = self.file.metadata().map(place);
+        let found = std::fs::symlink_metadata(paths.operator_lock()).map(place);
+        matches!((locked, found), (Ok(locked), Ok(found)) if locked == found)
+    }
+
+    /// Takes the lock anew where its file was deleted; whether it had to.
+    fn renew(&mut self, paths: &Paths) -> Result<bool, AgentError> {
+        if self.is_in_place(paths) {
+            return Ok(false);
+        }
+        state::create_private_dir(&paths.lib)?;
+        self.file = try_lock(paths, Locking::Agent)?
+            .ok_or_else(|| held(paths))?
+            .file;
+        Ok(true)
+    }
 }
 
 /// Who takes the directory's lock.
@@ -196,36 +231,55 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Takes the directory's lock; the second of two agents is refused.
 pub fn lock(paths: &Paths, locking: Locking) -> Result<DirectoryLock, AgentError> {
-    use rustix::fs::FlockOperation;
     state::create_private_dir(&paths.lib)?;
     state::create_private_dir(&paths.run)?;
+    let answers = || std::os::unix::net::UnixStream::connect(paths.socket()).is_ok();
+    let begin = crate::clock::since_boot();
+    loop {
+        if let Some(lock) = try_lock(paths, locking)? {
+            // The lock's file may have been deleted under an agent that runs.
+            if locking != Locking::Look && answers() {
+                return Err(AgentError::Answering {
+                    socket: paths.socket(),
+                    lock: paths.operator_lock(),
+                });
+            }
+            return Ok(lock);
+        }
+        if locking != Locking::Agent
+            || answers()
+            || crate::clock::since_boot() > begin + LOCK_PATIENCE
+        {
+            return Err(held(paths));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn held(paths: &Paths) -> AgentError {
     let path = paths.operator_lock();
+    AgentError::Locked {
+        pid: crate::process::lock_holder(&path),
+        path,
+    }
+}
+
+/// The lock, if nobody else has it.
+fn try_lock(paths: &Paths, locking: Locking) -> Result<Option<DirectoryLock>, AgentError> {
+    use rustix::fs::FlockOperation;
+    let path = paths.operator_lock();
+    let operation = match locking {
+        Locking::Look => FlockOperation::NonBlockingLockShared,
+        Locking::Agent | Locking::Act => FlockOperation::NonBlockingLockExclusive,
+    };
     let file = state::open_lock(&path).map_err(|source| AgentError::System {
         what: "open",
         path: path.clone(),
         source,
     })?;
-    let operation = match locking {
-        Locking::Look => FlockOperation::NonBlockingLockShared,
-        Locking::Agent | Locking::Act => FlockOperation::NonBlockingLockExclusive,
-    };
-    let begin = crate::clock::since_boot();
-    loop {
-        if rustix::fs::flock(&file, operation).is_ok() {
-            return Ok(DirectoryLock { _file: file });
-        }
-        let other_agent = std::os::unix::net::UnixStream::connect(paths.socket()).is_ok();
-        if locking != Locking::Agent
-            || other_agent
-            || crate::clock::since_boot() > begin + LOCK_PATIENCE
-        {
-            return Err(AgentError::Locked {
-                pid: crate::process::lock_holder(&path),
-                path,
-            });
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let locked = rustix::fs::flock(&file, operation).is_ok();
+    let lock = DirectoryLock { file };
+    Ok((locked && lock.is_in_place(paths)).then_some(lock))
 }
 
 impl Agent {

@@ -21,6 +21,8 @@ pub const ADMIN: &str = "admin";
 pub type MemberName = heapless::String<63>;
 /// The name of a cluster: one DNS label.
 pub type ClusterName = heapless::String<63>;
+/// A member's peer URL; empty where it is longer.
+pub type PeerUrl = heapless::String<128>;
 /// A sentence for people inside a fixed-size value; longer text is cut at a character boundary.
 pub type Detail = heapless::String<240>;
 
@@ -133,6 +135,8 @@ pub struct Member {
     pub id: MemberId,
     /// Empty until the member has started for the first time.
     pub name: MemberName,
+    /// The first of its peer URLs.
+    pub peer_url: PeerUrl,
     /// Voter or learner.
     pub role: Role,
     /// What it answered.
@@ -225,6 +229,7 @@ mod tests {
             let member = Member {
                 id: MemberId(id),
                 name: MemberName::new(),
+                peer_url: PeerUrl::new(),
                 role: Role::Voter,
                 health: *health,
             };

@@ -102,6 +102,9 @@ pub enum Membership {
     Unbootstrapped,
     /// It could not be read.
     Unreachable,
+    /// As the member that answers has it. No majority has confirmed it, so that nothing may follow from it
+    /// but a word about who is in it.
+    Unconfirmed(MemberSet),
     /// More members than this operator can hold; never cut short.
     TooManyMembers,
     /// As etcd says it.
@@ -399,8 +402,17 @@ pub enum Reading {
     Answered,
     /// Refused or failed, in the words of the connection.
     Failed(Detail),
+    /// etcd answered that its own users' permissions (`auth enable`) do not let the operator read.
+    NotPermitted(Detail),
     /// No answer within the deadline.
     TimedOut,
+}
+
+impl Reading {
+    /// etcd has come up: it answered, be it that it does not let the operator read.
+    pub fn is_answer(&self) -> bool {
+        matches!(self, Reading::Answered | Reading::NotPermitted(_))
+    }
 }
 
 /// A write under the operator's own key.

@@ -17,8 +17,8 @@ mod words;
 
 use core::time::Duration;
 
-use crate::cluster::{ClusterId, Detail, MemberId, MemberName, MemberSet, Timestamp};
-use crate::observed::{Instance, Observed, Process, Reading, RestorePhase};
+use crate::cluster::{ClusterId, Detail, MemberId, MemberName, MemberSet, PeerUrl, Timestamp};
+use crate::observed::{Instance, Observed, Process, RestorePhase};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Refusal, Start};
 use crate::version::{Class, Version, classify};
@@ -181,6 +181,19 @@ pub enum Hold {
     OutageNotDeclared,
     /// More members than this operator can hold.
     TooManyMembers,
+    /// A member that the document does not ask for and that this operator did not add.
+    UnexpectedMember {
+        /// Its id.
+        member: MemberId,
+        /// Where it is expected to be reached.
+        peer_url: PeerUrl,
+        /// It has no vote.
+        learner: bool,
+        /// A majority answers, so that it can be removed.
+        quorum: bool,
+    },
+    /// etcd's own users and permissions are in force, and the operator is no user of etcd.
+    AuthEnabled,
     /// etcd must not be started.
     Start(Refusal),
     /// The document names no version and the store has none that is supported.
@@ -271,6 +284,10 @@ pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
         {
             hold = Some(found);
         }
+    }
+    // Whose vote is missing says more than that one is.
+    if matches!(hold, Some(Hold::QuorumLost | Hold::Unreachable)) {
+        hold = membership::stranger(spec, observed).or(hold);
     }
     let interrupting = upkeep.iter().any(Upkeep::interrupts);
     let settling = observed.instances.iter().any(|it| settling(spec, it));
@@ -466,7 +483,7 @@ fn settling(spec: &ClusterSpec, instance: &Instance) -> bool {
         Process::Unknown | Process::Stopped => spec.size > 0,
         Process::Foreign { .. } => false,
         Process::Running { seconds, .. } => {
-            seconds < STARTING_SECONDS && instance.service.read != Reading::Answered
+            seconds < STARTING_SECONDS && !instance.service.read.is_answer()
         }
     }
 }

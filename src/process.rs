@@ -102,12 +102,30 @@ fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
-/// The processes that hold a `flock` on this file, as far as the kernel tells.
+/// The process that holds a `flock` on this file, as far as the kernel tells.
 pub fn lock_holder(path: &Path) -> Option<u32> {
+    lock_holders(path).first().copied()
+}
+
+/// Whether a process holds the lock that lies at this path, or lay there before its file was deleted.
+pub fn holds_lock(pid: u32, path: &Path) -> bool {
+    let deleted = PathBuf::from(format!("{} (deleted)", path.display()));
+    let is_it = |link: PathBuf| link == path || link == deleted;
+    let has_it_open = || {
+        let open = fs::read_dir(format!("/proc/{pid}/fd"));
+        let mut open = open.into_iter().flatten().flatten();
+        open.any(|it| fs::read_link(it.path()).is_ok_and(is_it))
+    };
+    lock_holders(path).contains(&pid) || has_it_open()
+}
+
+fn lock_holders(path: &Path) -> Vec<u32> {
     use std::os::unix::fs::MetadataExt as _;
-    let inode = fs::metadata(path).ok()?.ino();
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    locks.lines().find_map(|line| {
+    let Ok(inode) = fs::metadata(path).map(|it| it.ino()) else {
+        return Vec::new();
+    };
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let holder = |line: &str| {
         let fields: Vec<&str> = line
             .split_ascii_whitespace()
             .filter(|it| *it != "->")
@@ -118,7 +136,8 @@ pub fn lock_holder(path: &Path) -> Option<u32> {
         (file.rsplit(':').next()?.parse() == Ok(inode))
             .then(|| pid.parse().ok())
             .flatten()
-    })
+    };
+    locks.lines().filter_map(holder).collect()
 }
 
 /// The name and id of the process that listens on a port at such an address, if it can be seen.
@@ -250,6 +269,20 @@ mod tests {
         record.start_time -= 1;
         record.boot_id.push('x');
         assert!(!record.is_alive(), "another boot");
+    }
+
+    #[test]
+    fn who_holds_a_lock_holds_it_also_where_its_file_was_deleted() {
+        let path = std::env::temp_dir().join(format!("lock-{}", std::process::id()));
+        let file = fs::File::create(&path).unwrap();
+        file.lock().unwrap();
+        let me = std::process::id();
+        assert_eq!(lock_holder(&path), Some(me));
+        assert!(holds_lock(me, &path) && !holds_lock(1, &path));
+        fs::remove_file(&path).unwrap();
+        assert!(holds_lock(me, &path));
+        drop(file);
+        assert!(!holds_lock(me, &path));
     }
 
     #[test]

@@ -44,6 +44,9 @@ pub enum Fate {
     Last,
     /// The newest of an hour, a day or a week.
     Period,
+    /// Nobody knows of which hour, day and week it is, and the clock that would tell newer ones from it is
+    /// not trusted: as many stay as these rules could keep.
+    AgeUnknown,
     /// Neither among the newest nor the newest of a period that is kept.
     Expired,
     /// The bytes that may be taken are taken by newer ones.
@@ -67,13 +70,12 @@ impl Fate {
 pub enum Frozen {
     /// The newest snapshot could not be saved (rule A3).
     LastSaveFailed,
-    /// The clock is not trusted.
-    ClockUntrusted,
     /// The clock says a time more than a day before the newest snapshot's.
     ClockJumped,
 }
 
-/// Whether retention may run. `newest`: when the newest snapshot of this cluster was taken;
+/// Whether retention may run. Without a trusted clock it goes by revisions (rule G5), and there is no jump
+/// to be seen. `newest`: when the newest snapshot of this cluster was taken;
 /// `since`: seconds that passed since then by a clock that does not jump, where that is known.
 pub fn frozen(
     clock: Clock,
@@ -86,7 +88,7 @@ pub fn frozen(
         return Some(Frozen::LastSaveFailed);
     }
     if clock != Clock::Trusted {
-        return Some(Frozen::ClockUntrusted);
+        return None;
     }
     let newest = newest?;
     let passed = now.seconds_since(newest);
@@ -106,6 +108,8 @@ pub struct Retention {
     keep: Keep,
     last: u32,
     periods: [Period; 3],
+    /// So many more of unknown age stay.
+    undated: u32,
     bytes: u64,
     verified: bool,
 }
@@ -132,7 +136,7 @@ impl Period {
 
 impl Retention {
     /// Before the newest snapshot.
-    pub fn new(keep: Keep) -> Self {
+    pub fn new(keep: Keep, clock: Clock) -> Self {
         let period = |seconds, left| Period {
             seconds,
             left,
@@ -146,6 +150,10 @@ impl Retention {
                 period(86_400, keep.daily),
                 period(7 * 86_400, keep.weekly),
             ],
+            undated: match clock {
+                Clock::Trusted => 0,
+                _ => keep.by_age(),
+            },
             bytes: 0,
             verified: false,
         }
@@ -199,6 +207,9 @@ impl Retention {
             Fate::Last
         } else if period {
             Fate::Period
+        } else if it.created.is_none() && self.undated > 0 {
+            self.undated -= 1;
+            Fate::AgeUnknown
         } else {
             return Fate::Expired;
         };
@@ -233,7 +244,11 @@ mod tests {
     }
 
     fn fates(keep: Keep, listing: &[Kept]) -> Vec<Fate> {
-        let mut fold = Retention::new(keep);
+        fates_by(Clock::Trusted, keep, listing)
+    }
+
+    fn fates_by(clock: Clock, keep: Keep, listing: &[Kept]) -> Vec<Fate> {
+        let mut fold = Retention::new(keep, clock);
         listing.iter().map(|it| fold.next(it)).collect()
     }
 
@@ -284,12 +299,15 @@ mod tests {
                 })
                 .collect();
             for listing in &listings {
-                for (last, daily, max_bytes) in [
+                for ((last, daily, max_bytes), clock) in [
                     (1, 0, None),
                     (0, 1, None),
                     (2, 1, Some(0)),
                     (9, 9, Some(25)),
-                ] {
+                ]
+                .into_iter()
+                .flat_map(|it| [(it, Clock::Trusted), (it, Clock::Unsynchronised)])
+                {
                     let keep = Keep {
                         last,
                         daily,
@@ -303,8 +321,16 @@ mod tests {
                             ..kinds[*it]
                         })
                         .collect();
-                    let fates = fates(keep, &all);
+                    let fates = fates_by(clock, keep, &all);
                     seen += 1;
+                    // Whatever the clock: no more than the rules can keep, and the newest verified one.
+                    let ordinary = |it: &Kept| it.ours && !it.on_demand && it.level >= VERIFIED;
+                    let stay = all.iter().zip(&fates);
+                    let stay = stay
+                        .filter(|(it, fate)| ordinary(it) && !fate.removes())
+                        .count();
+                    let most = (last + 2 * daily + 1) as usize;
+                    assert!(stay <= most, "{clock:?} {all:?} {fates:?}");
                     let newest = all.iter().position(|it| it.ours && it.level >= VERIFIED);
                     for (index, (it, fate)) in all.iter().zip(&fates).enumerate() {
                         let asked = it.on_demand && !it.outlived;
@@ -320,6 +346,41 @@ mod tests {
             }
         }
         println!("{seen} listings");
+    }
+
+    /// Rule G5: a box whose clock nobody vouches for takes snapshots for months.
+    #[test]
+    fn without_a_trusted_clock_counts_and_bytes_go_on_and_ages_wait() {
+        use Fate::{AgeUnknown, Expired, Last, NewestVerified, OverBytes, Period};
+        let undated = |age| Kept {
+            created: None,
+            ..kept(age)
+        };
+        let listing: Vec<Kept> = (0..7).map(undated).chain([7, 8, 40].map(kept)).collect();
+        let untrusted = |keep| fates_by(Clock::Unsynchronised, keep, &listing);
+        // Two by count and three of unknown age; what was dated once goes by its date.
+        let head = [
+            NewestVerified,
+            Last,
+            AgeUnknown,
+            AgeUnknown,
+            AgeUnknown,
+            Expired,
+            Expired,
+        ];
+        assert_eq!(
+            untrusted(KEEP),
+            [&head[..], &[Period, Expired, Period]].concat()
+        );
+        let counts = Keep { daily: 0, ..KEEP };
+        assert_eq!(untrusted(counts), [&head[..2], &[Expired; 8]].concat());
+        let bytes = Keep {
+            max_bytes: Some(35),
+            ..KEEP
+        };
+        assert_eq!(untrusted(bytes)[2..5], [AgeUnknown, OverBytes, OverBytes]);
+        // Once it is trusted, what has no date goes by count alone.
+        assert_eq!(fates(KEEP, &listing)[..3], [NewestVerified, Last, Expired]);
     }
 
     #[test]
@@ -364,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn an_untrusted_clock_a_jump_or_a_failed_save_freezes() {
+    fn a_jump_or_a_failed_save_freezes() {
         let now = Timestamp(2_000_000_000);
         let day = JUMP_SECONDS;
         let at = |ago: i64| Some(Timestamp(now.0 - ago));
@@ -375,8 +436,10 @@ mod tests {
         assert_eq!(trusted(at(-day - 1), None), Some(Frozen::ClockJumped));
         assert_eq!(trusted(at(day + 61), Some(60)), Some(Frozen::ClockJumped));
         assert_eq!(trusted(at(day), Some(60)), None);
-        let untrusted = frozen(Clock::Unsynchronised, now, at(0), None, false);
-        assert_eq!(untrusted, Some(Frozen::ClockUntrusted));
+        let untrusted = frozen(Clock::Unsynchronised, now, at(-day - 1), None, false);
+        assert_eq!(untrusted, None, "revisions tell the order");
+        let failed = frozen(Clock::Unsynchronised, now, at(0), None, true);
+        assert_eq!(failed, Some(Frozen::LastSaveFailed));
         let failed = frozen(Clock::Trusted, now, at(0), None, true);
         assert_eq!(failed, Some(Frozen::LastSaveFailed));
     }

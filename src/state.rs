@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -231,7 +232,9 @@ pub fn save<T: Serialize>(path: &Path, value: &T) -> Result<(), StateError> {
 /// is the first.
 pub fn save_new<T: Serialize>(path: &Path, value: &T) -> Result<bool, StateError> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
-    let fresh = with_suffix(path, ".new");
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let fresh = with_suffix(path, &format!(".new-{}-{number}", std::process::id()));
     let _ = fs::remove_file(&fresh);
     save(&fresh, value)?;
     match renameat_with(CWD, &fresh, CWD, path, RenameFlags::NOREPLACE) {
@@ -387,6 +390,29 @@ mod tests {
             assert_eq!(load::<String>(&path).unwrap().as_deref(), Some("old"));
         }
         fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn of_many_who_write_a_new_file_at_once_one_is_the_first_and_none_fails() {
+        let dir = scratch("at-once");
+        for round in 0..50 {
+            let path = dir.join(format!("{round}.json"));
+            let first = std::thread::scope(|scope| {
+                let all: Vec<_> = (0..8)
+                    .map(|it| {
+                        let path = &path;
+                        scope.spawn(move || save_new(path, &it).unwrap())
+                    })
+                    .collect();
+                all.into_iter()
+                    .map(|it| it.join().unwrap())
+                    .filter(|it| *it)
+                    .count()
+            });
+            assert_eq!(first, 1);
+        }
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 50);
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

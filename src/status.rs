@@ -15,7 +15,7 @@ use crate::observed::{
 };
 use crate::plan::{Hold, Plan, STARTING_SECONDS};
 use crate::spec::ClusterSpec;
-use crate::start::Writable;
+use crate::start::{Refusal, Writable};
 use crate::version::{Class, classify};
 
 /// Kubernetes' three values.
@@ -120,13 +120,15 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
     let leader = instance
         .and_then(|it| it.service.details)
         .and_then(|it| it.leader);
-    if let Membership::Known(set) = &observed.membership {
+    if let Membership::Known(set) | Membership::Unconfirmed(set) = &observed.membership {
         for member in set.iter() {
             let _ = members.push(MemberStatus {
                 member: member.clone(),
                 leader: leader == Some(member.id),
             });
         }
+    }
+    if let Membership::Known(set) = &observed.membership {
         ready_members = u8::try_from(set.serving_voters()).unwrap_or(u8::MAX);
     }
     let next = match &plan.change {
@@ -196,7 +198,20 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
         );
     }
     if let Some(told) = not_served(instance) {
-        return no(told.0, told.1);
+        return match hold {
+            Some(hold @ Hold::UnexpectedMember { quorum: false, .. }) => {
+                no(hold.reason(), detail(format_args!("{hold}")))
+            }
+            _ => no(told.0, told.1),
+        };
+    }
+    if let Reading::NotPermitted(why) = &instance.service.read {
+        return unknown(
+            "AuthEnabled",
+            detail(format_args!(
+                "etcd answers, and its own auth keeps the operator from proving that reads and writes are served: {why}"
+            )),
+        );
     }
     match &instance.service.write {
         Writing::NotTried if observed.looker == Looker::Command => unknown(
@@ -290,7 +305,7 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
         Reading::Failed(why) => {
             return Some(("ReadsRefused", detail(format_args!("a read failed: {why}"))));
         }
-        Reading::Answered => {}
+        Reading::Answered | Reading::NotPermitted(_) => {}
     }
     if service.alarms.corrupt {
         return Some((
@@ -392,6 +407,13 @@ fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
     for instance in &observed.instances {
         if instance.service.alarms.no_space {
             return yes("NoSpace", detail(format_args!("the quota is reached")));
+        }
+        let runs = matches!(instance.process, Process::Running { .. });
+        if let Some(why) = instance.facts.unreadable.as_ref().filter(|_| runs) {
+            let message = detail(format_args!(
+                "{why}; etcd runs on and could not be started again"
+            ));
+            return yes(Refusal::RecordUnreadable(why.clone()).reason(), message);
         }
         let class = running_version(instance).map(classify);
         if let Some(Class::Warn(bug) | Class::NeverCreate(bug)) = class {

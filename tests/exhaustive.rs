@@ -278,8 +278,20 @@ fn is_harmless(step: &Upkeep) -> bool {
 // ------------------------------------------------------------------------------------------------
 // A running member: what may interrupt it, and what may be called available.
 
-const RUNNING: &str = "size 0/1 x paused x settings, age and driver 5 x read 4 x write 3 x alarms 4 x proposals 3 x \
-     certificates 6 x provisional 2 x clock 3 x served 2 x writable 3 x membership 1-2 x no-space policy 2";
+const RUNNING: &str = "size 0/1 x paused x settings, age and driver 5 x read 5 x write 3 x alarms 4 x proposals 3 x \
+     certificates 6 x provisional 2 x clock 3 x served 2 x writable 3 x membership 1-4 x no-space policy 2";
+
+/// The list of a single member with somebody else's in it.
+fn joined_by(role: Role) -> MemberSet {
+    let Membership::Known(mut members) = single() else {
+        panic!()
+    };
+    let stranger = member(STRANGER.0, "", role, Health::Unknown);
+    members.insert(stranger).unwrap();
+    members
+}
+
+const STRANGER: MemberId = MemberId(0xbad);
 
 fn running_members(mut visit: impl FnMut(&ClusterSpec, &Observed)) {
     let failed = || "failed".try_into().unwrap();
@@ -287,7 +299,20 @@ fn running_members(mut visit: impl FnMut(&ClusterSpec, &Observed)) {
         Reading::NotTried,
         Reading::Answered,
         Reading::Failed(failed()),
+        Reading::NotPermitted(failed()),
         Reading::TimedOut,
+    ];
+    let (learner, voter) = (Role::Learner { caught_up: true }, Role::Voter);
+    let confirmed = [
+        single(),
+        Membership::TooManyMembers,
+        Membership::Known(joined_by(learner)),
+        Membership::Known(joined_by(voter)),
+    ];
+    let unconfirmed = [
+        Membership::Unreachable,
+        Membership::Unconfirmed(joined_by(learner)),
+        Membership::Unconfirmed(joined_by(voter)),
     ];
     let writes = [
         Writing::NotTried,
@@ -358,13 +383,21 @@ fn running_members(mut visit: impl FnMut(&ClusterSpec, &Observed)) {
                                         corrupt: alarm.1,
                                     },
                                     proposals,
-                                    details: (*read == Reading::Answered).then(details),
+                                    details: read.is_answer().then(details),
                                 };
                                 let memberships: &[Membership] = if *read == Reading::Answered {
-                                    &[single(), Membership::TooManyMembers]
+                                    &confirmed
                                 } else {
-                                    &[Membership::Unreachable]
+                                    &unconfirmed
                                 };
+                                // Who is in the list and what certificates are like has nothing in common.
+                                let all = pairs == Pairs::Usable && !provisional;
+                                let count = match (all, read) {
+                                    (true, _) => memberships.len(),
+                                    (false, Reading::Answered) => 2,
+                                    (false, _) => 1,
+                                };
+                                let memberships = &memberships[..count];
                                 for membership in memberships {
                                     let mut seen = observed(instance.clone(), membership.clone());
                                     seen.clock = clock;
@@ -382,6 +415,7 @@ fn running_members(mut visit: impl FnMut(&ClusterSpec, &Observed)) {
 #[test]
 fn a_running_member_is_interrupted_only_by_declaration_and_available_only_in_truth() {
     let (mut states, mut interrupted, mut available) = (0_u32, 0_u32, 0_u32);
+    let mut named = 0_u32;
     running_members(|spec, seen| {
         states += 1;
         let plan = plan(spec, seen);
@@ -434,11 +468,61 @@ fn a_running_member_is_interrupted_only_by_declaration_and_available_only_in_tru
             "{told:?}"
         );
         available += u32::from(truth);
+        named += u32::from(names_what_is_not_ours(spec, seen, &plan));
     });
+    assert!(named > 10_000);
     println!(
         "running members: {states} states ({RUNNING}), {interrupted} interrupted, {available} available"
     );
     assert!(states > 300_000 && interrupted > 0 && available > 0);
+}
+
+/// etcd's own auth and a member that somebody added: never a fight, and named unless something else is.
+fn names_what_is_not_ours(spec: &ClusterSpec, seen: &Observed, plan: &Plan) -> bool {
+    assert!(!matches!(plan.change, Ok(Some(_))), "{plan:?}");
+    let instance = &seen.instances[0];
+    let Process::Running { seconds, .. } = instance.process else {
+        panic!()
+    };
+    let service = &instance.service;
+    let auth = matches!(service.read, Reading::NotPermitted(_));
+    let stranger = match &seen.membership {
+        Membership::Known(members) | Membership::Unconfirmed(members) => {
+            members.iter().any(|it| it.id == STRANGER)
+        }
+        _ => false,
+    };
+    let named = match &plan.change {
+        Err(Hold::AuthEnabled) => {
+            assert!(auth, "{plan:?}");
+            true
+        }
+        Err(Hold::UnexpectedMember { member, quorum, .. }) => {
+            assert!(stranger && *member == STRANGER);
+            assert_eq!(*quorum, service.read == Reading::Answered);
+            true
+        }
+        _ => false,
+    };
+    // Who else has a word: a person, a stop, a CA, an alarm, a frozen disk, and an etcd that comes up.
+    let quiet = !spec.paused
+        && spec.size == 1
+        && instance.writable != Writable::Stalled
+        && service.alarms == Alarms::default()
+        && seconds > 20
+        && !plan.upkeep.iter().any(Upkeep::interrupts)
+        && !matches!(plan.change, Err(Hold::Start(_)));
+    let own_known = service.details.is_some()
+        || instance
+            .facts
+            .identity
+            .as_ref()
+            .is_some_and(|it| it.served.is_some());
+    assert!(
+        named || !quiet || !(auth || stranger && own_known),
+        "{plan:?} {seen:?}"
+    );
+    named
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -116,6 +116,10 @@ impl Scene {
                 host.certificates.pairs = Pairs::Missing;
                 self.seen.membership = Membership::Unbootstrapped;
             }
+            ("identity", "unreadable") => {
+                let why = "failed to read identity.json";
+                host.facts.unreadable = Some(why.try_into().unwrap());
+            }
             ("identity", "none") => host.facts.identity = None,
             ("identity", "unserved") => {
                 host.facts.identity = Some(identity(false));
@@ -239,13 +243,14 @@ impl Scene {
                 self.seen.membership = Membership::Unbootstrapped;
             }
             ("frozen", _) => {
-                *service = Service {
-                    read: Reading::TimedOut,
-                    details: None,
-                    ..service.clone()
-                };
+                (service.read, service.details) = (Reading::TimedOut, None);
                 self.seen.membership = Membership::Unreachable;
             }
+            ("auth", _) => {
+                service.read = Reading::NotPermitted("permission denied".try_into().unwrap());
+                service.write = Writing::NotTried;
+            }
+            ("joined-by", how) => self.joined_by(how),
             ("write", "untried") => service.write = Writing::NotTried,
             ("write", why) => service.write = Writing::Failed(why.try_into().unwrap()),
             ("alarm", "nospace") => service.alarms.no_space = true,
@@ -291,6 +296,28 @@ impl Scene {
             }
             _ => panic!("etcd {key}={value}"),
         }
+    }
+
+    /// Somebody added a member: a `learner`, a `voter` that does not run, or one that votes.
+    fn joined_by(&mut self, how: &str) {
+        let role = match how {
+            "learner" => Role::Learner { caught_up: false },
+            _ => Role::Voter,
+        };
+        let Membership::Known(mut members) = single() else {
+            panic!()
+        };
+        let stranger = member(0xbad, "", role, Health::Unknown);
+        members.insert(stranger).unwrap();
+        self.seen.membership = match how {
+            "voter" => {
+                let service = &mut self.host().service;
+                service.read = Reading::TimedOut;
+                service.details = None;
+                Membership::Unconfirmed(members)
+            }
+            _ => Membership::Known(members),
+        };
     }
 
     fn certificates_word(&mut self, key: &str, value: &str) {

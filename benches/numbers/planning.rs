@@ -123,6 +123,7 @@ fn observed(spec: &ClusterSpec, members: usize) -> Observed {
             id: MemberId(number as u64 + 1),
             name: name(number),
             // The eighth is the learner: there are at most seven voters.
+            peer_url: etcd_operator::cluster::PeerUrl::new(),
             role: if number + 1 == MEMBERS_MAX {
                 Role::Learner { caught_up: false }
             } else {

@@ -150,10 +150,10 @@ impl Record<'_> {
     }
 
     fn look(&self) -> observed::Process {
-        match self.read() {
+        match Running::load(self.0) {
             Some(Running {
                 process, launch, ..
-            }) if process.is_alive() => {
+            }) => {
                 let age = clock::milliseconds_since_boot().saturating_sub(process.started);
                 match launch.version.parse() {
                     Ok(version) => observed::Process::Running {
@@ -168,12 +168,12 @@ impl Record<'_> {
                     },
                 }
             }
-            record if self.locked() && !(record.is_some() && self.unlocks_soon()) => {
+            None if self.locked() && !(self.read().is_some() && self.unlocks_soon()) => {
                 observed::Process::Foreign {
                     pid: crate::process::lock_holder(&self.0.member_lock()),
                 }
             }
-            _ => observed::Process::Stopped,
+            None => observed::Process::Stopped,
         }
     }
 

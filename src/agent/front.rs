@@ -13,9 +13,10 @@ use super::edit::Change;
 use super::kept::{self, Accepted, RefusedDocument};
 use super::passes::{self, Order};
 use super::socket::{self, Answer, Question, Request};
-use super::{Agent, AgentError, Locking, Report, lock, notify};
+use super::{Agent, AgentError, DirectoryLock, Locking, Report, lock, notify};
 use crate::clock;
 use crate::document::Document;
+use crate::error::chain;
 use crate::paths::Paths;
 use crate::state;
 use crate::telemetry::Metrics;
@@ -24,6 +25,8 @@ use crate::telemetry::Metrics;
 const FRESH_WITHIN: Duration = Duration::from_millis(700);
 /// Who asks for a certificate waits so long.
 const ISSUED_WITHIN: Duration = Duration::from_secs(10);
+/// So often is looked whether commands still find the operator.
+const KEEP_EVERY: Duration = Duration::from_secs(5);
 /// A step that is being taken when the agent is told to end gets so long.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
@@ -58,9 +61,9 @@ pub async fn run(beginning: Beginning) -> Result<(), AgentError> {
         driver,
         telemetry,
     } = beginning;
-    let _lock = lock(&paths, Locking::Agent)?;
+    let lock = lock(&paths, Locking::Agent)?;
     let (sender, questions) = mpsc::channel(8);
-    let _socket = socket::serve(&paths, sender)?;
+    let socket = socket::serve(&paths, sender.clone())?;
     let spec = &accepted.document.spec;
     tracing::info!(cluster = %spec.name, size = spec.size, document = %config.display(), "operator started");
     let agent = Agent::new(&paths, driver, telemetry);
@@ -84,6 +87,12 @@ pub async fn run(beginning: Beginning) -> Result<(), AgentError> {
         orders,
         reading: None,
         asked: Vec::new(),
+        reached: Reached {
+            lock,
+            socket,
+            sender,
+            told: None,
+        },
     };
     if let Some(refused) = refused {
         front.refuse(&refused);
@@ -147,6 +156,39 @@ struct Front {
     reading: Option<(Vec<Answer>, oneshot::Receiver<Read>)>,
     /// Who asked since.
     asked: Vec<Option<Answer>>,
+    reached: Reached,
+}
+
+/// What others find this agent by. Both are files, which anybody's clean-up may delete.
+struct Reached {
+    lock: DirectoryLock,
+    socket: socket::Socket,
+    sender: mpsc::Sender<Question>,
+    /// Why they could not be put back, as it was logged.
+    told: Option<String>,
+}
+
+impl Reached {
+    /// Puts back what was deleted.
+    fn keep(&mut self, paths: &Paths) {
+        let kept = self.try_keep(paths);
+        let why = kept.err().map(|error| chain(&error));
+        if let Some(why) = why.as_ref().filter(|it| self.told.as_ref() != Some(it)) {
+            tracing::warn!("commands do not reach the operator: {why}");
+        }
+        self.told = why;
+    }
+
+    fn try_keep(&mut self, paths: &Paths) -> Result<(), AgentError> {
+        if self.lock.renew(paths)? {
+            tracing::warn!(path = %paths.operator_lock().display(), "the operator's lock was deleted: taken again");
+        }
+        if !self.socket.is_in_place() {
+            self.socket = socket::serve(paths, self.sender.clone())?;
+            tracing::warn!(path = %paths.socket().display(), "the operator's socket was deleted: made again");
+        }
+        Ok(())
+    }
 }
 
 impl Front {
@@ -156,6 +198,8 @@ impl Front {
         mut questions: mpsc::Receiver<Question>,
         mut passes: oneshot::Receiver<()>,
     ) -> Result<(), AgentError> {
+        let mut keep = tokio::time::interval(KEEP_EVERY);
+        keep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let reading = async {
                 match &mut self.reading {
@@ -169,6 +213,7 @@ impl Front {
                 _ = signals.hangup.recv() => self.reload(None),
                 Some(question) = questions.recv() => self.answer(question),
                 read = reading => self.take(read),
+                _ = keep.tick() => self.reached.keep(&self.paths),
                 _ = &mut passes => return Err(AgentError::PassesEnded),
             }
         }

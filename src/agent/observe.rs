@@ -45,7 +45,11 @@ struct Found {
 impl Agent {
     /// Looks at everything.
     pub(super) async fn gather(&mut self, spec: &ClusterSpec) -> Observed {
-        let process = self.driver.look();
+        let mut process = self.driver.look();
+        let operates = self.memory.generation > 0;
+        if operates && !matches!(process, Process::Running { .. }) && self.adopt().await {
+            process = self.driver.look();
+        }
         let runs = matches!(process, Process::Running { .. });
         let running = Running::load(&self.paths).filter(|_| runs);
         let place = self.place(spec);

@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::AgentError;
 use crate::paths::Paths;
+use crate::state;
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,17 +85,40 @@ pub struct Question {
 /// The socket, removed when it is dropped.
 pub struct Socket {
     path: PathBuf,
+    /// Device and inode of its name: another one may lie there by now.
+    place: Option<(u64, u64)>,
+    listening: tokio::task::JoinHandle<()>,
+}
+
+impl Socket {
+    /// Whether it is reached by its name.
+    pub fn is_in_place(&self) -> bool {
+        self.place.is_some() && place(&self.path) == self.place
+    }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        self.listening.abort();
+        if self.is_in_place() {
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+fn place(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt as _;
+    let found = fs::symlink_metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 /// Begins to serve. The directory's lock is held, so what lies at the path is a leftover.
 pub fn serve(paths: &Paths, questions: mpsc::Sender<Question>) -> Result<Socket, AgentError> {
     let path = paths.socket();
+    state::create_private_dir(&paths.run)?;
+    if fs::symlink_metadata(&path).is_ok_and(|it| it.is_dir()) {
+        return Err(AgentError::SocketIsDirectory(path));
+    }
     let _ = fs::remove_file(&path);
     let failed = |what| {
         let path = path.clone();
@@ -102,7 +126,7 @@ pub fn serve(paths: &Paths, questions: mpsc::Sender<Question>) -> Result<Socket,
     };
     let listener = UnixListener::bind(&path).map_err(failed("listen on"))?;
     fs::set_permissions(&path, Permissions::from_mode(0o660)).map_err(failed("set the mode of"))?;
-    tokio::spawn(async move {
+    let listening = tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let questions = questions.clone();
             let service = service_fn(move |request| {
@@ -115,7 +139,11 @@ pub fn serve(paths: &Paths, questions: mpsc::Sender<Question>) -> Result<Socket,
             );
         }
     });
-    Ok(Socket { path })
+    Ok(Socket {
+        place: place(&path),
+        path,
+        listening,
+    })
 }
 
 async fn respond(

@@ -18,7 +18,7 @@ use crate::member::{place, records};
 use crate::observed::Membership;
 use crate::paths::Paths;
 use crate::plan::permit::{Declared, to_interrupt};
-use crate::process::{self, ProcessRecord};
+use crate::process;
 use crate::render::unit::{UnitPlace, etcd_unit, operator_drop_in};
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Destination;
@@ -223,8 +223,9 @@ async fn hand_over(
 ) -> Result<bool, UnitError> {
     let lib = &paths.lib;
     state::create_private_dir(lib).map_err(AgentError::from)?;
-    let running = state::load_volatile::<ProcessRecord>(&paths.process())
-        .filter(|it| it.is_alive() && process_owner(it.pid).is_some_and(|uid| uid != owner.0))
+    let running = records::Running::load(paths)
+        .map(|it| it.process)
+        .filter(|it| process_owner(it.pid).is_some_and(|uid| uid != owner.0))
         // The record is the unit's user's to write: only what was started as our etcd is stopped.
         .filter(|it| process::has_argument(it.pid, &paths.etcd_conf()));
     let stopped = running.is_some();

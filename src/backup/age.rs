@@ -3,6 +3,7 @@
 use super::manifest::Manifest;
 use crate::clock;
 use crate::cluster::Timestamp;
+use crate::observed::Clock;
 
 /// What ages are counted by: the clock, where it is trusted, and this boot of the machine.
 pub struct Ages {
@@ -18,6 +19,14 @@ impl Ages {
             now,
             boot_id: clock::boot_id(),
             since_boot: clock::since_boot().as_secs(),
+        }
+    }
+
+    /// Whether the time is known.
+    pub fn clock(&self) -> Clock {
+        match self.now {
+            Some(_) => Clock::Trusted,
+            None => Clock::Unsynchronised,
         }
     }
 

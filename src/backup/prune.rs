@@ -12,7 +12,7 @@ use crate::spec::backup::Keep;
 /// The fate of each snapshot of a listing, newest first. `clusters`: the ids that this cluster has
 /// and had (rule A1); without any nothing is ours.
 pub fn fates(keep: Keep, entries: &[Entry], clusters: &[String], ages: &Ages) -> Vec<Fate> {
-    let mut fold = Retention::new(keep);
+    let mut fold = Retention::new(keep, ages.clock());
     entries
         .iter()
         .map(|it| fold.next(&kept(it, clusters, ages)))
@@ -111,9 +111,6 @@ pub fn words(frozen: Frozen) -> &'static str {
         Frozen::LastSaveFailed => {
             "the last snapshot could not be saved, so the ones before it are needed"
         }
-        Frozen::ClockUntrusted => {
-            "the clock is not trusted, so nobody knows how old snapshots are; next: see preflight"
-        }
         Frozen::ClockJumped => {
             "the clock jumped by more than a day since the newest snapshot; next: take a new one with backup create, if the time is right"
         }
@@ -129,6 +126,7 @@ pub fn fate_words(fate: Fate) -> &'static str {
         Fate::NewestVerified => "the newest verified one",
         Fate::Last => "among the newest",
         Fate::Period => "the newest of its hour, day or week",
+        Fate::AgeUnknown => "of unknown age: hours, days and weeks wait for a trusted clock",
         Fate::Expired => "goes: older than what is kept",
         Fate::OverBytes => "goes: newer ones take all of maxBytes",
         Fate::Damaged => "goes: damaged, and a newer one is verified",

@@ -11,7 +11,7 @@ use etcd_client::{Certificate, Client, CompactionOptions, ConnectOptions, Identi
 use tokio::time::timeout;
 
 use crate::cluster::{
-    ClusterId, Health, InsertError, Member, MemberId, MemberName, MemberSet, Role, detail,
+    ClusterId, Health, Member, MemberId, MemberName, MemberSet, PeerUrl, Role, detail,
 };
 use crate::observed::{Alarms, Details, Membership, Reading, Writing};
 use crate::tls::ClientFiles;
@@ -61,11 +61,7 @@ pub async fn look(url: &str, files: &ClientFiles) -> Look {
         Ok(Err(why)) => return Look::failed(Reading::Failed(detail(format_args!("{why}")))),
         Err(_) => return Look::failed(Reading::TimedOut),
     };
-    match timeout(ANSWER_DEADLINE, questions(client)).await {
-        Ok(Ok(look)) => look,
-        Ok(Err(error)) => Look::failed(Reading::Failed(detail(format_args!("{}", plain(&error))))),
-        Err(_) => Look::failed(Reading::TimedOut),
-    }
+    questions(client).await
 }
 
 /// Connects with mutual TLS; the reason in plain words where that fails.
@@ -89,21 +85,95 @@ pub async fn connect(url: &str, files: &ClientFiles) -> Result<Client, String> {
         .map_err(|error| plain(&error))
 }
 
-async fn questions(mut client: Client) -> Result<Look, etcd_client::Error> {
-    let read = client.get(PROBE_KEY, None).await?;
+/// The member answers for itself at once; the read waits for a majority, and says whether what the member
+/// answered is worth more than a word.
+async fn questions(client: Client) -> Look {
+    let (mut reader, mut asker) = (client.clone(), client.clone());
+    let (read, told) = tokio::join!(
+        timeout(ANSWER_DEADLINE, reader.get(PROBE_KEY, None)),
+        timeout(ANSWER_DEADLINE, tell(&mut asker)),
+    );
+    let failed = |error: &etcd_client::Error| detail(format_args!("{}", plain(error)));
+    let (read, revision) = match read {
+        Ok(Ok(answer)) => {
+            let header = answer.header();
+            let revision = header.map_or(0, etcd_client::ResponseHeader::revision);
+            (Reading::Answered, Some(revision))
+        }
+        Ok(Err(error)) if is_refused_by_auth(&error) => {
+            (Reading::NotPermitted(failed(&error)), None)
+        }
+        Ok(Err(error)) => (Reading::Failed(failed(&error)), None),
+        Err(_) => (Reading::TimedOut, None),
+    };
+    match (read, told) {
+        (Reading::Answered, Ok(Ok(told))) => Look {
+            read: Reading::Answered,
+            membership: told
+                .members
+                .map_or(Membership::TooManyMembers, Membership::Known),
+            alarms: told.alarms,
+            details: Some(Details {
+                revision: revision.unwrap_or(told.details.revision),
+                ..told.details
+            }),
+            client: Some(client),
+        },
+        (Reading::Answered, Ok(Err(error))) => Look::failed(Reading::Failed(failed(&error))),
+        (Reading::Answered, Err(_)) => Look::failed(Reading::TimedOut),
+        // etcd serves its users: what it tells of itself is as good as ever.
+        (read @ Reading::NotPermitted(_), Ok(Ok(told))) => Look {
+            membership: told
+                .members
+                .map_or(Membership::TooManyMembers, Membership::Unconfirmed),
+            alarms: told.alarms,
+            details: Some(told.details),
+            ..Look::failed(read)
+        },
+        (read, Ok(Ok(told))) => Look {
+            membership: told
+                .members
+                .map_or(Membership::Unreachable, Membership::Unconfirmed),
+            ..Look::failed(read)
+        },
+        (read, _) => Look::failed(read),
+    }
+}
+
+/// etcd's own auth says so, and nothing else does.
+fn is_refused_by_auth(error: &etcd_client::Error) -> bool {
+    let words = plain(error);
+    let told = matches!(error, etcd_client::Error::GRpcStatus(_));
+    told && [
+        "permission denied",
+        "user name is empty",
+        "user name not found",
+        "invalid auth token",
+    ]
+    .iter()
+    .any(|it| words.contains(it))
+}
+
+/// What a member tells without asking any other.
+struct Told {
+    /// None: more than this operator can hold.
+    members: Option<MemberSet>,
+    alarms: Alarms,
+    details: Details,
+}
+
+async fn tell(client: &mut Client) -> Result<Told, etcd_client::Error> {
     let status = client.status().await?;
     let listed = client.member_list().await?;
-    let own = MemberId(
-        status
-            .header()
-            .map_or(0, etcd_client::ResponseHeader::member_id),
-    );
-    let mut members = MemberSet::default();
-    let mut membership = None;
+    let header = status.header();
+    let own = MemberId(header.map_or(0, etcd_client::ResponseHeader::member_id));
+    let mut members = Some(MemberSet::default());
     for it in listed.members() {
+        let peer_url = it.peer_urls().first().map_or("", String::as_str);
         let member = Member {
             id: MemberId(it.id()),
             name: MemberName::try_from(it.name()).unwrap_or_default(),
+            peer_url: PeerUrl::try_from(peer_url).unwrap_or_default(),
             role: if it.is_learner() {
                 Role::Learner { caught_up: false }
             } else {
@@ -115,38 +185,25 @@ async fn questions(mut client: Client) -> Result<Look, etcd_client::Error> {
                 Health::Unknown
             },
         };
-        match members.insert(member) {
-            Ok(()) => {}
-            Err(InsertError::Full | InsertError::DuplicateId) => {
-                membership = Some(Membership::TooManyMembers);
-            }
-        }
+        members = members.and_then(|mut set| set.insert(member).is_ok().then_some(set));
     }
     let told = |text: &str| status.errors().iter().any(|it| it.contains(text));
     let bytes = |it: i64| u64::try_from(it).unwrap_or(0);
-    Ok(Look {
-        read: Reading::Answered,
-        membership: membership.unwrap_or(Membership::Known(members)),
+    Ok(Told {
+        members,
         alarms: Alarms {
             no_space: told("NOSPACE"),
             corrupt: told("CORRUPT"),
         },
-        details: Some(Details {
-            cluster: ClusterId(
-                status
-                    .header()
-                    .map_or(0, etcd_client::ResponseHeader::cluster_id),
-            ),
+        details: Details {
+            cluster: ClusterId(header.map_or(0, etcd_client::ResponseHeader::cluster_id)),
             member: own,
             leader: (status.leader() != 0).then_some(MemberId(status.leader())),
-            revision: read
-                .header()
-                .map_or(0, etcd_client::ResponseHeader::revision),
+            revision: header.map_or(0, etcd_client::ResponseHeader::revision),
             raft_index: status.raft_index(),
             db_size: bytes(status.db_size()),
             db_in_use: bytes(status.raft_used_db_size()),
-        }),
-        client: Some(client),
+        },
     })
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::{ClusterId, ClusterName, MemberId, MemberName, detail};
 use crate::paths::Paths;
-use crate::process::ProcessRecord;
+use crate::process::{self, ProcessRecord};
 use crate::spec::ClusterSpec;
 use crate::start::{Identity, Refusal};
 use crate::state::{self, StateError};
@@ -205,9 +205,12 @@ pub struct Running {
 }
 
 impl Running {
-    /// The process that runs, as the guard recorded it.
+    /// The process that runs, as the guard recorded it. A record is anybody's word who can write to /run:
+    /// it counts where that very process holds the member's lock.
     pub fn load(paths: &Paths) -> Option<Self> {
-        state::load_volatile::<Self>(&paths.process()).filter(|it| it.process.is_alive())
+        state::load_volatile::<Self>(&paths.process())
+            .filter(|it| it.process.is_alive())
+            .filter(|it| process::holds_lock(it.process.pid, &paths.member_lock()))
     }
 }
 

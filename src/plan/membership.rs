@@ -1,7 +1,7 @@
 //! Which member joins, votes or goes: at most one change, in the order that keeps quorum.
 
 use crate::cluster::{Health, MemberName, MemberSet, Role};
-use crate::observed::{Authority, Membership, Observed};
+use crate::observed::{Authority, Membership, Observed, Reading};
 use crate::plan::{Change, Hold, permit};
 use crate::spec::ClusterSpec;
 
@@ -10,9 +10,12 @@ use crate::spec::ClusterSpec;
 /// The order is the policy: finish what is in flight, replace what is dead, add what is missing,
 /// shrink last.
 pub(super) fn change(spec: &ClusterSpec, observed: &Observed) -> Result<Option<Change>, Hold> {
+    if let Some(stranger) = stranger(spec, observed) {
+        return Err(stranger);
+    }
     let members = match &observed.membership {
         Membership::Unbootstrapped => return Ok(None),
-        Membership::Unreachable => return Err(Hold::Unreachable),
+        Membership::Unreachable | Membership::Unconfirmed(_) => return Err(Hold::Unreachable),
         Membership::TooManyMembers => return Err(Hold::TooManyMembers),
         Membership::Known(members) => members,
     };
@@ -83,4 +86,28 @@ pub(super) fn change(spec: &ClusterSpec, observed: &Observed) -> Result<Option<C
 
 fn missing<'a>(spec: &'a ClusterSpec, members: &MemberSet) -> Option<&'a MemberName> {
     spec.members.iter().find(|it| members.named(it).is_none())
+}
+
+/// Where the document asks for one member, and there never was another, any other one is somebody else's.
+/// It is named and not removed: whoever added it had a reason.
+pub(super) fn stranger(spec: &ClusterSpec, observed: &Observed) -> Option<Hold> {
+    let instance = observed.instances.first()?;
+    let (Membership::Known(members) | Membership::Unconfirmed(members)) = &observed.membership
+    else {
+        return None;
+    };
+    if spec.size > 1 || !instance.alone {
+        return None;
+    }
+    let served = instance.facts.identity.as_ref().and_then(|it| it.served);
+    let own = served
+        .map(|(_, it)| it)
+        .or_else(|| instance.service.details.map(|it| it.member))?;
+    let stranger = members.iter().find(|it| it.id != own)?;
+    Some(Hold::UnexpectedMember {
+        member: stranger.id,
+        peer_url: stranger.peer_url.clone(),
+        learner: stranger.role != Role::Voter,
+        quorum: instance.service.read == Reading::Answered,
+    })
 }

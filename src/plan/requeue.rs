@@ -54,7 +54,7 @@ pub(super) fn after(
     let comes_up = |it: &Instance| {
         let young =
             matches!(it.process, Process::Running { seconds, .. } if seconds < STARTING_SECONDS);
-        young && it.service.read != Reading::Answered
+        young && !it.service.read.is_answer()
     };
     match change {
         _ if observed.instances.iter().any(comes_up) => REQUEUE_STARTING,

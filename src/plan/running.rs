@@ -49,7 +49,9 @@ pub(super) fn steps(
         return Err(Hold::Corrupt);
     }
     let begun = steps.upkeep.len();
-    let interruption = if service.alarms.no_space {
+    // Who may not read may not make room either.
+    let permitted = !matches!(service.read, Reading::NotPermitted(_));
+    let interruption = if service.alarms.no_space && permitted {
         space_steps(spec, observed, instance, steps)
     } else {
         edit_steps(spec, observed, instance, steps)
@@ -58,7 +60,12 @@ pub(super) fn steps(
     if !interrupted && let Some(step) = backup::step(spec, observed, instance) {
         steps.push(step);
     }
-    interruption.and(certificates)
+    interruption.and(certificates)?;
+    if permitted {
+        Ok(())
+    } else {
+        Err(Hold::AuthEnabled)
+    }
 }
 
 /// Proves that writes are served, where that is not known of this process yet (rule D7). It changes

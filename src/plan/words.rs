@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::permit::{Declared, Grounds};
 use super::{Asked, Change, Hold, Mint, Upkeep, space};
-use crate::cluster::{Detail, detail};
+use crate::cluster::{Detail, MemberId, OPERATOR, detail};
 use crate::observed::RestorePhase;
 use crate::start::Start;
 
@@ -18,6 +18,8 @@ impl Hold {
             Hold::LearnerBehind => "LearnerBehind",
             Hold::OutageNotDeclared => "OutageNotDeclared",
             Hold::TooManyMembers => "TooManyMembers",
+            Hold::UnexpectedMember { .. } => "UnexpectedMember",
+            Hold::AuthEnabled => "AuthEnabled",
             Hold::Start(refusal) => refusal.reason(),
             Hold::NoVersion => "NoVersion",
             Hold::VersionLosesData(..) => "VersionLosesData",
@@ -51,6 +53,17 @@ impl Hold {
             }
             Hold::OutageNotDeclared => detail(format_args!("declare a maintenance window")),
             Hold::TooManyMembers => detail(format_args!("remove members with etcdctl")),
+            Hold::UnexpectedMember {
+                member,
+                quorum: true,
+                ..
+            } => detail(format_args!("remove it: etcdctl member remove {member}")),
+            Hold::UnexpectedMember { member, .. } => detail(format_args!(
+                "start the member that was added, then remove it (etcdctl member remove {member}); or go back: etcd-operator restore --from latest"
+            )),
+            Hold::AuthEnabled => detail(format_args!(
+                "make the operator a user: as root, etcdctl user add {OPERATOR} --no-password, then etcdctl user grant-role {OPERATOR} root; or etcdctl auth disable. Root's certificate: etcd-operator certs issue root"
+            )),
             Hold::NoVersion => detail(format_args!(
                 "set version, and run: etcd-operator etcd install VERSION; or mount the disk that holds the store"
             )),
@@ -119,6 +132,16 @@ impl fmt::Display for Hold {
             Hold::TooManyMembers => {
                 write!(f, "etcd lists more members than this operator can hold")
             }
+            Hold::UnexpectedMember {
+                member,
+                peer_url,
+                learner,
+                quorum,
+            } => unexpected(f, *member, peer_url, *learner, *quorum),
+            Hold::AuthEnabled => write!(
+                f,
+                "etcd's own auth is enabled and does not let the operator read: it cannot prove writes, take snapshots or make room"
+            ),
             Hold::NoVersion => write!(
                 f,
                 "no version is named and no supported one is in the store"
@@ -172,6 +195,32 @@ impl fmt::Display for Hold {
             }
         }
     }
+}
+
+fn unexpected(
+    f: &mut fmt::Formatter<'_>,
+    member: MemberId,
+    peer_url: &str,
+    learner: bool,
+    quorum: bool,
+) -> fmt::Result {
+    let what = if learner { "learner" } else { "voter" };
+    let at = if peer_url.is_empty() {
+        "unknown"
+    } else {
+        peer_url
+    };
+    write!(
+        f,
+        "somebody added {what} {member} (peer URL {at}), which the document does not ask for"
+    )?;
+    if quorum {
+        return Ok(());
+    }
+    write!(
+        f,
+        ": without its vote there is no majority, and no read or write is served"
+    )
 }
 
 fn full_of_live_data(f: &mut fmt::Formatter<'_>, in_use: u64, quota: u64) -> fmt::Result {

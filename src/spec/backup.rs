@@ -104,6 +104,13 @@ pub struct Keep {
 }
 
 impl Keep {
+    /// How many the rules of hours, days and weeks can keep.
+    pub fn by_age(self) -> u32 {
+        self.hourly
+            .saturating_add(self.daily)
+            .saturating_add(self.weekly)
+    }
+
     /// Where the document says nothing: two weeks and a month in outline, in the room of some
     /// fifteen snapshots.
     pub const DEFAULT: Keep = Keep {

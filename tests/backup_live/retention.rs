@@ -185,29 +185,49 @@ fn what_is_not_ours_asked_for_or_last_to_verify_is_never_pruned() {
 }
 
 #[test]
-fn retention_waits_where_the_clock_cannot_be_trusted() {
+fn without_a_trusted_clock_retention_goes_by_count_and_bytes() {
     let mut past = Past::new();
-    past.keep("keep: 1");
-    for before in 0..4 {
-        past.taken(before * DAY, |_| ());
-    }
-    let before = past.stage.files();
+    let size = past.packed.len();
+    let undated = |before: i64| past.taken(before, |it| it.created = None);
+    let new: Vec<String> = (0..8).map(|it| undated(it * HOUR)).collect();
+    let old: Vec<String> = (1..4).map(|it| past.taken(it * DAY, |_| ())).collect();
     let marker = past
         .stage
         .lab
         .root
         .join("run/systemd/timesync/synchronized");
     fs::remove_file(&marker).unwrap();
-    let (code, _, words) = past.prune(&[]);
-    assert_eq!(code, 3, "{words}");
+    // Two by count, three whose day nobody knows, and the days that were dated once.
+    past.keep("keep: 2, keepDaily: 3");
+    let (code, rows, words) = past.prune(&["--dry-run"]);
+    assert_eq!(code, 0, "{words}");
+    let fate = |name: &String| {
+        let row = rows
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|it| it["name"] == name.as_str());
+        row.unwrap()["fate"].as_str().unwrap().to_owned()
+    };
     assert!(
-        words.contains("nothing was removed: the clock is not trusted"),
-        "{words}"
+        fate(&new[2]).contains("wait for a trusted clock"),
+        "{rows:#}"
     );
-    assert!(words.contains("next: see preflight"), "{words}");
-    assert_eq!(past.prune(&["--dry-run"]).0, 0, "a look needs no clock");
-    assert_eq!(past.stage.files(), before);
-    fs::write(&marker, "").unwrap();
+    let stay = [&new[..5], &old[..]].concat();
+    past.stay(&stay.iter().collect::<Vec<_>>());
+    past.keep(&format!("keep: 9, maxBytes: \"{}\"", size * 2 + size / 2));
+    past.stay(&[&new[0], &new[1]]);
+    past.keep("keep: 1");
+    past.stay(&[&new[0]]);
+}
+
+#[test]
+fn retention_waits_where_the_clock_jumped() {
+    let mut past = Past::new();
+    past.keep("keep: 1");
+    for before in 0..4 {
+        past.taken(before * DAY, |_| ());
+    }
     // A snapshot of the day after tomorrow: the clock went back since.
     past.taken(-3 * DAY, |_| ());
     let before = past.stage.files();

@@ -16,6 +16,7 @@
 
 mod answering;
 mod backup;
+mod belongings;
 mod certificates;
 mod damage;
 mod datastore;
@@ -38,6 +39,7 @@ mod s3;
 #[path = "../skip.rs"]
 mod skip;
 mod store;
+mod strangers;
 mod telemetry;
 mod tools;
 mod tuning;

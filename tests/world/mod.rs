@@ -223,6 +223,7 @@ pub fn member(id: u64, member_name: &str, role: Role, health: Health) -> Member 
     Member {
         id: MemberId(id),
         name: name(member_name),
+        peer_url: "http://192.0.2.9:2380".try_into().unwrap(),
         role,
         health,
     }

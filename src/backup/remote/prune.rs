@@ -11,7 +11,7 @@ use crate::state;
 /// The fate of each snapshot of a bucket's listing, newest first. `clusters`: the ids that this cluster
 /// has and had.
 pub fn fates(keep: Keep, entries: &[RemoteEntry], clusters: &[String], ages: &Ages) -> Vec<Fate> {
-    let mut fold = Retention::new(keep);
+    let mut fold = Retention::new(keep, ages.clock());
     let kept = |it: &RemoteEntry| Kept {
         ours: it
             .cluster_id()
