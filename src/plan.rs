@@ -339,6 +339,10 @@ fn start_steps(
         Err(refusal) if spec.restore_when_damaged && restore::is_damage(&refusal) => {
             return restore_steps(observed, Asked::Recovery, steps);
         }
+        // Its data comes from a snapshot, beside what lies there.
+        Err(Refusal::DataOfAnotherEtcd(_)) if unborn && spec.bootstrap.is_some() => {
+            return restore_steps(observed, Asked::Bootstrap, steps);
+        }
         Err(refusal) => return Err(start_as_before(observed, instance, refusal, steps)),
     };
     if let Some(refusal) = instance

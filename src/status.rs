@@ -318,6 +318,14 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
                 detail(format_args!("the data's file system does not answer")),
             ));
         }
+        Writable::Denied => {
+            return Some((
+                "StorageDenied",
+                detail(format_args!(
+                    "the operator's user may not write to the data's directory"
+                )),
+            ));
+        }
         Writable::Missing => {
             return Some((
                 "StorageMissing",

@@ -58,7 +58,7 @@ fn turns() -> impl Iterator<Item = (StartHistory, u64, Room)> {
 }
 
 /// The dimensions of [`stopped_members`], for the count that is printed.
-const STOPPED: &str = "size 0/1 x data 7 x identity 4 x marker 3 x writable 4 x file system 2 x binary 3 x \
+const STOPPED: &str = "size 0/1 x data 7 x identity 4 x marker 3 x writable 5 x strange etcd 2 x file system 2 x binary 3 x \
      certificates 3 x conflict 2 x history 5 x back-off or room 3";
 
 fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
@@ -85,6 +85,7 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
         cluster: "other".try_into().unwrap(),
         ..identity(true)
     };
+    let strange = [None, Some("/data/default".try_into().unwrap())];
     let identities = [
         None,
         Some(identity(false)),
@@ -96,6 +97,7 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
         Writable::Yes,
         Writable::ReadOnly,
         Writable::Missing,
+        Writable::Denied,
         Writable::Stalled,
     ];
     let conflict = AddressConflict {
@@ -114,10 +116,12 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
             .iter()
             .flat_map(|data| identities.iter().map(move |id| (data, id)))
         {
-            for (marker, writable) in markers
-                .iter()
-                .flat_map(|it| writables.map(|writable| (it, writable)))
-            {
+            for (marker, writable, strange) in markers.iter().flat_map(|marker| {
+                let places = writables
+                    .into_iter()
+                    .flat_map(|it| strange.each_ref().map(|etcd| (it, etcd)));
+                places.map(move |(writable, strange)| (marker, writable, strange))
+            }) {
                 for filesystem in [Filesystem::Disk, Filesystem::Unsafe("tmpfs")] {
                     for binary in [
                         Binary::Ready,
@@ -133,6 +137,7 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
                                     facts.identity.clone_from(id);
                                     facts.marker.clone_from(marker);
                                     facts.writable = writable;
+                                    facts.strange_etcd.clone_from(strange);
                                     facts.filesystem = filesystem;
                                     facts.binary = binary;
                                     facts.conflict.clone_from(&conflict);
@@ -216,7 +221,10 @@ fn no_stopped_member_is_started_against_the_facts() {
             Completeness::Complete => {
                 assert!(facts.marker.is_some(), "a directory that is ours says so");
             }
-            Completeness::Empty => assert!(!served, "an empty directory is not the data that was"),
+            Completeness::Empty => {
+                assert!(!served, "an empty directory is not the data that was");
+                assert_eq!(facts.strange_etcd, None, "born beside another etcd's data");
+            }
             Completeness::LogMissing => assert!(start == Start::SetAsideThenGo && !served),
             Completeness::DatabaseMissing => panic!("started without its database"),
         }

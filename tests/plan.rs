@@ -133,6 +133,7 @@ impl Scene {
                 host.facts.writable = match how {
                     "read-only" => Writable::ReadOnly,
                     "stalled" => Writable::Stalled,
+                    "denied" => Writable::Denied,
                     _ => Writable::Missing,
                 };
                 host.writable = host.facts.writable;
@@ -209,6 +210,10 @@ impl Scene {
             },
             "only-log" => data(true, false, Some(CLUSTER)),
             "of-another-cluster" => data(true, true, Some(ClusterId(0xbad))),
+            "beside-another-etcd" => {
+                self.host().facts.strange_etcd = Some("/data/default".try_into().unwrap());
+                DataDir::EMPTY
+            }
             "unreadable" => DataDir {
                 unreadable: Some("member/wal: Permission denied".try_into().unwrap()),
                 ..DataDir::EMPTY

@@ -359,6 +359,8 @@ impl Agent {
     /// here, and the next look finds what became of it.
     async fn hold_the_member(&self) -> Result<std::fs::File, AgentError> {
         use rustix::fs::{FlockOperation, flock};
+        // On a new host with a directory of its own for the data nobody has made this one yet.
+        crate::state::create_private_dir(&self.paths.member())?;
         let path = self.paths.member_lock();
         let file = crate::state::open_lock(&path);
         let file = file.map_err(|source| AgentError::System {

@@ -316,6 +316,7 @@ impl Cluster {
                 },
                 ..DataDir::EMPTY
             },
+            strange_etcd: None,
             room: Room::AMPLE, // the guard looks
             filesystem: Filesystem::Unknown,
             writable: Writable::Yes,

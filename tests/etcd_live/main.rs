@@ -16,6 +16,7 @@
 
 mod answering;
 mod backup;
+mod beside;
 mod certificates;
 mod damage;
 mod datastore;

@@ -133,6 +133,7 @@ pub fn facts() -> Facts {
         identity: Some(identity(true)),
         marker: Some(identity(true)),
         data: data(true, true, Some(CLUSTER)),
+        strange_etcd: None,
         room: Room::AMPLE,
         filesystem: Filesystem::Disk,
         writable: Writable::Yes,
