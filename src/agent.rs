@@ -14,6 +14,7 @@ pub mod kept;
 mod notify;
 mod observe;
 mod passes;
+mod predecessors;
 mod publish;
 mod report;
 mod restore;
@@ -167,6 +168,8 @@ struct Memory {
     keep: Option<Accepted>,
     /// The last lines that were logged; see `log_once`.
     told: std::collections::VecDeque<String>,
+    /// What buckets were asked before a birth.
+    predecessors: predecessors::Asked,
     /// The process that does not answer on restored data.
     unanswered: Option<restore::Asking>,
     /// The last index that was written down as seen.

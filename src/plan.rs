@@ -18,8 +18,11 @@ mod words;
 use core::time::Duration;
 
 use crate::cluster::{ClusterId, Detail, MemberId, MemberName, MemberSet, Timestamp};
-use crate::observed::{Instance, Observed, Process, Reading, RestorePhase};
+use crate::observed::{
+    Instance, Observed, Predecessor, Predecessors, Process, Reading, RestorePhase,
+};
 use crate::spec::ClusterSpec;
+use crate::spec::backup::Source;
 use crate::start::{self, Refusal, Start};
 use crate::version::{Class, Version, classify};
 
@@ -222,6 +225,10 @@ pub enum Hold {
     AuthorityDamaged,
     /// Members disagree on the data. Never disarmed without evidence (rule A8).
     Corrupt,
+    /// No cluster lives here yet, and there are snapshots of one of its name.
+    SnapshotsFound(Predecessor),
+    /// No cluster lives here yet, and whether there are snapshots of one of its name cannot be seen.
+    SnapshotsUnknown(Detail),
     /// A restore is under way: nothing else is done.
     Restoring(RestorePhase),
     /// The document asks for the data of a snapshot, and it could not be restored.
@@ -334,13 +341,14 @@ fn start_steps(
     let facts = &instance.facts;
     let version = version_to_start(spec, instance)?;
     let unborn = facts.identity.is_none() && facts.marker.is_none();
+    let has_source = !matches!(spec.bootstrap, None | Some(Source::Empty));
     let start = match start::verdict(facts) {
         Ok(start) => start,
         Err(refusal) if spec.restore_when_damaged && restore::is_damage(&refusal) => {
             return restore_steps(observed, Asked::Recovery, steps);
         }
         // Its data comes from a snapshot, beside what lies there.
-        Err(Refusal::DataOfAnotherEtcd(_)) if unborn && spec.bootstrap.is_some() => {
+        Err(Refusal::DataOfAnotherEtcd(_)) if unborn && has_source => {
             return restore_steps(observed, Asked::Bootstrap, steps);
         }
         Err(refusal) => return Err(start_as_before(observed, instance, refusal, steps)),
@@ -355,8 +363,16 @@ fn start_steps(
         }
         return Err(Hold::Start(refusal.clone()));
     }
-    if unborn && spec.bootstrap.is_some() {
+    if unborn && has_source {
         return restore_steps(observed, Asked::Bootstrap, steps);
+    }
+    if unborn && spec.bootstrap.is_none() {
+        match &observed.predecessors {
+            Predecessors::None => {}
+            Predecessors::Looking => return Ok(()),
+            Predecessors::Found(it) => return Err(Hold::SnapshotsFound(it.clone())),
+            Predecessors::Unreadable(why) => return Err(Hold::SnapshotsUnknown(why.clone())),
+        }
     }
     match (&facts.identity, &facts.marker) {
         (Some(_), _) => {}

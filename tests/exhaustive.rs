@@ -21,6 +21,7 @@ use etcd_operator::observed::{
 };
 use etcd_operator::plan::permit::{self, Declared, Grounds};
 use etcd_operator::plan::{Asked, Change, Hold, Mint, Plan, Upkeep, plan};
+use etcd_operator::spec::backup::Source;
 use etcd_operator::spec::{ClusterSpec, Settings};
 use etcd_operator::start::{
     self, AddressConflict, Binary, CertificatesUsable, Completeness, DataDir, Filesystem, Room,
@@ -270,6 +271,54 @@ fn data_is_replaced_only_where_a_reader_has_found_damage() {
         }
     });
     assert!(replaced > 100 && hinted > 100);
+}
+
+/// Whatever destinations hold, a cluster begins with nothing only where that is known to pass nothing
+/// over, or where the document says so; and one that was born is never asked.
+#[test]
+fn nothing_is_born_beside_snapshots_that_the_document_does_not_speak_of() {
+    let words = ["none", "looking", "4", "unreadable"];
+    let sources = [None, Some(Source::Latest), Some(Source::Empty)];
+    let (mut births, mut holds) = (0_u32, 0_u32);
+    for (word, source) in words
+        .iter()
+        .flat_map(|word| sources.iter().map(move |source| (*word, source)))
+    {
+        for (id, marker) in [
+            (None, None),
+            (Some(identity(false)), None),
+            (None, Some(identity(false))),
+        ] {
+            let unborn = id.is_none() && marker.is_none();
+            let spec = ClusterSpec {
+                bootstrap: source.clone(),
+                backup: Some(world::backup("interval")),
+                ..spec(&["test-0"])
+            };
+            let mut instance = stopped();
+            instance.facts.data = DataDir::EMPTY;
+            (instance.facts.identity, instance.facts.marker) = (id, marker);
+            let seen = Observed {
+                predecessors: world::predecessors(word),
+                ..observed(instance, Membership::Unbootstrapped)
+            };
+            let plan = plan(&spec, &seen);
+            let empty = plan.upkeep.iter().any(|it| matches!(it, Upkeep::Start(_)));
+            let silent = unborn && word != "none" && source.is_none();
+            assert_eq!(
+                empty,
+                !silent && !(unborn && *source == Some(Source::Latest))
+            );
+            let found = matches!(
+                plan.change,
+                Err(Hold::SnapshotsFound(_) | Hold::SnapshotsUnknown(_))
+            );
+            assert_eq!(found, silent && word != "looking", "{plan:?}");
+            births += u32::from(empty && unborn);
+            holds += u32::from(found);
+        }
+    }
+    assert_eq!((births, holds), (5, 2));
 }
 
 /// Upkeep that touches neither process nor data.

@@ -100,6 +100,7 @@ impl Scene {
             }
             "name" => self.spec.name = value.try_into().unwrap(),
             "backup" => self.spec.backup = Some(world::backup(value)),
+            "bootstrap" if value == "empty" => self.spec.bootstrap = Some(Source::Empty),
             "bootstrap" => self.spec.bootstrap = Some(Source::Latest),
             "recovery" => self.spec.restore_when_damaged = true,
             _ => panic!("spec {key}"),
@@ -370,6 +371,7 @@ impl Scene {
             "retry-in" => backups.retry_in = number(),
             "copy-due" => backups.copy_due = true,
             "check-due" => backups.check_due = true,
+            "of-before" => self.seen.predecessors = world::predecessors(value),
             "restore-failed" => {
                 backups.restore_failed = Some(value.replace('-', " ").as_str().try_into().unwrap());
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::apply::{NO_RANDOM_BYTES, failed};
 use super::driver::Driver as _;
 use super::observe::quota_at_birth;
+use super::predecessors;
 use super::{Agent, AgentError};
 use crate::backup::restore::{
     self, CrashPoint, Failed, Outcome, Preparation, Prepared, Reason, RestoreError, RestoreRecord,
@@ -117,6 +118,7 @@ impl Agent {
     /// A person asks for another try: what was read is read again, too.
     pub(super) fn forget_failed_restore(&mut self) {
         self.work.retry_now();
+        self.memory.predecessors = predecessors::Asked::default();
         self.memory.examiner = Examiner::default();
         self.memory.examiner_elsewhere = Examiner::default();
         restore::forget_recoveries(&self.paths);

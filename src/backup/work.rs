@@ -446,7 +446,8 @@ impl Work {
     }
 }
 
-fn seen(entry: &Entry, ages: &Ages) -> SnapshotSeen {
+/// A snapshot of a directory, as it is told.
+pub fn seen(entry: &Entry, ages: &Ages) -> SnapshotSeen {
     let manifest = entry.manifest.as_ref().ok();
     SnapshotSeen {
         revision: entry.name.revision,

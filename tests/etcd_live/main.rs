@@ -34,6 +34,7 @@ mod life;
 mod link;
 mod overview;
 mod pause;
+mod predecessor;
 mod restore;
 mod s3;
 #[path = "../skip.rs"]
