@@ -212,6 +212,8 @@ pub struct Backups {
     pub check_due: bool,
     /// The last restore that nobody but the document asked for failed.
     pub restore_failed: Option<Detail>,
+    /// Seconds until it is tried again; `None`: not by itself, or it did not fail.
+    pub restore_retry_in: Option<u64>,
 }
 
 /// A snapshot that was seen.

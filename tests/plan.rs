@@ -371,6 +371,7 @@ impl Scene {
             "retry-in" => backups.retry_in = number(),
             "copy-due" => backups.copy_due = true,
             "check-due" => backups.check_due = true,
+            "next-try-in" => backups.restore_retry_in = Some(number()),
             "of-before" => self.seen.predecessors = world::predecessors(value),
             "restore-failed" => {
                 backups.restore_failed = Some(value.replace('-', " ").as_str().try_into().unwrap());

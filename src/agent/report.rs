@@ -240,7 +240,8 @@ impl Agent {
     }
 }
 
-fn leftovers(storage_dir: &Path) -> Vec<Leftover> {
+/// What lies set aside beside the data.
+pub fn leftovers(storage_dir: &Path) -> Vec<Leftover> {
     let entries = fs::read_dir(storage_dir).into_iter().flatten().flatten();
     let left = entries.filter(|it| {
         let name = it.file_name();

@@ -1,7 +1,7 @@
 //! Restores on this host, step by step as the core plans them.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use super::apply::{NO_RANDOM_BYTES, failed};
 use super::driver::Driver as _;
@@ -28,10 +28,76 @@ use crate::paths::Paths;
 use crate::plan::permit::Permit;
 use crate::plan::{Asked, Hold};
 use crate::spec::ClusterSpec;
+use crate::spec::backup::{Destination, Source};
 use crate::version::Version;
 
 /// A process that is dying keeps the member's lock until its last thread has gone.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Seconds until the document's restore is tried again, after so many that failed.
+const RETRY: [u64; 5] = [10, 30, 60, 300, 600];
+
+/// Failed restores of the document's own.
+#[derive(Default)]
+pub(super) struct Tries {
+    /// The last one.
+    id: String,
+    failed: usize,
+    /// Seconds since boot.
+    at: u64,
+    /// What its snapshots lie on looked like then.
+    places: Vec<Option<(u64, u64, SystemTime)>>,
+}
+
+impl Tries {
+    /// Seconds until the next one: at once where a disk came or a directory changed.
+    fn retry_in(&mut self, id: &str, spec: &ClusterSpec) -> u64 {
+        let (now, places) = (clock::since_boot().as_secs(), places(spec));
+        if self.id != id {
+            let failed = self.failed + 1;
+            *self = Tries {
+                id: id.to_owned(),
+                failed,
+                at: now,
+                places,
+            };
+        } else if self.places != places {
+            if self.failed > 0 {
+                tracing::info!(
+                    "what the snapshots lie on changed: the restore is tried again at once"
+                );
+            }
+            self.failed = 0;
+            return 0;
+        }
+        let wait = RETRY[self.failed.saturating_sub(1).min(RETRY.len() - 1)];
+        (self.at + wait).saturating_sub(now)
+    }
+}
+
+/// Where the document's snapshots lie on this host, each with what tells it from another one.
+fn places(spec: &ClusterSpec) -> Vec<Option<(u64, u64, SystemTime)>> {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut paths: Vec<PathBuf> = Vec::new();
+    let destinations = spec.backup.as_ref().map(|it| it.destinations.as_slice());
+    for path in destinations
+        .unwrap_or_default()
+        .iter()
+        .filter_map(Destination::local_path)
+    {
+        let dir = PathBuf::from(path);
+        paths.push(dir.join(spec.name.as_str()));
+        paths.push(dir);
+    }
+    if let Some(Source::File(path)) = &spec.bootstrap {
+        paths.push(PathBuf::from(path.as_str()));
+    }
+    let stamp = |path: PathBuf| {
+        let it = std::fs::metadata(path).ok()?;
+        Some((it.dev(), it.ino(), it.modified().ok()?))
+    };
+    paths.into_iter().map(stamp).collect()
+}
 
 /// A process that does not answer.
 #[derive(Clone, Copy)]
@@ -86,27 +152,36 @@ impl Agent {
         }
     }
 
-    /// Why the document's own restores are not tried again: the last one failed, or they are too many;
-    /// forgotten when a person asks for another try. `now`: the time, if it is trusted.
+    /// Why the document's own restores are not tried again now: the last one failed, or they are too
+    /// many; and in how many seconds they are, if by themselves. Forgotten when a person asks for another
+    /// try. `now`: the time, if it is trusted.
     pub(super) fn restore_failed(
-        &self,
-        storage_dir: &Path,
+        &mut self,
+        spec: &ClusterSpec,
         now: Option<Timestamp>,
-    ) -> Option<Detail> {
+    ) -> Option<(Detail, Option<u64>)> {
         if restore::too_many_recoveries(&self.paths, now) {
-            return Some(detail(format_args!(
+            let why = detail(format_args!(
                 "damaged data was replaced {} times within a day: the disk may be failing; next: see the kernel's log (dmesg) and replace the disk",
                 restore::RECOVERIES_MAX
-            )));
+            ));
+            return Some((why, None));
         }
         let report = self.own_failure()?;
-        if let (Some(needed), Some(free)) = (report.room, disk::free_bytes(storage_dir))
+        let storage_dir = self.place(spec).storage_dir;
+        if let (Some(needed), Some(free)) = (report.room, disk::free_bytes(&storage_dir))
             && free >= needed
         {
             return None; // the room that it lacked is there now
         }
+        // Nothing was touched: the next try costs no more than a look.
+        let repeats = report.outcome == Outcome::Failed && self.memory.generation > 0;
+        let retry_in = repeats.then(|| self.memory.restores.retry_in(&report.id, spec));
+        if retry_in == Some(0) {
+            return None;
+        }
         let why = report.message.unwrap_or_default();
-        Some(detail(format_args!("{why}")))
+        Some((detail(format_args!("{why}")), retry_in))
     }
 
     /// The last restore, if the document asked for it and it failed.
@@ -118,6 +193,7 @@ impl Agent {
     /// A person asks for another try: what was read is read again, too.
     pub(super) fn forget_failed_restore(&mut self) {
         self.work.retry_now();
+        self.memory.restores = Tries::default();
         self.memory.predecessors = predecessors::Asked::default();
         self.memory.examiner = Examiner::default();
         self.memory.examiner_elsewhere = Examiner::default();
@@ -221,7 +297,10 @@ impl Agent {
                 record.withdraw(&self.paths).map_err(AgentError::from)
             }
             Err(Failed { why, room, .. }) => {
-                tracing::error!("the restore is not made, and nothing was touched: {why}");
+                let before = restore::last_report(&self.paths).and_then(|it| it.message);
+                if before.as_ref() != Some(&why) {
+                    tracing::error!("the restore is not made, and nothing was touched: {why}");
+                }
                 let report = RestoreReport {
                     room,
                     ..record.report(Outcome::Failed, None, Some(why))

@@ -194,27 +194,35 @@ fn here(
                 "the document has no spec.backup to find a snapshot in: name a file".to_owned(),
             )
         })?;
-        let mut entries = store.list()?;
-        entries.retain(|it| !passed.contains(&it.name.to_string()));
-        let entry = match wanted.name.as_str() {
-            LATEST => place::newest_verified(&entries, clusters),
-            name => entries.iter().find(|it| it.name.to_string() == name),
-        };
-        let entry = entry.ok_or_else(|| {
-            RestoreError::NoSnapshot(format!(
-                "there is no {} of the cluster {} in {}",
-                if wanted.name == LATEST {
-                    "verified snapshot"
-                } else {
-                    &wanted.name
-                },
-                spec.name,
-                store.path().display()
-            ))
-        })?;
-        return found(&store, entry);
+        return of_store(spec, &store, (wanted, passed), clusters);
     }
     file(&wanted.path)
+}
+
+/// The one that is wanted, of a directory.
+fn of_store(
+    spec: &ClusterSpec,
+    store: &LocalStore,
+    (wanted, passed): (&SourceFile, &[String]),
+    clusters: &[String],
+) -> Result<Found, RestoreError> {
+    let mut entries = store.list()?;
+    entries.retain(|it| !passed.contains(&it.name.to_string()));
+    let entry = match wanted.name.as_str() {
+        LATEST => place::newest_verified(&entries, clusters),
+        name => entries.iter().find(|it| it.name.to_string() == name),
+    };
+    let at = store.path().display().to_string();
+    found(store, entry.ok_or_else(|| none_there(spec, wanted, &at))?)
+}
+
+fn none_there(spec: &ClusterSpec, wanted: &SourceFile, at: &str) -> RestoreError {
+    let what = match wanted.name.as_str() {
+        LATEST => "verified snapshot",
+        name => name,
+    };
+    let name = &spec.name;
+    RestoreError::NoSnapshot(format!("there is no {what} of the cluster {name} in {at}"))
 }
 
 /// Finds a snapshot here, and where it is not here in the document's buckets, from where it is brought
@@ -237,18 +245,27 @@ async fn anywhere(
     clusters: &[String],
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Found, RestoreError> {
-    let mut failure = match here(spec, (wanted, passed), clusters) {
-        Err(error @ (RestoreError::NoSnapshot(_) | RestoreError::Local(_))) => error,
+    let mut failures = match here(spec, (wanted, passed), clusters) {
+        other if !wanted.path.as_os_str().is_empty() => return other,
+        Err(error @ (RestoreError::NoSnapshot(_) | RestoreError::Local(_))) => vec![error],
         other => return other,
     };
     let backup = spec.backup.as_ref();
-    for destination in backup
-        .map(|it| it.destinations.as_slice())
-        .unwrap_or_default()
-    {
-        let Place::S3(it) = &destination.place else {
-            continue;
+    let further = backup.map_or(&[][..], |it| it.destinations.get(1..).unwrap_or_default());
+    for destination in further {
+        let it = match &destination.place {
+            Place::S3(it) => it,
+            Place::Local(_) => {
+                let store = place::local(spec, destination);
+                let found = store.map(|it| of_store(spec, &it, (wanted, passed), clusters));
+                match found {
+                    Some(Ok(found)) => return Ok(found),
+                    other => failures.extend(other.and_then(Result::err)),
+                }
+                continue;
+            }
         };
+        let at = place::describe(destination);
         let fetched = fetch(
             paths,
             spec,
@@ -261,15 +278,20 @@ async fn anywhere(
         // A bucket that cannot be had does not keep the next one from being asked.
         match fetched.await {
             Ok(Some(found)) => return Ok(found),
-            Ok(None) => {}
+            Ok(None) => failures.push(none_there(spec, wanted, &at)),
             Err(error) => {
-                let at = place::describe(destination);
-                tracing::warn!(at, "passed over: {}", chain(&error));
-                failure = error;
+                let why = chain(&error);
+                tracing::warn!(at, "passed over: {why}");
+                failures.push(RestoreError::NoSnapshot(format!("{at}: {why}")));
             }
         }
     }
-    Err(failure)
+    // Whoever mends one of them wants to know of all.
+    if failures.len() > 1 {
+        let all: Vec<String> = failures.iter().map(|it| chain(it)).collect();
+        return Err(RestoreError::NoSnapshot(all.join("; ")));
+    }
+    Err(failures.remove(0))
 }
 
 /// Brings the snapshot `BUCKET/KEY`, whose bucket the document describes.

@@ -321,6 +321,7 @@ impl Work {
                 && self.copies.retry_in() == 0,
             check_due: self.checks.retry_in() == 0 && check_due(paths, backup, &ours, clock, now),
             restore_failed,
+            restore_retry_in: None, // the home knows
         }
     }
 

@@ -92,7 +92,7 @@ impl Hold {
             )),
             Hold::Restoring(_) => detail(format_args!("wait for its end")),
             Hold::RestoreFailed(_) => detail(format_args!(
-                "mend the cause, then systemctl reload etcd-operator (SIGHUP); or restore by hand: etcd-operator restore --from FILE"
+                "mend the cause; systemctl reload etcd-operator (SIGHUP) tries again at once; or restore by hand: etcd-operator restore --from FILE"
             )),
         }
     }

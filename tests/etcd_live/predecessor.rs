@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::lab::{Lab, condition};
+use crate::lab::{Lab, condition, text};
 use crate::restore::{backups, json, lab};
 use crate::s3;
 
@@ -128,4 +128,68 @@ fn a_bucket_is_asked_and_one_that_does_not_answer_holds_nobody_up() {
     });
     assert_eq!(lab.get("a"), None);
     assert!(lab.log().contains("the cluster is created all the same"));
+}
+
+/// The box was swapped because nobody is there: its disk comes up seconds later, and no person reloads.
+#[test]
+fn a_bootstrap_is_tried_again_by_itself() {
+    let mut lab = with_two(lab("3.6"));
+    replace_the_box(&mut lab);
+    let (path, aside) = (backups(&lab), lab.root.join("disk-aside"));
+    fs::rename(&path, &aside).unwrap();
+    lab.add("bootstrap: {from: latest}");
+    lab.start_agent();
+    let status = lab.wait_hold("RestoreFailed");
+    let next = status["plan"]["nextTrySeconds"].as_u64();
+    assert!(next.is_some_and(|it| it <= 10), "{status:#}");
+    for command in ["status", "plan"] {
+        let output = lab.operator(&[command]);
+        let text = text(&output.stdout);
+        assert!(text.contains("next try in "), "{command}: {text}");
+    }
+    // Without a change the wait grows.
+    let status = lab.wait("the next try", |it| {
+        it["plan"]["nextTrySeconds"]
+            .as_u64()
+            .is_some_and(|it| it > 10)
+    });
+    assert_eq!(status["plan"]["hold"], "RestoreFailed");
+    is_unborn(&lab);
+    assert_eq!(
+        lab.log().matches("the restore is not made").count(),
+        1,
+        "told once"
+    );
+    fs::rename(&aside, &path).unwrap();
+    lab.wait_available();
+    assert!(
+        lab.log().contains("the restore is tried again at once"),
+        "seen, not waited for"
+    );
+    assert_eq!(lab.get("a").as_deref(), Some("2"));
+}
+
+#[test]
+fn a_bootstrap_tells_of_each_destination_why_it_is_of_no_use() {
+    let (lab, mut server) = s3::lab(&s3::Server::new, "");
+    let mut lab = lab;
+    server.stop();
+    fs::remove_dir_all(backups(&lab)).unwrap();
+    lab.add("bootstrap: {from: latest}");
+    lab.start_agent();
+    lab.wait_hold("RestoreFailed");
+    let log = lab.log();
+    let line = log
+        .lines()
+        .find(|it| it.contains("the restore is not made"));
+    let line = line.unwrap_or_else(|| panic!("{log}"));
+    assert!(
+        line.contains(&format!("{} is not there", backups(&lab).display())),
+        "{line}"
+    );
+    assert!(line.contains("s3://backup/shops: "), "{line}");
+    server.start();
+    lab.signal_agent("HUP");
+    let words = "no verified snapshot of the cluster lab in s3://backup/shops";
+    lab.wait("the empty bucket", |_| lab.log().contains(words));
 }
