@@ -347,7 +347,10 @@ pub(super) struct IssueArgs {
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct RestoreArgs {
+    #[command(subcommand)]
+    pub(super) command: Option<RestoreCommand>,
     /// latest (the newest verified one), a snapshot's name, a file, or s3://BUCKET/KEY
     #[arg(long, value_name = "SNAPSHOT", default_value = "latest")]
     pub(super) from: String,
@@ -372,6 +375,28 @@ pub(super) struct RestoreArgs {
     /// The last revision that the live data was seen to have
     #[arg(long, hide = true, value_name = "REVISION")]
     pub(super) live_revision: Option<i64>,
+    /// Does it without asking
+    #[arg(long)]
+    pub(super) yes: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub(super) output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum RestoreCommand {
+    /// Removes what restores and interrupted births set aside, after a look at it and a yes
+    #[command(
+        after_help = "Nothing is removed while a restore is under way, or where the data itself is not whole.\n\nExamples:\n  etcd-operator restore clean --dry-run\n  etcd-operator restore clean --yes"
+    )]
+    Clean(CleanArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CleanArgs {
+    /// Only lists what would be removed
+    #[arg(long)]
+    pub(super) dry_run: bool,
     /// Does it without asking
     #[arg(long)]
     pub(super) yes: bool,
