@@ -1,5 +1,6 @@
 //! `restore clean`: what restores and interrupted births set aside goes, by a person's word alone.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::Path;
@@ -63,9 +64,11 @@ pub(super) fn clean(context: &Context, arguments: &CleanArgs) -> Outcome {
 }
 
 fn lines(found: &[Leftover]) -> String {
-    let rows = found.iter();
-    rows.map(|it| format!("{}  {}\n", bytes(it.bytes), it.path))
-        .collect()
+    let mut text = String::new();
+    for it in found {
+        let _ = writeln!(text, "{}  {}", bytes(it.bytes), it.path);
+    }
+    text
 }
 
 fn tell(output: Output, found: Vec<Leftover>, removed: bool) -> std::io::Result<()> {
