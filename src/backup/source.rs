@@ -1,5 +1,7 @@
 //! Which snapshot a restore takes.
 
+mod fetched;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +21,9 @@ use crate::spec::backup::{Destination, Place, S3, Source};
 use crate::state;
 use crate::tls::{Bundle, Certificates};
 use crate::version::Version;
+
+use fetched::copy_of;
+pub use fetched::{fetched, forget_fetched};
 
 /// The newest verified one, in the words of `bootstrap` and the command line.
 pub const LATEST: &str = "latest";
@@ -396,32 +401,6 @@ async fn fetch(
     }))
 }
 
-/// Where snapshots lie that were brought from a bucket, until the restore has ended.
-pub fn fetched(paths: &Paths, spec: &ClusterSpec) -> LocalStore {
-    LocalStore::at(&paths.backup().join("fetched"), &spec.name)
-}
-
-/// A copy of an open file, where what is brought from buckets lies.
-fn copy_of(
-    paths: &Paths,
-    spec: &ClusterSpec,
-    mut file: &File,
-    named: &Path,
-) -> Result<PathBuf, RestoreError> {
-    let failed = |what| {
-        let path = named.to_owned();
-        move |source| RestoreError::Io { what, path, source }
-    };
-    let store = fetched(paths, spec);
-    state::create_private_dir(store.path())?;
-    let size = file.metadata().map_err(failed("look at"))?.len();
-    super::local::room_for(store.path(), size)?;
-    let path = store.path().join("named");
-    let mut copy = super::new_file(&path).map_err(failed("copy"))?;
-    std::io::copy(&mut file, &mut copy).map_err(failed("copy"))?;
-    Ok(path)
-}
-
 /// A file that this process cannot open by its name, and that was opened for it: its copy.
 pub fn opened(
     paths: &Paths,
@@ -432,11 +411,6 @@ pub fn opened(
     let mut found = file(&copy_of(paths, spec, open, named)?)?;
     found.file.name = named.display().to_string();
     Ok(found)
-}
-
-/// What was brought from a bucket goes again.
-pub fn forget_fetched(paths: &Paths) {
-    let _ = std::fs::remove_dir_all(paths.backup().join("fetched"));
 }
 
 /// A file: with the manifest beside it where there is one, else by itself.
