@@ -15,6 +15,7 @@ pub mod kept;
 mod notify;
 mod observe;
 mod passes;
+mod predecessors;
 mod publish;
 mod report;
 mod restore;
@@ -46,7 +47,7 @@ use driver::{Driver as _, HostDriver};
 use kept::{Accepted, RefusedDocument};
 
 pub use front::{Beginning, run};
-pub use report::{Host, HostDocument, HostLook, Leftover, Report, UnderWay};
+pub use report::{Host, HostDocument, HostLook, Leftover, Report, UnderWay, leftovers};
 
 /// Why a pass, or the start of the agent, failed.
 #[derive(Debug, thiserror::Error)]
@@ -179,6 +180,10 @@ struct Memory {
     keep: Option<Accepted>,
     /// The last lines that were logged; see `log_once`.
     told: std::collections::VecDeque<String>,
+    /// Failed restores of the document's own, until one succeeds. What is lost with it is a wait.
+    restores: restore::Tries,
+    /// What buckets were asked before a birth.
+    predecessors: predecessors::Asked,
     /// The process that does not answer on restored data.
     unanswered: Option<restore::Asking>,
     /// The last index that was written down as seen.

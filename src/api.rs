@@ -446,7 +446,8 @@ pub enum LogLevel {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Bootstrap {
     /// `latest`: the newest verified snapshot of this cluster's name in the destinations of
-    /// `backup`; else a snapshot's name there, or a file of the host.
+    /// `backup`; `empty`: it begins with nothing, whatever snapshots of its name there are; else a
+    /// snapshot's name there, or a file of the host.
     #[schemars(length(min = 1, max = 240), extend("pattern" = formats::SNAPSHOT_SOURCE))]
     pub from: String,
 }

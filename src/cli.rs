@@ -1,6 +1,7 @@
 //! The command line: names, flags and exit codes are a contract.
 //!
-//! Exit codes: 0 done, 1 failed, 2 usage or bad document, 3 held.
+//! Exit codes: 0 done, 1 failed, 2 usage or bad document, 3 held; 130: Ctrl-C ended a command whose
+//! restore goes on.
 
 mod arguments;
 mod backup;
@@ -42,8 +43,9 @@ use crate::version::{Class, Version, classify};
 pub use print::Output;
 
 use arguments::{
-    AgentArgs, BackupCommand, CertsCommand, Cli, Command, ControllerArgs, DeleteArgs, DriverChoice,
-    EnvFor, EtcdCommand, GuardArgs, InitArgs, IssueArgs, RestoreArgs, StatusArgs,
+    AgentArgs, BackupCommand, CertsCommand, CleanArgs, Cli, Command, ControllerArgs, DeleteArgs,
+    DriverChoice, EnvFor, EtcdCommand, GuardArgs, InitArgs, IssueArgs, RestoreArgs, RestoreCommand,
+    StatusArgs,
 };
 
 /// Done.
@@ -54,6 +56,8 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Held: nothing was done, the reason is printed.
 pub const HELD: u8 = 3;
+/// Ended by Ctrl-C while what it asked for goes on without it.
+pub const INTERRUPTED: u8 = 130;
 
 /// Runs the command of this process' arguments.
 pub fn run() -> ExitCode {

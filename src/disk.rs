@@ -9,6 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 
 use crate::host::preflight::SyncLatency;
@@ -134,12 +135,22 @@ pub fn probe(dir: &Path) -> u8 {
     match ask(dir) {
         Err(Errno::ROFS) => READ_ONLY,
         Err(Errno::NOTDIR) => MISSING,
-        _ => 0,
+        Err(Errno::ACCESS | Errno::PERM) => DENIED,
+        _ => match accessat(
+            CWD,
+            dir,
+            Access::WRITE_OK | Access::EXEC_OK,
+            AtFlags::EACCESS,
+        ) {
+            Err(Errno::ACCESS) => DENIED,
+            _ => 0,
+        },
     }
 }
 
 const READ_ONLY: u8 = 11;
 const MISSING: u8 = 12;
+const DENIED: u8 = 13;
 
 /// A question that changes nothing: the kernel asks for write access to the mount before it looks for
 /// the name that shall be removed, so that a frozen file system blocks, a read-only one says so, and a
@@ -169,6 +180,7 @@ pub fn writable(dir: &Path, deadline: Duration) -> Writable {
     match code {
         it if it == i32::from(READ_ONLY) => Writable::ReadOnly,
         it if it == i32::from(MISSING) => Writable::Missing,
+        it if it == i32::from(DENIED) => Writable::Denied,
         _ if !dir.is_dir() => Writable::Missing,
         _ if turned_read_only(dir) => Writable::ReadOnly,
         _ => Writable::Yes,

@@ -33,7 +33,7 @@
 //! - The core does no I/O, reads no clock, allocates nothing while planning, and cannot fail.
 //! - Nothing interrupts, adds, promotes or removes a member without a [`plan::permit::Permit`],
 //!   which only one module can make.
-//! - Data is never deleted. What has to go is renamed.
+//! - Data is never deleted. What has to go is renamed, and goes for good by a person's word alone.
 //! - Nothing is called damaged that was not read: etcd's words are hints ([`diagnosis`]), proofs are
 //!   made by [`etcd::examine`].
 //! - No decision depends on what an earlier pass remembered: whatever is remembered saves work.

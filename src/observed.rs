@@ -2,12 +2,16 @@
 //!
 //! Time is an observation too: the core reads no clock.
 
+mod predecessor;
+
 use crate::cluster::{ClusterId, Detail, MEMBERS_MAX, MemberId, MemberName, MemberSet, Timestamp};
 use crate::host::HostFacts;
 use crate::spec::Settings;
 use crate::spec::backup::DESTINATIONS_MAX;
 use crate::start::{Facts, Refusal, Writable};
 use crate::version::Version;
+
+pub use predecessor::{Predecessor, Predecessors};
 
 /// Everything that one pass saw.
 #[derive(Clone, Debug)]
@@ -26,6 +30,8 @@ pub struct Observed {
     pub host: Option<HostFacts>,
     /// Snapshots.
     pub backups: Backups,
+    /// Snapshots of a cluster of this name, where none lives here yet.
+    pub predecessors: Predecessors,
     /// A restore that was asked for and has not ended.
     pub restoring: Option<Restoring>,
     /// A person asked for a pause.
@@ -209,6 +215,8 @@ pub struct Backups {
     pub check_due: bool,
     /// The last restore that nobody but the document asked for failed.
     pub restore_failed: Option<Detail>,
+    /// Seconds until it is tried again; `None`: not by itself, or it did not fail.
+    pub restore_retry_in: Option<u64>,
 }
 
 /// A snapshot that was seen.

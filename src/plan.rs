@@ -18,8 +18,9 @@ mod words;
 use core::time::Duration;
 
 use crate::cluster::{ClusterId, Detail, MemberId, MemberName, MemberSet, PeerUrl, Timestamp};
-use crate::observed::{Instance, Observed, Process, RestorePhase};
+use crate::observed::{Instance, Observed, Predecessor, Predecessors, Process, RestorePhase};
 use crate::spec::ClusterSpec;
+use crate::spec::backup::Source;
 use crate::start::{self, Refusal, Start};
 use crate::version::{Class, Version, classify};
 
@@ -235,6 +236,10 @@ pub enum Hold {
     AuthorityDamaged,
     /// Members disagree on the data. Never disarmed without evidence (rule A8).
     Corrupt,
+    /// No cluster lives here yet, and there are snapshots of one of its name.
+    SnapshotsFound(Predecessor),
+    /// No cluster lives here yet, and whether there are snapshots of one of its name cannot be seen.
+    SnapshotsUnknown(Detail),
     /// A restore is under way: nothing else is done.
     Restoring(RestorePhase),
     /// The document asks for the data of a snapshot, and it could not be restored.
@@ -351,10 +356,15 @@ fn start_steps(
     let facts = &instance.facts;
     let version = version_to_start(spec, instance)?;
     let unborn = facts.identity.is_none() && facts.marker.is_none();
+    let has_source = !matches!(spec.bootstrap, None | Some(Source::Empty));
     let start = match start::verdict(facts) {
         Ok(start) => start,
         Err(refusal) if spec.restore_when_damaged && restore::is_damage(&refusal) => {
             return restore_steps(observed, Asked::Recovery, steps);
+        }
+        // Its data comes from a snapshot, beside what lies there.
+        Err(Refusal::DataOfAnotherEtcd(_)) if unborn && has_source => {
+            return restore_steps(observed, Asked::Bootstrap, steps);
         }
         Err(refusal) => return Err(start_as_before(observed, instance, refusal, steps)),
     };
@@ -368,8 +378,16 @@ fn start_steps(
         }
         return Err(Hold::Start(refusal.clone()));
     }
-    if unborn && spec.bootstrap.is_some() {
+    if unborn && has_source {
         return restore_steps(observed, Asked::Bootstrap, steps);
+    }
+    if unborn && spec.bootstrap.is_none() {
+        match &observed.predecessors {
+            Predecessors::None => {}
+            Predecessors::Looking => return Ok(()),
+            Predecessors::Found(it) => return Err(Hold::SnapshotsFound(it.clone())),
+            Predecessors::Unreadable(why) => return Err(Hold::SnapshotsUnknown(why.clone())),
+        }
     }
     match (&facts.identity, &facts.marker) {
         (Some(_), _) => {}
@@ -386,7 +404,7 @@ fn start_steps(
     {
         steps.push(Upkeep::RaiseQuota(quota));
     }
-    let certificates = certificate_steps(observed, instance, steps);
+    let certificates = certificate::steps(observed, instance, steps);
     if instance.restart_in > 0 {
         // Waiting is part of progressing, unless the guard said why it refused.
         return match &instance.refused {
@@ -395,7 +413,7 @@ fn start_steps(
         };
     }
     steps.push(Upkeep::Start(start));
-    client_steps(instance, steps);
+    certificate::client_steps(instance, steps);
     certificates
 }
 
@@ -413,7 +431,7 @@ fn start_as_before(
         && instance.restart_in == 0
     {
         // Names of both: whoever knows the member by one of them goes on.
-        if let Err(hold) = certificate_steps(observed, instance, steps) {
+        if let Err(hold) = certificate::steps(observed, instance, steps) {
             return hold;
         }
         steps.push(Upkeep::StartAsBefore);
@@ -429,28 +447,6 @@ fn restore_steps(observed: &Observed, asked: Asked, steps: &mut Steps<'_>) -> Re
     }
     steps.push(Upkeep::RequestRestore(asked));
     Ok(())
-}
-
-/// New leaves are picked up at the next handshake: they need no permit (rule D38).
-fn certificate_steps(
-    observed: &Observed,
-    instance: &Instance,
-    steps: &mut Steps<'_>,
-) -> Result<(), Hold> {
-    if !instance.certificates.authorities_usable {
-        return Err(Hold::AuthorityDamaged);
-    }
-    if let Some(reason) = certificate::mint(&instance.certificates, observed) {
-        steps.push(Upkeep::MintCertificates(reason));
-    }
-    Ok(())
-}
-
-/// etcd needs nothing of its clients' certificates: they are made while it comes up.
-fn client_steps(instance: &Instance, steps: &mut Steps<'_>) {
-    if instance.certificates.clients_due && instance.certificates.authorities_usable {
-        steps.push(Upkeep::MintClients);
-    }
 }
 
 /// The version for a start. What was born is always started again; only births are choosy.

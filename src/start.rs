@@ -55,6 +55,8 @@ pub enum Writable {
     ReadOnly,
     /// The directory is not there.
     Missing,
+    /// It is there, and this user has no right to write to it.
+    Denied,
     /// A request got no answer within its deadline: frozen or hanging.
     Stalled,
 }
@@ -115,6 +117,8 @@ pub struct Facts {
     pub marker: Option<Identity>,
     /// The data directory.
     pub data: DataDir,
+    /// Where an etcd that is not ours has its data, at or beside the place of ours.
+    pub strange_etcd: Option<Detail>,
     /// The room for it.
     pub room: Room,
     /// The file system under it.
@@ -171,6 +175,8 @@ pub enum Refusal {
     FilesystemStalled,
     /// The directory named by storage.path is not there.
     StorageMissing,
+    /// It is there, and etcd's user has no right to write to it.
+    StorageDenied,
     /// The document names another cluster than the one that lives here.
     DocumentOfAnotherCluster(ClusterName),
     /// The data's directory belongs to another cluster (a wrong disk).
@@ -179,6 +185,8 @@ pub enum Refusal {
     DataOfAnotherCluster(ClusterId),
     /// Data that this operator did not make.
     DataForeign,
+    /// The data of another etcd lies where a cluster would be born empty; where.
+    DataOfAnotherEtcd(Detail),
     /// The cluster has served, and its data directory is empty.
     DataMissing,
     /// Database without log.
@@ -247,6 +255,7 @@ impl Refusal {
             | Refusal::StorageOfAnotherCluster(_)
             | Refusal::DataOfAnotherCluster(_)
             | Refusal::DataForeign
+            | Refusal::DataOfAnotherEtcd(_)
             | Refusal::LogMissing
             | Refusal::DatabaseMissing
             | Refusal::DataDamaged(_)
@@ -257,6 +266,7 @@ impl Refusal {
             | Refusal::FilesystemReadOnly
             | Refusal::FilesystemStalled
             | Refusal::StorageMissing
+            | Refusal::StorageDenied
             | Refusal::DataMissing
             | Refusal::DataInUse
             | Refusal::DataUnreadable(_)
@@ -315,6 +325,7 @@ pub fn verdict(facts: &Facts) -> Result<Start, Refusal> {
 fn check_surroundings(facts: &Facts) -> Result<(), Refusal> {
     match facts.writable {
         Writable::Missing => return Err(Refusal::StorageMissing),
+        Writable::Denied => return Err(Refusal::StorageDenied),
         Writable::ReadOnly => return Err(Refusal::FilesystemReadOnly),
         Writable::Stalled => return Err(Refusal::FilesystemStalled),
         Writable::Yes => {}
@@ -376,6 +387,14 @@ fn check_room(facts: &Facts) -> Result<(), Refusal> {
     }
 }
 
+/// Nothing is born beside the data of another etcd: whoever named that directory meant its data.
+fn check_birth(facts: &Facts) -> Result<Start, Refusal> {
+    match &facts.strange_etcd {
+        Some(place) => Err(Refusal::DataOfAnotherEtcd(place.clone())),
+        None => Ok(Start::Go),
+    }
+}
+
 fn check_data(facts: &Facts) -> Result<Start, Refusal> {
     if let Some(why) = &facts.data.unreadable {
         return Err(Refusal::DataUnreadable(why.clone()));
@@ -385,7 +404,7 @@ fn check_data(facts: &Facts) -> Result<Start, Refusal> {
     let Some(identity) = facts.identity.as_ref().or(facts.marker.as_ref()) else {
         // Nothing is known of a cluster here: whatever lies there is not ours (rule A10).
         return match completeness {
-            Completeness::Empty => Ok(Start::Go),
+            Completeness::Empty => check_birth(facts),
             _ => Err(Refusal::DataForeign),
         };
     };
@@ -413,7 +432,8 @@ fn check_data(facts: &Facts) -> Result<Start, Refusal> {
         return Err(Refusal::DataOfAnotherCluster(owner)); // rule B9
     }
     match (completeness, identity.served) {
-        (Completeness::Complete, _) | (Completeness::Empty, None) => Ok(Start::Go),
+        (Completeness::Complete, _) => Ok(Start::Go),
+        (Completeness::Empty, None) => check_birth(facts),
         (Completeness::Empty, Some(_)) => Err(Refusal::DataMissing), // rule D3
         // The power went before the first log existed: nobody was ever served.
         (Completeness::LogMissing, None) if facts.data.snapshots == 0 => Ok(Start::SetAsideThenGo),

@@ -93,6 +93,8 @@ pub struct Status {
     pub next: Option<Detail>,
     /// Why nothing more is done.
     pub hold: Option<Hold>,
+    /// Seconds until what is held is tried again by itself, where that has a time.
+    pub next_try: Option<u64>,
     /// The earliest end of a leaf in use, and whether it is provisional.
     pub certificates: Option<(Timestamp, bool)>,
     /// Snapshots, where the document configures any.
@@ -153,6 +155,10 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
         quota: instance.and_then(|it| Some(it.facts.identity.as_ref()?.quota)),
         version: instance.and_then(running_version),
         next,
+        next_try: match hold {
+            Some(Hold::RestoreFailed(_)) => observed.backups.restore_retry_in,
+            _ => None,
+        },
         hold,
         certificates: instance.and_then(|it| {
             let made = !matches!(it.certificates.pairs, Pairs::Missing | Pairs::Broken);
@@ -331,6 +337,14 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
             return Some((
                 "FilesystemStalled",
                 detail(format_args!("the data's file system does not answer")),
+            ));
+        }
+        Writable::Denied => {
+            return Some((
+                "StorageDenied",
+                detail(format_args!(
+                    "the operator's user may not write to the data's directory"
+                )),
             ));
         }
         Writable::Missing => {

@@ -108,7 +108,7 @@ pub fn read_only(writable: Writable) -> Option<bool> {
     match writable {
         Writable::Yes => Some(false),
         Writable::ReadOnly => Some(true),
-        Writable::Missing | Writable::Stalled => None,
+        Writable::Missing | Writable::Denied | Writable::Stalled => None,
     }
 }
 

@@ -21,6 +21,7 @@ use etcd_operator::observed::{
 };
 use etcd_operator::plan::permit::{self, Declared, Grounds};
 use etcd_operator::plan::{Asked, Change, Hold, Mint, Plan, Upkeep, plan};
+use etcd_operator::spec::backup::Source;
 use etcd_operator::spec::{ClusterSpec, Settings};
 use etcd_operator::start::{
     self, AddressConflict, Binary, CertificatesUsable, Completeness, DataDir, Filesystem, Room,
@@ -58,7 +59,7 @@ fn turns() -> impl Iterator<Item = (StartHistory, u64, Room)> {
 }
 
 /// The dimensions of [`stopped_members`], for the count that is printed.
-const STOPPED: &str = "size 0/1 x data 7 x identity 4 x marker 3 x writable 4 x file system 2 x binary 3 x \
+const STOPPED: &str = "size 0/1 x data 7 x identity 4 x marker 3 x writable 5 x strange etcd 2 x file system 2 x binary 3 x \
      certificates 3 x conflict 2 x history 5 x back-off or room 3";
 
 fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
@@ -85,6 +86,7 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
         cluster: "other".try_into().unwrap(),
         ..identity(true)
     };
+    let strange = [None, Some("/data/default".try_into().unwrap())];
     let identities = [
         None,
         Some(identity(false)),
@@ -96,6 +98,7 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
         Writable::Yes,
         Writable::ReadOnly,
         Writable::Missing,
+        Writable::Denied,
         Writable::Stalled,
     ];
     let conflict = AddressConflict {
@@ -114,10 +117,12 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
             .iter()
             .flat_map(|data| identities.iter().map(move |id| (data, id)))
         {
-            for (marker, writable) in markers
-                .iter()
-                .flat_map(|it| writables.map(|writable| (it, writable)))
-            {
+            for (marker, writable, strange) in markers.iter().flat_map(|marker| {
+                let places = writables
+                    .into_iter()
+                    .flat_map(|it| strange.each_ref().map(|etcd| (it, etcd)));
+                places.map(move |(writable, strange)| (marker, writable, strange))
+            }) {
                 for filesystem in [Filesystem::Disk, Filesystem::Unsafe("tmpfs")] {
                     for binary in [
                         Binary::Ready,
@@ -133,6 +138,7 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
                                     facts.identity.clone_from(id);
                                     facts.marker.clone_from(marker);
                                     facts.writable = writable;
+                                    facts.strange_etcd.clone_from(strange);
                                     facts.filesystem = filesystem;
                                     facts.binary = binary;
                                     facts.conflict.clone_from(&conflict);
@@ -216,7 +222,10 @@ fn no_stopped_member_is_started_against_the_facts() {
             Completeness::Complete => {
                 assert!(facts.marker.is_some(), "a directory that is ours says so");
             }
-            Completeness::Empty => assert!(!served, "an empty directory is not the data that was"),
+            Completeness::Empty => {
+                assert!(!served, "an empty directory is not the data that was");
+                assert_eq!(facts.strange_etcd, None, "born beside another etcd's data");
+            }
             Completeness::LogMissing => assert!(start == Start::SetAsideThenGo && !served),
             Completeness::DatabaseMissing => panic!("started without its database"),
         }
@@ -262,6 +271,54 @@ fn data_is_replaced_only_where_a_reader_has_found_damage() {
         }
     });
     assert!(replaced > 100 && hinted > 100);
+}
+
+/// Whatever destinations hold, a cluster begins with nothing only where that is known to pass nothing
+/// over, or where the document says so; and one that was born is never asked.
+#[test]
+fn nothing_is_born_beside_snapshots_that_the_document_does_not_speak_of() {
+    let words = ["none", "looking", "4", "unreadable"];
+    let sources = [None, Some(Source::Latest), Some(Source::Empty)];
+    let (mut births, mut holds) = (0_u32, 0_u32);
+    for (word, source) in words
+        .iter()
+        .flat_map(|word| sources.iter().map(move |source| (*word, source)))
+    {
+        for (id, marker) in [
+            (None, None),
+            (Some(identity(false)), None),
+            (None, Some(identity(false))),
+        ] {
+            let unborn = id.is_none() && marker.is_none();
+            let spec = ClusterSpec {
+                bootstrap: source.clone(),
+                backup: Some(world::backup("interval")),
+                ..spec(&["test-0"])
+            };
+            let mut instance = stopped();
+            instance.facts.data = DataDir::EMPTY;
+            (instance.facts.identity, instance.facts.marker) = (id, marker);
+            let seen = Observed {
+                predecessors: world::predecessors(word),
+                ..observed(instance, Membership::Unbootstrapped)
+            };
+            let plan = plan(&spec, &seen);
+            let empty = plan.upkeep.iter().any(|it| matches!(it, Upkeep::Start(_)));
+            let silent = unborn && word != "none" && source.is_none();
+            assert_eq!(
+                empty,
+                !(silent || unborn && *source == Some(Source::Latest))
+            );
+            let found = matches!(
+                plan.change,
+                Err(Hold::SnapshotsFound(_) | Hold::SnapshotsUnknown(_))
+            );
+            assert_eq!(found, silent && word != "looking", "{plan:?}");
+            births += u32::from(empty && unborn);
+            holds += u32::from(found);
+        }
+    }
+    assert_eq!((births, holds), (5, 2));
 }
 
 /// Upkeep that touches neither process nor data.

@@ -100,6 +100,7 @@ impl Scene {
             }
             "name" => self.spec.name = value.try_into().unwrap(),
             "backup" => self.spec.backup = Some(world::backup(value)),
+            "bootstrap" if value == "empty" => self.spec.bootstrap = Some(Source::Empty),
             "bootstrap" => self.spec.bootstrap = Some(Source::Latest),
             "recovery" => self.spec.restore_when_damaged = true,
             _ => panic!("spec {key}"),
@@ -137,6 +138,7 @@ impl Scene {
                 host.facts.writable = match how {
                     "read-only" => Writable::ReadOnly,
                     "stalled" => Writable::Stalled,
+                    "denied" => Writable::Denied,
                     _ => Writable::Missing,
                 };
                 host.writable = host.facts.writable;
@@ -213,6 +215,10 @@ impl Scene {
             },
             "only-log" => data(true, false, Some(CLUSTER)),
             "of-another-cluster" => data(true, true, Some(ClusterId(0xbad))),
+            "beside-another-etcd" => {
+                self.host().facts.strange_etcd = Some("/data/default".try_into().unwrap());
+                DataDir::EMPTY
+            }
             "unreadable" => DataDir {
                 unreadable: Some("member/wal: Permission denied".try_into().unwrap()),
                 ..DataDir::EMPTY
@@ -392,6 +398,8 @@ impl Scene {
             "retry-in" => backups.retry_in = number(),
             "copy-due" => backups.copy_due = true,
             "check-due" => backups.check_due = true,
+            "next-try-in" => backups.restore_retry_in = Some(number()),
+            "of-before" => self.seen.predecessors = world::predecessors(value),
             "restore-failed" => {
                 backups.restore_failed = Some(value.replace('-', " ").as_str().try_into().unwrap());
             }

@@ -71,6 +71,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
                 owner: Some((ClusterId(7), id)),
                 ..DataDir::EMPTY
             },
+            strange_etcd: None,
             room: Room::AMPLE,
             filesystem: Filesystem::Disk,
             writable: Writable::Yes,
@@ -143,6 +144,7 @@ fn observed(spec: &ClusterSpec, members: usize) -> Observed {
         failed: None,
         host: None,
         backups: Backups::default(),
+        predecessors: etcd_operator::observed::Predecessors::None,
         restoring: None,
         document: Document::Accepted,
         looker: Looker::Operator,

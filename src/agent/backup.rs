@@ -31,10 +31,15 @@ impl Agent {
     pub(super) fn backups(&mut self, spec: &ClusterSpec, clock: Clock, now: Timestamp) -> Backups {
         self.is_busy();
         let trusted = Some(now).filter(|_| clock == Clock::Trusted);
-        let restore_failed = self.restore_failed(&self.place(spec).storage_dir, trusted);
-        self.with_member(spec, |work, member| {
+        let failed = self.restore_failed(spec, trusted);
+        let (restore_failed, restore_retry_in) = failed.unzip();
+        let seen = self.with_member(spec, |work, member| {
             work.look(member, clock, now, restore_failed)
-        })
+        });
+        Backups {
+            restore_retry_in: restore_retry_in.flatten(),
+            ..seen
+        }
     }
 
     fn with_member<T>(

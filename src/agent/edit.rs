@@ -177,8 +177,12 @@ impl InForce {
 
 /// Why the data of a cluster is not in a directory; `None`: it is.
 fn not_moved(identity: &IdentityFile, storage_dir: &Path) -> Option<Refusal> {
-    if !storage_dir.is_dir() {
-        return Some(Refusal::StorageMissing);
+    match std::fs::metadata(storage_dir) {
+        Ok(it) if it.is_dir() => {}
+        Err(it) if it.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Some(Refusal::StorageDenied);
+        }
+        _ => return Some(Refusal::StorageMissing),
     }
     let marker = state::load::<IdentityFile>(&records::marker_path(storage_dir));
     match marker.ok().flatten() {

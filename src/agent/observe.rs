@@ -18,7 +18,8 @@ use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, Launch, RefusalFile, Running, Served};
 use crate::member::starts;
 use crate::observed::{
-    Authority, Certificates, Clock, Instance, LastServed, Looker, Observed, Process, Restoring,
+    Authority, Certificates, Clock, Instance, LastServed, Looker, Observed, Predecessors, Process,
+    Restoring,
 };
 use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN};
 use crate::start::{Facts, Writable};
@@ -94,6 +95,7 @@ impl Agent {
         let storage_dir = self.reached(spec).storage_dir;
         let host = self.host(&storage_dir, found.writable);
         let backups = self.backups(spec, clock, now);
+        let predecessors = self.predecessors(spec, &instance, clock, now);
         let mut instances = heapless::Vec::new();
         let _ = instances.push(instance);
         Observed {
@@ -104,12 +106,33 @@ impl Agent {
             failed: self.memory.failed.clone(),
             host: Some(host),
             backups,
+            predecessors,
             restoring,
             paused: pause::load(&self.paths),
             document: self.board.document(),
             looker: self.looker(),
             instances,
         }
+    }
+
+    /// What the destinations hold, where a cluster would be born now.
+    fn predecessors(
+        &mut self,
+        spec: &ClusterSpec,
+        instance: &Instance,
+        clock: Clock,
+        now: Timestamp,
+    ) -> Predecessors {
+        let facts = &instance.facts;
+        let unborn = facts.identity.is_none() && facts.marker.is_none();
+        if !unborn || spec.size == 0 || spec.bootstrap.is_some() || spec.backup.is_none() {
+            return Predecessors::None;
+        }
+        let trusted = Some(now).filter(|_| clock == Clock::Trusted);
+        let asks = self.looker() == Looker::Operator;
+        let bell = self.work.bell();
+        let asked = &mut self.memory.predecessors;
+        asked.look(&self.paths, spec, trusted, bell, asks)
     }
 
     /// A command reads no document twice, and carries nothing out.

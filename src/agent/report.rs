@@ -11,6 +11,7 @@ use super::publish::Reached;
 use crate::api::status::{EtcdClusterStatus, rfc3339};
 use crate::cluster::ADMIN;
 use crate::disk;
+use crate::etcd::data_dir::OURS_ASIDE;
 use crate::member::records::{self, Running};
 use crate::observed::{Observed, Process};
 use crate::paths::Paths;
@@ -163,13 +164,6 @@ pub struct Leftover {
     pub bytes: u64,
 }
 
-/// What the names of leftovers begin with.
-const LEFTOVERS: [&str; 3] = [
-    "data.before-restore-",
-    "data.failed-restore-",
-    "data.birth-interrupted-",
-];
-
 impl Report {
     /// Whether anything but times and counters changed.
     pub(super) fn differs(&self, other: &Self) -> bool {
@@ -246,11 +240,12 @@ impl Agent {
     }
 }
 
-fn leftovers(storage_dir: &Path) -> Vec<Leftover> {
+/// What lies set aside beside the data.
+pub fn leftovers(storage_dir: &Path) -> Vec<Leftover> {
     let entries = fs::read_dir(storage_dir).into_iter().flatten().flatten();
     let left = entries.filter(|it| {
         let name = it.file_name();
-        LEFTOVERS
+        OURS_ASIDE
             .iter()
             .any(|start| name.to_string_lossy().starts_with(start))
     });

@@ -1,11 +1,14 @@
 //! Restores on this host, step by step as the core plans them.
 
-use std::path::{Path, PathBuf};
+mod tries;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::apply::{NO_RANDOM_BYTES, failed};
 use super::driver::Driver as _;
 use super::observe::quota_at_birth;
+use super::predecessors;
 use super::{Agent, AgentError};
 use crate::backup::restore::{
     self, CrashPoint, Failed, Outcome, Preparation, Prepared, Reason, RestoreError, RestoreRecord,
@@ -28,6 +31,8 @@ use crate::plan::permit::Permit;
 use crate::plan::{Asked, Hold};
 use crate::spec::ClusterSpec;
 use crate::version::Version;
+
+pub(super) use tries::Tries;
 
 /// A process that is dying keeps the member's lock until its last thread has gone.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -85,27 +90,36 @@ impl Agent {
         }
     }
 
-    /// Why the document's own restores are not tried again: the last one failed, or they are too many;
-    /// forgotten when a person asks for another try. `now`: the time, if it is trusted.
+    /// Why the document's own restores are not tried again now: the last one failed, or they are too
+    /// many; and in how many seconds they are, if by themselves. Forgotten when a person asks for another
+    /// try. `now`: the time, if it is trusted.
     pub(super) fn restore_failed(
-        &self,
-        storage_dir: &Path,
+        &mut self,
+        spec: &ClusterSpec,
         now: Option<Timestamp>,
-    ) -> Option<Detail> {
+    ) -> Option<(Detail, Option<u64>)> {
         if restore::too_many_recoveries(&self.paths, now) {
-            return Some(detail(format_args!(
+            let why = detail(format_args!(
                 "damaged data was replaced {} times within a day: the disk may be failing; next: see the kernel's log (dmesg) and replace the disk",
                 restore::RECOVERIES_MAX
-            )));
+            ));
+            return Some((why, None));
         }
         let report = self.own_failure()?;
-        if let (Some(needed), Some(free)) = (report.room, disk::free_bytes(storage_dir))
+        let storage_dir = self.place(spec).storage_dir;
+        if let (Some(needed), Some(free)) = (report.room, disk::free_bytes(&storage_dir))
             && free >= needed
         {
             return None; // the room that it lacked is there now
         }
+        // Nothing was touched: the next try costs no more than a look.
+        let repeats = report.outcome == Outcome::Failed && self.memory.generation > 0;
+        let retry_in = repeats.then(|| self.memory.restores.retry_in(&report.id, spec));
+        if retry_in == Some(0) {
+            return None;
+        }
         let why = report.message.unwrap_or_default();
-        Some(detail(format_args!("{why}")))
+        Some((detail(format_args!("{why}")), retry_in))
     }
 
     /// The last restore, if the document asked for it and it failed.
@@ -117,6 +131,8 @@ impl Agent {
     /// A person asks for another try: what was read is read again, too.
     pub(super) fn forget_failed_restore(&mut self) {
         self.work.retry_now();
+        self.memory.restores = Tries::default();
+        self.memory.predecessors = predecessors::Asked::default();
         self.memory.examiner = Examiner::default();
         self.memory.examiner_elsewhere = Examiner::default();
         restore::forget_recoveries(&self.paths);
@@ -219,7 +235,10 @@ impl Agent {
                 record.withdraw(&self.paths).map_err(AgentError::from)
             }
             Err(Failed { why, room, .. }) => {
-                tracing::error!("the restore is not made, and nothing was touched: {why}");
+                let before = restore::last_report(&self.paths).and_then(|it| it.message);
+                if before.as_ref() != Some(&why) {
+                    tracing::error!("the restore is not made, and nothing was touched: {why}");
+                }
                 let report = RestoreReport {
                     room,
                     ..record.report(Outcome::Failed, None, Some(why))
@@ -359,6 +378,8 @@ impl Agent {
     /// here, and the next look finds what became of it.
     async fn hold_the_member(&self) -> Result<std::fs::File, AgentError> {
         use rustix::fs::{FlockOperation, flock};
+        // On a new host with a directory of its own for the data nobody has made this one yet.
+        crate::state::create_private_dir(&self.paths.member())?;
         let path = self.paths.member_lock();
         let file = crate::state::open_lock(&path);
         let file = file.map_err(|source| AgentError::System {

@@ -118,7 +118,7 @@ pub const FORMATS: &[Format] = &[
     Format {
         pattern: SNAPSHOT_SOURCE,
         accepts: is_snapshot_source,
-        allowed: "latest, the name of a snapshot, or an absolute path",
+        allowed: "latest, empty, the name of a snapshot, or an absolute path",
     },
 ];
 

@@ -224,12 +224,12 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         path: "bootstrap",
-        cel: "!has(self.bootstrap) || has(self.backup) || self.bootstrap.from.matches('^/')",
+        cel: "!has(self.bootstrap) || has(self.backup) || self.bootstrap.from.matches('^(/|empty$)')",
         message: "from names a snapshot, and there is no backup to find it in: name a file, or describe backup",
         holds: |spec| {
-            spec.bootstrap
-                .as_ref()
-                .is_none_or(|it| spec.backup.is_some() || it.from.starts_with('/'))
+            spec.bootstrap.as_ref().is_none_or(|it| {
+                spec.backup.is_some() || it.from == "empty" || it.from.starts_with('/')
+            })
         },
     },
     Rule {

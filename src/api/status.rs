@@ -65,6 +65,7 @@ impl EtcdClusterStatus {
             it.confirmed_until = None;
             it.revision = None;
             it.database = None;
+            it.plan.next_try_seconds = None;
             if let Some(backups) = &mut it.backups {
                 backups.next_seconds = None;
                 let destinations = backups.destinations.iter_mut();
@@ -197,6 +198,9 @@ pub struct PlanStatus {
     /// What a person does to end the hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_step: Option<String>,
+    /// Seconds until it is tried again by itself, where that has a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_try_seconds: Option<u64>,
 }
 
 /// Leaf certificates in use.
@@ -286,6 +290,7 @@ pub fn to_wire(
             hold: status.hold.as_ref().map(|it| it.reason().to_owned()),
             message: status.hold.as_ref().map(ToString::to_string),
             next_step: status.hold.as_ref().map(|it| it.next_step().to_string()),
+            next_try_seconds: status.next_try,
         },
         certificates: status
             .certificates

@@ -1,5 +1,7 @@
 //! Which snapshot a restore takes.
 
+mod fetched;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +21,9 @@ use crate::spec::backup::{Destination, Place, S3, Source};
 use crate::state;
 use crate::tls::{Bundle, Certificates};
 use crate::version::Version;
+
+use fetched::copy_of;
+pub use fetched::{fetched, forget_fetched};
 
 /// The newest verified one, in the words of `bootstrap` and the command line.
 pub const LATEST: &str = "latest";
@@ -194,27 +199,35 @@ fn here(
                 "the document has no spec.backup to find a snapshot in: name a file".to_owned(),
             )
         })?;
-        let mut entries = store.list()?;
-        entries.retain(|it| !passed.contains(&it.name.to_string()));
-        let entry = match wanted.name.as_str() {
-            LATEST => place::newest_verified(&entries, clusters),
-            name => entries.iter().find(|it| it.name.to_string() == name),
-        };
-        let entry = entry.ok_or_else(|| {
-            RestoreError::NoSnapshot(format!(
-                "there is no {} of the cluster {} in {}",
-                if wanted.name == LATEST {
-                    "verified snapshot"
-                } else {
-                    &wanted.name
-                },
-                spec.name,
-                store.path().display()
-            ))
-        })?;
-        return found(&store, entry);
+        return of_store(spec, &store, (wanted, passed), clusters);
     }
     file(&wanted.path)
+}
+
+/// The one that is wanted, of a directory.
+fn of_store(
+    spec: &ClusterSpec,
+    store: &LocalStore,
+    (wanted, passed): (&SourceFile, &[String]),
+    clusters: &[String],
+) -> Result<Found, RestoreError> {
+    let mut entries = store.list()?;
+    entries.retain(|it| !passed.contains(&it.name.to_string()));
+    let entry = match wanted.name.as_str() {
+        LATEST => place::newest_verified(&entries, clusters),
+        name => entries.iter().find(|it| it.name.to_string() == name),
+    };
+    let at = store.path().display().to_string();
+    found(store, entry.ok_or_else(|| none_there(spec, wanted, &at))?)
+}
+
+fn none_there(spec: &ClusterSpec, wanted: &SourceFile, at: &str) -> RestoreError {
+    let what = match wanted.name.as_str() {
+        LATEST => "verified snapshot",
+        name => name,
+    };
+    let name = &spec.name;
+    RestoreError::NoSnapshot(format!("there is no {what} of the cluster {name} in {at}"))
 }
 
 /// Finds a snapshot here, and where it is not here in the document's buckets, from where it is brought
@@ -237,18 +250,27 @@ async fn anywhere(
     clusters: &[String],
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Found, RestoreError> {
-    let mut failure = match here(spec, (wanted, passed), clusters) {
-        Err(error @ (RestoreError::NoSnapshot(_) | RestoreError::Local(_))) => error,
+    let mut failures = match here(spec, (wanted, passed), clusters) {
+        other if !wanted.path.as_os_str().is_empty() => return other,
+        Err(error @ (RestoreError::NoSnapshot(_) | RestoreError::Local(_))) => vec![error],
         other => return other,
     };
     let backup = spec.backup.as_ref();
-    for destination in backup
-        .map(|it| it.destinations.as_slice())
-        .unwrap_or_default()
-    {
-        let Place::S3(it) = &destination.place else {
-            continue;
+    let further = backup.map_or(&[][..], |it| it.destinations.get(1..).unwrap_or_default());
+    for destination in further {
+        let it = match &destination.place {
+            Place::S3(it) => it,
+            Place::Local(_) => {
+                let store = place::local(spec, destination);
+                let found = store.map(|it| of_store(spec, &it, (wanted, passed), clusters));
+                match found {
+                    Some(Ok(found)) => return Ok(found),
+                    other => failures.extend(other.and_then(Result::err)),
+                }
+                continue;
+            }
         };
+        let at = place::describe(destination);
         let fetched = fetch(
             paths,
             spec,
@@ -261,15 +283,20 @@ async fn anywhere(
         // A bucket that cannot be had does not keep the next one from being asked.
         match fetched.await {
             Ok(Some(found)) => return Ok(found),
-            Ok(None) => {}
+            Ok(None) => failures.push(none_there(spec, wanted, &at)),
             Err(error) => {
-                let at = place::describe(destination);
-                tracing::warn!(at, "passed over: {}", chain(&error));
-                failure = error;
+                let why = chain(&error);
+                tracing::warn!(at, "passed over: {why}");
+                failures.push(RestoreError::NoSnapshot(format!("{at}: {why}")));
             }
         }
     }
-    Err(failure)
+    // Whoever mends one of them wants to know of all.
+    if failures.len() > 1 {
+        let all: Vec<String> = failures.iter().map(|it| chain(it)).collect();
+        return Err(RestoreError::NoSnapshot(all.join("; ")));
+    }
+    Err(failures.remove(0))
 }
 
 /// Brings the snapshot `BUCKET/KEY`, whose bucket the document describes.
@@ -374,32 +401,6 @@ async fn fetch(
     }))
 }
 
-/// Where snapshots lie that were brought from a bucket, until the restore has ended.
-pub fn fetched(paths: &Paths, spec: &ClusterSpec) -> LocalStore {
-    LocalStore::at(&paths.backup().join("fetched"), &spec.name)
-}
-
-/// A copy of an open file, where what is brought from buckets lies.
-fn copy_of(
-    paths: &Paths,
-    spec: &ClusterSpec,
-    mut file: &File,
-    named: &Path,
-) -> Result<PathBuf, RestoreError> {
-    let failed = |what| {
-        let path = named.to_owned();
-        move |source| RestoreError::Io { what, path, source }
-    };
-    let store = fetched(paths, spec);
-    state::create_private_dir(store.path())?;
-    let size = file.metadata().map_err(failed("look at"))?.len();
-    super::local::room_for(store.path(), size)?;
-    let path = store.path().join("named");
-    let mut copy = super::new_file(&path).map_err(failed("copy"))?;
-    std::io::copy(&mut file, &mut copy).map_err(failed("copy"))?;
-    Ok(path)
-}
-
 /// A file that this process cannot open by its name, and that was opened for it: its copy.
 pub fn opened(
     paths: &Paths,
@@ -410,11 +411,6 @@ pub fn opened(
     let mut found = file(&copy_of(paths, spec, open, named)?)?;
     found.file.name = named.display().to_string();
     Ok(found)
-}
-
-/// What was brought from a bucket goes again.
-pub fn forget_fetched(paths: &Paths) {
-    let _ = std::fs::remove_dir_all(paths.backup().join("fetched"));
 }
 
 /// A file: with the manifest beside it where there is one, else by itself.

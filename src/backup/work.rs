@@ -321,6 +321,7 @@ impl Work {
                 && self.copies.retry_in() == 0,
             check_due: self.checks.retry_in() == 0 && check_due(paths, backup, &ours, clock, now),
             restore_failed,
+            restore_retry_in: None, // the home knows
         }
     }
 
@@ -446,7 +447,8 @@ impl Work {
     }
 }
 
-fn seen(entry: &Entry, ages: &Ages) -> SnapshotSeen {
+/// A snapshot of a directory, as it is told.
+pub fn seen(entry: &Entry, ages: &Ages) -> SnapshotSeen {
     let manifest = entry.manifest.as_ref().ok();
     SnapshotSeen {
         revision: entry.name.revision,

@@ -1,6 +1,7 @@
 //! Commands and their flags: a contract, since scripts rely on them.
 
 mod groups;
+mod restore;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use super::print::Output;
 use crate::telemetry::LogFormat;
 
 pub(super) use groups::command;
+pub(in crate::cli) use restore::{CleanArgs, RestoreArgs, RestoreCommand};
 
 /// Options that every command has stand apart from its own.
 const EVERYWHERE: &str = "Everywhere";
@@ -340,41 +342,6 @@ pub(super) struct IssueArgs {
     /// For root's command: prints the files' contents
     #[arg(long, hide = true)]
     pub(super) contents: bool,
-    /// How to print
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub(super) output: Output,
-}
-
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
-#[derive(Debug, Args)]
-pub(super) struct RestoreArgs {
-    /// latest (the newest verified one), a snapshot's name, a file, or s3://BUCKET/KEY
-    #[arg(long, value_name = "SNAPSHOT", default_value = "latest")]
-    pub(super) from: String,
-    /// The file with the secret key of age, for a snapshot that is encrypted
-    #[arg(long, value_name = "FILE")]
-    pub(super) identity: Option<PathBuf>,
-    /// Takes a snapshot of another cluster of the same name, too
-    #[arg(long)]
-    pub(super) other_cluster: bool,
-    /// Only says what would be done, and what would be lost
-    #[arg(long)]
-    pub(super) dry_run: bool,
-    /// For a Pod of the controller: what it needs comes with the environment
-    #[arg(long, hide = true)]
-    pub(super) pod: bool,
-    /// In such a Pod: only where there is no data yet
-    #[arg(long, hide = true)]
-    pub(super) bootstrap: bool,
-    /// In such a Pod: only brings to its end what was cut
-    #[arg(long, hide = true)]
-    pub(super) resume: bool,
-    /// The last revision that the live data was seen to have
-    #[arg(long, hide = true, value_name = "REVISION")]
-    pub(super) live_revision: Option<i64>,
-    /// Does it without asking
-    #[arg(long)]
-    pub(super) yes: bool,
     /// How to print
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub(super) output: Output,

@@ -249,6 +249,7 @@ fn storage(paths: &Paths, dir: &Path, writable: Writable, systemd: bool) -> Stor
     }
     match writable {
         Writable::Missing => return Storage::Missing,
+        Writable::Denied => return Storage::NotOwned,
         Writable::Stalled => return Storage::Stalled,
         Writable::Yes | Writable::ReadOnly => {}
     }

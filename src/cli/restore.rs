@@ -1,5 +1,7 @@
 //! `restore`: says what will be lost, asks, and sees it through to its end.
 
+mod clean;
+
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufRead as _, IsTerminal as _};
@@ -11,7 +13,10 @@ use serde::Serialize;
 use super::backup::{bytes, trusted_now};
 use super::print::{self, Output};
 use super::progress::Display;
-use super::{Context, DONE, FAILED, Failure, HELD, Outcome, RestoreArgs, runtime};
+use super::{
+    Context, DONE, FAILED, Failure, HELD, INTERRUPTED, Outcome, RestoreArgs, RestoreCommand,
+    runtime,
+};
 use crate::agent::driver::HostDriver;
 use crate::agent::socket::{Asked, Request, ask};
 use crate::agent::{self, Agent, AgentError, Locking, Report};
@@ -60,6 +65,9 @@ struct Proposal {
 }
 
 pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
+    if let Some(RestoreCommand::Clean(it)) = &arguments.command {
+        return clean::clean(context, it);
+    }
     if arguments.pod {
         return super::pod::restore(context, arguments);
     }
@@ -354,13 +362,33 @@ fn carry_out(
         let driver = HostDriver::choose(&context.paths, &spec.name);
         let mut agent = Agent::new(&context.paths, driver, None);
         agent.take_settings(&context.read()?);
-        runtime.block_on(agent.end_restore(spec));
+        let ends = async {
+            agent.end_restore(spec).await;
+            Ok(())
+        };
+        runtime.block_on(unless_interrupted(ends, "the next start of the operator"))?;
     } else {
-        runtime.block_on(follow(context))?;
+        runtime.block_on(unless_interrupted(follow(context), "the agent"))?;
     }
     restore::last_report(&context.paths)
         .filter(|it| it.id == record.id)
         .ok_or_else(|| Failure::new(FAILED, "the restore left no report; see the operator's log"))
+}
+
+/// Ctrl-C ends this command and not the restore, which is written down.
+async fn unless_interrupted(
+    restore: impl Future<Output = Result<(), Failure>>,
+    who: &str,
+) -> Result<(), Failure> {
+    tokio::select! {
+        ended = restore => ended,
+        Ok(()) = tokio::signal::ctrl_c() => {
+            let text = format!(
+                "the restore goes on without this command: {who} brings it to its end; see how far it is: etcd-operator status; the data from before is kept beside the new data"
+            );
+            Err(Failure::new(INTERRUPTED, text))
+        }
+    }
 }
 
 /// Tells what the agent does until the restore has ended.

@@ -109,15 +109,22 @@ fn tell_which(context: &Context, named: &Document, report: &Report) -> Result<()
     Ok(())
 }
 
+/// When what is held is tried again by itself.
+pub(super) fn next_try(plan: &PlanStatus) -> String {
+    let seconds = plan.next_try_seconds;
+    seconds.map_or_else(String::new, |it| format!("next try in {it} s, by itself\n"))
+}
+
 fn plan_lines(report: &Report) -> std::io::Result<()> {
     let plan = &report.status.plan;
     match (&plan.hold, &plan.next) {
         (Some(hold), _) => {
             let (message, next) = (plan.message.as_deref(), plan.next_step.as_deref());
             print::text(&format!(
-                "hold: {hold}: {}\nnext: {}\n",
+                "hold: {hold}: {}\nnext: {}\n{}",
                 message.unwrap_or("-"),
-                next.unwrap_or("-")
+                next.unwrap_or("-"),
+                next_try(plan)
             ))
         }
         (None, Some(next)) => print::text(&format!("next: {next}\n")),

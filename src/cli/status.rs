@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::backup::bytes;
 use super::print::{self, Output, columns, span, toned};
-use super::show::report;
+use super::show::{next_try, report};
 use super::{Context, DONE, FAILED, Failure, Outcome, StatusArgs, runtime};
 use crate::agent::Report;
 use crate::api::status::{DestinationStatus, SnapshotStatus};
@@ -83,6 +83,7 @@ fn watch(context: &Context, output: Output) -> Outcome {
 fn page(report: &Report, context: &Context, colour: bool) -> String {
     let headline = headline(report, systemd::runs(&context.paths));
     let mut text = headline.line(colour);
+    text += &next_try(&report.status.plan);
     if let Some(cure) = cure(report) {
         text += &cure;
     }

@@ -16,8 +16,8 @@ use crate::member::place::HostPlace;
 use crate::member::pod::{refusal_from, unplaceable};
 use crate::member::records::IdentityFile;
 use crate::observed::{
-    Authority, Certificates, Clock, Document, Instance, Looker, Membership, Observed, Process,
-    Reading, Service, Writing,
+    Authority, Certificates, Clock, Document, Instance, Looker, Membership, Observed, Predecessors,
+    Process, Reading, Service, Writing,
 };
 use crate::render;
 use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN, Settings};
@@ -96,7 +96,8 @@ impl Cluster {
             failed: self.memory.failed.clone(),
             host: None, // the node is Kubernetes' to watch
             backups,
-            restoring: None, // its steps are its Pod's
+            predecessors: Predecessors::None, // only Pods see snapshots
+            restoring: None,                  // its steps are its Pod's
             document: match &self.memory.invalid {
                 Some(why) => Document::Refused {
                     reason: SPEC_INVALID,
@@ -316,6 +317,7 @@ impl Cluster {
                 },
                 ..DataDir::EMPTY
             },
+            strange_etcd: None,
             room: Room::AMPLE, // the guard looks
             filesystem: Filesystem::Unknown,
             writable: Writable::Yes,

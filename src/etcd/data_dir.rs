@@ -19,6 +19,13 @@ const SEGMENT_BYTES: u64 = 64_000_000;
 /// Measured on 3.5, 3.6 and 3.7 with some 15 MB of them: with 8 MB one of three served, with 16 all.
 const COMMIT_BYTES: u64 = 16 << 20;
 
+/// What the names of directories begin with that the operator sets aside beside its data.
+pub const OURS_ASIDE: [&str; 3] = [
+    "data.before-restore-",
+    "data.failed-restore-",
+    "data.birth-interrupted-",
+];
+
 /// A part of the data that could not be read. That is no damage: the disk may be mounted later, a right
 /// be given back, a cable be plugged in again.
 #[derive(Debug, thiserror::Error)]
@@ -165,6 +172,41 @@ fn look_at(data_dir: &Path, line: Option<Line>, read_log: bool) -> Result<DataDi
     })
 }
 
+/// Entries of a directory that are looked into for another etcd: more is a place of another kind.
+const NEIGHBOURS_MAX: usize = 1024;
+
+/// Where an etcd that is not ours has its data: in the directory that holds ours, in one right below
+/// it, or that directory is itself the inside of one. What the operator set aside there is ours. One
+/// that cannot be looked into counts for nothing, but for its place at the top: a disk has such
+/// directories from its birth (`lost+found`).
+pub fn strange_etcd(storage_dir: &Path) -> Option<Detail> {
+    let has_parts = |dir: &Path| dir.join("wal").is_dir() && dir.join("snap").is_dir();
+    if has_parts(storage_dir) || is_etcds(storage_dir) {
+        return Some(detail(format_args!("{}", storage_dir.display())));
+    }
+    let entries = fs::read_dir(storage_dir).ok()?;
+    let mut dirs = entries.take(NEIGHBOURS_MAX).flatten();
+    let found = dirs.find(|it| {
+        let name = it.file_name();
+        let name = name.to_string_lossy();
+        name != "data"
+            && !OURS_ASIDE.iter().any(|ours| name.starts_with(ours))
+            && is_etcds(&it.path())
+    })?;
+    Some(detail(format_args!("{}", found.path().display())))
+}
+
+/// A directory that an etcd got as `data-dir`.
+fn is_etcds(dir: &Path) -> bool {
+    let member = dir.join("member");
+    ["wal", "snap"]
+        .iter()
+        .any(|part| match fs::symlink_metadata(member.join(part)) {
+            Err(error) => error.kind() == ErrorKind::PermissionDenied && member.is_dir(),
+            Ok(_) => true,
+        })
+}
+
 /// The room that etcd has and needs there. What its own leftovers hold is used again.
 pub fn room(data_dir: &Path, log: Log, free: Option<u64>) -> Room {
     let wal = data_dir.join("member/wal");
@@ -227,5 +269,38 @@ fn is_locked(db: &Path) -> bool {
             false
         }
         Err(error) => error == rustix::io::Errno::WOULDBLOCK,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_etcds_data_is_found_and_our_own_is_none() {
+        let dir = std::env::temp_dir().join(format!("strange-etcd-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        let make = |path: &str| fs::create_dir_all(dir.join(path)).unwrap();
+        let found = || strange_etcd(&dir).map(|it| it.to_string());
+        let at = |path: &str| Some(dir.join(path).display().to_string());
+        assert_eq!(found(), None, "there is nothing");
+        for ours in ["data", OURS_ASIDE[0], OURS_ASIDE[1], OURS_ASIDE[2]] {
+            make(&format!("{ours}/member/wal"));
+        }
+        make("lost+found/member");
+        make("wal");
+        assert_eq!(found(), None);
+        make("default/member/snap");
+        assert_eq!(found(), at("default"));
+        make("member/wal");
+        assert_eq!(found().map(PathBuf::from), Some(dir.clone()));
+        fs::remove_dir_all(dir.join("member")).unwrap();
+        make("snap");
+        assert_eq!(
+            found().map(PathBuf::from),
+            Some(dir.clone()),
+            "the inside of one"
+        );
+        fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -75,6 +75,8 @@ pub fn gather(
         },
         (false, false) => look_at_data(paths, launch, line, examiner),
     };
+    let served = identity.as_ref().or(marker.as_ref());
+    let unborn = !running && !stalled && served.is_none_or(|it| it.cluster_id.is_none());
     let facts = Facts {
         cluster: ClusterName::try_from(launch.cluster.as_str()).unwrap_or_default(),
         hibernates: launch.hibernates,
@@ -85,6 +87,9 @@ pub fn gather(
         identity: identity.as_ref().and_then(IdentityFile::to_identity),
         marker: marker.as_ref().and_then(IdentityFile::to_identity),
         seen: seen_index(paths, &look.data),
+        strange_etcd: unborn
+            .then(|| data_dir::strange_etcd(&launch.storage_dir))
+            .flatten(),
         data: look.data,
         room: look.room,
         history: look.history,

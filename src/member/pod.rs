@@ -122,7 +122,10 @@ fn next_step(reason: &str) -> &'static str {
         it if damage::REASONS.contains(&it) => {
             "the data is untouched: restore a snapshot with an EtcdRestore"
         }
-        "DataForeign" | "DataOfAnotherCluster" | "StorageOfAnotherCluster" => {
+        "DataForeign"
+        | "DataOfAnotherCluster"
+        | "DataOfAnotherEtcd"
+        | "StorageOfAnotherCluster" => {
             "give the cluster the volume that is its own; nothing was touched"
         }
         _ => "see kubectl describe pod and kubectl logs",
@@ -141,6 +144,7 @@ const REASONS: &[&str] = &[
     "DataForeign",
     "DataInUse",
     "DataOfAnotherCluster",
+    "DataOfAnotherEtcd",
     "DataUnreadable",
     "DiskFull",
     "DocumentOfAnotherCluster",
@@ -151,6 +155,7 @@ const REASONS: &[&str] = &[
     "PortTaken",
     "RecordUnreadable",
     "Restoring",
+    "StorageDenied",
     "StorageMissing",
     "StorageOfAnotherCluster",
 ];

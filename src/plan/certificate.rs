@@ -1,7 +1,8 @@
 //! When certificates are made: at birth, before they end, and once the clock can be believed.
 
+use super::{Hold, Steps, Upkeep};
 use crate::cluster::Timestamp;
-use crate::observed::{Certificates, Clock, Observed, Pairs};
+use crate::observed::{Certificates, Clock, Instance, Observed, Pairs};
 
 /// Renewal starts at the latest so many seconds before the end (rule D41: 30 days).
 pub const RENEW_BEFORE_SECONDS: i64 = 30 * 86_400;
@@ -62,6 +63,28 @@ pub(super) fn mint(certificates: &Certificates, observed: &Observed) -> Option<M
         }
         Pairs::AddressesDiffer => Some(Mint::Addresses),
         Pairs::Usable => None,
+    }
+}
+
+/// New leaves are picked up at the next handshake: they need no permit (rule D38).
+pub(super) fn steps(
+    observed: &Observed,
+    instance: &Instance,
+    steps: &mut Steps<'_>,
+) -> Result<(), Hold> {
+    if !instance.certificates.authorities_usable {
+        return Err(Hold::AuthorityDamaged);
+    }
+    if let Some(reason) = mint(&instance.certificates, observed) {
+        steps.push(Upkeep::MintCertificates(reason));
+    }
+    Ok(())
+}
+
+/// etcd needs nothing of its clients' certificates: they are made while it comes up.
+pub(super) fn client_steps(instance: &Instance, steps: &mut Steps<'_>) {
+    if instance.certificates.clients_due && instance.certificates.authorities_usable {
+        steps.push(Upkeep::MintClients);
     }
 }
 

@@ -172,8 +172,10 @@ pub fn is_in_the_way(refusal: &Refusal, elsewhere: bool) -> bool {
     match refusal {
         Refusal::AddressUnavailable(_) => true,
         Refusal::StorageMissing
+        | Refusal::StorageDenied
         | Refusal::DataMissing
         | Refusal::DataForeign
+        | Refusal::DataOfAnotherEtcd(_)
         | Refusal::StorageOfAnotherCluster(_)
         | Refusal::DataOfAnotherCluster(_)
         | Refusal::LogMissing

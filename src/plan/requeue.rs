@@ -3,7 +3,9 @@
 use core::time::Duration;
 
 use super::{Change, Hold, Upkeep};
-use crate::observed::{Instance, Membership, Observed, Pairs, Process, Reading, Writing};
+use crate::observed::{
+    Instance, Membership, Observed, Pairs, Predecessors, Process, Reading, Writing,
+};
 use crate::start::Refusal;
 
 /// Time until the next look when all is well. Each look is one TLS handshake and one read.
@@ -72,6 +74,8 @@ pub(super) fn after(
         {
             REQUEUE_STARTING
         }
+        // The answer wakes the loop.
+        Ok(None) if observed.predecessors == Predecessors::Looking => REQUEUE_PROGRESSING,
         Ok(None) if settling && waiting > 0 => Duration::from_secs(waiting),
         Ok(None) if settling => REQUEUE_STARTING,
         Ok(None)
@@ -93,6 +97,8 @@ pub(super) fn after(
             | Hold::VersionUnsupported(_)
             | Hold::UpgradeNotSupportedYet { .. }
             | Hold::QuotaSmaller { .. }
+            | Hold::SnapshotsFound(_)
+            | Hold::SnapshotsUnknown(_)
             | Hold::RestoreFailed(_),
         ) => REQUEUE_CONVERGED,
         _ => REQUEUE_PROGRESSING,

@@ -1,7 +1,7 @@
 //! What a member that runs needs: what only looks first, then what etcd is interrupted for.
 
 use super::permit::{self, Declared};
-use super::{Hold, Steps, Upkeep, backup, certificate_steps, client_steps, edit, space};
+use super::{Hold, Steps, Upkeep, backup, certificate, edit, space};
 use crate::observed::{Instance, Observed, Process, Reading, Writing};
 use crate::plan::permit::Permit;
 use crate::spec::ClusterSpec;
@@ -40,8 +40,8 @@ pub(super) fn steps(
     {
         steps.push(Upkeep::RecordServed);
     }
-    let certificates = certificate_steps(observed, instance, steps);
-    client_steps(instance, steps);
+    let certificates = certificate::steps(observed, instance, steps);
+    certificate::client_steps(instance, steps);
     if let Some(foreign) = foreign(instance) {
         return Err(foreign);
     }

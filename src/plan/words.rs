@@ -5,7 +5,7 @@ use core::fmt;
 use super::permit::{Declared, Grounds};
 use super::{Asked, Change, Hold, Mint, Upkeep, space};
 use crate::cluster::{Detail, MemberId, OPERATOR, detail};
-use crate::observed::RestorePhase;
+use crate::observed::{Predecessor, RestorePhase};
 use crate::start::Start;
 
 impl Hold {
@@ -32,6 +32,8 @@ impl Hold {
             Hold::LiveDataFillsQuota { .. } => "LiveDataFillsQuota",
             Hold::AuthorityDamaged => "AuthorityDamaged",
             Hold::Corrupt => "Corrupt",
+            Hold::SnapshotsFound(_) => "SnapshotsFound",
+            Hold::SnapshotsUnknown(_) => "SnapshotsUnknown",
             Hold::Restoring(_) => "Restoring",
             Hold::RestoreFailed(_) => "RestoreFailed",
         }
@@ -95,9 +97,15 @@ impl Hold {
             Hold::Corrupt => detail(format_args!(
                 "compare the members' hashes; restore the one that differs"
             )),
+            Hold::SnapshotsFound(_) => detail(format_args!(
+                "set bootstrap: {{from: latest}} to bring its data back, or bootstrap: {{from: empty}} to begin with nothing; then systemctl reload etcd-operator (SIGHUP)"
+            )),
+            Hold::SnapshotsUnknown(_) => detail(format_args!(
+                "mount the disk or create the directory, which is seen by itself; or set bootstrap: {{from: empty}} to begin with nothing, or from: latest to wait for a snapshot"
+            )),
             Hold::Restoring(_) => detail(format_args!("wait for its end")),
             Hold::RestoreFailed(_) => detail(format_args!(
-                "mend the cause, then systemctl reload etcd-operator (SIGHUP); or restore by hand: etcd-operator restore --from FILE"
+                "mend the cause; systemctl reload etcd-operator (SIGHUP) tries again at once; or restore by hand: etcd-operator restore --from FILE"
             )),
         }
     }
@@ -189,6 +197,11 @@ impl fmt::Display for Hold {
                 f,
                 "etcd raised the CORRUPT alarm: members disagree on the data"
             ),
+            Hold::SnapshotsFound(it) => found(f, it),
+            Hold::SnapshotsUnknown(why) => write!(
+                f,
+                "no cluster lives here yet, and whether there are snapshots of its name is unknown: {why}"
+            ),
             Hold::Restoring(phase) => write!(f, "a restore is under way: {}", words(*phase)),
             Hold::RestoreFailed(why) => {
                 write!(f, "the document asks for a snapshot's data: {why}")
@@ -247,6 +260,23 @@ fn smaller_quota(
         write!(f, ", of which the database takes {taken} MiB")?;
     }
     write!(f, ": a quota only grows")
+}
+
+fn found(f: &mut fmt::Formatter<'_>, it: &Predecessor) -> fmt::Result {
+    let (plural, one) = if it.count == 1 {
+        ("", "it")
+    } else {
+        ("s", "the newest")
+    };
+    write!(
+        f,
+        "no cluster lives here yet, and {} holds {} verified snapshot{plural} of its name: {one} is at revision {}",
+        it.place, it.count, it.newest.revision
+    )?;
+    match it.newest.created {
+        Some(at) => write!(f, ", of {at}"),
+        None => write!(f, ", of an unknown time"),
+    }
 }
 
 fn words(phase: RestorePhase) -> &'static str {

@@ -131,4 +131,6 @@ pub enum Source {
     Named(Address),
     /// A file of the host.
     File(Text),
+    /// Nowhere: it begins with nothing, whatever snapshots there are.
+    Empty,
 }

@@ -19,10 +19,12 @@ impl Refusal {
             Refusal::FilesystemReadOnly => "FilesystemReadOnly",
             Refusal::FilesystemStalled => "FilesystemStalled",
             Refusal::StorageMissing => "StorageMissing",
+            Refusal::StorageDenied => "StorageDenied",
             Refusal::DocumentOfAnotherCluster(_) => "DocumentOfAnotherCluster",
             Refusal::StorageOfAnotherCluster(_) => "StorageOfAnotherCluster",
             Refusal::DataOfAnotherCluster(_) => "DataOfAnotherCluster",
             Refusal::DataForeign => "DataForeign",
+            Refusal::DataOfAnotherEtcd(_) => "DataOfAnotherEtcd",
             Refusal::DataMissing => "DataDirMissing",
             Refusal::LogMissing | Refusal::DatabaseMissing => damage::DATA_INCOMPLETE,
             Refusal::DataInUse => "DataInUse",
@@ -73,14 +75,17 @@ impl Refusal {
             Refusal::StorageMissing => detail(format_args!(
                 "mount the disk, or create the directory that storage.path names"
             )),
+            Refusal::StorageDenied => detail(format_args!(
+                "give it to the user that the operator runs as: chown -R etcd-operator: DIR; and let that user search the directories above it"
+            )),
             Refusal::DocumentOfAnotherCluster(name) => detail(format_args!(
                 "set metadata.name back to {name}, or give the new cluster a state directory of its own"
             )),
             Refusal::StorageOfAnotherCluster(_) | Refusal::DataOfAnotherCluster(_) => {
                 detail(format_args!("check which disk is mounted at storage.path"))
             }
-            Refusal::DataForeign => detail(format_args!(
-                "move the directory aside, or point storage.path elsewhere; nothing was touched"
+            Refusal::DataForeign | Refusal::DataOfAnotherEtcd(_) => detail(format_args!(
+                "take it over: etcdctl snapshot save FILE, stop that etcd, etcd-operator restore --from FILE (of one that was stopped in order: --from DIR/member/snap/db); else name an empty directory in storage.path"
             )),
             Refusal::DataMissing => detail(format_args!(
                 "mount the disk that holds the data; if the data is lost for good, restore a snapshot"
@@ -171,6 +176,10 @@ impl fmt::Display for Refusal {
             Refusal::FilesystemReadOnly => write!(f, "the file system of the data is read-only"),
             Refusal::FilesystemStalled => write!(f, "the file system of the data does not answer"),
             Refusal::StorageMissing => write!(f, "the directory for the data is not there"),
+            Refusal::StorageDenied => write!(
+                f,
+                "the directory for the data is there, and the operator's user may not write to it"
+            ),
             Refusal::DocumentOfAnotherCluster(name) => {
                 write!(
                     f,
@@ -192,6 +201,10 @@ impl fmt::Display for Refusal {
                     "there is data of an etcd that this operator did not start"
                 )
             }
+            Refusal::DataOfAnotherEtcd(place) => write!(
+                f,
+                "an etcd that this operator did not start has its data in {place}: no empty one is created beside it"
+            ),
             Refusal::DataMissing => {
                 write!(
                     f,

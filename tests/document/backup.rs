@@ -1,5 +1,6 @@
 //! `backup`, `bootstrap` and `recovery`: what each mistake is told.
 
+use etcd_operator::spec::backup::Source;
 use expect_test::expect;
 
 use super::check_spec;
@@ -119,10 +120,14 @@ fn a_restore_that_cannot_work() {
             "line 6: spec.bootstrap: from names a snapshot, and there is no backup to find it in: name a file, or describe backup"
         ],
     );
+    let empty = "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\nmetadata: {name: shop}\n\
+                 spec: {bootstrap: {from: empty}}\n";
+    let spec = etcd_operator::document::parse(empty.as_bytes()).unwrap();
+    assert_eq!(spec.bootstrap, Some(Source::Empty), "it needs none");
     check_spec(
         "spec:\n  bootstrap: {from: 's3://backup/x'}",
         &expect![
-            "line 6: spec.bootstrap.from: found 's3://backup/x', allowed: latest, the name of a snapshot, or an absolute path"
+            "line 6: spec.bootstrap.from: found 's3://backup/x', allowed: latest, empty, the name of a snapshot, or an absolute path"
         ],
     );
     check_spec(

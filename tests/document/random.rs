@@ -92,7 +92,7 @@ pub(crate) fn spec(random: &mut Random) -> EtcdClusterSpec {
         backup: random.rarely(3, backup),
         bootstrap: random.rarely(6, |it| Bootstrap {
             from: it
-                .pick(&["latest", "/mnt/s.db", "edge-0-boot1-r1-00000000"])
+                .pick(&["latest", "empty", "/mnt/s.db", "edge-0-boot1-r1-00000000"])
                 .to_owned(),
         }),
         maintenance: etcd_operator::api::Maintenance {

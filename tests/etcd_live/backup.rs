@@ -93,6 +93,7 @@ fn a_missing_or_unmounted_place_is_told_and_etcd_goes_on() {
     let mut lab = Lab::new("3.6");
     every(&mut lab, 1, "");
     fs::remove_dir(backups(&lab)).unwrap();
+    lab.add("bootstrap: {from: empty}");
     lab.start_agent();
     lab.wait_available();
     let status = lab.wait("the reason", |it| {
@@ -121,6 +122,7 @@ fn after_a_reload_what_failed_is_tried_at_once() {
     let mut lab = Lab::new("3.6");
     every(&mut lab, 3600, "");
     fs::remove_dir(backups(&lab)).unwrap();
+    lab.add("bootstrap: {from: empty}");
     lab.start_agent();
     let status = lab.wait("the reason", |it| {
         condition(it, "BackupHealthy").1 == "DestinationUnusable"
@@ -218,7 +220,7 @@ fn a_damaged_snapshot_keeps_no_other_from_being_copied_and_a_new_disk_gets_its_c
         first.display(),
         second.display()
     ));
-    lab.write_document();
+    lab.add("bootstrap: {from: empty}");
     lab.start_agent();
     lab.wait_available();
     let mut taken = Vec::new();

@@ -17,6 +17,7 @@
 mod answering;
 mod backup;
 mod belongings;
+mod beside;
 mod certificates;
 mod damage;
 mod datastore;
@@ -34,6 +35,7 @@ mod life;
 mod link;
 mod overview;
 mod pause;
+mod predecessor;
 mod restore;
 mod s3;
 #[path = "../skip.rs"]

@@ -681,3 +681,85 @@ fn the_policy_replaces_damaged_data_three_times_a_day_and_then_a_person_decides(
     wait_for_the_end(&lab);
     is_restored(&lab);
 }
+
+/// The agent carries a restore out: who no longer waits for it is told that it goes on.
+#[test]
+fn ctrl_c_ends_the_command_and_says_that_the_restore_goes_on() {
+    let lab = with_a_snapshot("3.6");
+    kill("STOP", lab.agent_pid());
+    let child = Command::new(program())
+        .args(["restore", "--yes", "--root"])
+        .arg(&lab.root)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    while !lab.lib("restore.json").exists() {
+        assert!(begin.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // Until it listens to the signal it dies of it without a word: not before it has asked the agent.
+    std::thread::sleep(Duration::from_millis(500));
+    kill("INT", child.id());
+    let output = child.wait_with_output().unwrap();
+    kill("CONT", lab.agent_pid());
+    let words = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{words}");
+    assert!(
+        words.contains("the restore goes on without this command"),
+        "{words}"
+    );
+    assert!(words.contains("etcd-operator status"), "{words}");
+    wait_for_the_end(&lab);
+    is_restored(&lab);
+}
+
+#[test]
+fn what_restores_set_aside_is_removed_on_demand_only() {
+    let lab = with_a_snapshot("3.6");
+    for _ in 0..2 {
+        json(&lab, &["restore", "--yes"]);
+    }
+    let left = lab.status()["host"]["leftovers"].clone();
+    assert_eq!(left.as_array().unwrap().len(), 2, "{left}");
+    let paths = || {
+        let left = left.as_array().unwrap().iter();
+        left.map(|it| PathBuf::from(it["path"].as_str().unwrap()))
+    };
+    let clean = |more: &[&str]| {
+        let output = lab.operator(&[&["restore", "clean"], more].concat());
+        let words = text(&output.stdout) + &text(&output.stderr);
+        (output.status.code(), words)
+    };
+    let (code, words) = clean(&["--dry-run"]);
+    assert_eq!(code, Some(0), "{words}");
+    assert!(
+        paths().all(|it| words.contains(it.to_str().unwrap())),
+        "{words}"
+    );
+    assert!(words.contains("MiB would be removed"), "{words}");
+    let (code, words) = clean(&[]);
+    assert_eq!(code, Some(3), "nobody was asked: {words}");
+    // Whoever brings a restore to its end may need them.
+    fs::write(lab.lib("restore.json"), b"{}").unwrap();
+    assert_ne!(clean(&["--yes"]).0, Some(0));
+    fs::remove_file(lab.lib("restore.json")).unwrap();
+    // Where the data itself is lost they may be all that is left.
+    let aside = lab.root.join("data-aside");
+    kill("STOP", lab.agent_pid());
+    lab.kill_etcd();
+    fs::rename(lab.data(""), &aside).unwrap();
+    let (code, words) = clean(&["--yes"]);
+    assert_eq!(code, Some(3), "{words}");
+    assert!(words.contains("may be all that is left"), "{words}");
+    assert!(paths().all(|it| it.join("member/snap/db").exists()));
+    fs::rename(&aside, lab.data("")).unwrap();
+    kill("CONT", lab.agent_pid());
+    lab.wait_available();
+    let removed = json(&lab, &["restore", "clean", "--yes"]);
+    assert_eq!(removed.as_array().unwrap().len(), 2);
+    assert!(paths().all(|it| !it.exists()));
+    is_restored(&lab);
+    lab.wait("no leftovers", |it| it["host"]["leftovers"].is_null());
+    assert_eq!(json(&lab, &["restore", "clean"]), serde_json::json!([]));
+}

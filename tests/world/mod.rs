@@ -8,7 +8,8 @@ use etcd_operator::cluster::{
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
     Alarms, Authority, Backups, Certificates, Clock, Details, Document, Instance, Looker,
-    Membership, Observed, Pairs, Process, Proposals, Reading, Service, SnapshotSeen, Writing,
+    Membership, Observed, Pairs, Predecessor, Predecessors, Process, Proposals, Reading, Service,
+    SnapshotSeen, Writing,
 };
 use etcd_operator::spec::backup::{Backup, Destination, Keep, Place, Trigger};
 use etcd_operator::spec::{AutoCompaction, ClusterSpec, Network, Options, Profile, Settings};
@@ -121,6 +122,26 @@ pub fn failed(failed: u32, text: Option<&str>) -> StartHistory {
     }
 }
 
+/// What destinations may hold of a cluster that lived elsewhere before.
+pub fn predecessors(word: &str) -> Predecessors {
+    match word {
+        "looking" => Predecessors::Looking,
+        "unreadable" => Predecessors::Unreadable("/mnt/usb is not there".try_into().unwrap()),
+        "none" => Predecessors::None,
+        count => Predecessors::Found(Predecessor {
+            count: count.parse().unwrap(),
+            newest: SnapshotSeen {
+                revision: 67,
+                created: Some(Timestamp(NOW.0 - DAY)),
+                level: 3,
+                bytes: 1 << 20,
+                seconds: Some(86_400),
+            },
+            place: "/mnt/usb".try_into().unwrap(),
+        }),
+    }
+}
+
 /// All is well and the cluster has served.
 pub fn facts() -> Facts {
     Facts {
@@ -133,6 +154,7 @@ pub fn facts() -> Facts {
         identity: Some(identity(true)),
         marker: Some(identity(true)),
         data: data(true, true, Some(CLUSTER)),
+        strange_etcd: None,
         room: Room::AMPLE,
         filesystem: Filesystem::Disk,
         writable: Writable::Yes,
@@ -248,6 +270,7 @@ pub fn observed(instance: Instance, membership: Membership) -> Observed {
         failed: None,
         host: None,
         backups: Backups::default(),
+        predecessors: Predecessors::None,
         restoring: None,
         paused: None,
         document: Document::Accepted,

@@ -152,6 +152,7 @@ pub(super) fn bootstrap(wire: &EtcdClusterSpec, problems: &mut Vec<Misfit>) -> O
     let from = &wire.bootstrap.as_ref()?.from;
     Some(match from.as_str() {
         "latest" => Source::Latest,
+        "empty" => Source::Empty,
         file if file.starts_with('/') => Source::File(text(PATH, file, problems)),
         name => Source::Named(text(PATH, name, problems)),
     })

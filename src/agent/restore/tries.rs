@@ -1,0 +1,73 @@
+//! When a restore that the document asks for, and that touched nothing, is tried again.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use crate::clock;
+use crate::spec::ClusterSpec;
+use crate::spec::backup::{Destination, Source};
+
+/// Seconds until the document's restore is tried again, after so many that failed.
+const RETRY: [u64; 5] = [10, 30, 60, 300, 600];
+
+/// Failed restores of the document's own.
+#[derive(Default)]
+pub(in crate::agent) struct Tries {
+    /// The last one.
+    id: String,
+    failed: usize,
+    /// Seconds since boot.
+    at: u64,
+    /// What its snapshots lie on looked like then.
+    places: Vec<Option<(u64, u64, SystemTime)>>,
+}
+
+impl Tries {
+    /// Seconds until the next one: at once where a disk came or a directory changed.
+    pub(super) fn retry_in(&mut self, id: &str, spec: &ClusterSpec) -> u64 {
+        let (now, places) = (clock::since_boot().as_secs(), places(spec));
+        if self.id != id {
+            let failed = self.failed + 1;
+            *self = Tries {
+                id: id.to_owned(),
+                failed,
+                at: now,
+                places,
+            };
+        } else if self.places != places {
+            if self.failed > 0 {
+                tracing::info!(
+                    "what the snapshots lie on changed: the restore is tried again at once"
+                );
+            }
+            self.failed = 0;
+            return 0;
+        }
+        let wait = RETRY[self.failed.saturating_sub(1).min(RETRY.len() - 1)];
+        (self.at + wait).saturating_sub(now)
+    }
+}
+
+/// Where the document's snapshots lie on this host, each with what tells it from another one.
+fn places(spec: &ClusterSpec) -> Vec<Option<(u64, u64, SystemTime)>> {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut paths: Vec<PathBuf> = Vec::new();
+    let destinations = spec.backup.as_ref().map(|it| it.destinations.as_slice());
+    for path in destinations
+        .unwrap_or_default()
+        .iter()
+        .filter_map(Destination::local_path)
+    {
+        let dir = PathBuf::from(path);
+        paths.push(dir.join(spec.name.as_str()));
+        paths.push(dir);
+    }
+    if let Some(Source::File(path)) = &spec.bootstrap {
+        paths.push(PathBuf::from(path.as_str()));
+    }
+    let stamp = |path: PathBuf| {
+        let it = std::fs::metadata(path).ok()?;
+        Some((it.dev(), it.ino(), it.modified().ok()?))
+    };
+    paths.into_iter().map(stamp).collect()
+}

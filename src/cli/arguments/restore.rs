@@ -1,0 +1,67 @@
+//! The arguments of `restore`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::cli::print::Output;
+
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(in crate::cli) struct RestoreArgs {
+    #[command(subcommand)]
+    pub(in crate::cli) command: Option<RestoreCommand>,
+    /// latest (the newest verified one), a snapshot's name, a file, or s3://BUCKET/KEY
+    #[arg(long, value_name = "SNAPSHOT", default_value = "latest")]
+    pub(in crate::cli) from: String,
+    /// The file with the secret key of age, for a snapshot that is encrypted
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) identity: Option<PathBuf>,
+    /// Takes a snapshot of another cluster of the same name, too
+    #[arg(long)]
+    pub(in crate::cli) other_cluster: bool,
+    /// Only says what would be done, and what would be lost
+    #[arg(long)]
+    pub(in crate::cli) dry_run: bool,
+    /// For a Pod of the controller: what it needs comes with the environment
+    #[arg(long, hide = true)]
+    pub(in crate::cli) pod: bool,
+    /// In such a Pod: only where there is no data yet
+    #[arg(long, hide = true)]
+    pub(in crate::cli) bootstrap: bool,
+    /// In such a Pod: only brings to its end what was cut
+    #[arg(long, hide = true)]
+    pub(in crate::cli) resume: bool,
+    /// The last revision that the live data was seen to have
+    #[arg(long, hide = true, value_name = "REVISION")]
+    pub(in crate::cli) live_revision: Option<i64>,
+    /// Does it without asking
+    #[arg(long)]
+    pub(in crate::cli) yes: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub(in crate::cli) output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum RestoreCommand {
+    /// Removes what restores and interrupted births set aside, after a look at it and a yes
+    #[command(
+        after_help = "Nothing is removed while a restore is under way, or where the data itself is not whole.\n\nExamples:\n  etcd-operator restore clean --dry-run\n  etcd-operator restore clean --yes"
+    )]
+    Clean(CleanArgs),
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct CleanArgs {
+    /// Only lists what would be removed
+    #[arg(long)]
+    pub(in crate::cli) dry_run: bool,
+    /// Does it without asking
+    #[arg(long)]
+    pub(in crate::cli) yes: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub(in crate::cli) output: Output,
+}
