@@ -242,7 +242,7 @@ fn a_refused_document_is_told_and_the_last_sound_one_goes_on_over_every_death() 
         lab.signal_agent("HUP");
         lab.wait("told", |it| accepted(it) == ("False", "DocumentUnreadable"));
     }
-    let told = lab.log().matches("No such file").count();
+    let told = lab.log().matches("there is no document").count();
     assert_eq!(told, 1, "{}", lab.log());
     everything_dies(&mut lab);
     lab.spec = unedited;
