@@ -29,5 +29,6 @@ mod rights;
 mod root;
 #[path = "../skip.rs"]
 mod skip;
+mod story;
 mod units;
 mod words;
