@@ -154,7 +154,8 @@ fn damaged_data(it: &Operated) {
     std::fs::write(&wal, bytes).unwrap();
     it.patch("worn", r#"{"spec":{"size":1}}"#);
     let held = it.says("worn", "Degraded", "WalDamaged");
-    assert!(held["message"].as_str().unwrap().contains("etcd"), "{held}");
+    let place = held["message"].as_str().unwrap();
+    assert!(place.contains(".wal at byte "), "{held}");
     // The kubelet starts the guard again and again: that is no news each time.
     it.eventually("the guard to have looked three times", SOON, || {
         let pod = it.try_json(&["get", "pod", "worn-0"])?;
