@@ -159,11 +159,11 @@ fn full_disk(machine: &Machine) {
         "fallocate -l $(df --output=avail -B1 {DISK} | tail -n 1) {DISK}/ballast"
     ));
     machine.sh("head -c 60000 /dev/zero | tr '\\0' v > /var/tmp/value");
-    let writes = machine.try_sh(&format!(
+    let writes = machine.try_sh(
         "i=0; end=$((SECONDS + 90)); while [ $SECONDS -lt $end ]; do \
            etcd-operator etcdctl put full/$i \"$(cat /var/tmp/value)\" > /dev/null 2>&1 || break; \
-           i=$((i + 1)); done; echo $i"
-    ));
+           i=$((i + 1)); done; echo $i",
+    );
     let acknowledged: u32 = text(&writes.stdout).trim().parse().unwrap();
     assert!(acknowledged > 0);
     let status = machine.wait_hold("DiskFull");
