@@ -38,7 +38,8 @@
 //!   made by [`etcd::examine`].
 //! - No decision depends on what an earlier pass remembered: whatever is remembered saves work.
 //! - The agent starts no program but the guard, etcdutl for a restore, an etcd for a trial of one, and
-//!   itself to ask a disk that may not answer (and asks timedated); the guard starts only etcd and that.
+//!   itself to ask a disk that may not answer (and asks timedated); the guard starts only etcd, and
+//!   itself to ask such a disk.
 //! - A snapshot is visible only once it is proven; nothing of a restore is final until etcd serves it.
 //! - No process is signalled by its id alone: see [`process`].
 //! - An idle operator writes nothing to disk.

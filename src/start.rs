@@ -14,6 +14,7 @@ use crate::version::Version;
 use damage::Damage;
 pub use data::{Completeness, DataDir, Database, Log, Room};
 pub use history::{Ending, How, LastWords, StartHistory};
+pub use words::restore_helps;
 
 /// Starts that may fail in a row before the guard refuses the next one (rule D9).
 pub const START_BUDGET: u32 = 3;

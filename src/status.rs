@@ -408,7 +408,7 @@ fn progressing(observed: &Observed, plan: &Plan, hold: Option<&Hold>) -> Conditi
 fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
     let yes = |reason, message| condition(Kind::Degraded, Verdict::True, reason, message);
     if let Some(hold) = hold
-        && !matches!(hold, Hold::Paused | Hold::PausedFor(..))
+        && !hold.is_pause()
     {
         return yes(hold.reason(), detail(format_args!("{hold}")));
     }

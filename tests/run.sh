@@ -90,7 +90,6 @@ packages() {
 }
 go_tools() {
     tests/tools/etcd.sh "$tools/etcd" 3.6
-    tests/tools/versitygw.sh "$tools/versitygw"
     tests/tools/kubernetes.sh "$tools/kubernetes" kube-apiserver kubectl kube-controller-manager kube-scheduler \
         kubelet kube-proxy coredns kine local-path-provisioner
 }
@@ -99,6 +98,7 @@ quick() {
     tests/tools/protoc.sh "$tools/protoc" > /dev/null
     background packages packages
     background go-tools go_tools
+    background s3s-fs tests/tools/s3s-fs.sh "$tools/s3s-fs"
     step compile cargo test --no-run "${FAST[@]}" "${LIVE[@]}"
     suite fast "${FAST[@]}"
     finish
@@ -108,7 +108,7 @@ quick() {
     suite etcd-3.6 --test etcd_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]/#/--skip=}" --skip="$AT_REST"
     suite at-rest --test etcd_live -- "$AT_REST"
     suite backup-3.6 --test backup_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]/#/--skip=}"
-    suite s3-versitygw --test s3_live -- "${AT_ONCE[@]}"
+    suite s3-one --test s3_live -- "${AT_ONCE[@]}"
     suite systemd --test systemd_live -- life::
 }
 
@@ -122,7 +122,7 @@ more_packages() {
 more_tools() {
     tests/tools/etcd.sh "$tools/etcd" 3.5 3.7
     tests/tools/etcd.sh --arch arm64 "$tools/etcd-arm64" 3.6
-    tests/tools/s3s-fs.sh "$tools/s3s-fs"
+    tests/tools/versitygw.sh "$tools/versitygw"
 }
 
 rest() {

@@ -30,11 +30,8 @@ impl Agent {
     ) -> Result<(), AgentError> {
         let place = self.place(spec);
         let mut failures = Failures::default();
-        let marked = if spec.paused {
-            Ok(())
-        } else {
-            self.hibernate(spec)
-        };
+        let paused = matches!(&plan.change, Err(hold) if hold.is_pause());
+        let marked = if paused { Ok(()) } else { self.hibernate(spec) };
         for step in &plan.upkeep {
             let unmarked = marked.is_err() && matches!(step, Upkeep::Stop(_));
             if unmarked || !failures.lets(step) {

@@ -1,6 +1,6 @@
 //! Output for people and programs. Stdout carries results and nothing else.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
 use serde::Serialize;
 
@@ -30,6 +30,17 @@ pub(super) fn page(text: &str) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         other => other.map(|()| true),
     }
+}
+
+/// Asks a person at a terminal; without one, and for any other answer than yes, it is a no.
+pub(super) fn confirmed(question: &str) -> io::Result<bool> {
+    if !io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    eprint!("{question} [y/N] ");
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
 /// A span of time for people, in its largest unit.

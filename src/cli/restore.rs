@@ -4,7 +4,7 @@ mod clean;
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, BufRead as _, IsTerminal as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -122,7 +122,7 @@ fn choose(
         return Ok(None);
     }
     restore::check_room(&place.storage_dir, found.file.database)?;
-    if !arguments.yes && !confirmed(&proposal)? {
+    if !arguments.yes && !print::confirmed(&format!("{}restore?", lines(&proposal)))? {
         let text = "nothing was done: say --yes to restore; --dry-run shows what would be done";
         return Err(Failure::new(HELD, text));
     }
@@ -327,17 +327,6 @@ fn show(output: Output, proposal: &Proposal) -> std::io::Result<()> {
         Output::Table => print::text(&lines(proposal)),
         other => print::value(other, proposal),
     }
-}
-
-/// Asks a person, where there is one.
-fn confirmed(proposal: &Proposal) -> std::io::Result<bool> {
-    if !std::io::stdin().is_terminal() {
-        return Ok(false);
-    }
-    eprint!("{}restore? [y/N] ", lines(proposal));
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
 /// Writes the restore down and waits for its end: by the agent, or without one by this process.

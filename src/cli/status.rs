@@ -14,6 +14,7 @@ use crate::api::status::{DestinationStatus, SnapshotStatus};
 use crate::backup::manifest::parse_rfc3339;
 use crate::clock;
 use crate::cluster::Timestamp;
+use crate::start::restore_helps;
 use crate::systemd;
 use headline::{Headline, headline, tone};
 
@@ -106,14 +107,9 @@ fn page(report: &Report, context: &Context, colour: bool) -> String {
 
 /// Where a restore helps: which snapshot there is, and what shows what it would lose.
 fn cure(report: &Report) -> Option<String> {
-    let restore = report
-        .status
-        .plan
-        .next_step
-        .as_ref()?
-        .contains("restore a snapshot");
+    let hold = report.status.plan.hold.as_deref()?;
     let newest = report.status.backups.as_ref()?.last_verified.as_ref()?;
-    restore.then(|| {
+    restore_helps(hold).then(|| {
         format!(
             "newest verified snapshot: revision {}, {}; sudo etcd-operator restore --dry-run tells what would be lost\n",
             newest.revision,

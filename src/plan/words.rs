@@ -9,6 +9,11 @@ use crate::observed::{Predecessor, RestorePhase};
 use crate::start::Start;
 
 impl Hold {
+    /// Somebody asked that nothing be changed.
+    pub fn is_pause(&self) -> bool {
+        matches!(self, Hold::Paused | Hold::PausedFor(..))
+    }
+
     /// One CamelCase word for conditions, metrics and scripts.
     pub fn reason(&self) -> &'static str {
         match self {

@@ -6,6 +6,16 @@ use super::{AddressConflict, How, Refusal, damage};
 use crate::cluster::{Detail, detail};
 use crate::diagnosis::DISK_FULL;
 
+/// The whole data directory is not there.
+const DATA_MISSING: &str = "DataDirMissing";
+/// The log lacks entries that were acknowledged.
+const WRITES_MISSING: &str = "AcknowledgedWritesMissing";
+
+/// Whether a snapshot in place of the data is a way out of a hold for this reason.
+pub fn restore_helps(reason: &str) -> bool {
+    damage::REASONS.contains(&reason) || [DATA_MISSING, WRITES_MISSING].contains(&reason)
+}
+
 impl Refusal {
     /// One CamelCase word for conditions, metrics and scripts.
     pub fn reason(&self) -> &'static str {
@@ -25,14 +35,14 @@ impl Refusal {
             Refusal::DataOfAnotherCluster(_) => "DataOfAnotherCluster",
             Refusal::DataForeign => "DataForeign",
             Refusal::DataOfAnotherEtcd(_) => "DataOfAnotherEtcd",
-            Refusal::DataMissing => "DataDirMissing",
+            Refusal::DataMissing => DATA_MISSING,
             Refusal::LogMissing | Refusal::DatabaseMissing => damage::DATA_INCOMPLETE,
             Refusal::DataInUse => "DataInUse",
             Refusal::DataDamaged(damage) => damage.reason,
             Refusal::DataUnreadable(_) => "DataUnreadable",
             Refusal::Examining => "Examining",
             Refusal::DiskFull { .. } => DISK_FULL,
-            Refusal::LogShorterThanSeen { .. } => "AcknowledgedWritesMissing",
+            Refusal::LogShorterThanSeen { .. } => WRITES_MISSING,
             Refusal::CertificatesUnusable => "CertificatesUnusable",
             Refusal::AddressUnavailable(conflict) if conflict.not_ours => "AddressGone",
             Refusal::AddressUnavailable(conflict) if conflict.denied => "PortDenied",

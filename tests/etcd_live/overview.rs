@@ -1,9 +1,12 @@
 //! `status` for people: what it says first, which facts it tells, how it looks.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
 
 use crate::lab::{Lab, condition, kill, program, skip, text};
+use crate::restore::backups;
+use crate::tools::garbage_meta;
 
 /// On a terminal of util-linux' script.
 fn on_a_terminal(lab: &Lab, environment: &[(&str, &str)], arguments: &str) -> Option<Output> {
@@ -103,6 +106,28 @@ fn what_is_wrong_comes_first_with_the_next_step() {
     let wanted =
         "ATTENTION: the operator is not running, etcd runs without it\nnext: etcd-operator agent\n";
     assert!(table.starts_with(wanted), "{table}");
+}
+
+#[test]
+fn where_a_restore_helps_the_newest_snapshot_is_named() {
+    let mut lab = Lab::new("3.6");
+    fs::create_dir_all(backups(&lab)).unwrap();
+    lab.add(&format!(
+        "backup: {{destinations: [{{local: {{path: {}}}}}]}}",
+        backups(&lab).display()
+    ));
+    lab.start_agent();
+    lab.wait_available();
+    assert!(lab.put("a", "1"));
+    assert!(lab.operator(&["backup", "create"]).status.success());
+    lab.stop_agent();
+    lab.kill_etcd();
+    garbage_meta(&lab);
+    lab.start_agent();
+    lab.wait_hold("DatabaseDamaged");
+    let table = text(&lab.operator(&["status"]).stdout);
+    let wanted = "\nnewest verified snapshot: revision 2, ";
+    assert!(table.contains(wanted), "{table}");
 }
 
 #[test]

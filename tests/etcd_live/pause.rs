@@ -33,6 +33,8 @@ fn while_it_is_paused_the_agent_changes_nothing_and_says_until_when() {
         assert_eq!(condition(&status, "Degraded").0, "False");
         assert_eq!(lab.etcd_pid(), etcd);
     }
+    // The guard, too, knows nothing of what the edit asks for.
+    assert!(!lab.lib("member/hibernates").exists());
     lab.spec = lab.spec.replace("  size: 0\n", "");
     lab.write_document();
     let (code, said) = run(&lab, &["plan"]);

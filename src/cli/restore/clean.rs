@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead as _, IsTerminal as _};
 use std::path::Path;
 
 use serde::Serialize;
@@ -47,7 +46,7 @@ pub(super) fn clean(context: &Context, arguments: &CleanArgs) -> Outcome {
         );
         return Err(Failure::new(HELD, text));
     }
-    if !arguments.yes && !confirmed(&found)? {
+    if !arguments.yes && !print::confirmed(&format!("{}remove?", lines(&found)))? {
         let text = "nothing was removed: say --yes to remove it; --dry-run lists it";
         return Err(Failure::new(HELD, text));
     }
@@ -84,15 +83,4 @@ fn tell(output: Output, found: Vec<Leftover>, removed: bool) -> std::io::Result<
         (false, false) => format!("{sum} would be removed\n"),
     };
     print::text(&format!("{}{last}", lines(&found)))
-}
-
-/// Asks a person, where there is one.
-fn confirmed(found: &[Leftover]) -> std::io::Result<bool> {
-    if !std::io::stdin().is_terminal() {
-        return Ok(false);
-    }
-    eprint!("{}remove? [y/N] ", lines(found));
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
