@@ -180,6 +180,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Etcd(EtcdCommand::List(it)) => list_store(&context, it.output),
         Command::Certs(CertsCommand::List(it)) => certs::list(&context, it.output),
         Command::Certs(CertsCommand::Issue(it)) => certs::issue(&context, it),
+        Command::Certs(CertsCommand::Accept) => certs::accept(&context),
         Command::Certs(CertsCommand::Remove { name }) => certs::remove(&context, name),
         Command::Backup(it) => {
             protect_process();

@@ -350,6 +350,17 @@ pub enum Pairs {
     Usable,
 }
 
+/// The CAs of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Authorities {
+    /// They can sign, or there are none yet.
+    Usable,
+    /// They can, and are not those that the cluster first served with; nobody has accepted them.
+    Replaced,
+    /// One cannot be read or sign. It is never replaced by itself.
+    Damaged,
+}
+
 /// Certificates, as a bounded summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificates {
@@ -363,13 +374,20 @@ pub struct Certificates {
     pub not_after: Timestamp,
     /// The earliest end of the CAs.
     pub authority_not_after: Timestamp,
-    /// The CAs can sign, or there are none yet. A damaged one is never replaced by itself.
-    pub authorities_usable: bool,
+    /// The CAs.
+    pub authorities: Authorities,
     /// A client of the document has no usable certificate, or a renewal is due.
     pub clients_due: bool,
     /// The client certificate that runs out first among those that nobody renews: copies that a person
     /// had made, and clients that the document named once.
     pub issued_earliest: Option<(heapless::String<63>, Timestamp)>,
+}
+
+impl Certificates {
+    /// New certificates can be made.
+    pub fn can_be_made(&self) -> bool {
+        self.authorities != Authorities::Damaged
+    }
 }
 
 /// What etcd answers.
@@ -471,4 +489,6 @@ pub struct Details {
     pub db_size: u64,
     /// The part of it in use.
     pub db_in_use: u64,
+    /// Somebody has etcd go back to this version (`etcdctl downgrade enable`). etcd 3.5 does not say so.
+    pub downgrade_to: Option<Version>,
 }

@@ -5,7 +5,9 @@
 pub mod backup;
 pub mod field;
 
-use crate::cluster::{ClusterName, MemberName, VOTERS_MAX};
+use core::fmt::Write as _;
+
+use crate::cluster::{ClusterName, MemberName, PeerUrl, VOTERS_MAX};
 use crate::version::Version;
 
 /// Client certificates that a document may name (`spec.clients`).
@@ -92,6 +94,15 @@ pub struct Network {
     pub listen: heapless::Vec<core::net::IpAddr, ADDRESSES_MAX>,
     /// Empty: the addresses listened on.
     pub advertised: heapless::Vec<Address, ADDRESSES_MAX>,
+}
+
+impl Network {
+    /// Where the only member's peers would find it.
+    pub fn peer_url(&self) -> PeerUrl {
+        let mut url = PeerUrl::new();
+        let _ = write!(url, "https://127.0.0.1:{}", self.peer_port);
+        url
+    }
 }
 
 /// etcd's settings; `None` follows the profile.

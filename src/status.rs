@@ -5,18 +5,17 @@
 
 mod backup;
 mod certificate;
+mod degraded;
 mod document;
 
-use crate::cluster::{Detail, Role, Timestamp, detail};
+use crate::cluster::{Detail, Timestamp, detail};
 use crate::host::{self, HostFacts};
 use crate::observed::{
-    Backups, Document, Instance, Looker, Membership, Observed, Pairs, Process, Proposals, Reading,
-    Writing,
+    Backups, Instance, Looker, Membership, Observed, Pairs, Process, Proposals, Reading, Writing,
 };
 use crate::plan::{Hold, Plan, STARTING_SECONDS};
 use crate::spec::ClusterSpec;
-use crate::start::{Refusal, Writable};
-use crate::version::{Class, classify};
+use crate::start::Writable;
 
 /// Kubernetes' three values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +140,7 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
         conditions: [
             available(spec, observed, hold.as_ref()),
             progressing(observed, plan, hold.as_ref()),
-            degraded(observed, hold.as_ref()),
+            degraded::degraded(spec, observed, hold.as_ref()),
             backup::healthy(spec, observed),
             certificate::valid(observed),
             certificate::clock_trusted(observed.clock),
@@ -403,58 +402,6 @@ fn progressing(observed: &Observed, plan: &Plan, hold: Option<&Hold>) -> Conditi
             detail(format_args!("nothing is to be done")),
         ),
     }
-}
-
-fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
-    let yes = |reason, message| condition(Kind::Degraded, Verdict::True, reason, message);
-    if let Some(hold) = hold
-        && !hold.is_pause()
-    {
-        return yes(hold.reason(), detail(format_args!("{hold}")));
-    }
-    if let Document::Refused { reason, why } = &observed.document {
-        return yes(reason, why.clone());
-    }
-    if let Some(why) = &observed.failed {
-        return yes("StepFailed", why.clone());
-    }
-    for instance in &observed.instances {
-        if instance.service.alarms.no_space {
-            return yes("NoSpace", detail(format_args!("the quota is reached")));
-        }
-        let runs = matches!(instance.process, Process::Running { .. });
-        if let Some(why) = instance.facts.unreadable.as_ref().filter(|_| runs) {
-            let message = detail(format_args!(
-                "{why}; etcd runs on and could not be started again"
-            ));
-            return yes(Refusal::RecordUnreadable(why.clone()).reason(), message);
-        }
-        let class = running_version(instance).map(classify);
-        if let Some(Class::Warn(bug) | Class::NeverCreate(bug)) = class {
-            return yes("VersionHasKnownBug", detail(format_args!("{bug}")));
-        }
-        if instance.machine_changed {
-            let message = detail(format_args!(
-                "the data was moved to another machine since the cluster was born"
-            ));
-            return yes("MachineChanged", message);
-        }
-    }
-    if let Membership::Known(members) = &observed.membership
-        && (members.iter().any(|it| it.role != Role::Voter)
-            || members.serving_voters() < members.voter_count())
-    {
-        return yes(
-            "MembersNotServing",
-            detail(format_args!("not every member serves")),
-        );
-    }
-    condition(
-        Kind::Degraded,
-        Verdict::False,
-        "AsAsked",
-        detail(format_args!("nothing is known to be wrong")),
-    )
 }
 
 /// What a person should change about the box; the whole is what `preflight` prints.

@@ -12,6 +12,7 @@
 //! tls/issued/NAME.json                                                  asked for by a person
 //! ```
 
+mod authority;
 mod bundle;
 mod check;
 mod issued;

@@ -18,9 +18,9 @@ use std::path::Path;
 use etcd_operator::cluster::{ClusterId, Health, MemberSet, Role, Timestamp};
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    BackupFailure, Clock, DestinationSeen, Document, Instance, LastServed, Looker, Membership,
-    Observed, Pairs, Pause, Process, Proposals, Reading, Regain, RestorePhase, Restoring, Service,
-    Unanswered, Writing,
+    Authorities, BackupFailure, Clock, DestinationSeen, Document, Instance, LastServed, Looker,
+    Membership, Observed, Pairs, Pause, Process, Proposals, Reading, Regain, RestorePhase,
+    Restoring, Service, Unanswered, Writing,
 };
 use etcd_operator::plan::plan;
 use etcd_operator::spec::backup::Source;
@@ -334,12 +334,13 @@ impl Scene {
             ("not-yet-valid", _) => certificates.pairs = Pairs::NotYetValid,
             ("broken", _) => certificates.pairs = Pairs::Broken,
             ("authority-damaged", _) => {
-                certificates.authorities_usable = false;
+                certificates.authorities = Authorities::Damaged;
                 if value == "and-leaves-expired" {
                     certificates.pairs = Pairs::Expired;
                     self.host().facts.certificates = CertificatesUsable::No;
                 }
             }
+            ("authority-replaced", _) => certificates.authorities = Authorities::Replaced,
             ("addresses-differ", _) => certificates.pairs = Pairs::AddressesDiffer,
             ("provisional", _) => {
                 certificates.provisional = true;

@@ -9,8 +9,8 @@ use etcd_operator::cluster::{
 };
 use etcd_operator::document;
 use etcd_operator::observed::{
-    Alarms, Authority, Backups, Certificates, Clock, Details, Document, Instance, Looker,
-    Membership, Observed, Pairs, Process, Proposals, Reading, Service, Writing,
+    Alarms, Authorities, Authority, Backups, Certificates, Clock, Details, Document, Instance,
+    Looker, Membership, Observed, Pairs, Process, Proposals, Reading, Service, Writing,
 };
 use etcd_operator::plan::plan;
 use etcd_operator::spec::ClusterSpec;
@@ -89,7 +89,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
             not_before: Timestamp(NOW.0 - 86_400),
             not_after: Timestamp(NOW.0 + 300 * 86_400),
             authority_not_after: Timestamp(NOW.0 + 7000 * 86_400),
-            authorities_usable: true,
+            authorities: Authorities::Usable,
             clients_due: false,
             issued_earliest: None,
         },
@@ -106,6 +106,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
                 raft_index: 1000,
                 db_size: 1 << 24,
                 db_in_use: 1 << 23,
+                downgrade_to: None,
             }),
         },
         restart_in: 0,

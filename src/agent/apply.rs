@@ -305,6 +305,7 @@ impl Agent {
             let file = IdentityFile {
                 cluster_id: Some(details.cluster.to_string()),
                 member_id: Some(details.member.to_string()),
+                authorities: self.certificates.authorities(),
                 ..identity
             };
             records::save_identity(&self.paths, &storage_dir, &file)?;

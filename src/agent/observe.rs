@@ -18,11 +18,11 @@ use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, Launch, RefusalFile, Running, Served};
 use crate::member::starts;
 use crate::observed::{
-    Authority, Certificates, Clock, Instance, LastServed, Looker, Observed, Predecessors, Process,
-    Restoring,
+    Authorities, Authority, Certificates, Clock, Instance, LastServed, Looker, Observed,
+    Predecessors, Process, Restoring,
 };
 use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN};
-use crate::start::{Facts, Writable};
+use crate::start::{Facts, Refusal, Writable};
 use crate::state;
 use crate::sysfs;
 use crate::systemd;
@@ -41,6 +41,7 @@ struct Found {
     last_served: Option<LastServed>,
     writable: Writable,
     machine_changed: bool,
+    newest_installed: Option<Version>,
 }
 
 impl Agent {
@@ -55,10 +56,9 @@ impl Agent {
         let running = Running::load(&self.paths).filter(|_| runs);
         let place = self.place(spec);
         let now = clock::now();
-        let (summary, clock) = self.certificates(spec, &place, now);
+        let (mut summary, clock) = self.certificates(spec, &place, now);
         let restoring = self.restoring();
-        let newest_installed = store::newest_supported(&self.paths.store());
-        let mut found = self.found(spec, &place, running.as_ref(), &summary, newest_installed);
+        let mut found = self.found(spec, &place, running.as_ref(), &mut summary);
         let facts = &mut found.facts;
         let restoring = restoring.unwrap_or_else(|why| {
             facts.unreadable.get_or_insert(why);
@@ -71,6 +71,7 @@ impl Agent {
         let (service, membership) = contact.look(&endpoint, process, served).await;
         let regain = contact.regain(&service);
         let restoring = restoring.map(|it| self.count_unanswered(it, process, &service.read));
+        let (restart_in, refused) = self.next_start(runs);
         let instance = Instance {
             member: member(spec, &found.facts),
             process,
@@ -78,16 +79,12 @@ impl Agent {
             facts: found.facts,
             last_served: found.last_served,
             writable: found.writable,
-            newest_installed,
+            newest_installed: found.newest_installed,
             quota_at_birth: quota_at_birth(&place),
             certificates: summary,
             service,
-            restart_in: if runs {
-                0
-            } else {
-                starts::restart_in(&self.paths)
-            },
-            refused: RefusalFile::load(&self.paths).filter(|_| !runs),
+            restart_in,
+            refused,
             machine_changed: found.machine_changed,
             kept_elsewhere: self.driver.kept_elsewhere(),
             regain,
@@ -113,6 +110,15 @@ impl Agent {
             looker: self.looker(),
             instances,
         }
+    }
+
+    /// Seconds until the next start of what does not run, and what the guard said of the last one.
+    fn next_start(&self, runs: bool) -> (u64, Option<Refusal>) {
+        if runs {
+            return (0, None);
+        }
+        let refused = RefusalFile::load(&self.paths);
+        (starts::restart_in(&self.paths), refused)
     }
 
     /// What the destinations hold, where a cluster would be born now.
@@ -161,9 +167,9 @@ impl Agent {
         spec: &ClusterSpec,
         place: &HostPlace,
         running: Option<&Running>,
-        certificates: &Certificates,
-        newest_installed: Option<Version>,
+        certificates: &mut Certificates,
     ) -> Found {
+        let newest_installed = store::newest_supported(&self.paths.store());
         let version = self.version(spec, place, newest_installed);
         let launch = place.launch(spec, version);
         let in_force = running.map(|it| &it.launch);
@@ -176,6 +182,12 @@ impl Agent {
         let machine_changed = identity
             .as_ref()
             .is_some_and(|it| it.is_of_another_machine(&own));
+        let authorities = identity.as_ref().and_then(|it| it.authorities.as_deref());
+        if certificates.can_be_made()
+            && authorities.is_some_and(|it| self.certificates.replaced(it))
+        {
+            certificates.authorities = Authorities::Replaced;
+        }
         self.board.lock().identity = identity;
         Found {
             last_served: match running {
@@ -190,6 +202,7 @@ impl Agent {
             },
             facts,
             machine_changed,
+            newest_installed,
         }
     }
 

@@ -17,7 +17,7 @@ use crate::backup::restore::{
 use crate::backup::work::{self, Ended};
 use crate::backup::{place as backup_place, source};
 use crate::clock;
-use crate::cluster::{Detail, Timestamp, detail};
+use crate::cluster::{Detail, PeerUrl, Timestamp, detail};
 use crate::disk;
 use crate::error::chain;
 use crate::etcd::store;
@@ -126,6 +126,7 @@ impl Agent {
     fn own_failure(&self) -> Option<RestoreReport> {
         restore::last_report(&self.paths)
             .filter(|it| it.reason != Reason::Command && it.outcome != Outcome::Restored)
+            .filter(|it| !it.forgotten)
     }
 
     /// A person asks for another try: what was read is read again, too.
@@ -136,10 +137,14 @@ impl Agent {
         self.memory.examiner = Examiner::default();
         self.memory.examiner_elsewhere = Examiner::default();
         restore::forget_recoveries(&self.paths);
-        if self.own_failure().is_some() {
-            let path = self.paths.restored();
-            let _ = std::fs::remove_file(path.with_extension("json.previous"));
-            let _ = std::fs::remove_file(path);
+        if let Some(report) = self.own_failure() {
+            let forgotten = RestoreReport {
+                forgotten: true,
+                ..report
+            };
+            if let Err(error) = crate::state::save(&self.paths.restored(), &forgotten) {
+                self.log_once(&chain(&error));
+            }
         }
     }
 
@@ -177,28 +182,30 @@ impl Agent {
         let Some(record) = RestoreRecord::load(&self.paths)? else {
             return Ok(());
         };
-        let identity = if let Some(former) = &record.former {
-            IdentityFile {
+        let identity = if record.takes_back.is_some() {
+            None // it is the one that was there
+        } else if let Some(former) = &record.former {
+            Some(IdentityFile {
                 token: records::new_token(&spec.name)
                     .ok_or_else(|| failed("make a cluster token", NO_RANDOM_BYTES))?,
                 former_ids: former.clusters(),
                 cluster_id: None,
                 member_id: None,
                 ..former.clone()
-            }
+            })
         } else {
             let version = spec
                 .version
                 .or_else(|| store::newest_supported(&self.paths.store()))
                 .ok_or(AgentError::NoPermit(Hold::NoVersion))?;
             let quota = spec.quota.unwrap_or_else(|| quota_at_birth(place));
-            self.identity_at_birth(spec, version, quota)?
+            Some(self.identity_at_birth(spec, version, quota)?)
         };
         let job = PrepareJob {
             paths: self.paths.clone(),
             spec: spec.clone(),
             storage_dir: place.storage_dir.clone(),
-            peer_url: place.peer_url(spec),
+            peer_url: spec.network.peer_url(),
         };
         self.begin(move || Ended::Prepared(Box::new(job.run(record, identity))));
         Ok(())
@@ -210,10 +217,14 @@ impl Agent {
         let noted = match result {
             Ok(identity) => {
                 let (lost, is) = record.loss();
+                let what = match record.takes_back {
+                    Some(_) => "the data that was set aside is whole",
+                    None => "the snapshot is proven and new data made of it",
+                };
                 tracing::info!(
                     snapshot = record.source.name,
                     revision = record.source.revision,
-                    "the snapshot is proven and new data made of it; will be lost: {}",
+                    "{what}; will be lost: {}",
                     restore::lost_words(lost, is)
                 );
                 let saved = RestoreRecord {
@@ -243,7 +254,7 @@ impl Agent {
                     room,
                     ..record.report(Outcome::Failed, None, Some(why))
                 };
-                record.end(&self.paths, &report).map_err(AgentError::from)
+                record.end(&self.paths, report).map_err(AgentError::from)
             }
         };
         if let Err(error) = noted {
@@ -283,7 +294,7 @@ impl Agent {
             let why = chain(&error);
             tracing::error!("the restore is not made, and the data from before stays: {why}");
             let report = record.report(Outcome::Failed, None, Some(why));
-            return Ok(record.end(&self.paths, &report)?);
+            return Ok(record.end(&self.paths, report)?);
         }
         swapped?;
         let minted = self
@@ -312,7 +323,7 @@ impl Agent {
             revision = report.snapshot_revision,
             "restored; lost: {lost}"
         );
-        record.end(&self.paths, &report)?;
+        record.end(&self.paths, report)?;
         source::forget_fetched(&self.paths);
         Ok(())
     }
@@ -351,7 +362,7 @@ impl Agent {
         );
         tracing::error!("{message}");
         let report = record.report(Outcome::Undone, None, Some(message));
-        Ok(record.end(&self.paths, &report)?)
+        Ok(record.end(&self.paths, report)?)
     }
 
     /// The phase is written down before it begins.
@@ -411,12 +422,17 @@ struct PrepareJob {
     paths: Paths,
     spec: ClusterSpec,
     storage_dir: PathBuf,
-    peer_url: String,
+    peer_url: PeerUrl,
 }
 
 impl PrepareJob {
-    fn run(&self, mut record: RestoreRecord, identity: IdentityFile) -> Prepared {
-        let result = self.make(&mut record, identity).map_err(|error| Failed {
+    /// `identity`: who will live there; none where what was set aside says it.
+    fn run(&self, mut record: RestoreRecord, identity: Option<IdentityFile>) -> Prepared {
+        let result = match identity {
+            Some(identity) => self.make(&mut record, identity),
+            None => restore::check_aside(&record, &self.storage_dir),
+        };
+        let result = result.map_err(|error| Failed {
             why: chain(&error),
             is_sound: matches!(error, RestoreError::Sound),
             room: match error {
@@ -513,6 +529,7 @@ mod tests {
             former: Some(identity.clone()),
             next: Some(identity),
             asked: None,
+            takes_back: None,
         };
         record.save(&paths).unwrap();
         let observed = agent.observe(&spec).await;

@@ -16,6 +16,7 @@ mod crash;
 mod loss;
 mod often;
 mod record;
+mod undo;
 mod unpack;
 
 use std::fs::{self, File};
@@ -38,9 +39,10 @@ pub use crash::CrashPoint;
 pub use loss::{count as count_loss, is_damaged_still};
 pub use often::{RECOVERIES_MAX, forget_recoveries, note_recovery, too_many_recoveries};
 pub use record::{
-    LostIs, Outcome, Reason, RestoreRecord, RestoreReport, SourceFile, StoredPhase, last_report,
-    lost_words, new_id,
+    Aside, LostIs, Outcome, Reason, RestoreRecord, RestoreReport, SourceFile, StoredPhase,
+    last_report, lost_words, new_id,
 };
+pub use undo::check_aside;
 
 /// By how much revisions jump, so that no client that watched the lost ones takes new writes for old
 /// ones: a week at 1,500 writes a second (rule D35).
@@ -88,6 +90,14 @@ pub enum RestoreError {
         free: u64,
         /// Bytes.
         needed: u64,
+    },
+    /// What a restore had set aside cannot be lived on.
+    #[error("the data in {} {why}", path.display())]
+    Aside {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        why: String,
     },
     /// What was made of the snapshot was removed before it took its place.
     #[error("the data that was made of the snapshot is gone: somebody removed {}", .0.display())]
@@ -303,7 +313,7 @@ fn sync_tree(dir: &Path) -> Result<(), RestoreError> {
 /// does not run, and the guard starts none.
 pub fn swap(record: &RestoreRecord, paths: &Paths, storage_dir: &Path) -> Result<(), RestoreError> {
     let data = records::data_dir(storage_dir);
-    let made = RestoreRecord::scratch(storage_dir).join("data");
+    let made = record.made(storage_dir);
     let kept = record.kept(storage_dir);
     if made.exists() {
         if data.exists() {
@@ -401,6 +411,7 @@ mod tests {
             former: Some(identity.clone()),
             next: Some(identity),
             asked: None,
+            takes_back: None,
         }
     }
 

@@ -139,6 +139,7 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
         former: None,
         next: None,
         asked: None,
+        takes_back: None,
     };
     restore::prepare(
         &Preparation {
@@ -146,7 +147,7 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
             storage_dir: &scratch.dir,
             identity: &identity,
             store: &trial.paths.store(),
-            peer_url: &place.peer_url(&spec),
+            peer_url: &spec.network.peer_url(),
         },
         progress,
     )?;

@@ -145,7 +145,7 @@ pub(super) enum Command {
     Backup(BackupCommand),
     /// Puts a snapshot's data in place of the member's; what is there now is kept aside
     #[command(
-        after_help = "The snapshot is proven and new data made of it while etcd still runs; then etcd is stopped for\nthe exchange. If it does not serve the new data, the old data comes back. Revisions go on\n1,000,000,000 beyond the last one seen, so that clients with a cache notice.\n\nExample:\n  etcd-operator restore --dry-run\n  etcd-operator restore --from ./snapshot.db --yes"
+        after_help = "The snapshot is proven and new data made of it while etcd still runs; then etcd is stopped for\nthe exchange. If it does not serve the new data, the old data comes back. Revisions go on\n1,000,000,000 beyond the last one seen, so that clients with a cache notice.\n\nExample:\n  etcd-operator restore --dry-run\n  etcd-operator restore --from ./snapshot.db --yes\n  etcd-operator restore --undo --dry-run"
     )]
     Restore(RestoreArgs),
     /// Checks a snapshot file page by page, whoever made it
@@ -316,6 +316,11 @@ pub(super) enum CertsCommand {
         after_help = "The operator renews what was issued, in its own directory. A copy (--out) is made anew by the\nsame command: run it from a timer.\n\nExample:\n  sudo etcd-operator certs issue k3s\n  sudo etcd-operator certs issue till-1 --out /etc/till/tls --owner till"
     )]
     Issue(IssueArgs),
+    /// Says that the CA may be a new one: status no longer tells it
+    #[command(
+        after_help = "A CA that was lost is made anew, and whoever has a certificate of the old one is refused. Accept it\nonce every client has a new certificate and the new ca.crt.\n\nExample:\n  sudo etcd-operator certs accept"
+    )]
+    Accept,
     /// Removes a client of `certs issue`, which is then no longer renewed
     #[command(
         after_help = "What was copied elsewhere is good until it ends.\n\nExample:\n  sudo etcd-operator certs remove till-1"

@@ -1,4 +1,4 @@
-//! `certs list` and `certs remove`.
+//! `certs list`, `certs accept` and `certs remove`.
 
 mod issue;
 
@@ -82,6 +82,16 @@ pub(super) fn list(context: &Context, output: Output) -> Outcome {
         ]);
     }
     print::table(&table)?;
+    Ok(DONE)
+}
+
+/// A person knows of a new CA.
+pub(super) fn accept(context: &Context) -> Outcome {
+    if !Certificates::at(context.paths.tls()).accept()? {
+        let text = "there is no CA that can be read: see etcd-operator status";
+        return Err(Failure::new(HELD, text));
+    }
+    print::text("the CA is accepted as it is now\n")?;
     Ok(DONE)
 }
 

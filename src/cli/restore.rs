@@ -1,6 +1,7 @@
 //! `restore`: says what will be lost, asks, and sees it through to its end.
 
 mod clean;
+mod undo;
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -23,7 +24,7 @@ use crate::agent::{self, Agent, AgentError, Locking, Report};
 use crate::api::status::rfc3339;
 use crate::backup::manifest::parse_rfc3339;
 use crate::backup::restore::{
-    self, CrashPoint, LostIs, Outcome as Ended, Reason, RestoreRecord, RestoreReport,
+    self, CrashPoint, LostIs, Outcome as Ended, Reason, RestoreRecord, RestoreReport, SourceFile,
 };
 use crate::backup::source::{self, Found};
 use crate::clock;
@@ -84,7 +85,12 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
         let text = "the operator is paused: etcd-operator resume, then restore";
         return Err(Failure::new(HELD, text));
     }
-    let record = match choose(context, &spec, &place, arguments) {
+    let chosen = if arguments.undo {
+        undo::choose(context, &place, arguments)
+    } else {
+        choose(context, &spec, &place, arguments)
+    };
+    let record = match chosen {
         Ok(Some(record)) => record,
         // Nothing will use what was brought here.
         other => {
@@ -103,8 +109,7 @@ fn choose(
     place: &HostPlace,
     arguments: &RestoreArgs,
 ) -> Result<Option<RestoreRecord>, Failure> {
-    let (identity, marker) = records::load_identities(&context.paths, &place.storage_dir)?;
-    let former = identity.or(marker);
+    let former = former(context, place)?;
     let found = find(context, spec, arguments, former.as_ref());
     let mut found = runtime()?.block_on(found)?;
     check(spec, &found, former.as_ref())?;
@@ -115,7 +120,7 @@ fn choose(
         found.prove(&mut |it| display.show(it))?;
     }
     let live = runtime()?.block_on(live_revision(context, &place.client_url));
-    let record = request(context, &place.storage_dir, &found, live, former);
+    let record = request(context, &place.storage_dir, &found.file, live, former);
     let proposal = propose(context, &place.storage_dir, &found, &record);
     if arguments.dry_run {
         show(arguments.output, &proposal)?;
@@ -135,6 +140,12 @@ fn choose(
         source: found.file,
         ..record
     }))
+}
+
+/// Who lives here.
+fn former(context: &Context, place: &HostPlace) -> Result<Option<IdentityFile>, Failure> {
+    let (identity, marker) = records::load_identities(&context.paths, &place.storage_dir)?;
+    Ok(identity.or(marker))
 }
 
 fn under_way() -> Failure {
@@ -240,13 +251,13 @@ async fn live_revision(context: &Context, url: &str) -> Option<i64> {
 fn request(
     context: &Context,
     storage_dir: &Path,
-    found: &Found,
+    file: &SourceFile,
     live: Option<i64>,
     former: Option<IdentityFile>,
 ) -> RestoreRecord {
     let seen = live.or_else(|| SeenFile::revision_of(&context.paths, former.as_ref()));
     let index = SeenFile::index_of(&context.paths, former.as_ref());
-    let (id, reason, file) = (restore::new_id(), Reason::Command, found.file.clone());
+    let (id, reason, file) = (restore::new_id(), Reason::Command, file.clone());
     let mut record = RestoreRecord::requested(id, reason, file, seen, former);
     if live.is_some() {
         record.live_at_most = live;

@@ -203,6 +203,10 @@ async fn tell(client: &mut Client) -> Result<Told, etcd_client::Error> {
             raft_index: status.raft_index(),
             db_size: bytes(status.db_size()),
             db_in_use: bytes(status.raft_used_db_size()),
+            downgrade_to: status
+                .downgrade_info()
+                .filter(|it| it.enabled())
+                .and_then(|it| it.target_version().parse().ok()),
         },
     })
 }

@@ -7,7 +7,7 @@ use super::records;
 use crate::clock;
 use crate::cluster::ADMIN;
 use crate::cluster::Timestamp;
-use crate::observed::{Certificates as Summary, Clock, Observed, Pairs};
+use crate::observed::{Authorities, Certificates as Summary, Clock, Observed, Pairs};
 use crate::plan::certificate::due;
 use crate::spec::ClusterSpec;
 use crate::start::CertificatesUsable;
@@ -63,7 +63,11 @@ pub fn survey(certificates: &Certificates, now: Timestamp, wanted: &Wanted<'_>) 
             .map(|it| it.not_after)
             .min()
             .unwrap_or(Timestamp(0)),
-        authorities_usable: certificates.authorities_usable(),
+        authorities: if certificates.authorities_usable() {
+            Authorities::Usable
+        } else {
+            Authorities::Damaged
+        },
         authority_not_after: certificates.authority_not_after().unwrap_or(Timestamp(0)),
         clients_due: renewed
             .iter()
@@ -132,7 +136,7 @@ pub fn client_due(certificates: &Certificates, name: &str, now: Timestamp, clock
 pub fn usable(certificates: &Summary) -> CertificatesUsable {
     match certificates.pairs {
         Pairs::Usable | Pairs::AddressesDiffer => CertificatesUsable::Yes,
-        _ if certificates.authorities_usable => CertificatesUsable::Yes,
+        _ if certificates.can_be_made() => CertificatesUsable::Yes,
         _ => CertificatesUsable::No,
     }
 }

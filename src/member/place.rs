@@ -135,11 +135,6 @@ impl HostPlace {
             .collect()
     }
 
-    /// Where the only member's peers would find it.
-    pub fn peer_url(&self, spec: &ClusterSpec) -> String {
-        format!("https://127.0.0.1:{}", spec.network.peer_port)
-    }
-
     /// What the guard needs, as far as it is known before a birth: all but etcd's configuration.
     pub fn launch(&self, spec: &ClusterSpec, version: Version) -> Launch {
         Launch {
@@ -188,7 +183,7 @@ impl HostPlace {
         identity: &IdentityFile,
     ) -> Option<String> {
         let line = identity.version.parse::<Version>().ok()?.line()?;
-        let peer_urls = self.peer_url(spec);
+        let peer_urls = spec.network.peer_url();
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let data_dir = text(records::data_dir(&self.storage_dir));
         let tls_dir = text(paths.tls().join("current"));

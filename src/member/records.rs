@@ -35,6 +35,9 @@ pub struct IdentityFile {
     /// In hexadecimal, once etcd has served.
     #[serde(default, rename = "memberID", skip_serializing_if = "Option::is_none")]
     pub member_id: Option<String>,
+    /// The fingerprint of the CAs that it first served with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authorities: Option<String>,
     /// Ids that the cluster had before it was restored, oldest first: their snapshots are its own.
     #[serde(default, rename = "formerIDs", skip_serializing_if = "Vec::is_empty")]
     pub former_ids: Vec<String>,
@@ -116,6 +119,7 @@ impl IdentityFile {
             machine_id,
             cluster_id: None,
             member_id: None,
+            authorities: None,
             former_ids: Vec::new(),
             jumps: Vec::new(),
         }

@@ -72,7 +72,7 @@ pub(super) fn steps(
     instance: &Instance,
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
-    if !instance.certificates.authorities_usable {
+    if !instance.certificates.can_be_made() {
         return Err(Hold::AuthorityDamaged);
     }
     if let Some(reason) = mint(&instance.certificates, observed) {
@@ -83,7 +83,7 @@ pub(super) fn steps(
 
 /// etcd needs nothing of its clients' certificates: they are made while it comes up.
 pub(super) fn client_steps(instance: &Instance, steps: &mut Steps<'_>) {
-    if instance.certificates.clients_due && instance.certificates.authorities_usable {
+    if instance.certificates.clients_due && instance.certificates.can_be_made() {
         steps.push(Upkeep::MintClients);
     }
 }

@@ -68,6 +68,13 @@ pub(super) fn certificate_has_key(pem: &str, key: &KeyPair) -> bool {
         .is_ok_and(|it| it.public_key().raw == key.subject_public_key_info())
 }
 
+/// A certificate's bytes.
+pub(super) fn der(path: &Path) -> Option<Vec<u8>> {
+    let pem = parse_pem(&read(path).ok()?)?;
+    pem.parse_x509().ok()?;
+    Some(pem.contents)
+}
+
 /// When a certificate ends.
 pub(super) fn not_after(path: &Path) -> Option<Timestamp> {
     let pem = parse_pem(&read(path).ok()?)?;

@@ -691,3 +691,51 @@ fn a_damaged_ca_is_told_and_never_replaced_and_etcd_runs_on() {
     fs::write(&key, &whole).unwrap();
     lab.wait_available();
 }
+
+/// Whoever has a certificate of the CA that was lost is refused from now on, and somebody should know.
+#[test]
+fn a_ca_that_was_lost_is_told_until_a_person_accepts_the_new_one() {
+    let (mut lab, _) = born(&["clients: [{name: k3s}]"]);
+    let valid = |it: &Value| condition(it, "CertificatesValid").0 == "True";
+    lab.wait("the first certificates", valid);
+    let copy = lab.root.join("old");
+    let old = copy.join("client.crt");
+    fs::create_dir(&copy).unwrap();
+    for it in ["client.crt", "client.key"] {
+        fs::copy(lab.lib("tls/clients/k3s").join(it), copy.join(it)).unwrap();
+    }
+    let port = lab.ports[0];
+    lab.stop_agent();
+    lab.kill_etcd();
+    fs::rename(lab.lib("tls"), lab.root.join("tls-lost")).unwrap();
+    lab.start_agent();
+    let status = lab.wait_available();
+    assert_eq!(
+        condition(&status, "CertificatesValid"),
+        ("False", "AuthorityReplaced")
+    );
+    assert!(!etcdctl_as(&lab, port, Some(&old)).status.success());
+    let table = text(&lab.operator(&["status"]).stdout);
+    assert!(
+        table.starts_with("ATTENTION: AuthorityReplaced: the CA is a new one"),
+        "{table}"
+    );
+    // A restart of the operator and another look change nothing about it.
+    lab.stop_agent();
+    lab.start_agent();
+    lab.wait("the same", |it| {
+        condition(it, "CertificatesValid").1 == "AuthorityReplaced"
+    });
+    let accepted = lab.operator(&["certs", "accept"]);
+    assert!(accepted.status.success(), "{}", text(&accepted.stderr));
+    lab.wait("nothing to tell", valid);
+    // The old one, put back, is as good as ever.
+    lab.stop_agent();
+    lab.kill_etcd();
+    fs::remove_dir_all(lab.lib("tls")).unwrap();
+    fs::rename(lab.root.join("tls-lost"), lab.lib("tls")).unwrap();
+    lab.start_agent();
+    lab.wait("the old one", valid);
+    lab.wait_available();
+    assert!(etcdctl_as(&lab, port, Some(&old)).status.success());
+}

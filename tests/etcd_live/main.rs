@@ -45,6 +45,7 @@ mod strangers;
 mod telemetry;
 mod tools;
 mod tuning;
+mod undo;
 #[path = "../s3_live/wire.rs"]
 #[allow(clippy::print_stdout, reason = "what a link does is told")]
 mod wire;

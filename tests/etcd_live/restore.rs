@@ -43,7 +43,7 @@ pub fn json(lab: &Lab, arguments: &[&str]) -> Value {
 }
 
 /// `a` is in the snapshot, three writes of `b` came after it.
-fn with_a_snapshot(line: &str) -> Lab {
+pub fn with_a_snapshot(line: &str) -> Lab {
     let mut lab = lab(line);
     lab.start_agent();
     lab.wait_available();
@@ -55,20 +55,20 @@ fn with_a_snapshot(line: &str) -> Lab {
     lab
 }
 
-fn is_restored(lab: &Lab) {
+pub fn is_restored(lab: &Lab) {
     assert_eq!(lab.get("a").as_deref(), Some("1"));
     assert_eq!(lab.get("b"), None, "written after the snapshot");
     assert!(lab.put("c", "3"), "and it takes writes");
 }
 
-fn report(lab: &Lab) -> Value {
+pub fn report(lab: &Lab) -> Value {
     let envelope: Value =
         serde_json::from_slice(&fs::read(lab.lib("restored.json")).unwrap()).unwrap();
     serde_json::from_str(envelope["payload"].as_str().unwrap()).unwrap()
 }
 
 /// Waits until no restore is under way and etcd serves.
-fn wait_for_the_end(lab: &Lab) -> Value {
+pub fn wait_for_the_end(lab: &Lab) -> Value {
     let begin = Instant::now();
     while lab.lib("restore.json").exists() {
         assert!(

@@ -176,3 +176,47 @@ fn a_voter_that_somebody_added_to_3_6_is_named() {
 fn a_voter_that_somebody_added_to_3_7_is_named() {
     a_voter_is_named_without_a_majority("3.7");
 }
+
+fn is_told(lab: &Lab, verdict: &str, reason: &str) -> String {
+    let status = lab.wait(reason, |it| condition(it, "Degraded") == (verdict, reason));
+    assert_eq!(condition(&status, "Available").0, "True");
+    let conditions = status["conditions"].as_array().unwrap();
+    let degraded = conditions.iter().find(|it| it["type"] == "Degraded");
+    degraded.unwrap()["message"].as_str().unwrap().to_owned()
+}
+
+/// Somebody begins a downgrade that the document does not ask for.
+fn a_downgrade_is_told(line: &str, to: &str) {
+    let lab = born(line);
+    done(&lab, &["downgrade", "enable", to]);
+    let message = is_told(&lab, "True", "DowngradeEnabled");
+    assert!(message.contains(&format!("go back to {to}")), "{message}");
+    done(&lab, &["downgrade", "cancel"]);
+    is_told(&lab, "False", "AsAsked");
+}
+
+#[test]
+fn a_downgrade_of_3_6_is_told() {
+    a_downgrade_is_told("3.6", "3.5.0");
+}
+
+#[test]
+fn a_downgrade_of_3_7_is_told() {
+    a_downgrade_is_told("3.7", "3.6.0");
+}
+
+#[test]
+fn a_member_that_is_announced_elsewhere_is_told() {
+    let lab = born("3.6");
+    let status = lab.status();
+    let id = status["members"][0]["id"].as_str().unwrap().to_owned();
+    let elsewhere = "https://192.0.2.1:2380";
+    done(&lab, &["member", "update", &id, "--peer-urls", elsewhere]);
+    let message = is_told(&lab, "False", "PeerUrlDiffers");
+    assert!(message.contains(elsewhere), "{message}");
+    // What the message names ends it.
+    let (_, mends) = message.split_once("etcdctl ").unwrap();
+    let words: Vec<&str> = mends.trim_end_matches(" mends it").split(' ').collect();
+    done(&lab, &words);
+    is_told(&lab, "False", "AsAsked");
+}

@@ -7,9 +7,9 @@ use etcd_operator::cluster::{
 };
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    Alarms, Authority, Backups, Certificates, Clock, Details, Document, Instance, Looker,
-    Membership, Observed, Pairs, Predecessor, Predecessors, Process, Proposals, Reading, Service,
-    SnapshotSeen, Writing,
+    Alarms, Authorities, Authority, Backups, Certificates, Clock, Details, Document, Instance,
+    Looker, Membership, Observed, Pairs, Predecessor, Predecessors, Process, Proposals, Reading,
+    Service, SnapshotSeen, Writing,
 };
 use etcd_operator::spec::backup::{Backup, Destination, Keep, Place, Trigger};
 use etcd_operator::spec::{AutoCompaction, ClusterSpec, Network, Options, Profile, Settings};
@@ -173,7 +173,7 @@ pub fn certificates() -> Certificates {
         not_before: Timestamp(NOW.0 - DAY),
         not_after: Timestamp(NOW.0 + 300 * DAY),
         authority_not_after: Timestamp(NOW.0 + 7000 * DAY),
-        authorities_usable: true,
+        authorities: Authorities::Usable,
         clients_due: false,
         issued_earliest: None,
     }
@@ -188,6 +188,7 @@ pub fn details() -> Details {
         raft_index: 10,
         db_size: 900 << 20,
         db_in_use: 1,
+        downgrade_to: None,
     }
 }
 

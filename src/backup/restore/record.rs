@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BUMP, CrashPoint, RestoreError, io_error};
 use crate::backup::source::LATEST;
-use crate::member::records::{IdentityFile, revisions_lost};
+use crate::member::records::{IdentityFile, Jump, revisions_lost};
 use crate::observed::{RestorePhase, Restoring, Unanswered};
 use crate::paths::Paths;
 use crate::state::{self, StateError};
@@ -38,6 +38,9 @@ pub struct RestoreRecord {
     pub next: Option<IdentityFile>,
     /// The time when it was asked for, if it was trusted.
     pub asked: Option<String>,
+    /// It takes a restore back: the new data is what that one set aside, in this directory beside the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub takes_back: Option<String>,
 }
 
 /// Who asked for a restore.
@@ -129,6 +132,24 @@ pub struct RestoreReport {
     /// It failed for want of so many free bytes, and is tried again once they are there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub room: Option<u64>,
+    /// What `restore --undo` brings back; of a restore before, where this one changed nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aside: Option<Aside>,
+    /// A person has asked for another try since.
+    #[serde(default)]
+    pub forgotten: bool,
+}
+
+/// Data that a restore set aside, and all that is needed to live on it again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Aside {
+    /// The directory's name, beside the data.
+    pub directory: String,
+    /// Who lived there.
+    pub identity: IdentityFile,
+    /// The last revision that it was seen to have.
+    pub revision: Option<i64>,
 }
 
 /// What kind of number a loss is.
@@ -198,6 +219,7 @@ impl RestoreRecord {
             former,
             next: None,
             asked: None,
+            takes_back: None,
         }
     }
 
@@ -241,8 +263,11 @@ impl RestoreRecord {
     }
 
     /// It has ended.
-    pub fn end(&self, paths: &Paths, report: &RestoreReport) -> Result<(), RestoreError> {
-        state::save(&paths.restored(), report)?;
+    pub fn end(&self, paths: &Paths, mut report: RestoreReport) -> Result<(), RestoreError> {
+        if report.outcome != Outcome::Restored {
+            report.aside = last_report(paths).and_then(|it| it.aside);
+        }
+        state::save(&paths.restored(), &report)?;
         CrashPoint::ReportWritten.pass();
         self.withdraw(paths)
     }
@@ -261,10 +286,21 @@ impl RestoreRecord {
         Ok(state::sync_dir(&paths.lib)?)
     }
 
+    /// The last revision that the data to come has in common with the life of these jumps: where data comes
+    /// back that was restored in another way, no more than what both began from.
+    fn shared(&self, jumps: &[Jump]) -> i64 {
+        let next = self.next.as_ref().filter(|_| self.takes_back.is_some());
+        let theirs = next.map_or(&[][..], |it| &it.jumps);
+        let common = theirs.iter().zip(jumps).take_while(|(a, b)| a == b).count();
+        let began = theirs.get(common).map_or(i64::MAX, |it| it.from);
+        self.source.revision.min(began)
+    }
+
     /// How many revisions it loses, by what is known of the data that it replaces.
     pub fn loss(&self) -> (Option<i64>, LostIs) {
         let jumps = self.former.as_ref().map(|it| it.jumps.as_slice());
-        let lost = |live| revisions_lost(live, self.source.revision, jumps.unwrap_or_default());
+        let jumps = jumps.unwrap_or_default();
+        let lost = |live| revisions_lost(live, self.shared(jumps), jumps);
         match (self.live_revision.map(lost), self.live_at_most.map(lost)) {
             (seen, Some(most)) if seen >= Some(most) => (seen, LostIs::Exactly),
             (_, Some(most)) => (Some(most), LostIs::AtMost),
@@ -280,6 +316,12 @@ impl RestoreRecord {
         message: Option<String>,
     ) -> RestoreReport {
         let (lost, lost_is) = self.loss();
+        let name = kept.as_deref().and_then(Path::file_name);
+        let aside = name.zip(self.former.clone()).map(|(name, identity)| Aside {
+            directory: name.to_string_lossy().into_owned(),
+            identity,
+            revision: self.live_revision,
+        });
         RestoreReport {
             id: self.id.clone(),
             reason: self.reason,
@@ -292,6 +334,16 @@ impl RestoreRecord {
             kept,
             message,
             room: None,
+            aside,
+            forgotten: false,
+        }
+    }
+
+    /// Where the data lies that takes the place of the old.
+    pub fn made(&self, storage_dir: &Path) -> PathBuf {
+        match &self.takes_back {
+            Some(directory) => storage_dir.join(directory),
+            None => RestoreRecord::scratch(storage_dir).join("data"),
         }
     }
 
@@ -305,8 +357,11 @@ impl RestoreRecord {
         storage_dir.join(format!("data.before-restore-{}", self.id))
     }
 
-    /// Where data is kept that etcd did not serve.
+    /// Where data is kept that etcd did not serve: what was set aside goes back to where it lay.
     pub fn failed(&self, storage_dir: &Path) -> PathBuf {
+        if self.takes_back.is_some() {
+            return self.made(storage_dir);
+        }
         storage_dir.join(format!("data.failed-restore-{}", self.id))
     }
 }

@@ -21,6 +21,10 @@ pub(in crate::cli) struct RestoreArgs {
     /// Takes a snapshot of another cluster of the same name, too
     #[arg(long)]
     pub(in crate::cli) other_cluster: bool,
+    /// Takes the last restore back: the data that it set aside returns, with its cluster id and its
+    /// revisions; what was written since is set aside in turn
+    #[arg(long, conflicts_with_all = ["from", "identity", "other_cluster"])]
+    pub(in crate::cli) undo: bool,
     /// Only says what would be done, and what would be lost
     #[arg(long)]
     pub(in crate::cli) dry_run: bool,

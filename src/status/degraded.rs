@@ -1,0 +1,93 @@
+//! What is wrong, the worst first; and what is merely odd.
+
+use super::{Condition, Kind, Verdict, condition, running_version};
+use crate::cluster::{Member, Role, detail};
+use crate::observed::{Document, Membership, Observed, Process};
+use crate::plan::Hold;
+use crate::spec::ClusterSpec;
+use crate::start::Refusal;
+use crate::version::{Class, classify};
+
+/// Whether something needs a person, or the cluster is less than it shall be.
+pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Condition {
+    let yes = |reason, message| condition(Kind::Degraded, Verdict::True, reason, message);
+    if let Some(hold) = hold
+        && !hold.is_pause()
+    {
+        return yes(hold.reason(), detail(format_args!("{hold}")));
+    }
+    if let Document::Refused { reason, why } = &observed.document {
+        return yes(reason, why.clone());
+    }
+    if let Some(why) = &observed.failed {
+        return yes("StepFailed", why.clone());
+    }
+    for instance in &observed.instances {
+        if instance.service.alarms.no_space {
+            return yes("NoSpace", detail(format_args!("the quota is reached")));
+        }
+        let runs = matches!(instance.process, Process::Running { .. });
+        if let Some(why) = instance.facts.unreadable.as_ref().filter(|_| runs) {
+            let message = detail(format_args!(
+                "{why}; etcd runs on and could not be started again"
+            ));
+            return yes(Refusal::RecordUnreadable(why.clone()).reason(), message);
+        }
+        let class = running_version(instance).map(classify);
+        if let Some(Class::Warn(bug) | Class::NeverCreate(bug)) = class {
+            return yes("VersionHasKnownBug", detail(format_args!("{bug}")));
+        }
+        if instance.machine_changed {
+            let message = detail(format_args!(
+                "the data was moved to another machine since the cluster was born"
+            ));
+            return yes("MachineChanged", message);
+        }
+        if let Some(to) = instance.service.details.and_then(|it| it.downgrade_to) {
+            let message = detail(format_args!(
+                "somebody has etcd go back to {to}, which nobody here carries out; next: etcdctl downgrade cancel"
+            ));
+            return yes("DowngradeEnabled", message);
+        }
+    }
+    if let Membership::Known(members) = &observed.membership
+        && (members.iter().any(|it| it.role != Role::Voter)
+            || members.serving_voters() < members.voter_count())
+    {
+        return yes(
+            "MembersNotServing",
+            detail(format_args!("not every member serves")),
+        );
+    }
+    let told = |reason, message| condition(Kind::Degraded, Verdict::False, reason, message);
+    match announced_elsewhere(spec, observed) {
+        Some(it) => told(
+            "PeerUrlDiffers",
+            detail(format_args!(
+                "{} is announced at {} and listens at {}: of no effect on a single member; etcdctl member update {} --peer-urls {} mends it",
+                it.name,
+                it.peer_url,
+                spec.network.peer_url(),
+                it.id,
+                spec.network.peer_url()
+            )),
+        ),
+        None => told(
+            "AsAsked",
+            detail(format_args!("nothing is known to be wrong")),
+        ),
+    }
+}
+
+/// The single member, where the others would look for it in vain.
+fn announced_elsewhere<'a>(spec: &ClusterSpec, observed: &'a Observed) -> Option<&'a Member> {
+    let Membership::Known(members) = &observed.membership else {
+        return None;
+    };
+    let url = spec.network.peer_url();
+    let mut members = members.iter();
+    members
+        .next()
+        .filter(|it| !it.peer_url.is_empty() && it.peer_url != url)
+        .filter(|_| members.next().is_none())
+}
