@@ -183,7 +183,7 @@ struct Memory {
     /// Failed restores of the document's own, until one succeeds. What is lost with it is a wait.
     restores: restore::Tries,
     /// What buckets were asked before a birth.
-    predecessors: predecessors::Asked,
+    predecessors: predecessors::Search,
     /// The process that does not answer on restored data.
     unanswered: Option<restore::Asking>,
     /// The last index that was written down as seen.

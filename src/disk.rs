@@ -46,14 +46,20 @@ pub fn filesystem(path: &Path) -> Filesystem {
 
 /// Bytes that this user may still write there.
 pub fn free_bytes(path: &Path) -> Option<u64> {
-    let statfs = rustix::fs::statvfs(&nearest(path)?).ok()?;
-    Some(statfs.f_bavail.saturating_mul(statfs.f_frsize))
+    statvfs(path).map(|it| free(&it))
 }
 
 /// Bytes of the whole file system.
 pub fn size_bytes(path: &Path) -> Option<u64> {
-    let statfs = rustix::fs::statvfs(&nearest(path)?).ok()?;
-    Some(statfs.f_blocks.saturating_mul(statfs.f_frsize))
+    statvfs(path).map(|it| it.f_blocks.saturating_mul(it.f_frsize))
+}
+
+fn statvfs(path: &Path) -> Option<rustix::fs::StatVfs> {
+    rustix::fs::statvfs(&nearest(path)?).ok()
+}
+
+fn free(it: &rustix::fs::StatVfs) -> u64 {
+    it.f_bavail.saturating_mul(it.f_frsize)
 }
 
 /// Files that are made, or grow over a page, need one of these; so few are none.
@@ -61,12 +67,12 @@ const FILES_MIN: u64 = 8;
 
 /// Bytes that etcd may still write there: none where no file can be made any more.
 pub fn room(path: &Path) -> Option<u64> {
-    let statfs = rustix::fs::statvfs(&nearest(path)?).ok()?;
+    let statfs = statvfs(path)?;
     // A file system that makes them as they are needed counts none at all.
     if statfs.f_files > 0 && statfs.f_favail < FILES_MIN {
         return Some(0);
     }
-    Some(statfs.f_bavail.saturating_mul(statfs.f_frsize))
+    Some(free(&statfs))
 }
 
 /// Major and minor number of the device that holds `path`, or the nearest of its parents.

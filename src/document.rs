@@ -83,6 +83,11 @@ impl Document {
     }
 }
 
+/// A problem as people are told it: the file, then the line.
+pub fn line(path: &Path, problem: &dyn std::fmt::Display) -> String {
+    format!("{}: {problem}", path.display())
+}
+
 /// Reads and checks a file.
 pub fn read(path: &Path) -> Result<Document, Problems> {
     let problem = |error: &std::io::Error| {

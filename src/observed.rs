@@ -37,7 +37,7 @@ pub struct Observed {
     /// A person asked for a pause.
     pub paused: Option<Pause>,
     /// The newest document that was read.
-    pub document: Document,
+    pub document: DocumentSeen,
     /// Who looks.
     pub looker: Looker,
     /// The members that this process runs: its own host's, or its pods.
@@ -57,7 +57,7 @@ pub struct Pause {
 
 /// The newest document that was read. The specification is that of the last one that was sound.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Document {
+pub enum DocumentSeen {
     /// It is sound.
     Accepted,
     /// It is not: the last sound one stays in force.

@@ -18,7 +18,7 @@ use std::path::Path;
 use etcd_operator::cluster::{ClusterId, Health, MemberSet, Role, Timestamp};
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    Authorities, BackupFailure, Clock, DestinationSeen, Document, Instance, LastServed, Looker,
+    Authorities, BackupFailure, Clock, DestinationSeen, DocumentSeen, Instance, LastServed, Looker,
     Membership, Observed, Pairs, Pause, Process, Proposals, Reading, Regain, RestorePhase,
     Restoring, Service, Unanswered, Writing,
 };
@@ -93,7 +93,7 @@ impl Scene {
             "no-space" => self.spec.repair_no_space = value == "repair",
             "quota-mib" => self.spec.quota = Some(value.parse::<u64>().unwrap() << 20),
             "refused" => {
-                self.seen.document = Document::Refused {
+                self.seen.document = DocumentSeen::Refused {
                     reason: "SpecInvalid",
                     why: value.replace('_', " ").as_str().try_into().unwrap(),
                 }

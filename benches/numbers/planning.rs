@@ -9,7 +9,7 @@ use etcd_operator::cluster::{
 };
 use etcd_operator::document;
 use etcd_operator::observed::{
-    Alarms, Authorities, Authority, Backups, Certificates, Clock, Details, Document, Instance,
+    Alarms, Authorities, Authority, Backups, Certificates, Clock, Details, DocumentSeen, Instance,
     Looker, Membership, Observed, Pairs, Process, Proposals, Reading, Service, Writing,
 };
 use etcd_operator::plan::plan;
@@ -147,7 +147,7 @@ fn observed(spec: &ClusterSpec, members: usize) -> Observed {
         backups: Backups::default(),
         predecessors: etcd_operator::observed::Predecessors::None,
         restoring: None,
-        document: Document::Accepted,
+        document: DocumentSeen::Accepted,
         looker: Looker::Operator,
         instances,
     }

@@ -11,7 +11,7 @@ use super::report::{HostLook, Report, UnderWay};
 use crate::api::status::{document_refused, document_waits};
 use crate::clock;
 use crate::member::records::IdentityFile;
-use crate::observed::Document;
+use crate::observed::DocumentSeen;
 
 /// Shared by the two threads.
 #[derive(Default)]
@@ -48,13 +48,13 @@ impl Board {
     }
 
     /// The newest document, as the core has it.
-    pub(super) fn document(&self) -> Document {
+    pub(super) fn document(&self) -> DocumentSeen {
         match &self.lock().refused {
-            Some(it) => Document::Refused {
+            Some(it) => DocumentSeen::Refused {
                 reason: it.reason,
                 why: it.why(),
             },
-            None => Document::Accepted,
+            None => DocumentSeen::Accepted,
         }
     }
 

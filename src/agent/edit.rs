@@ -50,7 +50,7 @@ pub struct InForce {
 /// What an edit changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Change {
+pub struct FieldChange {
     /// The field.
     pub path: String,
     /// What is in force; none where it is not given.
@@ -121,7 +121,7 @@ impl InForce {
     }
 
     /// What a document would change.
-    pub fn changes(&self, paths: &Paths, asked: &Document) -> Vec<Change> {
+    pub fn changes(&self, paths: &Paths, asked: &Document) -> Vec<FieldChange> {
         let identity = self.identity.as_ref().and_then(IdentityFile::to_identity);
         let refusal = self.refusal(paths, asked);
         let situation = Situation {
@@ -137,7 +137,7 @@ impl InForce {
         if let Some(name) = &self.name
             && *name != asked.spec.name.as_str()
         {
-            changes.push(Change::of(
+            changes.push(FieldChange::of(
                 "metadata.name",
                 (
                     Some(name.as_str().into()),
@@ -151,7 +151,7 @@ impl InForce {
             let class = field::class_of(&it.path).unwrap_or(field::Class::Live);
             let effect = effect(class, &situation);
             let path = format!("spec.{}", it.path);
-            changes.push(Change::of(&path, (it.before, it.after), &effect));
+            changes.push(FieldChange::of(&path, (it.before, it.after), &effect));
         }
         changes
     }
@@ -195,10 +195,10 @@ fn not_moved(identity: &IdentityFile, storage_dir: &Path) -> Option<Refusal> {
     }
 }
 
-impl Change {
+impl FieldChange {
     fn of(path: &str, values: (Option<Value>, Option<Value>), effect: &Effect) -> Self {
         let hold = effect.hold();
-        Change {
+        FieldChange {
             path: path.to_owned(),
             in_force: values.0,
             asked: values.1,

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::board::Board;
 use super::driver::HostDriver;
-use super::edit::Change;
+use super::edit::FieldChange;
 use super::kept::{self, Accepted, RefusedDocument};
 use super::passes::{self, Order};
 use super::socket::{self, Answer, Question, Request};
@@ -87,7 +87,7 @@ pub async fn run(beginning: Beginning) -> Result<(), AgentError> {
         orders,
         reading: None,
         asked: Vec::new(),
-        reached: Reached {
+        reached: Presence {
             lock,
             socket,
             sender,
@@ -145,7 +145,7 @@ fn begin_passes(
 }
 
 /// What the document's file holds, and what it changes.
-type Read = Result<(Document, Vec<Change>), RefusedDocument>;
+type Read = Result<(Document, Vec<FieldChange>), RefusedDocument>;
 
 struct Front {
     paths: Paths,
@@ -156,11 +156,11 @@ struct Front {
     reading: Option<(Vec<Answer>, oneshot::Receiver<Read>)>,
     /// Who asked since.
     asked: Vec<Option<Answer>>,
-    reached: Reached,
+    reached: Presence,
 }
 
 /// What others find this agent by. Both are files, which anybody's clean-up may delete.
-struct Reached {
+struct Presence {
     lock: DirectoryLock,
     socket: socket::Socket,
     sender: mpsc::Sender<Question>,
@@ -168,7 +168,7 @@ struct Reached {
     told: Option<String>,
 }
 
-impl Reached {
+impl Presence {
     /// Puts back what was deleted.
     fn keep(&mut self, paths: &Paths) {
         let kept = self.try_keep(paths);
@@ -301,10 +301,7 @@ impl Front {
 
     /// Another one is refused; why.
     fn refuse(&self, refused: &RefusedDocument) -> String {
-        let problems = refused.problems.iter();
-        let problems: Vec<String> = problems
-            .map(|it| format!("{}: {it}", self.config.display()))
-            .collect();
+        let problems = refused.lines(&self.config);
         let known = self.board.lock().refused.replace(refused.clone());
         if known.as_ref() != Some(refused) {
             for problem in &problems {

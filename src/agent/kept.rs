@@ -60,6 +60,12 @@ impl RefusedDocument {
         }
     }
 
+    /// Every problem, with the file's name before it.
+    pub fn lines(&self, path: &Path) -> Vec<String> {
+        let problems = self.problems.iter();
+        problems.map(|it| document::line(path, it)).collect()
+    }
+
     /// The first problem, and how many more there are.
     pub fn why(&self) -> Detail {
         let first = self.problems.first().map_or("", String::as_str);

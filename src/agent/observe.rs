@@ -48,8 +48,7 @@ impl Agent {
     /// Looks at everything.
     pub(super) async fn gather(&mut self, spec: &ClusterSpec) -> Observed {
         let mut process = self.driver.look();
-        let operates = self.memory.generation > 0;
-        if operates && !matches!(process, Process::Running { .. }) && self.adopt().await {
+        if self.operates() && !matches!(process, Process::Running { .. }) && self.adopt().await {
             process = self.driver.look();
         }
         let runs = matches!(process, Process::Running { .. });
@@ -121,6 +120,11 @@ impl Agent {
         (starts::restart_in(&self.paths), refused)
     }
 
+    /// It is the agent, and no command that looks.
+    pub(super) fn operates(&self) -> bool {
+        self.memory.generation > 0
+    }
+
     /// What the destinations hold, where a cluster would be born now.
     fn predecessors(
         &mut self,
@@ -143,7 +147,7 @@ impl Agent {
 
     /// A command reads no document twice, and carries nothing out.
     fn looker(&self) -> Looker {
-        if self.memory.generation > 0 {
+        if self.operates() {
             Looker::Operator
         } else {
             Looker::Command

@@ -27,13 +27,13 @@ const ASK_AGAIN: Duration = Duration::from_secs(600);
 
 /// What buckets were asked.
 #[derive(Default)]
-pub(super) struct Asked {
+pub(super) struct Search {
     job: Option<JoinHandle<Option<Predecessor>>>,
     /// What they said, and when (since boot).
     said: Option<(Option<Predecessor>, Duration)>,
 }
 
-impl Asked {
+impl Search {
     /// What the destinations hold. `asks`: buckets, too.
     pub(super) fn look(
         &mut self,

@@ -44,7 +44,7 @@ impl Agent {
             name: spec.name.to_string(),
             driver: self.driver.name().to_owned(),
             operator: HostOperator {
-                pid: (self.memory.generation > 0).then(std::process::id),
+                pid: self.operates().then(std::process::id),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             },
             disk: HostDisk::of(&reached.storage_dir),

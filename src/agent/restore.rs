@@ -113,7 +113,7 @@ impl Agent {
             return None; // the room that it lacked is there now
         }
         // Nothing was touched: the next try costs no more than a look.
-        let repeats = report.outcome == Outcome::Failed && self.memory.generation > 0;
+        let repeats = report.outcome == Outcome::Failed && self.operates();
         let retry_in = repeats.then(|| self.memory.restores.retry_in(&report.id, spec));
         if retry_in == Some(0) {
             return None;
@@ -133,7 +133,7 @@ impl Agent {
     pub(super) fn forget_failed_restore(&mut self) {
         self.work.retry_now();
         self.memory.restores = Tries::default();
-        self.memory.predecessors = predecessors::Asked::default();
+        self.memory.predecessors = predecessors::Search::default();
         self.memory.examiner = Examiner::default();
         self.memory.examiner_elsewhere = Examiner::default();
         restore::forget_recoveries(&self.paths);

@@ -180,7 +180,7 @@ fn reply(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
 
 /// What became of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Reply {
     /// The agent's answer.
     Answered(String),
     /// The agent refuses, in its words.
@@ -197,19 +197,19 @@ pub enum Asked {
 const ANSWER_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Asks a running agent.
-pub async fn ask(socket: &Path, request: &Request) -> Asked {
+pub async fn ask(socket: &Path, request: &Request) -> Reply {
     let stream = match UnixStream::connect(socket).await {
         Ok(stream) => stream,
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            return Asked::NotAllowed;
+            return Reply::NotAllowed;
         }
-        Err(_) => return Asked::Nobody,
+        Err(_) => return Reply::Nobody,
     };
     let answer = tokio::time::timeout(ANSWER_DEADLINE, exchange(stream, request)).await;
-    answer.ok().flatten().unwrap_or(Asked::Silent)
+    answer.ok().flatten().unwrap_or(Reply::Silent)
 }
 
-async fn exchange(stream: UnixStream, request: &Request) -> Option<Asked> {
+async fn exchange(stream: UnixStream, request: &Request) -> Option<Reply> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .ok()?;
@@ -228,9 +228,9 @@ async fn exchange(stream: UnixStream, request: &Request) -> Option<Asked> {
     driver.abort();
     let text = String::from_utf8_lossy(&body).into_owned();
     Some(if status.is_success() {
-        Asked::Answered(text)
+        Reply::Answered(text)
     } else {
-        Asked::Refused(text)
+        Reply::Refused(text)
     })
 }
 

@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use super::print::{self, Output};
 use super::{Context, DONE, FAILED, Failure, HELD, Outcome, USAGE, runtime};
-use crate::agent::edit::{Change, InForce};
+use crate::agent::edit::{FieldChange, InForce};
 use crate::agent::kept;
-use crate::agent::socket::{Asked, Request, ask};
+use crate::agent::socket::{Reply, Request, ask};
 use crate::document::compare::shown;
 use crate::document::{self, Document, Problem, Problems};
 use crate::member::records::{IdentityFile, Running, Served};
@@ -39,7 +39,7 @@ pub(super) struct Comparison {
     /// Whether what is in force could be read.
     pub(super) compared: bool,
     /// What it would change.
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<FieldChange>,
 }
 
 impl Comparison {
@@ -88,7 +88,7 @@ impl Comparison {
     /// Every problem, on stderr.
     pub(super) fn complain(&self) {
         for problem in &self.problems {
-            eprintln!("etcd-operator: {}: {problem}", self.document.display());
+            eprintln!("etcd-operator: {}", document::line(&self.document, problem));
         }
     }
 }
@@ -104,9 +104,9 @@ fn read_stdin() -> Result<Result<Document, Problems>, Failure> {
 /// What is in force: by the agent, else by the records.
 pub(super) fn known(context: &Context) -> Result<Known, Failure> {
     match runtime()?.block_on(ask(&context.paths.socket(), &Request::InForce)) {
-        Asked::Answered(text) => Ok(Known::Is(Box::new(serde_json::from_str(&text)?))),
-        Asked::NotAllowed => Ok(Known::NotAllowed),
-        Asked::Refused(_) | Asked::Nobody | Asked::Silent => Ok(recorded(&context.paths)),
+        Reply::Answered(text) => Ok(Known::Is(Box::new(serde_json::from_str(&text)?))),
+        Reply::NotAllowed => Ok(Known::NotAllowed),
+        Reply::Refused(_) | Reply::Nobody | Reply::Silent => Ok(recorded(&context.paths)),
     }
 }
 
@@ -171,7 +171,7 @@ pub(super) fn on_disk(comparison: &Comparison) -> std::io::Result<()> {
     changes(&comparison.changes)
 }
 
-fn changes(changes: &[Change]) -> std::io::Result<()> {
+fn changes(changes: &[FieldChange]) -> std::io::Result<()> {
     let mut rows = vec![["FIELD", "IN FORCE", "ASKED", "EFFECT"].map(str::to_owned)];
     rows.extend(changes.iter().map(|it| {
         [
@@ -197,7 +197,7 @@ pub(super) fn reload(context: &Context, output: Output) -> Outcome {
     let socket = context.paths.socket();
     let runtime = runtime()?;
     if context.named
-        && let Asked::Answered(text) = runtime.block_on(ask(&socket, &Request::InForce))
+        && let Reply::Answered(text) = runtime.block_on(ask(&socket, &Request::InForce))
     {
         let in_force: InForce = serde_json::from_str(&text)?;
         if let Some(it) = in_force.document.filter(|it| it.path != context.config) {
@@ -210,33 +210,32 @@ pub(super) fn reload(context: &Context, output: Output) -> Outcome {
         }
     }
     let text = match runtime.block_on(ask(&socket, &Request::Reload)) {
-        Asked::Answered(text) => text,
-        Asked::Refused(problems) => return Err(Failure::new(USAGE, problems)),
+        Reply::Answered(text) => text,
+        Reply::Refused(problems) => return Err(Failure::new(USAGE, problems)),
         other => return Err(unanswered(context, &other)),
     };
-    let all: serde_json::Value = serde_json::from_str(&text)?;
-    let held = all.as_array().into_iter().flatten();
-    let held = held.filter(|it| it.get("hold").is_some()).count() > 0;
+    let all: Vec<FieldChange> = serde_json::from_str(&text)?;
     if output != Output::Table {
         print::value(output, &all)?;
-    } else if all.as_array().is_some_and(Vec::is_empty) {
+    } else if all.is_empty() {
         print::text("the document is in force: nothing differs\n")?;
     } else {
         print::text("the document is accepted\n")?;
-        changes(&serde_json::from_value::<Vec<Change>>(all)?)?;
+        changes(&all)?;
     }
+    let held = all.iter().any(|it| it.hold.is_some());
     Ok(if held { HELD } else { DONE })
 }
 
 /// Why no agent answered.
-pub(super) fn unanswered(context: &Context, asked: &Asked) -> Failure {
+pub(super) fn unanswered(context: &Context, asked: &Reply) -> Failure {
     let socket = context.paths.socket();
     let text = match asked {
-        Asked::NotAllowed => format!(
+        Reply::NotAllowed => format!(
             "{} answers root and its own group: use sudo",
             socket.display()
         ),
-        Asked::Silent => format!(
+        Reply::Silent => format!(
             "the agent behind {} does not answer: see its log",
             socket.display()
         ),

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use super::show::client_files;
 use super::{Context, FAILED, Failure, Outcome, runtime};
 use crate::agent::Report;
-use crate::agent::socket::{Asked, Request, ask};
+use crate::agent::socket::{Reply, Request, ask};
 use crate::cluster::ADMIN;
 use crate::etcd::store;
 use crate::member::{place, records};
@@ -41,7 +41,7 @@ pub(super) fn etcdctl(context: &Context, arguments: &[OsString]) -> Outcome {
 fn endpoint(context: &Context) -> Result<(String, Version), Failure> {
     let answer = runtime()?.block_on(ask(&context.paths.socket(), &Request::Status));
     let told = match answer {
-        Asked::Answered(text) => Some(serde_json::from_str::<Report>(&text)?.host.etcd),
+        Reply::Answered(text) => Some(serde_json::from_str::<Report>(&text)?.host.etcd),
         _ => None,
     };
     let version = told

@@ -3,7 +3,7 @@
 use super::backup::trusted_now;
 use super::print::{self, span};
 use super::{Context, DONE, FAILED, Failure, Outcome, USAGE, runtime};
-use crate::agent::socket::{Asked, Request, ask};
+use crate::agent::socket::{Reply, Request, ask};
 use crate::api::formats::seconds;
 use crate::cluster::Timestamp;
 use crate::member::pause;
@@ -51,7 +51,7 @@ pub(super) fn resume(context: &Context) -> Outcome {
 /// The agent looks now; without one the next one does.
 fn wake(context: &Context) -> Result<(), Failure> {
     match runtime()?.block_on(ask(&context.paths.socket(), &Request::Status)) {
-        Asked::Refused(why) => Err(Failure::new(FAILED, why)),
+        Reply::Refused(why) => Err(Failure::new(FAILED, why)),
         _ => Ok(()),
     }
 }

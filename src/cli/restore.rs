@@ -19,7 +19,7 @@ use super::{
     runtime,
 };
 use crate::agent::driver::HostDriver;
-use crate::agent::socket::{Asked, Request, ask};
+use crate::agent::socket::{Reply, Request, ask};
 use crate::agent::{self, Agent, AgentError, Locking, Report};
 use crate::api::status::rfc3339;
 use crate::backup::manifest::parse_rfc3339;
@@ -384,7 +384,7 @@ async fn unless_interrupted(
         ended = restore => ended,
         Ok(()) = tokio::signal::ctrl_c() => {
             let text = format!(
-                "the restore goes on without this command: {who} brings it to its end; see how far it is: etcd-operator status; the data from before is kept beside the new data"
+                "the restore goes on without this command: {who} brings it to its end; see how far it is: etcd-operator status; the data from before is kept: etcd-operator restore --undo takes it back then"
             );
             Err(Failure::new(INTERRUPTED, text))
         }
@@ -396,11 +396,11 @@ async fn follow(context: &Context) -> Result<(), Failure> {
     let mut told = String::new();
     while context.paths.restore().exists() {
         let answer = ask(&context.paths.socket(), &Request::Status).await;
-        if matches!(answer, Asked::Refused(_) | Asked::Silent) {
+        if matches!(answer, Reply::Refused(_) | Reply::Silent) {
             tokio::time::sleep(FOLLOW_EVERY).await; // it has just begun, or its machine is busy
             continue;
         }
-        let Asked::Answered(text) = answer else {
+        let Reply::Answered(text) = answer else {
             let text = "the agent ended meanwhile: the restore goes on when it is started again";
             return Err(Failure::new(FAILED, text));
         };

@@ -10,7 +10,7 @@ use super::print::{self, Output};
 use super::{Context, DONE, FAILED, Failure, HELD, Outcome, USAGE, runtime};
 use crate::agent::driver::HostDriver;
 use crate::agent::kept::{self, Accepted};
-use crate::agent::socket::{Asked, Request, ask};
+use crate::agent::socket::{Reply, Request, ask};
 use crate::agent::{self, Agent, AgentError, Locking, Report};
 use crate::api::status::PlanStatus;
 use crate::clock;
@@ -34,7 +34,7 @@ pub(super) fn report(context: &Context) -> Result<Report, Failure> {
     loop {
         let waits = clock::since_boot() < begin + AGENT_PATIENCE;
         match runtime.block_on(ask(&context.paths.socket(), &Request::Status)) {
-            Asked::Answered(text) => {
+            Reply::Answered(text) => {
                 let report: Report = serde_json::from_str(&text)?;
                 if let Some(named) = &named {
                     tell_which(context, named, &report)?;
@@ -42,13 +42,13 @@ pub(super) fn report(context: &Context) -> Result<Report, Failure> {
                 return Ok(report);
             }
             // It has just begun.
-            Asked::Refused(_) if waits => {
+            Reply::Refused(_) if waits => {
                 std::thread::sleep(Duration::from_millis(20));
                 continue;
             }
-            Asked::Refused(why) => return Err(Failure::new(FAILED, why)),
-            other @ Asked::NotAllowed => return Err(edit::unanswered(context, &other)),
-            Asked::Nobody | Asked::Silent => {}
+            Reply::Refused(why) => return Err(Failure::new(FAILED, why)),
+            other @ Reply::NotAllowed => return Err(edit::unanswered(context, &other)),
+            Reply::Nobody | Reply::Silent => {}
         }
         // Looking alone creates nothing: where no state is, there is nothing to lock.
         let lock = if context.paths.lib.exists() {
@@ -188,7 +188,7 @@ pub(super) fn env(context: &Context, k3s: bool) -> Outcome {
     let named = context.named.then(|| context.read()).transpose()?;
     // Of what runs, whatever the document says by now.
     let url = match runtime()?.block_on(ask(&context.paths.socket(), &Request::Status)) {
-        Asked::Answered(text) => {
+        Reply::Answered(text) => {
             let report = serde_json::from_str::<Report>(&text)?;
             if let Some(named) = &named {
                 tell_which(context, named, &report)?;

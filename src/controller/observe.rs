@@ -16,8 +16,8 @@ use crate::member::place::HostPlace;
 use crate::member::pod::{refusal_from, unplaceable};
 use crate::member::records::IdentityFile;
 use crate::observed::{
-    Authority, Certificates, Clock, Document, Instance, Looker, Membership, Observed, Predecessors,
-    Process, Reading, Service, Writing,
+    Authority, Certificates, Clock, DocumentSeen, Instance, Looker, Membership, Observed,
+    Predecessors, Process, Reading, Service, Writing,
 };
 use crate::render;
 use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN, Settings};
@@ -99,11 +99,11 @@ impl Cluster {
             predecessors: Predecessors::None, // only Pods see snapshots
             restoring: None,                  // its steps are its Pod's
             document: match &self.memory.invalid {
-                Some(why) => Document::Refused {
+                Some(why) => DocumentSeen::Refused {
                     reason: SPEC_INVALID,
                     why: why.clone(),
                 },
-                None => Document::Accepted,
+                None => DocumentSeen::Accepted,
             },
             looker: Looker::Operator,
             instances,

@@ -2,7 +2,7 @@
 
 use super::{Condition, Kind, Verdict, condition, running_version};
 use crate::cluster::{Member, Role, detail};
-use crate::observed::{Document, Membership, Observed, Process};
+use crate::observed::{DocumentSeen, Membership, Observed, Process};
 use crate::plan::Hold;
 use crate::spec::ClusterSpec;
 use crate::start::Refusal;
@@ -16,7 +16,7 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
     {
         return yes(hold.reason(), detail(format_args!("{hold}")));
     }
-    if let Document::Refused { reason, why } = &observed.document {
+    if let DocumentSeen::Refused { reason, why } = &observed.document {
         return yes(reason, why.clone());
     }
     if let Some(why) = &observed.failed {

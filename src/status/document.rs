@@ -2,7 +2,7 @@
 
 use super::{Condition, Kind, Verdict, condition};
 use crate::cluster::detail;
-use crate::observed::{Document, Observed};
+use crate::observed::{DocumentSeen, Observed};
 use crate::plan::Hold;
 use crate::plan::edit::{self, Pending};
 use crate::spec::ClusterSpec;
@@ -12,7 +12,7 @@ use crate::spec::ClusterSpec;
 pub(super) fn accepted(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Condition {
     let told =
         |verdict, reason, message| condition(Kind::DocumentAccepted, verdict, reason, message);
-    if let Document::Refused { reason, why } = &observed.document {
+    if let DocumentSeen::Refused { reason, why } = &observed.document {
         return told(Verdict::False, reason, why.clone());
     }
     let instance = observed.instances.first();

@@ -46,15 +46,18 @@ fn segments(data: &[u8]) -> Vec<Segment> {
     (0..count).map(|it| header(start + it * size)).collect()
 }
 
+/// Room for the next mend, below what is promised.
+const FREE: u64 = 128 << 10;
+
 #[test]
-fn the_binaries_keep_their_budget() {
+fn the_binaries_keep_their_budget_with_room_to_grow() {
     let Some(dist) = dist() else { return };
     for arch in ARCHES {
         let size = binary(&dist, &arch).len() as u64;
         println!("{}: {size} bytes of {}", arch.name, arch.size_max);
         assert!(
-            size <= arch.size_max,
-            "{}: {size} bytes, promised are {}",
+            size + FREE <= arch.size_max,
+            "{}: {size} bytes, promised are {}, of which {FREE} stay free",
             arch.name,
             arch.size_max
         );

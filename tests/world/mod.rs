@@ -7,7 +7,7 @@ use etcd_operator::cluster::{
 };
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    Alarms, Authorities, Authority, Backups, Certificates, Clock, Details, Document, Instance,
+    Alarms, Authorities, Authority, Backups, Certificates, Clock, Details, DocumentSeen, Instance,
     Looker, Membership, Observed, Pairs, Predecessor, Predecessors, Process, Proposals, Reading,
     Service, SnapshotSeen, Writing,
 };
@@ -274,7 +274,7 @@ pub fn observed(instance: Instance, membership: Membership) -> Observed {
         predecessors: Predecessors::None,
         restoring: None,
         paused: None,
-        document: Document::Accepted,
+        document: DocumentSeen::Accepted,
         looker: Looker::Operator,
         instances,
     }

@@ -13,7 +13,7 @@ use super::super::print::{self, Output};
 use super::super::{
     Context, DONE, FAILED, Failure, IssueArgs, Outcome, USAGE, protect_process, runtime,
 };
-use crate::agent::socket::{Asked, Request, ask};
+use crate::agent::socket::{Reply, Request, ask};
 use crate::agent::unit::user;
 use crate::agent::{self, Locking};
 use crate::api::status::rfc3339;
@@ -103,12 +103,12 @@ fn make(context: &Context, arguments: &IssueArgs, out: Option<&Path>) -> Result<
         renew,
     };
     let files: ClientFiles = match runtime()?.block_on(ask(&context.paths.socket(), &request)) {
-        Asked::Answered(text) => serde_json::from_str(&text)?,
-        Asked::Refused(why) => return Err(Failure::new(FAILED, why)),
-        other @ (Asked::NotAllowed | Asked::Silent) => {
+        Reply::Answered(text) => serde_json::from_str(&text)?,
+        Reply::Refused(why) => return Err(Failure::new(FAILED, why)),
+        other @ (Reply::NotAllowed | Reply::Silent) => {
             return Err(unanswered(context, &other));
         }
-        Asked::Nobody => without_agent(context, &certificates, name, renew)?,
+        Reply::Nobody => without_agent(context, &certificates, name, renew)?,
     };
     let leaf = certificates.client_leaf(name).map_err(|why| {
         Failure::new(

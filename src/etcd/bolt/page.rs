@@ -75,21 +75,19 @@ pub(super) struct Meta {
 /// The newer of the two. A file of which one does not fit is damaged: bbolt would go on with the
 /// other, which can be of a transaction before.
 pub(super) fn read_meta(source: &mut dyn ReadAt) -> Result<Meta, BoltError> {
-    let mut first = [0; HEADER + META];
     if source.size() < 4 * PAGE_SIZES[0] {
         return Err(BoltError::Truncated {
             found: source.size(),
             needed: 4 * PAGE_SIZES[0],
         });
     }
-    read_bytes(source, 0, &mut first)?;
-    let parsed = parse_meta(0, &first)?;
-    check_meta_header(0, &first)?;
-    let first = parsed;
-    let mut second = [0; HEADER + META];
-    read_bytes(source, first.page_size, &mut second)?;
-    check_meta_header(1, &second)?;
-    let second = parse_meta(1, &second)?;
+    let mut bytes = [0; HEADER + META];
+    read_bytes(source, 0, &mut bytes)?;
+    let first = parse_meta(0, &bytes)?;
+    check_meta_header(0, &bytes)?;
+    read_bytes(source, first.page_size, &mut bytes)?;
+    check_meta_header(1, &bytes)?;
+    let second = parse_meta(1, &bytes)?;
     if second.page_size != first.page_size || first.transaction.abs_diff(second.transaction) != 1 {
         return Err(damaged(1, "the two meta pages do not belong together"));
     }
