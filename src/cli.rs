@@ -8,9 +8,11 @@ mod backup;
 mod certs;
 mod edit;
 mod etcdctl;
+mod explain;
 mod init;
 mod owner;
 mod pause;
+mod places;
 mod pod;
 mod preflight;
 mod print;
@@ -44,8 +46,8 @@ pub use print::Output;
 
 use arguments::{
     AgentArgs, BackupCommand, CertsCommand, CleanArgs, Cli, Command, ControllerArgs, DeleteArgs,
-    DriverChoice, EnvFor, EtcdCommand, GuardArgs, InitArgs, IssueArgs, RestoreArgs, RestoreCommand,
-    StatusArgs,
+    DriverChoice, EnvFor, EtcdCommand, ExplainArgs, GuardArgs, InitArgs, IssueArgs, RestoreArgs,
+    RestoreCommand, StatusArgs,
 };
 
 /// Done.
@@ -134,10 +136,9 @@ impl Context {
 
     fn read(&self) -> Result<Document, Failure> {
         document::read(&self.config).map_err(|problems| {
+            let problems = problems.0.iter();
             let lines: Vec<String> = problems
-                .0
-                .iter()
-                .map(|it| format!("{}: {it}", self.config.display()))
+                .map(|it| document::line(&self.config, it))
                 .collect();
             Failure::new(USAGE, lines.join("\n"))
         })
@@ -186,6 +187,10 @@ fn dispatch(cli: &Cli) -> Outcome {
             protect_process();
             backup::backup(&context, it)
         }
+        Command::Restore(it) if it.pod => {
+            protect_process();
+            pod::restore(&context, it)
+        }
         Command::Restore(it) => {
             protect_process();
             restore::restore(&context, it)
@@ -195,6 +200,7 @@ fn dispatch(cli: &Cli) -> Outcome {
             print::text(concat!("etcd-operator ", env!("CARGO_PKG_VERSION"), "\n"))?;
             Ok(DONE)
         }
+        Command::Explain(it) => explain::explain(it),
         Command::Crd => {
             print::text(crate::api::crd::CRDS_YAML)?;
             Ok(DONE)
@@ -232,13 +238,8 @@ fn run_agent(context: &Context, arguments: &AgentArgs) -> Outcome {
         return Err(Failure::new(USAGE, text));
     }
     let chosen = kept::choose(&context.paths, &context.config);
-    let (accepted, refused) = chosen.map_err(|refused| {
-        let problems = refused.problems.iter();
-        let lines: Vec<String> = problems
-            .map(|it| format!("{}: {it}", context.config.display()))
-            .collect();
-        Failure::new(USAGE, lines.join("\n"))
-    })?;
+    let (accepted, refused) =
+        chosen.map_err(|refused| Failure::new(USAGE, refused.lines(&context.config).join("\n")))?;
     let spec = &accepted.document.spec;
     let driver = match arguments.driver {
         DriverChoice::Auto => HostDriver::choose(&context.paths, &spec.name),

@@ -24,6 +24,18 @@ pub fn now() -> Timestamp {
     Timestamp(seconds)
 }
 
+/// RFC 3339, in UTC.
+pub fn rfc3339(timestamp: Timestamp) -> String {
+    timestamp.to_string()
+}
+
+/// Seconds since 1970 of an RFC 3339 text.
+pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
+    let format = &time::format_description::well_known::Rfc3339;
+    let time = time::OffsetDateTime::parse(text, format).ok()?;
+    Some(Timestamp(time.unix_timestamp()))
+}
+
 /// Seconds since this machine booted, suspended time included.
 pub fn since_boot() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);

@@ -7,6 +7,7 @@ pub mod bolt;
 pub mod client;
 pub mod data_dir;
 pub mod examine;
+pub mod files;
 pub mod metrics;
 pub mod reach;
 pub mod read_at;

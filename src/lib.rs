@@ -86,6 +86,7 @@ pub mod disk;
 pub mod document;
 pub mod error;
 pub mod etcd;
+pub mod explain;
 pub mod member;
 pub mod paths;
 pub mod process;

@@ -43,6 +43,10 @@ impl fmt::Display for Version {
     }
 }
 
+/// What a cluster is born with where its document names no version: the newest of the line that has
+/// been out longest without a bug that loses data, as far as this operator knows.
+pub const VERSION_AT_BIRTH: Version = Version::new(3, 6, 16);
+
 /// The text is not `MAJOR.MINOR.PATCH`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAVersion;

@@ -1,6 +1,11 @@
 //! The shape of the source: who may import whom, what the core may not know, sizes, and words.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
+#[path = "tidy/circles.rs"]
+mod circles;
+#[path = "tidy/reasons.rs"]
+mod reasons;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -24,9 +29,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("retention", &["cluster", "spec", "observed"]),
     ("runtime", &["spec", "observed", "plan", "status"]),
     // Adapters.
-    ("api", &["cluster", "version", "spec", "observed", "status"]),
+    (
+        "api",
+        &["cluster", "version", "spec", "observed", "status", "clock"],
+    ),
     ("document", &["api", "spec"]),
     ("error", &[]),
+    ("explain", &[]),
     ("paths", &[]),
     ("state", &[]),
     ("clock", &["cluster", "observed", "paths"]),
@@ -160,6 +169,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "cli",
         &[
             "error",
+            "explain",
             "s3",
             "controller",
             "state",

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::Agent;
 use super::driver::Driver as _;
-use super::publish::Reached;
+use super::report::Reached;
 use crate::clock;
 use crate::cluster::{MemberName, Timestamp};
 use crate::disk;

@@ -1,8 +1,5 @@
 //! What the operator tells: a report under /run, metrics, and a log line when something changed.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::driver::Driver as _;
@@ -13,17 +10,6 @@ use crate::observed::Observed;
 use crate::spec::ClusterSpec;
 use crate::state;
 use crate::status::Status;
-
-/// What of the member is in force: of the process that runs, else what the document says.
-#[derive(Clone, Debug)]
-pub(super) struct Reached {
-    /// For clients on this host.
-    pub(super) client_url: String,
-    /// etcd's metrics.
-    pub(super) metrics: SocketAddr,
-    /// Holds the data directory.
-    pub(super) storage_dir: PathBuf,
-}
 
 impl Agent {
     /// The report of this pass.

@@ -1,14 +1,15 @@
 //! What a host reports: the status of the object, and `host` beside it.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::Agent;
 use super::kept::Accepted;
-use super::publish::Reached;
-use crate::api::status::{EtcdClusterStatus, rfc3339};
+use crate::api::status::EtcdClusterStatus;
+use crate::clock::rfc3339;
 use crate::cluster::ADMIN;
 use crate::disk;
 use crate::etcd::data_dir::OURS_ASIDE;
@@ -17,6 +18,17 @@ use crate::observed::{Observed, Process};
 use crate::paths::Paths;
 use crate::state;
 use crate::tls::Certificates;
+
+/// What of the member is in force: of the process that runs, else what the document says.
+#[derive(Clone, Debug)]
+pub(super) struct Reached {
+    /// For clients on this host.
+    pub(super) client_url: String,
+    /// etcd's metrics.
+    pub(super) metrics: SocketAddr,
+    /// Holds the data directory.
+    pub(super) storage_dir: PathBuf,
+}
 
 /// The status of the object, and `host` beside it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::clock::rfc3339;
 use crate::cluster::{Health, Role, Timestamp};
 use crate::observed::{Backups, DestinationSeen, SnapshotSeen};
 use crate::status::{Kind, Status, Verdict};
@@ -211,11 +212,6 @@ pub struct CertificatesStatus {
     pub earliest_expiry: String,
     /// Made while the clock was not trusted.
     pub provisional: bool,
-}
-
-/// RFC 3339, in UTC.
-pub fn rfc3339(timestamp: Timestamp) -> String {
-    timestamp.to_string()
 }
 
 fn wire_time(timestamp: Timestamp) -> Option<Time> {

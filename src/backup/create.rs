@@ -216,7 +216,7 @@ async fn save(
         member_id: origin.member_id.clone(),
         etcd_version: origin.version.clone(),
         operator_version: env!("CARGO_PKG_VERSION").to_owned(),
-        created: request.now.map(crate::api::status::rfc3339),
+        created: request.now.map(crate::clock::rfc3339),
         boot_id: crate::clock::boot_id(),
         since_boot: crate::clock::since_boot().as_secs(),
         class: request.class,
@@ -236,7 +236,7 @@ async fn save(
         file: received.file,
         verified: Verified {
             level: 3,
-            at: request.now.map(crate::api::status::rfc3339),
+            at: request.now.map(crate::clock::rfc3339),
         },
         checksum: String::new(),
     };

@@ -210,7 +210,7 @@ impl LocalStore {
         level: u8,
         now: Option<Timestamp>,
     ) -> Result<(), LocalError> {
-        let at = now.map(crate::api::status::rfc3339);
+        let at = now.map(crate::clock::rfc3339);
         let manifest = Manifest {
             verified: Verified { level, at },
             ..manifest.clone()

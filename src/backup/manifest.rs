@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock::parse_rfc3339;
 use crate::cluster::Timestamp;
 use crate::state::sha256;
 
@@ -191,13 +192,6 @@ impl Manifest {
     pub fn created(&self) -> Option<Timestamp> {
         parse_rfc3339(self.created.as_deref()?)
     }
-}
-
-/// Seconds since 1970 of an RFC 3339 text.
-pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
-    let format = &time::format_description::well_known::Rfc3339;
-    let time = time::OffsetDateTime::parse(text, format).ok()?;
-    Some(Timestamp(time.unix_timestamp()))
 }
 
 #[cfg(test)]

@@ -11,6 +11,9 @@ use time::{Date, Month, OffsetDateTime, Time};
 
 use crate::cluster::{Timestamp, is_dns_label};
 
+/// The newest verified one, in the words of `bootstrap` and the command line.
+pub const LATEST: &str = "latest";
+
 /// When a snapshot was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {

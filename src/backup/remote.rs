@@ -6,6 +6,7 @@
 //! whatever it lacks is read again.
 
 mod content;
+mod error;
 mod fetch;
 mod known;
 mod prove;
@@ -18,11 +19,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use content::{BytesSource, Content, FileSource, Hashing};
+pub use error::CopyError;
 pub use known::{Known, arrived, known_names, known_names_of};
 use known::{KnownFile, known, known_of, load_known, record_path};
 pub use prune::fates;
 
-use super::copy::CopyError;
 use super::encrypt;
 use super::local::{LocalStore, MANIFEST, SNAPSHOT, room_for};
 use super::manifest::{Class, Manifest};

@@ -25,8 +25,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::Progress;
-use super::copy::CopyError;
 use super::local::LocalError;
+use super::remote::CopyError;
 use super::verify::{self, VerifyError};
 use crate::disk;
 use crate::etcd::{data_dir, store};

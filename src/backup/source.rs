@@ -5,9 +5,10 @@ mod fetched;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::copy::CopyError;
 use super::local::{Entry, LocalStore};
 use super::manifest::Manifest;
+use super::name::LATEST;
+use super::remote::CopyError;
 use super::remote::RemoteStore;
 use super::restore::{Reason, RestoreError, RestoreRecord, SourceFile};
 use super::verify;
@@ -24,9 +25,6 @@ use crate::version::Version;
 
 use fetched::copy_of;
 pub use fetched::{fetched, forget_fetched};
-
-/// The newest verified one, in the words of `bootstrap` and the command line.
-pub const LATEST: &str = "latest";
 
 /// A source that the document names and nobody has looked for yet.
 pub fn unresolved(spec: &ClusterSpec, reason: Reason) -> SourceFile {

@@ -14,9 +14,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use super::age::Ages;
-use super::copy::{CopiesSeen, CopyError};
+use super::copy::CopiesSeen;
 use super::local::{Entry, LocalError, LocalStore};
 use super::manifest::{Class, Manifest};
+use super::remote::CopyError;
 use super::restore::Prepared;
 use super::{copy, place};
 use crate::clock;

@@ -161,9 +161,27 @@ pub(super) enum Command {
     },
     /// Prints the version, as --version does
     Version,
+    /// What a reason of status, an Event or an alert means, and what to do
+    #[command(
+        after_help = "Examples:\n  etcd-operator explain DiskFull\n  etcd-operator explain --list"
+    )]
+    Explain(ExplainArgs),
     /// Prints the CustomResourceDefinition: the document's fields, explained
     #[command(after_help = "Example:\n  etcd-operator crd | kubectl apply -f -")]
     Crd,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ExplainArgs {
+    /// The word, in any case
+    #[arg(required_unless_present = "list")]
+    pub(super) reason: Option<String>,
+    /// Lists all of them
+    #[arg(long, conflicts_with = "reason")]
+    pub(super) list: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub(super) output: Output,
 }
 
 #[derive(Debug, Args)]

@@ -2,25 +2,24 @@
 
 mod delete;
 mod list;
-mod places;
 mod prune;
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use serde::Serialize;
 
-use super::print::{self, Output};
+use super::places::{Kind, Site, lock, nowhere, pick, pick_remote, primary, sites, trusted_now};
+use super::print::{self, Output, bytes};
 use super::progress::Display;
-use super::{BackupCommand, Context, DONE, FAILED, Failure, HELD, Outcome, USAGE, runtime};
+use super::{BackupCommand, Context, DONE, FAILED, Failure, Outcome, USAGE, runtime};
 use crate::agent::socket::{Request as Question, ask};
 use crate::api::formats::seconds;
 use crate::backup::age::Ages;
 use crate::backup::create::{self, Created};
-use crate::backup::local::{Entry, LocalStore};
+use crate::backup::local::Entry;
 use crate::backup::manifest::{Class, Manifest};
 use crate::backup::name::SnapshotName;
-use crate::backup::place::{self, BackupLock, Work};
+use crate::backup::place::{self, Work};
 use crate::backup::{copy, prune as retention};
 use crate::error::chain;
 use crate::member::place as member_place;
@@ -29,43 +28,6 @@ use crate::spec::ClusterSpec;
 use crate::tls::Certificates;
 
 use list::{Row, print_rows, row};
-pub(super) use places::{Kind, Site, nowhere, pick, pick_remote, sites};
-
-/// A size for people.
-pub(super) fn bytes(count: u64) -> String {
-    match count {
-        0..1024 => format!("{count} B"),
-        1024..1_048_576 => format!("{:.1} KiB", count as f64 / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.1} MiB", count as f64 / 1_048_576.0),
-        _ => format!("{:.1} GiB", count as f64 / 1_073_741_824.0),
-    }
-}
-
-/// The document and its first destination.
-pub(super) fn primary(context: &Context) -> Result<(ClusterSpec, LocalStore), Failure> {
-    let spec = context.document()?;
-    let store = place::primary(&spec).ok_or_else(|| {
-        let text = format!(
-            "{}: spec.backup is not there: say where snapshots go, such as backup: {{destinations: [{{local: {{path: /mnt/backup}}}}]}}",
-            context.config.display()
-        );
-        Failure::new(USAGE, text)
-    })?;
-    Ok((spec, store))
-}
-
-/// One process at a time.
-pub(super) fn lock(context: &Context, work: Work) -> Result<BackupLock, Failure> {
-    place::lock(&context.paths, work)?.ok_or_else(|| {
-        let text = match work {
-            Work::Local => "another process takes or checks snapshots: try again when it has ended",
-            Work::Copies => {
-                "the agent is copying already: see queued in etcd-operator status -o json"
-            }
-        };
-        Failure::new(HELD, text)
-    })
-}
 
 pub(super) fn backup(context: &Context, command: &BackupCommand) -> Outcome {
     match command {
@@ -193,16 +155,6 @@ fn entry(manifest: &Manifest) -> Result<Entry, Failure> {
         manifest: Ok(manifest.clone()),
         size: Some(manifest.file.size),
     })
-}
-
-/// The time, if it is trusted.
-pub(super) fn trusted_now(context: &Context) -> Option<crate::cluster::Timestamp> {
-    use crate::clock;
-    let now = clock::now();
-    let newest = clock::newest_known(Path::new("/nonexistent"), None);
-    let kernel = crate::systemd::runs(&context.paths) && clock::kernel_synchronised();
-    let clock = clock::trust(&context.paths, now, newest, kernel);
-    (clock == crate::observed::Clock::Trusted).then_some(now)
 }
 
 /// Copies what waits, and says what is left.

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::print::{self, Output};
 use super::{Context, DONE, FAILED, Failure, HELD, Outcome};
-use crate::api::status::rfc3339;
 use crate::clock;
+use crate::clock::rfc3339;
 use crate::cluster::ADMIN;
 use crate::tls::{Certificates, Leaf, Usability};
 

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use super::backup::bytes;
 use super::print;
+use super::print::bytes;
 use super::{Context, DONE, FAILED, Failure, HELD, InitArgs, Outcome, USAGE};
 use crate::agent::unit::USER;
 use crate::cluster::is_dns_label;

@@ -147,6 +147,7 @@ fn of_this_host(command: &Command) -> bool {
         | Command::Controller(_)
         | Command::Manifests { .. }
         | Command::Version
+        | Command::Explain(_)
         | Command::Crd => false,
     }
 }

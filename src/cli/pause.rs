@@ -1,6 +1,6 @@
 //! `pause` and `resume`: the operator changes nothing for a while, and the while ends by itself.
 
-use super::backup::trusted_now;
+use super::places::trusted_now;
 use super::print::{self, span};
 use super::{Context, DONE, FAILED, Failure, Outcome, USAGE, runtime};
 use crate::agent::socket::{Reply, Request, ask};

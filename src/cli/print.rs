@@ -43,6 +43,16 @@ pub(super) fn confirmed(question: &str) -> io::Result<bool> {
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
+/// A size for people.
+pub(super) fn bytes(count: u64) -> String {
+    match count {
+        0..1024 => format!("{count} B"),
+        1024..1_048_576 => format!("{:.1} KiB", count as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", count as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", count as f64 / 1_073_741_824.0),
+    }
+}
+
 /// A span of time for people, in its largest unit.
 pub(super) fn span(seconds: u64) -> String {
     let (count, unit) = match seconds {

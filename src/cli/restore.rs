@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::backup::{bytes, trusted_now};
+use super::places::trusted_now;
+use super::print::bytes;
 use super::print::{self, Output};
 use super::progress::Display;
 use super::{
@@ -21,13 +22,13 @@ use super::{
 use crate::agent::driver::HostDriver;
 use crate::agent::socket::{Reply, Request, ask};
 use crate::agent::{self, Agent, AgentError, Locking, Report};
-use crate::api::status::rfc3339;
-use crate::backup::manifest::parse_rfc3339;
 use crate::backup::restore::{
     self, CrashPoint, LostIs, Outcome as Ended, Reason, RestoreRecord, RestoreReport, SourceFile,
 };
 use crate::backup::source::{self, Found};
 use crate::clock;
+use crate::clock::parse_rfc3339;
+use crate::clock::rfc3339;
 use crate::disk;
 use crate::etcd::client;
 use crate::member::pause;
@@ -68,9 +69,6 @@ struct Proposal {
 pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     if let Some(RestoreCommand::Clean(it)) = &arguments.command {
         return clean::clean(context, it);
-    }
-    if arguments.pod {
-        return super::pod::restore(context, arguments);
     }
     let spec = context.document()?;
     let place = place::resolve(&context.paths, &spec);

@@ -5,14 +5,14 @@ mod headline;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::backup::bytes;
+use super::print::bytes;
 use super::print::{self, Output, columns, span, toned};
 use super::show::{next_try, report};
 use super::{Context, DONE, FAILED, Failure, Outcome, StatusArgs, runtime};
 use crate::agent::Report;
 use crate::api::status::{DestinationStatus, SnapshotStatus};
-use crate::backup::manifest::parse_rfc3339;
 use crate::clock;
+use crate::clock::parse_rfc3339;
 use crate::cluster::Timestamp;
 use crate::start::restore_helps;
 use crate::systemd;
@@ -87,6 +87,9 @@ fn page(report: &Report, context: &Context, colour: bool) -> String {
     text += &next_try(&report.status.plan);
     if let Some(cure) = cure(report) {
         text += &cure;
+    }
+    if let Some(reason) = headline.explained() {
+        let _ = writeln!(text, "more: etcd-operator explain {reason}");
     }
     text.push('\n');
     text += &facts(report);

@@ -4,9 +4,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::backup::{
-    Kind, Site, bytes, lock, nowhere, pick, pick_remote, primary, sites, trusted_now,
-};
+use super::places::{Kind, Site, lock, nowhere, pick, pick_remote, primary, sites, trusted_now};
+use super::print::bytes;
 use super::print::{self, Output};
 use super::progress::Display;
 use super::{Context, DONE, FAILED, Failure, Outcome, runtime};

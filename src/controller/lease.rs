@@ -15,7 +15,7 @@ use serde_json::json;
 use super::names::OPERATOR;
 use super::objects::resource;
 use super::{ControllerError, Shared};
-use crate::api::status::rfc3339;
+use crate::clock::rfc3339;
 use crate::clock::{self, Since};
 
 /// The Lease's name, in the operator's namespace.

@@ -1,5 +1,7 @@
 //! Names, labels and annotations of everything that the controller makes.
 
+/// The reason of a document that is refused.
+pub(super) const SPEC_INVALID: &str = "SpecInvalid";
 /// Whose it is; the watches ask for nothing else.
 pub(super) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub(super) const OPERATOR: &str = "etcd-operator";

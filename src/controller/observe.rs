@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-use super::publish::SPEC_INVALID;
+use super::names::SPEC_INVALID;
 use super::seen::{Container, PodSeen};
 use super::{Cluster, names};
 use crate::api::formats;
@@ -25,11 +25,7 @@ use crate::start::{
     Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Refusal, Room,
     StartHistory, Writable,
 };
-use crate::version::Version;
-
-/// What a cluster is born with where its document names no version: the newest of the line that has
-/// been out longest without a bug that loses data, as far as this operator knows.
-pub(super) const VERSION_AT_BIRTH: Version = Version::new(3, 6, 16);
+use crate::version::VERSION_AT_BIRTH;
 
 /// The next look at a Pod that waits; its watch rings before.
 const WAITS_SECONDS: u64 = 5;
@@ -212,7 +208,7 @@ impl Cluster {
             return Process::Foreign { pid: None };
         };
         let latched = self.identity.as_ref().map(|it| it.quota);
-        let started = crate::backup::manifest::parse_rfc3339(started);
+        let started = crate::clock::parse_rfc3339(started);
         let seconds = started.map_or(0, |it| clock::now().seconds_since(it).max(0));
         Process::Running {
             pid: number(id),

@@ -9,12 +9,14 @@ use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType, Recorder};
 use serde_json::{Value, json};
 
+use super::names::SPEC_INVALID;
 use super::objects::resource;
 use super::seen::Meta;
 use super::{Cluster, ControllerError, Shared, Watched};
-use crate::api::status::{EtcdClusterStatus, rfc3339, to_wire};
+use crate::api::status::{EtcdClusterStatus, to_wire};
 use crate::api::{EtcdCluster, EtcdClusterSpec, S3Destination, convert, rules};
 use crate::clock;
+use crate::clock::rfc3339;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::error::chain;
 use crate::observed::Observed;
@@ -31,9 +33,6 @@ const YOUNG_SECONDS: u64 = 60;
 const FAILED: [u64; 5] = [1, 2, 5, 15, 30];
 /// Events that are not told again.
 const TOLD_MAX: usize = 24;
-
-/// The reason of a document that is refused.
-pub(super) const SPEC_INVALID: &str = "SpecInvalid";
 
 /// The API server's words for a field that its CRD does not have.
 const NOT_DECLARED: &str = "field not declared in schema";

@@ -9,7 +9,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use super::bolt::{self, BoltError, LiveError, Summary};
-use super::data_dir::{Unreadable, database, files, name_of, open_regular};
+use super::files::{Unreadable, database, files, name_of, open_regular};
 use super::wal::{self, Found, Mark, Name};
 use crate::start::damage::{DATABASE_DAMAGED, DATABASE_OLDER, Damage, LOG_DAMAGED, Lost};
 use crate::version::Line;

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use super::bolt;
-use super::data_dir::{Unreadable, database, open_regular};
+use super::files::{Unreadable, database, open_regular};
 use super::wal;
 use crate::start::damage::Lost;
 use crate::version::Line;

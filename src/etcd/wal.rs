@@ -15,7 +15,7 @@ use beyond::Beyond;
 pub(super) use record::writer;
 use record::{Field, Fields, Flaw, Frame, Kind, Record, Segment, numbers, parse};
 
-use super::data_dir::{Unreadable, list, name_of};
+use super::files::{Unreadable, list, name_of};
 use crate::cluster::{ClusterId, MemberId};
 use crate::start::damage::{Damage, ENTRY_UNREADABLE, FileName, LOG_DAMAGED, LOG_TORN, Lost};
 use crate::version::Line;

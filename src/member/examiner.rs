@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use super::starts;
 use crate::clock;
-use crate::etcd::data_dir::{self, Unreadable};
+use crate::etcd::data_dir;
 use crate::etcd::examine::examine;
+use crate::etcd::files::Unreadable;
 use crate::paths::Paths;
 use crate::start::damage::Damage;
 use crate::start::{DataDir, StartHistory, is_to_be_examined};

@@ -152,6 +152,7 @@ const REASONS: &[&str] = &[
     "FilesystemStalled",
     "FilesystemUnsafe",
     "ImageVersion",
+    "PortDenied",
     "PortTaken",
     "RecordUnreadable",
     "Restoring",

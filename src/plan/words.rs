@@ -58,7 +58,9 @@ impl Hold {
             Hold::LearnerBehind => {
                 detail(format_args!("wait, or check the network to the new member"))
             }
-            Hold::OutageNotDeclared => detail(format_args!("declare a maintenance window")),
+            Hold::OutageNotDeclared => detail(format_args!(
+                "ask for it: an edit of the document that needs a restart does, and so does a command such as restore"
+            )),
             Hold::TooManyMembers => detail(format_args!("remove members with etcdctl")),
             Hold::UnexpectedMember {
                 member,

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use etcd_operator::api::status::rfc3339;
 use etcd_operator::backup::manifest::{Class, Manifest};
 use etcd_operator::backup::name::{SnapshotName, When};
 use etcd_operator::clock;
+use etcd_operator::clock::rfc3339;
 use etcd_operator::cluster::Timestamp;
 use serde_json::Value;
 

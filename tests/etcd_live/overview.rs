@@ -126,8 +126,25 @@ fn where_a_restore_helps_the_newest_snapshot_is_named() {
     lab.start_agent();
     lab.wait_hold("DatabaseDamaged");
     let table = text(&lab.operator(&["status"]).stdout);
-    let wanted = "\nnewest verified snapshot: revision 2, ";
-    assert!(table.contains(wanted), "{table}");
+    for wanted in [
+        "\nnewest verified snapshot: revision 2, ",
+        "\nmore: etcd-operator explain DatabaseDamaged\n",
+    ] {
+        assert!(table.contains(wanted), "{wanted}: {table}");
+    }
+    let explained = lab.operator(&["explain", "databasedamaged"]);
+    let page = text(&explained.stdout);
+    assert!(
+        page.starts_with("DatabaseDamaged  (Hold, Refusal"),
+        "{page}"
+    );
+    for field in ["\nmeans ", "\noperator ", "\nyou ", "\nnever "] {
+        assert!(page.contains(field), "{field}: {page}");
+    }
+    let unknown = lab.operator(&["explain", "Wal"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    let said = text(&unknown.stderr);
+    assert!(said.contains("is it WalDamaged, WalTornWrite?"), "{said}");
 }
 
 #[test]

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CopyError, arrived, arrived_path, further};
+use super::{arrived, arrived_path, further};
 use crate::backup::name::SnapshotName;
+use crate::backup::remote::CopyError;
 use crate::backup::remote::{self, RemoteStore};
 use crate::backup::{Progress, place, verify};
 use crate::cluster::Timestamp;

@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::backup::age::Ages;
 use crate::backup::local::Entry;
-use crate::backup::manifest::{Manifest, parse_rfc3339};
+use crate::backup::manifest::Manifest;
 use crate::backup::schedule;
 use crate::clock;
+use crate::clock::parse_rfc3339;
 use crate::cluster::Timestamp;
 use crate::observed::Clock;
 use crate::paths::Paths;
@@ -147,7 +148,7 @@ mod tests {
     /// Taken and checked by itself then.
     fn entry(at: Timestamp) -> Entry {
         let mut manifest = manifest();
-        manifest.created = Some(crate::api::status::rfc3339(at));
+        manifest.created = Some(crate::clock::rfc3339(at));
         manifest.verified.at = manifest.created.clone();
         Entry {
             name: manifest.name.parse().unwrap(),

@@ -11,8 +11,8 @@ const GROUPS: &[(&str, &[&str])] = &[
     (
         "Every day",
         &[
-            "status", "plan", "diff", "reload", "etcdctl", "env", "pause", "resume", "backup",
-            "restore", "certs",
+            "status", "explain", "plan", "diff", "reload", "etcdctl", "env", "pause", "resume",
+            "backup", "restore", "certs",
         ],
     ),
     ("To begin", &["init", "preflight", "etcd", "crd"]),

@@ -8,13 +8,14 @@ use serde::Serialize;
 use super::super::print::{self, Output, span};
 use super::super::{Context, DONE, FAILED, Failure, Outcome, runtime};
 use super::{Kind, Site, bytes, nowhere, pick, pick_remote, primary, sites, trusted_now};
-use crate::api::status::rfc3339;
 use crate::backup::age::Ages;
 use crate::backup::local::{Entry, LocalStore};
-use crate::backup::manifest::{Class, Manifest, parse_rfc3339};
+use crate::backup::manifest::{Class, Manifest};
 use crate::backup::name::SnapshotName;
 use crate::backup::remote::{self, RemoteEntry};
 use crate::clock;
+use crate::clock::parse_rfc3339;
+use crate::clock::rfc3339;
 use crate::spec::ClusterSpec;
 
 /// One snapshot in one place.

@@ -16,9 +16,9 @@ use super::super::{
 use crate::agent::socket::{Reply, Request, ask};
 use crate::agent::unit::user;
 use crate::agent::{self, Locking};
-use crate::api::status::rfc3339;
-use crate::backup::manifest::parse_rfc3339;
 use crate::clock;
+use crate::clock::parse_rfc3339;
+use crate::clock::rfc3339;
 use crate::member::certificates::client_due;
 use crate::member::{place, records};
 use crate::observed::Clock;

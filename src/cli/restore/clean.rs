@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::super::backup::bytes;
+use super::super::print::bytes;
 use super::super::print::{self, Output};
 use super::super::{CleanArgs, Context, DONE, Failure, HELD, Outcome};
 use super::under_way;

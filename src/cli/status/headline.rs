@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::agent::Report;
 use crate::cli::print::{Tone, toned};
+use crate::explain;
 
 /// Which verdict of a condition is the good one; worst first. One that is not listed is good when it is
 /// True.
@@ -62,6 +63,11 @@ impl Headline {
     /// Whether a condition says no more than this.
     pub(super) fn says(&self, it: &Condition) -> bool {
         !self.ok && it.reason == self.reason && it.message.starts_with(&self.message)
+    }
+
+    /// The reason, where there is more to say about it.
+    pub(super) fn explained(&self) -> Option<&str> {
+        explain::find(&self.reason).ok().map(|it| it.reason)
     }
 
     /// One line, and what to do next on another.

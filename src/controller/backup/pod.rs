@@ -8,7 +8,7 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 
 use crate::backup::local::LocalStore;
-use crate::backup::source::LATEST;
+use crate::backup::name::LATEST;
 use crate::backup::work::{Ask, Asked, Done, Kept, Task, UnderWay, note_check};
 use crate::cluster::{Timestamp, detail};
 use crate::controller::apply::unplaceable;

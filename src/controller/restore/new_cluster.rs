@@ -7,7 +7,7 @@ use kube::api::{Api, DynamicObject, PostParams};
 use super::wire_now;
 use crate::api::requests::{EtcdRestoreStatus, Phase};
 use crate::api::{EtcdCluster, EtcdClusterSpec, EtcdRestore};
-use crate::backup::source::LATEST;
+use crate::backup::name::LATEST;
 use crate::controller::names::{self, OPERATOR};
 use crate::controller::objects::{Kind, resource};
 use crate::controller::{Cluster, ControllerError, Watched, pod};

@@ -10,12 +10,12 @@ use super::{Asked, By};
 use crate::api::{EtcdClusterSpec, GROUP, VERSION};
 use crate::controller::names;
 use crate::controller::objects::Kind;
-use crate::controller::observe::VERSION_AT_BIRTH;
 use crate::controller::seen::{Container, PodSeen};
 use crate::controller::{Cluster, ControllerError, pod};
 use crate::member::pod::{Restored, s3_credentials};
 use crate::member::records::IdentityFile;
 use crate::spec::ClusterSpec;
+use crate::version::VERSION_AT_BIRTH;
 
 /// What such a Pod was made for, in an annotation of it.
 #[derive(Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read as _};
 use std::path::Path;
 
-use crate::etcd::data_dir::{Unreadable, open_regular};
+use crate::etcd::files::{Unreadable, open_regular};
 
 /// Bytes of a frame's length.
 pub(super) const HEAD: u64 = 8;

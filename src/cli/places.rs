@@ -1,34 +1,67 @@
-//! The document's destinations, as commands go through them.
+//! What commands about snapshots have in common: the document's destinations, the lock, the time.
 
 use std::path::Path;
 
-use super::super::{Context, FAILED, Failure, USAGE, runtime};
+use super::{Context, FAILED, Failure, HELD, USAGE, runtime};
 use crate::backup::local::{Entry, LocalStore};
-use crate::backup::place;
+use crate::backup::place::{self, BackupLock, Work};
 use crate::backup::remote::{RemoteEntry, RemoteStore};
 use crate::s3::{Credentials, S3Error};
 use crate::spec::ClusterSpec;
 use crate::spec::backup::{Destination, Place, S3};
 
-/// One of them.
-pub(in crate::cli) struct Site<'a> {
+/// The document and its first destination.
+pub(super) fn primary(context: &Context) -> Result<(ClusterSpec, LocalStore), Failure> {
+    let spec = context.document()?;
+    let store = place::primary(&spec).ok_or_else(|| {
+        let text = format!(
+            "{}: spec.backup is not there: say where snapshots go, such as backup: {{destinations: [{{local: {{path: /mnt/backup}}}}]}}",
+            context.config.display()
+        );
+        Failure::new(USAGE, text)
+    })?;
+    Ok((spec, store))
+}
+
+/// One process at a time.
+pub(super) fn lock(context: &Context, work: Work) -> Result<BackupLock, Failure> {
+    place::lock(&context.paths, work)?.ok_or_else(|| {
+        let text = match work {
+            Work::Local => "another process takes or checks snapshots: try again when it has ended",
+            Work::Copies => {
+                "the agent is copying already: see queued in etcd-operator status -o json"
+            }
+        };
+        Failure::new(HELD, text)
+    })
+}
+
+/// The time, if it is trusted.
+pub(super) fn trusted_now(context: &Context) -> Option<crate::cluster::Timestamp> {
+    use crate::clock;
+    let now = clock::now();
+    let newest = clock::newest_known(Path::new("/nonexistent"), None);
+    let kernel = crate::systemd::runs(&context.paths) && clock::kernel_synchronised();
+    let clock = clock::trust(&context.paths, now, newest, kernel);
+    (clock == crate::observed::Clock::Trusted).then_some(now)
+}
+
+/// A destination.
+pub(super) struct Site<'a> {
     /// In the words of `--at`.
-    pub(in crate::cli) name: String,
-    pub(in crate::cli) destination: &'a Destination,
-    pub(in crate::cli) kind: Kind<'a>,
+    pub(super) name: String,
+    pub(super) destination: &'a Destination,
+    pub(super) kind: Kind<'a>,
 }
 
 /// What it is.
-pub(in crate::cli) enum Kind<'a> {
+pub(super) enum Kind<'a> {
     Local(LocalStore),
     Bucket(&'a S3),
 }
 
 /// All of the document, or the one that is named.
-pub(in crate::cli) fn sites<'a>(
-    spec: &'a ClusterSpec,
-    at: Option<&str>,
-) -> Result<Vec<Site<'a>>, Failure> {
+pub(super) fn sites<'a>(spec: &'a ClusterSpec, at: Option<&str>) -> Result<Vec<Site<'a>>, Failure> {
     let all = spec.backup.iter().flat_map(|it| &it.destinations);
     let all: Vec<Site<'a>> = all
         .map(|destination| Site {
@@ -60,7 +93,7 @@ pub(in crate::cli) fn sites<'a>(
 impl Site<'_> {
     /// Why nothing can be asked of a bucket, where the keys to it are missing: the other places do
     /// without them.
-    pub(in crate::cli) fn lacks_keys(&self) -> Option<String> {
+    pub(super) fn lacks_keys(&self) -> Option<String> {
         let Kind::Bucket(s3) = &self.kind else {
             return None;
         };
@@ -74,7 +107,7 @@ impl Site<'_> {
     }
 
     /// The bucket, for a person who waits.
-    pub(in crate::cli) fn open(
+    pub(super) fn open(
         &self,
         context: &Context,
         s3: &S3,
@@ -85,7 +118,7 @@ impl Site<'_> {
     }
 
     /// What lies in a bucket.
-    pub(in crate::cli) fn look(
+    pub(super) fn look(
         &self,
         context: &Context,
         s3: &S3,
@@ -98,8 +131,8 @@ impl Site<'_> {
 }
 
 /// The name that a person means among these; `latest`: the newest verified one.
-pub(in crate::cli) fn pick(entries: Vec<Entry>, name: &str) -> Option<Entry> {
-    use crate::backup::source::LATEST;
+pub(super) fn pick(entries: Vec<Entry>, name: &str) -> Option<Entry> {
+    use crate::backup::name::LATEST;
     match name {
         LATEST => entries
             .into_iter()
@@ -109,8 +142,8 @@ pub(in crate::cli) fn pick(entries: Vec<Entry>, name: &str) -> Option<Entry> {
 }
 
 /// The same of a bucket.
-pub(in crate::cli) fn pick_remote(entries: Vec<RemoteEntry>, name: &str) -> Option<RemoteEntry> {
-    use crate::backup::source::LATEST;
+pub(super) fn pick_remote(entries: Vec<RemoteEntry>, name: &str) -> Option<RemoteEntry> {
+    use crate::backup::name::LATEST;
     match name {
         LATEST => entries
             .into_iter()
@@ -120,7 +153,7 @@ pub(in crate::cli) fn pick_remote(entries: Vec<RemoteEntry>, name: &str) -> Opti
 }
 
 /// None of these places has it.
-pub(in crate::cli) fn nowhere(name: &str, sites: &[Site<'_>]) -> Failure {
+pub(super) fn nowhere(name: &str, sites: &[Site<'_>]) -> Failure {
     let places: Vec<&str> = sites.iter().map(|it| it.name.as_str()).collect();
     let places = places.join(", ");
     let text = format!("there is no snapshot {name} in {places}: see etcd-operator backup list");
