@@ -173,11 +173,13 @@ fn sockets(port: u16) -> Vec<(SocketAddr, String)> {
     let mut found = Vec::new();
     for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
         let text = fs::read_to_string(file).unwrap_or_default();
-        found.extend(
-            text.lines()
-                .skip(1)
-                .filter_map(|it| listening_socket(it, port)),
-        );
+        let lines = text.lines().skip(1);
+        for socket in lines.filter_map(|it| listening_socket(it, port)) {
+            // The kernel hands the list out in pieces: while others come, one may stand there twice.
+            if !found.contains(&socket) {
+                found.push(socket);
+            }
+        }
     }
     found
 }

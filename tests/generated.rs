@@ -101,6 +101,7 @@ fn grouped(class: Class) -> String {
 fn the_table_of_edits_is_what_the_code_says() {
     let classes = [
         Class::Live,
+        Class::Directory,
         Class::Restart,
         Class::Size,
         Class::Quota,

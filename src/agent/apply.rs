@@ -297,6 +297,23 @@ impl Agent {
         }
     }
 
+    /// A person has asked for another try, and knows which machine this is.
+    pub(super) fn accept_machine(&self, spec: &ClusterSpec) -> Result<(), AgentError> {
+        let storage_dir = self.reached(spec).storage_dir;
+        let (identity, marker) = records::load_identities(&self.paths, &storage_dir)?;
+        let own = facts::machine_id(&self.paths);
+        match identity.or(marker) {
+            Some(identity) if identity.is_of_another_machine(&own) => {
+                let file = IdentityFile {
+                    machine_id: own,
+                    ..identity
+                };
+                Ok(records::save_identity(&self.paths, &storage_dir, &file)?)
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn record_served(&self, spec: &ClusterSpec, observed: &Observed) -> Result<(), AgentError> {
         let details = observed.instances.first().and_then(|it| it.service.details);
         let storage_dir = self.reached(spec).storage_dir;

@@ -51,7 +51,7 @@ pub enum LocalError {
     #[error("{} is not the operator's to write to: give it to the user that the operator runs as; on a host: sudo chown etcd-operator:etcd-operator {}", .0.display(), .0.display())]
     NotOurs(PathBuf),
     /// Nothing can be written there.
-    #[error("{} is on a file system that is read-only: the kernel's log (dmesg) says why; then mount it for writing, or replace the disk", .0.display())]
+    #[error("{} is read-only for the operator: where the document names it only now, sudo systemctl restart etcd-operator (etcd runs on); else the kernel's log (dmesg) says why: mount it for writing, or replace the disk", .0.display())]
     ReadOnly(PathBuf),
     /// There is not enough room (rule A7).
     #[error("{} has {} MiB free and the snapshot may need {} MiB beside a reserve of {} MiB: free some, or set maxBytes or keep lower", path.display(), free >> 20, needed >> 20, reserve >> 20)]

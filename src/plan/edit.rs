@@ -39,6 +39,8 @@ pub enum Effect {
     Nothing(&'static str),
     /// The operator takes it over; etcd runs on.
     Live,
+    /// The same, with a directory that the operator's unit may have to be restarted for.
+    LiveDirectory,
     /// It counts when etcd starts the next time.
     NextStart,
     /// etcd is restarted once. What its last start took, in milliseconds.
@@ -59,7 +61,7 @@ impl Effect {
         match self {
             Effect::Birth => "birth",
             Effect::Nothing(_) => "nothing",
-            Effect::Live => "live",
+            Effect::Live | Effect::LiveDirectory => "live",
             Effect::NextStart => "nextStart",
             Effect::Restart(_) => "restart",
             Effect::Stop => "stop",
@@ -84,6 +86,10 @@ impl fmt::Display for Effect {
             Effect::Birth => write!(f, "the cluster is born with it"),
             Effect::Nothing(why) => write!(f, "nothing: {why}"),
             Effect::Live => write!(f, "taken over at once; etcd runs on"),
+            Effect::LiveDirectory => write!(
+                f,
+                "taken over at once; under systemd another directory needs: systemctl restart etcd-operator; etcd runs on"
+            ),
             Effect::NextStart => write!(f, "counts when etcd starts the next time"),
             Effect::Restart(None) => write!(f, "restarts etcd once, for about a second"),
             Effect::Restart(Some(took)) => write!(
@@ -119,6 +125,7 @@ pub fn effect(class: Class, situation: &Situation<'_>) -> Effect {
         Class::Kubernetes => Effect::Nothing("a host has no such thing"),
         Class::Birth => Effect::Nothing("the cluster is born already"),
         Class::Live | Class::Unsupported => Effect::Live,
+        Class::Directory => Effect::LiveDirectory,
         Class::NextStart => Effect::NextStart,
         Class::Size if asked.paused => Effect::Waits(Hold::Paused),
         Class::Size if asked.size == 0 => Effect::Stop,

@@ -12,6 +12,8 @@ pub enum Class {
     Birth,
     /// The operator takes it over; etcd runs on.
     Live,
+    /// The same; but under systemd the operator may write to another directory only once it is restarted.
+    Directory,
     /// It counts when etcd starts the next time.
     NextStart,
     /// etcd is restarted once.
@@ -40,6 +42,9 @@ impl Class {
             Class::Kubernetes => "nothing on a host: it concerns Kubernetes alone",
             Class::Birth => "nothing: it is read when the cluster is born",
             Class::Live => "taken over at once; etcd runs on",
+            Class::Directory => {
+                "taken over at once; under systemd restart the operator for another directory; etcd runs on"
+            }
             Class::NextStart => "counts when etcd starts the next time",
             Class::Restart => "etcd is restarted once",
             Class::Size => "0 stops etcd and keeps everything; 1 starts it again",
@@ -75,7 +80,7 @@ pub const FIELDS: &[Field] = &[
     field("backup.destinations[].local.keepHourly", Class::Live),
     field("backup.destinations[].local.keepWeekly", Class::Live),
     field("backup.destinations[].local.maxBytes", Class::Live),
-    field("backup.destinations[].local.path", Class::Live),
+    field("backup.destinations[].local.path", Class::Directory),
     field("backup.destinations[].s3.bandwidth", Class::Live),
     field("backup.destinations[].s3.bucket", Class::Live),
     field("backup.destinations[].s3.caFile", Class::Live),

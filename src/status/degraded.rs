@@ -39,7 +39,7 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
         }
         if instance.machine_changed {
             let message = detail(format_args!(
-                "the data was moved to another machine since the cluster was born"
+                "the data was moved to another machine since the cluster was born; next: if this is the right disk, sudo systemctl reload etcd-operator"
             ));
             return yes("MachineChanged", message);
         }

@@ -288,3 +288,26 @@ fn of_two_restores_at_once_one_is_told_of_the_other() {
     }
     assert_eq!(lab.get("a").as_deref(), Some("1"));
 }
+
+/// Whoever moved the disk knows it: a reload says so, and it is told no more.
+#[test]
+fn another_machine_is_told_until_a_person_asks_for_another_try() {
+    let mut lab = Lab::new("3.6");
+    let machine = lab.root.join("etc/machine-id");
+    fs::write(&machine, "0123456789abcdef0123456789abcdef\n").unwrap();
+    lab.start_agent();
+    lab.wait_available();
+    lab.stop_agent();
+    fs::write(&machine, "fedcba9876543210fedcba9876543210\n").unwrap();
+    lab.start_agent();
+    let told = |it: &Value| condition(it, "Degraded") == ("True", "MachineChanged");
+    let status = lab.wait("the other machine", told);
+    assert_eq!(condition(&status, "Available").0, "True");
+    lab.signal_agent("HUP");
+    let sound = |it: &Value| condition(it, "Degraded").0 == "False";
+    lab.wait("nothing to tell", sound);
+    lab.stop_agent();
+    lab.start_agent();
+    let status = lab.wait_available();
+    assert!(sound(&status), "{status:#}");
+}

@@ -110,8 +110,10 @@ fn an_edit_restarts_etcd_and_a_bad_edit_changes_nothing() {
     let pid = lab.etcd_pid();
     fs::write(lab.document_path(), "apiVersion: nonsense\n").unwrap();
     lab.signal_agent("HUP");
-    std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(condition(&lab.status(), "Available").0, "True");
+    let status = lab.wait("the refusal", |it| {
+        condition(it, "DocumentAccepted").0 == "False"
+    });
+    assert_eq!(condition(&status, "Available").0, "True");
     assert_eq!(lab.etcd_pid(), pid);
     assert!(
         lab.log().contains("the one before stays in force"),

@@ -698,6 +698,14 @@ fn the_policy_replaces_damaged_data_three_times_a_day_and_then_a_person_decides(
     is_restored(&lab);
 }
 
+/// By the mask of caught signals that the kernel tells.
+fn catches_interrupts(pid: u32) -> bool {
+    const SIGINT: u64 = 1 << 1;
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mask = status.lines().find_map(|it| it.strip_prefix("SigCgt:"));
+    u64::from_str_radix(mask.unwrap().trim(), 16).unwrap() & SIGINT != 0
+}
+
 /// The agent carries a restore out: who no longer waits for it is told that it goes on.
 #[test]
 fn ctrl_c_ends_the_command_and_says_that_the_restore_goes_on() {
@@ -714,8 +722,11 @@ fn ctrl_c_ends_the_command_and_says_that_the_restore_goes_on() {
         assert!(begin.elapsed() < Duration::from_secs(30));
         std::thread::sleep(Duration::from_millis(10));
     }
-    // Until it listens to the signal it dies of it without a word: not before it has asked the agent.
-    std::thread::sleep(Duration::from_millis(500));
+    // Until it listens to the signal it dies of it without a word.
+    while !catches_interrupts(child.id()) {
+        assert!(begin.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(10));
+    }
     kill("INT", child.id());
     let output = child.wait_with_output().unwrap();
     kill("CONT", lab.agent_pid());
@@ -725,7 +736,9 @@ fn ctrl_c_ends_the_command_and_says_that_the_restore_goes_on() {
         words.contains("the restore goes on without this command"),
         "{words}"
     );
-    assert!(words.contains("etcd-operator status"), "{words}");
+    for way in ["etcd-operator status", "etcd-operator restore --undo"] {
+        assert!(words.contains(way), "{words}");
+    }
     wait_for_the_end(&lab);
     is_restored(&lab);
 }
