@@ -1,4 +1,4 @@
-//! The box itself: what it is like, and what of it needs a person (rules F6, G1-G10). Pure.
+//! The box itself: what it is like, and what of it needs a person (rules F6, G1-G4, G7-G10). Pure.
 //!
 //! The agent looks at these facts with little effort and reports them as the condition `HostHealthy`;
 //! `preflight` adds what costs more: see [`preflight`].

@@ -54,8 +54,8 @@
 //! - **Time** comes from [`clock`] alone; decisions get it in [`observed::Observed`].
 //! - **Limits** are constants with their source, and the capacities of `heapless` containers.
 //! - **Files** are written by [`state`] so that a power cut leaves the old or the new.
-//! - **Rules** cited as D1, G6, ... are those of the project's collection of facts on etcd at the
-//!   edge; the citation stands where the code obeys.
+//! - **Rules**: Rule numbers such as D35 are explained in [`rules`]. A comment cites a rule where the
+//!   code follows it.
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!(
@@ -102,3 +102,7 @@ pub mod agent;
 pub mod cli;
 pub mod controller;
 pub mod guard;
+
+// The numbered rules that comments cite. The module holds only its documentation.
+#[doc = include_str!("rules.md")]
+pub mod rules {}

@@ -13,16 +13,16 @@
 //! # What is relied on
 //!
 //! Only what every maker's server does: PUT, GET with Range, HEAD, DELETE, ListObjectsV2, multipart
-//! uploads. No bucket is created or asked for (E4), no condition (`If-None-Match`) is relied on (E7),
-//! no ETag says anything about content (E6), no checksum is sent in a trailer (E1). Where a server
-//! cannot list parts or uploads, there is a way without.
+//! uploads. No bucket is created or asked for (rule E4), no condition (`If-None-Match`) is relied on
+//! (rule E7), no ETag says anything about content (rule E6), no checksum is sent in a trailer (rule E1).
+//! Where a server cannot list parts or uploads, there is a way without.
 //!
 //! # Rules
 //!
 //! - One request at a time, over one connection that is kept; never more of an object in memory than
 //!   a few chunks of 64 KiB, however long the object and its parts.
-//! - No deadline for the whole: a minute without a byte ends a try (E3), three tries end a request,
-//!   and whoever asked tries again later.
+//! - No deadline for the whole: a minute without a byte ends a try (rule E3), three tries end a
+//!   request, and whoever asked tries again later.
 //! - Keys are below the prefix: none is written, yielded or deleted outside of it.
 //! - Every payload's sha256 is signed, over TLS too; what a signature is made with is shown nowhere.
 

@@ -5,6 +5,8 @@
 mod circles;
 #[path = "tidy/reasons.rs"]
 mod reasons;
+#[path = "tidy/rules.rs"]
+mod rules;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
