@@ -278,6 +278,7 @@ impl Agent {
             record.live_revision = Some(details.revision);
             record.live_at_most = record.live_revision;
         }
+        record.remember_highest();
         if record.reason == Reason::Recovery && record.phase == StoredPhase::Prepared {
             let now = (observed.clock == Clock::Trusted).then_some(observed.now);
             restore::note_recovery(&self.paths, now)?;

@@ -72,7 +72,7 @@ pub enum CreateError {
         /// etcd's reason.
         why: String,
     },
-    /// A learner has no snapshot to give (rule B13).
+    /// A learner may be behind: what it has is no snapshot of the cluster (rule B13).
     #[error("this member is a learner: a snapshot is taken from a voter")]
     Learner,
     /// The stream ended early, or its checksum differs (rule B2).

@@ -415,6 +415,34 @@ mod tests {
         }
     }
 
+    /// Revisions that clients saw in a life that was taken back are never given out again (rule D35).
+    #[test]
+    fn a_restore_after_an_undo_goes_beyond_the_life_that_was_taken_back() {
+        let jump = Jump {
+            from: 31,
+            to: 1_000_000_031,
+        };
+        let mut undo = record();
+        undo.takes_back = Some("data.before-restore-1".to_owned());
+        if let Some(it) = undo.former.as_mut() {
+            it.jumps = vec![jump];
+        }
+        for (seen, highest) in [(Some(1_000_000_040), 1_000_000_040), (None, 2_000_000_031)] {
+            undo.live_revision = seen;
+            undo.remember_highest();
+            let back = undo.next.clone().unwrap();
+            assert_eq!(back.highest, Some(highest));
+            let mut next = RestoreRecord {
+                former: Some(back),
+                ..record()
+            };
+            next.source.revision = 31;
+            next.live_revision = Some(45);
+            next.set_bump(None);
+            assert!(31 + i64::try_from(next.bump).unwrap() > highest);
+        }
+    }
+
     #[test]
     fn new_data_that_is_gone_is_never_taken_for_data_in_its_place() {
         let root = std::env::temp_dir().join(format!("swap-{}", std::process::id()));

@@ -44,6 +44,10 @@ pub struct IdentityFile {
     /// The jumps that its revisions made with each restore, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jumps: Vec<Jump>,
+    /// The last revision of a life that was taken back (`restore --undo`): clients have seen it, and no
+    /// later life may have it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub highest: Option<i64>,
 }
 
 /// What a restore did to the revisions: the snapshot had `from`, and they went on from `to`.
@@ -122,6 +126,7 @@ impl IdentityFile {
             authorities: None,
             former_ids: Vec::new(),
             jumps: Vec::new(),
+            highest: None,
         }
     }
 

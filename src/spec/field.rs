@@ -191,8 +191,8 @@ mod tests {
         assert_eq!(class_of("network"), Some(Class::Restart));
         assert_eq!(class_of("clients[12].name"), Some(Class::Live));
         assert_eq!(class_of("clients"), Some(Class::Live));
-        assert_eq!(class_of("backup"), Some(Class::Live));
-        assert_eq!(class_of("backup.destinations[1]"), Some(Class::Live));
+        assert_eq!(class_of("backup"), Some(Class::Directory));
+        assert_eq!(class_of("backup.destinations[1]"), Some(Class::Directory));
         assert_eq!(class_of("storage.path"), Some(Class::Moved));
         assert_eq!(class_of("network.client"), None);
         assert_eq!(class_of("nonsense"), None);

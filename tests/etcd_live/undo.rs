@@ -106,8 +106,13 @@ fn what_is_damaged_gone_or_never_was_does_not_come_back() {
     // back stays known.
     assert_eq!(report(&lab)["outcome"], "failed");
     fs::write(&db, whole).unwrap();
+    let undone = lab.status()["revision"].as_i64().unwrap();
     json(&lab, &["restore", "--undo", "--yes"]);
     assert_eq!(lab.get("b").as_deref(), Some("2"));
+    // No later life has revisions that clients saw in the one that was taken back.
+    json(&lab, &["restore", "--yes"]);
+    let later = lab.wait_available()["revision"].as_i64().unwrap();
+    assert!(later > undone, "{later} after {undone}");
     let cleaned = lab.operator(&["restore", "clean", "--yes"]);
     assert!(cleaned.status.success(), "{}", text(&cleaned.stderr));
     refused(&lab, 1, "is gone: somebody removed it");

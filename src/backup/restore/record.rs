@@ -247,9 +247,25 @@ impl RestoreRecord {
     /// Revisions go on beyond everything that was ever seen of this cluster, the lost ones and those
     /// of its newest snapshot among them: `newest`.
     pub fn set_bump(&mut self, newest: Option<i64>) {
-        let seen = self.live_revision.max(newest).unwrap_or(0);
+        let former = self.former.as_ref().and_then(|it| it.highest);
+        let seen = self.live_revision.max(newest).max(former).unwrap_or(0);
         let ahead = seen.saturating_sub(self.source.revision).max(0);
         self.bump = BUMP.saturating_add(u64::try_from(ahead).unwrap_or(0));
+    }
+
+    /// The life that is taken back has been seen by clients up to here: the one that comes back remembers it.
+    pub fn remember_highest(&mut self) {
+        let (Some(former), Some(next)) = (&self.former, &mut self.next) else {
+            return;
+        };
+        if self.takes_back.is_none() {
+            return;
+        }
+        let begun = former.jumps.last().map(|it| it.to);
+        // Where nobody can say how far it came: no life has come further than the room of a jump.
+        let unknown = begun.map(|it| it.saturating_add_unsigned(BUMP));
+        let reached = self.live_revision.max(self.live_at_most).or(unknown);
+        next.highest = next.highest.max(former.highest).max(reached);
     }
 
     /// Writes it down.
