@@ -170,6 +170,8 @@ struct Memory {
     before: Option<Report>,
     /// Why the last pass could not be carried out.
     failed: Option<crate::cluster::Detail>,
+    /// A person has asked for another try, and knows which machine this is.
+    accepts_machine: bool,
     /// How many passes failed in a row.
     failures: usize,
     /// When this agent began, in milliseconds since boot.

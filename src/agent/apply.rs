@@ -1,6 +1,7 @@
 //! Acts, one step of the plan after the other.
 
 use std::fs;
+use std::path::Path;
 
 use super::driver::Driver as _;
 use super::{Agent, AgentError};
@@ -17,6 +18,7 @@ use crate::plan::permit::{Permit, second_look};
 use crate::plan::{Plan, Upkeep};
 use crate::runtime::Failures;
 use crate::spec::ClusterSpec;
+use crate::start::Writable;
 use crate::state::{self, StateError};
 use crate::version::Version;
 
@@ -32,6 +34,13 @@ impl Agent {
         let mut failures = Failures::default();
         let paused = matches!(&plan.change, Err(hold) if hold.is_pause());
         let marked = if paused { Ok(()) } else { self.hibernate(spec) };
+        let writable = observed.instances.first().map(|it| it.writable);
+        let accepted = if self.memory.accepts_machine && !paused && writable == Some(Writable::Yes)
+        {
+            self.accept_machine(spec)
+        } else {
+            Ok(())
+        };
         for step in &plan.upkeep {
             let unmarked = marked.is_err() && matches!(step, Upkeep::Stop(_));
             if unmarked || !failures.lets(step) {
@@ -44,6 +53,7 @@ impl Agent {
         // Membership changes need more than one host, which the document does not accept yet.
         let mut failed = failures.into_errors();
         failed.extend(marked.err());
+        failed.extend(accepted.err());
         match failed.len() {
             0 | 1 => failed.pop().map_or(Ok(()), Err),
             _ => Err(AgentError::Several(failed)),
@@ -298,17 +308,40 @@ impl Agent {
     }
 
     /// A person has asked for another try, and knows which machine this is.
-    pub(super) fn accept_machine(&self, spec: &ClusterSpec) -> Result<(), AgentError> {
+    pub(super) fn accept_machine(&mut self, spec: &ClusterSpec) -> Result<(), AgentError> {
         let storage_dir = self.reached(spec).storage_dir;
         let (identity, marker) = records::load_identities(&self.paths, &storage_dir)?;
         let own = facts::machine_id(&self.paths);
-        match identity.or(marker) {
-            Some(identity) if identity.is_of_another_machine(&own) => {
+        self.memory.accepts_machine = false;
+        match (identity, marker) {
+            // Only of data that is this cluster's: beside another one's nothing is written.
+            (Some(identity), Some(marker))
+                if marker.token == identity.token && identity.is_of_another_machine(&own) =>
+            {
                 let file = IdentityFile {
                     machine_id: own,
                     ..identity
                 };
-                Ok(records::save_identity(&self.paths, &storage_dir, &file)?)
+                records::save_identity(&self.paths, &storage_dir, &file)?;
+                tracing::info!(
+                    "this machine is the cluster's own from now on: a person asked for another try"
+                );
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The CAs of a cluster that was born by a restore, and has served now.
+    pub(super) fn record_authorities(&self, storage_dir: &Path) -> Result<(), AgentError> {
+        let (identity, _) = records::load_identities(&self.paths, storage_dir)?;
+        match identity {
+            Some(identity) if identity.authorities.is_none() => {
+                let file = IdentityFile {
+                    authorities: self.certificates.authorities(),
+                    ..identity
+                };
+                Ok(records::save_identity(&self.paths, storage_dir, &file)?)
             }
             _ => Ok(()),
         }

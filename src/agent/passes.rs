@@ -83,9 +83,7 @@ impl Agent {
                 // What was counted against etcd is forgotten.
                 starts::forget(&self.paths);
                 self.forget_failed_restore();
-                if let Err(error) = self.accept_machine(spec) {
-                    self.log_once(&crate::error::chain(&error));
-                }
+                self.memory.accepts_machine = true;
                 let accepted = self.board.lock().accepted.clone();
                 let newer = accepted.filter(|it| it.generation > self.memory.generation);
                 if let Some(accepted) = newer {

@@ -316,6 +316,7 @@ impl Agent {
             return Ok(());
         };
         CrashPoint::Served.pass();
+        self.record_authorities(&place.storage_dir)?;
         let kept = Some(record.kept(&place.storage_dir)).filter(|it| it.exists());
         let report = record.report(Outcome::Restored, kept, None);
         let lost = restore::lost_words(report.revisions_lost, report.lost_is);
@@ -431,7 +432,7 @@ impl PrepareJob {
     fn run(&self, mut record: RestoreRecord, identity: Option<IdentityFile>) -> Prepared {
         let result = match identity {
             Some(identity) => self.make(&mut record, identity),
-            None => restore::check_aside(&record, &self.storage_dir),
+            None => restore::check_aside(&record, &self.storage_dir, &self.paths.store()),
         };
         let result = result.map_err(|error| Failed {
             why: chain(&error),

@@ -75,6 +75,10 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     if RestoreRecord::load(&context.paths)?.is_some() {
         return Err(under_way());
     }
+    if spec.size == 0 {
+        let text = "the document says size: 0, and a restore ends when etcd serves: set size: 1 to restore";
+        return Err(Failure::new(HELD, text));
+    }
     if spec.paused {
         let text = "the document says paused: set paused: false to restore";
         return Err(Failure::new(HELD, text));

@@ -130,7 +130,7 @@ fn the_walk_says_what_etcdutl_3_5_says_of_every_shape() {
 }
 
 #[test]
-fn the_walk_says_what_etcdutl_3_6_says_of_every_shape() {
+fn the_walk_says_what_etcdutl_3_6_and_3_5_say_of_every_shape() {
     every_shape("3.6", 24 * MIB);
 }
 

@@ -386,6 +386,11 @@ fn a_replaced_box_comes_up_with_the_newest_snapshot_of_its_name() {
     wait_for_the_end(&new);
     is_restored(&new);
     assert_eq!(report(&new)["reason"], "bootstrap");
+    let identity = fs::read_to_string(new.lib("member/identity.json")).unwrap();
+    assert!(
+        identity.contains("authorities"),
+        "a replaced CA would be told"
+    );
     // A boot later it is a cluster like any other.
     new.stop_agent();
     new.kill_etcd();

@@ -63,15 +63,17 @@ fn a_restore_is_taken_back(line: &str) {
     assert_eq!(json(&lab, &["backup", "create"])["result"], "saved");
     let latest = json(&lab, &["restore", "--dry-run"]);
     assert_eq!(latest["snapshotRevision"], revision + 1);
-    // And it can be taken back in turn.
-    assert_eq!(
-        json(&lab, &["restore", "--undo", "--yes"])["revisionsLost"],
-        4
+    // What is aside now is no restore's; its data comes back by a restore.
+    refused(&lab, 3, "no restore has set data aside here");
+    let names = aside(&lab);
+    assert_eq!(names.len(), 1);
+    let database = lab.lib("member").join(&names[0]).join("member/snap/db");
+    json(
+        &lab,
+        &["restore", "--yes", "--from", database.to_str().unwrap()],
     );
-    lab.wait_available();
     assert_eq!(lab.get("c").as_deref(), Some("3"));
     assert_eq!(lab.get("d"), None);
-    assert_eq!(aside(&lab).len(), 1);
 }
 
 #[test]
@@ -113,9 +115,24 @@ fn what_is_damaged_gone_or_never_was_does_not_come_back() {
     json(&lab, &["restore", "--yes"]);
     let later = lab.wait_available()["revision"].as_i64().unwrap();
     assert!(later > undone, "{later} after {undone}");
+    // A link leads to a file system that nobody has looked at.
+    let kept = PathBuf::from(report(&lab)["kept"].as_str().unwrap());
+    let moved = lab.root.join("moved");
+    fs::rename(&kept, &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, &kept).unwrap();
+    refused(&lab, 1, "is no directory");
+    fs::remove_file(&kept).unwrap();
+    fs::rename(&moved, &kept).unwrap();
+    // etcd is not stopped for data that it could not be started with.
+    let store = lab.lib(&format!("store/etcd-{}", lab.version));
+    let elsewhere = lab.root.join("elsewhere");
+    fs::rename(&store, &elsewhere).unwrap();
+    refused(&lab, 1, "which is not in the store");
+    fs::rename(&elsewhere, &store).unwrap();
+    is_restored(&lab);
     let cleaned = lab.operator(&["restore", "clean", "--yes"]);
     assert!(cleaned.status.success(), "{}", text(&cleaned.stderr));
-    refused(&lab, 1, "is gone: somebody removed it");
+    refused(&lab, 1, "is not there any more");
     lab.wait_available();
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BUMP, CrashPoint, RestoreError, io_error};
 use crate::backup::name::LATEST;
-use crate::member::records::{IdentityFile, Jump, revisions_lost};
+use crate::member::records::{IdentityFile, revisions_lost};
 use crate::observed::{RestorePhase, Restoring, Unanswered};
 use crate::paths::Paths;
 use crate::state::{self, StateError};
@@ -302,21 +302,11 @@ impl RestoreRecord {
         Ok(state::sync_dir(&paths.lib)?)
     }
 
-    /// The last revision that the data to come has in common with the life of these jumps: where data comes
-    /// back that was restored in another way, no more than what both began from.
-    fn shared(&self, jumps: &[Jump]) -> i64 {
-        let next = self.next.as_ref().filter(|_| self.takes_back.is_some());
-        let theirs = next.map_or(&[][..], |it| &it.jumps);
-        let common = theirs.iter().zip(jumps).take_while(|(a, b)| a == b).count();
-        let began = theirs.get(common).map_or(i64::MAX, |it| it.from);
-        self.source.revision.min(began)
-    }
-
     /// How many revisions it loses, by what is known of the data that it replaces.
     pub fn loss(&self) -> (Option<i64>, LostIs) {
         let jumps = self.former.as_ref().map(|it| it.jumps.as_slice());
         let jumps = jumps.unwrap_or_default();
-        let lost = |live| revisions_lost(live, self.shared(jumps), jumps);
+        let lost = |live| revisions_lost(live, self.source.revision, jumps);
         match (self.live_revision.map(lost), self.live_at_most.map(lost)) {
             (seen, Some(most)) if seen >= Some(most) => (seen, LostIs::Exactly),
             (_, Some(most)) => (Some(most), LostIs::AtMost),
@@ -332,7 +322,9 @@ impl RestoreRecord {
         message: Option<String>,
     ) -> RestoreReport {
         let (lost, lost_is) = self.loss();
-        let name = kept.as_deref().and_then(Path::file_name);
+        // An undo is not undone: snapshots of two lives that both go on could not be told apart.
+        let kept_of_a_restore = kept.as_deref().filter(|_| self.takes_back.is_none());
+        let name = kept_of_a_restore.and_then(Path::file_name);
         let aside = name.zip(self.former.clone()).map(|(name, identity)| Aside {
             directory: name.to_string_lossy().into_owned(),
             identity,

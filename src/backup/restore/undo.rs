@@ -1,16 +1,20 @@
 //! A restore is taken back: what it set aside takes the place of what it brought.
 
-use super::{RestoreError, RestoreRecord};
-use crate::etcd::data_dir;
-use crate::etcd::examine::examine;
-use crate::member::records::IdentityFile;
-use crate::version::Version;
 use std::path::Path;
+
+use super::{RestoreError, RestoreRecord};
+use crate::disk;
+use crate::etcd::examine::examine;
+use crate::etcd::{data_dir, store};
+use crate::member::records::IdentityFile;
+use crate::start::Binary;
+use crate::version::Version;
 
 /// Sees that what was set aside is whole, and the data of who lived there.
 pub fn check_aside(
     record: &RestoreRecord,
     storage_dir: &Path,
+    store: &Path,
 ) -> Result<IdentityFile, RestoreError> {
     let path = record.made(storage_dir);
     let refused = |why: String| RestoreError::Aside {
@@ -21,10 +25,20 @@ pub fn check_aside(
     let identity = identity.ok_or_else(|| refused("is nobody's".to_owned()))?;
     let version: Option<Version> = identity.version.parse().ok();
     let line = version.and_then(Version::line);
-    let seen = data_dir::look(&path, line, true);
-    if !path.is_dir() {
-        return Err(refused("is gone: somebody removed it".to_owned()));
+    match std::fs::symlink_metadata(&path) {
+        Ok(it) if it.is_dir() => {}
+        // etcd would run on the file system behind it, which nobody has looked at.
+        Ok(_) => return Err(refused("is no directory".to_owned())),
+        Err(error) => return Err(refused(format!("is not there any more: {error}"))),
     }
+    let ready = version.is_some_and(|it| store::binary(store, it) == Binary::Ready);
+    if !ready {
+        let version = &identity.version;
+        return Err(refused(format!(
+            "is of etcd {version}, which is not in the store: run etcd-operator etcd install"
+        )));
+    }
+    let seen = data_dir::look(&path, line, true);
     if let Some(why) = seen.unreadable {
         return Err(refused(format!("cannot be read: {why}")));
     }
@@ -37,6 +51,12 @@ pub fn check_aside(
     };
     if let Some(damage) = damage {
         return Err(refused(format!("is damaged, as it was before: {damage}")));
+    }
+    let room = data_dir::room(&path, seen.log, disk::room(storage_dir));
+    if !room.holds(room.resume) {
+        return Err(refused(
+            "finds too little room: free some space on its disk".to_owned(),
+        ));
     }
     let owner = seen.owner.map(|(cluster, _)| cluster.to_string());
     if owner != identity.cluster_id {

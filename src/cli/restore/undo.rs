@@ -9,7 +9,7 @@ use super::super::{Context, Failure, HELD, RestoreArgs, runtime};
 use super::{former, live_revision, request};
 use crate::backup::restore::{self, Aside, LostIs, RestoreRecord, SourceFile};
 use crate::member::place::HostPlace;
-use crate::member::records::revisions_lost;
+use crate::member::records::{IdentityFile, revisions_lost};
 
 /// What taking it back would do.
 #[derive(Serialize)]
@@ -30,7 +30,7 @@ struct Proposal {
 
 const STEPS: [&str; 4] = [
     "read the data that was set aside: a damaged one does not come back",
-    "stop etcd, set the data of now aside (it is kept, and restore --undo brings it back)",
+    "stop etcd, set the data of now aside (it is kept)",
     "put the data from before in its place, with its cluster id and its revisions, which are lower: restart clients that watch or cache (k3s: systemctl restart k3s)",
     "start etcd, read and write; if it does not serve, put the data of now back",
 ];
@@ -46,6 +46,7 @@ pub(super) fn choose(
     let aside = last.ok_or_else(|| nothing("no restore has set data aside here"))?;
     let former = former(context, place)?;
     let former = former.ok_or_else(|| nothing("no cluster lives here"))?;
+    let machine_id = former.machine_id.clone();
     let since = former.jumps.last().map(|it| it.from);
     let file = SourceFile {
         path: place.storage_dir.join(&aside.directory),
@@ -60,13 +61,16 @@ pub(super) fn choose(
     };
     let live = runtime()?.block_on(live_revision(context, &place.client_url));
     let record = RestoreRecord {
-        next: Some(aside.identity.clone()),
+        next: Some(IdentityFile {
+            machine_id,
+            ..aside.identity.clone()
+        }),
         takes_back: Some(aside.directory.clone()),
         ..request(context, &place.storage_dir, &file, live, Some(former))
     };
     let proposal = propose(aside, &record, since);
     if arguments.dry_run || !arguments.yes {
-        restore::check_aside(&record, &place.storage_dir)?;
+        restore::check_aside(&record, &place.storage_dir, &context.paths.store())?;
     }
     if arguments.dry_run {
         match arguments.output {
