@@ -92,6 +92,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "error",
             "cluster",
             "version",
+            "start",
             "spec",
             "observed",
             "retention",
