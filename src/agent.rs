@@ -1,8 +1,8 @@
-//! Host mode: one document, one host, etcd kept alive, until SIGTERM; etcd stays.
+//! Host mode: keeps etcd alive on one host, from one document. SIGTERM ends the agent; etcd runs on.
 //!
-//! `passes` is the thread that looks after etcd: `observe` gathers, `apply` acts, `driver` keeps the
-//! process. `front` is the one that answers signals and, by `socket`, the command line, whatever a pass
-//! waits for. What they know of each other stands on the `board`.
+//! The agent has two threads. `passes` looks after etcd: `observe` gathers, `apply` acts, `driver`
+//! keeps the process. `front` answers signals and, through `socket`, the command line, even while a
+//! pass waits. The two threads share what they know on the `board`.
 
 mod adopt;
 mod apply;
@@ -60,12 +60,13 @@ pub enum AgentError {
         /// Who holds it.
         pid: Option<u32>,
     },
-    /// Another agent works on this directory and no longer holds its lock, whose file was deleted.
+    /// Another agent works on this directory without holding its lock, because the lock's file was
+    /// deleted.
     #[error("an agent answers at {}, though nobody holds {}: one agent at a time works on a directory; end that agent first", socket.display(), lock.display())]
     Answering {
         /// Where it answers.
         socket: PathBuf,
-        /// The lock that should be its.
+        /// The lock that it should hold.
         lock: PathBuf,
     },
     /// A directory lies where the socket goes.
@@ -98,10 +99,10 @@ pub enum AgentError {
         /// Its id.
         pid: u32,
     },
-    /// systemd did not do what it was asked.
+    /// systemd did not do what the agent asked.
     #[error(transparent)]
     Systemd(#[from] SystemdError),
-    /// etcd runs as another user, so that it cannot be stopped.
+    /// etcd runs as another user, so the agent cannot stop it.
     #[error(
         "etcd (pid {pid}) runs as another user and outside of its unit: run as root: etcd-operator unit --install"
     )]
@@ -112,13 +113,13 @@ pub enum AgentError {
     /// A restore.
     #[error(transparent)]
     Restore(#[from] crate::backup::restore::RestoreError),
-    /// A step is no longer allowed by what a second look shows.
+    /// A second look no longer allows a step.
     #[error("a step is not taken after a second look: {0}")]
     NoPermit(Hold),
     /// A call to etcd failed.
     #[error(transparent)]
     Etcd(#[from] CallError),
-    /// Several steps of one pass.
+    /// Several steps of one pass failed.
     #[error("{}", .0.iter().map(|it| chain(it)).collect::<Vec<_>>().join("; and "))]
     Several(Vec<AgentError>),
     /// A defect: the thread that looks after etcd has ended.
@@ -147,30 +148,30 @@ pub struct Agent {
     board: Arc<Board>,
 }
 
-/// What is kept from pass to pass: nothing that a decision could not do without.
+/// State carried between passes. Losing it on a restart is safe, because no decision depends on it.
 #[derive(Default)]
 struct Memory {
     /// The last look at etcd.
     contact: Contact,
-    /// What was read of data that no etcd has open.
+    /// Results of reading data that no etcd has open.
     examiner: Examiner,
-    /// The same, of the data that served last, where the document asks for another place.
+    /// The same for the data that served last, if the document names another directory.
     examiner_elsewhere: Examiner,
-    /// What timedated said, and when (seconds since boot).
+    /// timedated's last answer, and when (seconds since boot).
     kernel_synchronised: Option<(bool, u64)>,
-    /// What the box was like, and when (seconds since boot).
+    /// The last facts about the host, and when (seconds since boot).
     host: Option<(crate::host::HostFacts, u64)>,
-    /// What restores left beside the data, and the time of its directory then.
+    /// What restores left beside the data, and the data's directory time when that was listed.
     leftovers: Option<(std::time::SystemTime, Vec<Leftover>)>,
-    /// How fast the disk fills up. What is lost with it is an hour's warning.
+    /// How fast the disk fills up. Losing this record can delay the warning by an hour.
     space: crate::host::space::SpaceWatch,
-    /// For transition times, and so that only changes are told.
+    /// The last report, for transition times and to report only changes.
     published: Option<Report>,
-    /// What an agent before this one published in this boot, for transition times alone.
+    /// The report of an earlier agent in this boot, used only for transition times.
     before: Option<Report>,
     /// Why the last pass could not be carried out.
     failed: Option<crate::cluster::Detail>,
-    /// A person has asked for another try, and knows which machine this is.
+    /// A person asked for another try, and so accepts this machine as the cluster's.
     accepts_machine: bool,
     /// How many passes failed in a row.
     failures: usize,
@@ -178,13 +179,13 @@ struct Memory {
     began: u64,
     /// What the document says of etcd's settings.
     asked: serde_json::Value,
-    /// The document that is to be kept.
+    /// The accepted document that is still to be saved.
     keep: Option<Accepted>,
     /// The last lines that were logged; see `log_once`.
     told: std::collections::VecDeque<String>,
-    /// Failed restores of the document's own, until one succeeds. What is lost with it is a wait.
+    /// Failed restores that the document asked for, until one succeeds. Losing it only costs a wait.
     restores: restore::Tries,
-    /// What buckets were asked before a birth.
+    /// The search for snapshots in buckets before a birth.
     predecessors: predecessors::Search,
     /// The process that does not answer on restored data.
     unanswered: Option<restore::Asking>,
@@ -200,7 +201,7 @@ pub struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Whether the file that is locked is still the one that others would lock.
+    /// Whether the locked file is still the file that others would lock.
     fn is_in_place(&self, paths: &Paths) -> bool {
         use std::os::unix::fs::MetadataExt as _;
         let place = |it: std::fs::Metadata| (it.dev(), it.ino());
@@ -209,7 +210,7 @@ impl DirectoryLock {
         matches!((locked, found), (Ok(locked), Ok(found)) if locked == found)
     }
 
-    /// Takes the lock anew where its file was deleted; whether it had to.
+    /// Takes the lock again if its file was deleted. Returns whether it was.
     fn renew(&mut self, paths: &Paths) -> Result<bool, AgentError> {
         if self.is_in_place(paths) {
             return Ok(false);
@@ -225,11 +226,11 @@ impl DirectoryLock {
 /// Who takes the directory's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locking {
-    /// An agent: alone. A command that looks meanwhile is waited for, another agent is not.
+    /// An agent: exclusive. It waits for a command that looks, but not for another agent.
     Agent,
-    /// A command that acts: alone, or not at all.
+    /// A command that acts: exclusive, without waiting.
     Act,
-    /// A command that looks: beside others that look.
+    /// A command that looks: shared with other commands that look.
     Look,
 }
 
@@ -310,7 +311,7 @@ impl Agent {
         }
     }
 
-    /// Passes until the restore that was asked for has ended: what a command does where no agent runs.
+    /// Runs passes until the requested restore has ended. A command uses this when no agent runs.
     pub async fn end_restore(&mut self, spec: &ClusterSpec) {
         self.memory.generation = 1;
         while self.paths.restore().exists() {
@@ -324,12 +325,12 @@ impl Agent {
         }
     }
 
-    /// Ends etcd by SIGTERM: what a command does where nobody keeps it any longer.
+    /// Stops etcd with SIGTERM. A command uses this when nothing keeps etcd running any longer.
     pub async fn end_etcd(&mut self) -> Result<(), AgentError> {
         self.driver.stop().await
     }
 
-    /// One look and no act: what a command prints where no agent runs.
+    /// Observes once without acting. A command prints the result when no agent runs.
     pub async fn look(&mut self, accepted: Accepted, refused: Option<RefusedDocument>) -> Report {
         let spec = &accepted.document.spec.clone();
         {

@@ -1,9 +1,10 @@
-//! Starts etcd after its checks; every start of etcd goes through here, whoever asks for it.
+//! Checks whether etcd may start, then becomes etcd. Every start of etcd goes through the guard.
 //!
-//! systemd, kubelet and the agent all start this program, which looks at the facts, judges them by
-//! [`crate::start`], makes provisional certificates where none are usable, and then becomes etcd:
-//! the process, its descriptors and its notify socket stay. A refusal is an exit with the reason
-//! in a file that the operator reads. It needs no running operator and decides nothing itself.
+//! systemd, the kubelet and the agent all start this program. It gathers the facts and makes
+//! provisional certificates where none are usable; [`crate::start`] judges the facts. The guard
+//! then becomes etcd by exec, which keeps the process, its descriptors and its notify socket. If
+//! etcd may not start, the guard writes the reason to a file that the operator reads, and exits.
+//! The guard needs no running operator and decides nothing itself.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -37,7 +38,7 @@ use crate::version::Version;
 /// Why etcd was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
-    /// The predicate said no.
+    /// [`crate::start::verdict`] refused the start.
     #[error("{0}")]
     Refused(Refusal),
     /// No operator has prepared a start here yet.
@@ -60,26 +61,26 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> GuardError {
     move |source| GuardError::System { what, source }
 }
 
-/// A guard that starts meanwhile may hold the lock for a moment; etcd holds it for its life.
+/// Another guard that is starting may hold the lock briefly. etcd holds the lock until it ends.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Who asked for the start, and so who may ask again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeper {
-    /// Whoever called: etcd stays in the foreground, and a refusal is an exit.
+    /// The calling command. etcd stays in the foreground, and a refusal ends the guard.
     Caller,
     /// The agent, which waits for the verdict. etcd gets a session of its own.
     Agent,
-    /// A service manager, which starts this program again and again while the operator may be dead
-    /// or removed: what may pass by itself is waited for here, without a line in the log each time.
+    /// A service manager, which restarts this program repeatedly, even while the operator is dead or
+    /// removed. The guard therefore waits for causes that may pass, instead of logging a line each time.
     Supervisor,
-    /// The kubelet, which starts this program again, too, and tells the controller its last words. What
-    /// a controller prepares comes with the Pod, and certificates are made by nobody else.
+    /// The kubelet, which also restarts this program and passes the guard's termination message to the
+    /// controller. The Pod brings what the controller prepares; only the controller makes certificates.
     Pod,
 }
 
-/// How long until a refusal that may pass is looked at again. Room on a disk comes back at any moment, and
-/// asking for it costs nothing.
+/// How long until the guard checks again after a refusal that may pass. Disk space can come back at
+/// any moment, and checking it costs nothing.
 fn look_again(refusal: &Refusal) -> Duration {
     match refusal {
         Refusal::DiskFull { .. } => Duration::from_secs(1),
@@ -87,14 +88,14 @@ fn look_again(refusal: &Refusal) -> Duration {
     }
 }
 
-/// How long it is waited for what may pass. At first only so long, for a boot waits for this start; then
-/// the supervisor starts this program again, and nothing but etcd waits for it any more.
+/// How long the guard waits for a refusal to pass. At first the wait is short, because a boot waits
+/// for this start. Later the supervisor has restarted the guard, and only etcd still waits for it.
 const BOOT_PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// In a Pod nobody sees why it waits until it has ended.
+/// Short, because in a Pod the reason becomes visible only when the container has ended.
 const POD_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Checks, then becomes etcd. Returns only with the reason why not.
+/// Checks, then becomes etcd. Returns only if etcd was not started, with the reason.
 pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
     let mut examiner = Examiner::patient();
     let mut told = None;
@@ -145,8 +146,8 @@ fn tell_service_manager(status: &str) {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Status(status)]);
 }
 
-/// After failed starts the next one waits, longer each time; an operator that is alive waits the
-/// same before it asks.
+/// Waits before a start that follows failed starts, longer each time. A running operator waits the
+/// same time before it asks for a start.
 fn back_off(paths: &Paths) {
     let seconds = starts::back_off(paths);
     if seconds > 0 {
@@ -163,7 +164,8 @@ fn start(
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     state::create_private_dir(&paths.run)?;
     if keeper == Keeper::Pod {
-        // Here a restore has a Pod of its own: its data is nobody's before it has ended.
+        // In Kubernetes mode a restore has its own Pod. No etcd may use the data before the restore
+        // ends.
         if RestoreRecord::load(paths)?.is_some_and(|it| it.has_begun()) {
             return Err(GuardError::Refused(Refusal::Restoring));
         }
@@ -198,7 +200,7 @@ fn start(
     state::create_private_dir(&data)?;
     state::create_private_dir(paths.etcd_log().parent().unwrap_or(&paths.lib))?;
     if keeper == Keeper::Agent {
-        // Fails only where this process leads a group already, as under a shell's job control.
+        // Fails only if this process already leads a group, as under a shell's job control.
         let _ = rustix::process::setsid();
     }
     state::write_changed(&paths.etcd_conf(), launch.conf.as_bytes())?;
@@ -208,7 +210,7 @@ fn start(
     become_etcd(paths, &launch, version, lock, keeper)
 }
 
-/// What the controller put into the Pod's environment.
+/// Writes the records that the controller put into the Pod's environment.
 fn lay_down(paths: &Paths) -> Result<(), GuardError> {
     let member = PodMember::from_environment().ok_or(GuardError::NoLaunchRecord)?;
     member.lay_down(paths).map_err(|error| match error {
@@ -242,7 +244,7 @@ fn refused<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> 
     }
 }
 
-/// The lock lives as long as etcd: its descriptor is inherited.
+/// etcd inherits the lock's descriptor, so the lock is held until etcd ends.
 fn take_lock(paths: &Paths) -> Result<File, GuardError> {
     let path = paths.member_lock();
     let file = state::open_lock(&path).map_err(refused("open", &path))?;
@@ -261,8 +263,8 @@ fn take_lock(paths: &Paths) -> Result<File, GuardError> {
     }
 }
 
-/// Provisional certificates where none are usable: rule C7's deadlock (no certificate without a
-/// clock, no clock without a network, no network without a cluster) does not happen here.
+/// Makes provisional certificates if none are usable. This prevents rule C7's deadlock: no
+/// certificate without a clock, no clock without a network, no network without a cluster.
 fn ensure_certificates(paths: &Paths, launch: &Launch) -> CertificatesUsable {
     let certificates = Certificates::at(paths.tls());
     let now = clock::now();
@@ -298,7 +300,7 @@ fn ensure_certificates(paths: &Paths, launch: &Launch) -> CertificatesUsable {
     }
 }
 
-/// Renames what an interrupted birth left. Nothing is deleted.
+/// Renames the data that an interrupted birth left. Deletes nothing.
 fn set_aside(data: &Path) -> Result<(), GuardError> {
     for number in 1.. {
         let target = data.with_extension(format!("birth-interrupted-{number}"));
@@ -310,7 +312,7 @@ fn set_aside(data: &Path) -> Result<(), GuardError> {
     Ok(())
 }
 
-/// Written before etcd is there: the id and start time are already etcd's.
+/// Records the process before exec. Exec keeps the id and start time, so they are already etcd's.
 fn record_process(paths: &Paths, launch: &Launch) -> Result<(), GuardError> {
     let pid = std::process::id();
     let stat = process::stat(pid)
@@ -349,14 +351,14 @@ fn become_etcd(
         .env_clear()
         .current_dir("/");
     command.envs(launch.environment.iter().map(|(key, value)| (key, value)));
-    // etcd tells its service manager itself that it is ready.
+    // etcd itself reports to its service manager that it is ready.
     for name in ["NOTIFY_SOCKET", "PATH"] {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
         }
     }
-    // A panic goes here and not to etcd's log. It must not go to a journal, which the next guard
-    // cannot read: it is what a damaged database is known by.
+    // This file receives a panic, which etcd's log does not. It must not be a journal, because the
+    // next guard cannot read one: the panic identifies a damaged database.
     let stderr = OpenOptions::new()
         .create(true)
         .write(true)

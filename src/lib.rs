@@ -1,5 +1,5 @@
-//! Keeps an etcd cluster alive at the edge, from one document, in two homes. This text is the
-//! architecture; the modules below stand in reading order.
+//! Keeps an etcd cluster alive at the edge, from one document, in host mode or Kubernetes mode.
+//! This text describes the architecture; the modules below are in reading order.
 //!
 //! # Bird's-eye view
 //!
@@ -16,36 +16,37 @@
 //!                                    guard -> exec etcd      every start of etcd, whoever asks
 //! ```
 //!
-//! systemd and kubelet restart etcd without asking the operator, so what decides whether etcd may
-//! start is [`start::verdict`], and [`guard`] asks it before each start. The planner asks the same
-//! function and so shows the same reason.
+//! systemd and the kubelet restart etcd without asking the operator. [`guard`] therefore asks
+//! [`start::verdict`] before each start whether etcd may start. The planner asks the same function,
+//! so it reports the same reason.
 //!
 //! # Who may import whom
 //!
-//! The core (`cluster version diagnosis spec start host observed plan status render
-//! retention`) imports only
-//! itself, `heapless` and `core`. Adapters stand on the core and never on [`plan`], except where
-//! they share one of its rules; [`agent`] joins them on a host, [`controller`] in Kubernetes.
-//! `tests/tidy.rs` holds the table of edges.
+//! The core (`cluster version diagnosis spec start host observed plan status render retention`)
+//! imports only itself, `heapless` and `core`. Adapters import the core but not [`plan`], except
+//! where they share one of its rules. [`agent`] joins core and adapters on a host, [`controller`]
+//! does so in Kubernetes. `tests/tidy.rs` holds the table of allowed imports.
 //!
 //! # Invariants, mostly of absence
 //!
 //! - The core does no I/O, reads no clock, allocates nothing while planning, and cannot fail.
 //! - Nothing interrupts, adds, promotes or removes a member without a [`plan::permit::Permit`],
 //!   which only one module can make.
-//! - Data is never deleted. What has to go is renamed, and goes for good by a person's word alone.
-//! - Nothing is called damaged that was not read: etcd's words are hints ([`diagnosis`]), proofs are
-//!   made by [`etcd::examine`].
-//! - No decision depends on what an earlier pass remembered: whatever is remembered saves work.
-//! - The agent starts no program but the guard, etcdutl for a restore, an etcd for a trial of one, and
-//!   itself to ask a disk that may not answer (and asks timedated); the guard starts only etcd, and
-//!   itself to ask such a disk.
-//! - A snapshot is visible only once it is proven; nothing of a restore is final until etcd serves it.
+//! - Data is never deleted: the operator renames it. Only a person's word removes it for good.
+//! - Data counts as damaged only after a reader of ours read it. etcd's messages are hints
+//!   ([`diagnosis`]); [`etcd::examine`] makes the proofs.
+//! - No decision depends on state from an earlier pass: such state only saves work.
+//! - The agent starts only these programs: the guard, etcdutl for a restore, an etcd for a trial
+//!   restore, and itself to ask a disk that may not answer. It also asks timedated. The guard
+//!   starts only etcd, and itself to ask such a disk.
+//! - A snapshot is visible only once it is verified. A restore is final only once etcd serves its data.
 //! - No process is signalled by its id alone: see [`process`].
 //! - An idle operator writes nothing to disk.
-//! - No field of the document is without an effect that is told beforehand: [`spec::field`].
-//! - Who asks waits for no pass: a thread of its own answers, however long etcd or a disk does not.
-//! - There is no `if kubernetes`: homes differ in what fills [`observed::Observed`].
+//! - Every field of the document has an effect, and the operator states the effect beforehand:
+//!   [`spec::field`].
+//! - A request never waits for a pass: a separate thread answers it, even while etcd or a disk does
+//!   not answer.
+//! - There is no `if kubernetes`: the modes differ in what fills [`observed::Observed`].
 //!
 //! # Cross-cutting
 //!
@@ -53,7 +54,7 @@
 //!   one `thiserror` enum for each adapter; messages without a final period.
 //! - **Time** comes from [`clock`] alone; decisions get it in [`observed::Observed`].
 //! - **Limits** are constants with their source, and the capacities of `heapless` containers.
-//! - **Files** are written by [`state`] so that a power cut leaves the old or the new.
+//! - **Files** are written by [`state`] so that a power cut leaves the old file or the new one.
 //! - **Rules**: Rule numbers such as D35 are explained in [`rules`]. A comment cites a rule where the
 //!   code follows it.
 

@@ -1,4 +1,4 @@
-//! What one pass saw. Not knowing is a value, never an error and never "empty".
+//! What one pass saw. "Unknown" is a value of its own, never an error and never "empty".
 //!
 //! Time is an observation too: the core reads no clock.
 
@@ -26,11 +26,11 @@ pub struct Observed {
     pub membership: Membership,
     /// Why the last pass could not be carried out, if it could not.
     pub failed: Option<Detail>,
-    /// The box itself, where this process runs on it.
+    /// The host, if this process runs on it.
     pub host: Option<HostFacts>,
     /// Snapshots.
     pub backups: Backups,
-    /// Snapshots of a cluster of this name, where none lives here yet.
+    /// Snapshots of a cluster of this name, if no cluster lives here yet.
     pub predecessors: Predecessors,
     /// A restore that was asked for and has not ended.
     pub restoring: Option<Restoring>,
@@ -38,29 +38,29 @@ pub struct Observed {
     pub paused: Option<Pause>,
     /// The newest document that was read.
     pub document: DocumentSeen,
-    /// Who looks.
+    /// Who made this observation.
     pub looker: Looker,
     /// The members that this process runs: its own host's, or its pods.
     pub instances: heapless::Vec<Instance, MEMBERS_MAX>,
 }
 
-/// Nothing is changed until it ends, which it does by itself.
+/// A pause. The operator changes nothing until the pause ends, which it does by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     /// Seconds that are left.
     pub left: u64,
-    /// What was asked for.
+    /// The requested length in seconds.
     pub seconds: u64,
-    /// Its end, where it was asked for by a trusted clock.
+    /// When it ends, if the clock was trusted when the person asked.
     pub until: Option<Timestamp>,
 }
 
-/// The newest document that was read. The specification is that of the last one that was sound.
+/// The newest document that was read. The specification in force is the last sound document's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DocumentSeen {
     /// It is sound.
     Accepted,
-    /// It is not: the last sound one stays in force.
+    /// It is not sound. The last sound document stays in force.
     Refused {
         /// One CamelCase word.
         reason: &'static str,
@@ -69,12 +69,12 @@ pub enum DocumentSeen {
     },
 }
 
-/// Who looks.
+/// Who made an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Looker {
     /// An operator, which carries out what is planned.
     Operator,
-    /// A command that runs beside no operator: nothing of the plan is carried out.
+    /// A command that runs without an operator. It executes no step of the plan.
     Command,
 }
 
@@ -83,7 +83,7 @@ pub enum Looker {
 pub enum Clock {
     /// Synchronised, and not before anything already dated.
     Trusted,
-    /// Not synchronised, as far as this host tells.
+    /// Not synchronised, as far as this host reports.
     Unsynchronised,
     /// Earlier than something that this operator has already dated.
     BehindKnown {
@@ -92,7 +92,7 @@ pub enum Clock {
     },
 }
 
-/// Whose state this process may change. The two homes differ here, in data.
+/// Whose state this process may change. The two modes differ here, in data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authority {
     /// The cluster's: it holds the election key or the Lease, or it is the only one.
@@ -108,12 +108,12 @@ pub enum Membership {
     Unbootstrapped,
     /// It could not be read.
     Unreachable,
-    /// As the member that answers has it. No majority has confirmed it, so that nothing may follow from it
-    /// but a word about who is in it.
+    /// As the answering member reports it, without a majority's confirmation. The list may only be
+    /// reported; nothing else may follow from it.
     Unconfirmed(MemberSet),
     /// More members than this operator can hold; never cut short.
     TooManyMembers,
-    /// As etcd says it.
+    /// As etcd reports it.
     Known(MemberSet),
 }
 
@@ -128,9 +128,9 @@ pub struct Instance {
     pub alone: bool,
     /// What a start with the document's settings would find.
     pub facts: Facts,
-    /// The same of the settings that served last, where these are others and nothing runs.
+    /// What a start with the settings that served last would find, if they differ and nothing runs.
     pub last_served: Option<LastServed>,
-    /// Whether the data that is in force can be written: of the process that runs, else the document's.
+    /// Whether the data in use can be written: the running process' data, else the document's.
     pub writable: Writable,
     /// The newest supported version in the store, for a document without one.
     pub newest_installed: Option<Version>,
@@ -142,13 +142,13 @@ pub struct Instance {
     pub service: Service,
     /// Seconds until another start may be tried (growing back-off).
     pub restart_in: u64,
-    /// What the guard refused last, if it did since etcd last served.
+    /// The guard's last refusal since etcd last served.
     pub refused: Option<Refusal>,
     /// The disk was moved to another machine since the cluster was born: a warning only.
     pub machine_changed: bool,
-    /// What runs is kept by something else than the driver that shall keep it.
+    /// The driver that keeps the running process is not the one that should.
     pub kept_elsewhere: bool,
-    /// The last attempt to regain space, while the NOSPACE alarm stands.
+    /// The last attempt to regain space, while the NOSPACE alarm is raised.
     pub regain: Option<Regain>,
 }
 
@@ -164,20 +164,20 @@ pub struct LastServed {
 /// An attempt to regain space that was not enough (rule D28).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Regain {
-    /// The store's revision then.
+    /// The store's revision at the attempt.
     pub revision: i64,
     /// The part of the database in use afterwards, in bytes.
     pub in_use: u64,
-    /// How many there were since the alarm was raised.
+    /// The number of attempts since the alarm was raised.
     pub attempts: u32,
-    /// Seconds since then.
+    /// Seconds since this attempt.
     pub seconds: u64,
 }
 
 /// Snapshots, as far as they are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backups {
-    /// Seconds until the document asks for the next one; `None`: it does not, or its schedule waits
+    /// Seconds until the next one is due. `None`: the document asks for none, or its schedule waits
     /// for a trusted clock.
     pub due_in: Option<u64>,
     /// Snapshots are being worked on.
@@ -188,7 +188,7 @@ pub struct Backups {
     pub verified: Option<SnapshotSeen>,
     /// How many there are, and their bytes.
     pub kept: (u32, u64),
-    /// What the last one took, proof included.
+    /// How long the last one took, verification included.
     pub took_milliseconds: Option<u64>,
     /// The last attempt failed.
     pub failed: Option<BackupFailure>,
@@ -198,8 +198,8 @@ pub struct Backups {
     pub queued: (u32, u64),
     /// The last copy failed.
     pub copy_failed: Option<BackupFailure>,
-    /// Seconds since the first failed attempt to copy after one that succeeded, as far as this process
-    /// knows: without it, what waits is as old as it is.
+    /// Seconds since the first failed copy after a successful one. A restart loses this value, but
+    /// not the age of the waiting snapshots.
     pub copy_failing: u64,
     /// Seconds until copies are tried again.
     pub copy_retry_in: u64,
@@ -207,15 +207,15 @@ pub struct Backups {
     pub copy_retry_every: u64,
     /// The document's destinations, in its order.
     pub destinations: heapless::Vec<DestinationSeen, DESTINATIONS_MAX>,
-    /// When copies were last read back and found whole, in the place where that is longest ago.
+    /// When copies were last read back and found whole, for the destination where that is longest ago.
     pub copies_checked: Option<Timestamp>,
     /// It is time to copy, or to read a copy back.
     pub copy_due: bool,
     /// It is time to check again what is kept.
     pub check_due: bool,
-    /// The last restore that nobody but the document asked for failed.
+    /// Why the last restore that only the document asked for has failed.
     pub restore_failed: Option<Detail>,
-    /// Seconds until it is tried again; `None`: not by itself, or it did not fail.
+    /// Seconds until the operator retries it. `None`: it is not retried by itself, or it did not fail.
     pub restore_retry_in: Option<u64>,
 }
 
@@ -237,7 +237,7 @@ pub struct SnapshotSeen {
 /// A destination of snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DestinationSeen {
-    /// Where, in the words of a command line.
+    /// The destination as a command line names it.
     pub place: Detail,
     /// The newest verified snapshot of this cluster that is known to lie there.
     pub verified: Option<SnapshotSeen>,
@@ -245,7 +245,7 @@ pub struct DestinationSeen {
     pub queued: (u32, u64),
     /// When the oldest of them was taken, by a trusted clock.
     pub waits_since: Option<Timestamp>,
-    /// For how many seconds it has waited, or failed to be copied, where its age is unknown.
+    /// Seconds that the oldest one has waited; if its age is unknown, seconds that copying has failed.
     pub waits: u64,
 }
 
@@ -259,7 +259,7 @@ pub struct BackupFailure {
 }
 
 impl BackupFailure {
-    /// The reason of a failure that goes when the link to the place comes back.
+    /// The reason for a failure that ends when the link to the destination comes back.
     pub const LINK_DOWN: &'static str = "LinkDown";
 }
 
@@ -270,12 +270,12 @@ pub struct Restoring {
     pub phase: RestorePhase,
     /// Its job runs in this process.
     pub busy: bool,
-    /// How long etcd has been asked in vain on the new data.
+    /// How long etcd has not answered on the new data.
     pub unanswered: Unanswered,
 }
 
-/// Questions to the process that runs, none of them answered yet, since this operator first asked it:
-/// how long it ran before says nothing.
+/// Unanswered questions to the running process, since this operator first asked it. The time that
+/// the process ran before does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unanswered {
     /// How many.
@@ -285,13 +285,13 @@ pub struct Unanswered {
 }
 
 impl Restoring {
-    /// The data is being exchanged: nobody may start etcd.
+    /// Whether the data is being exchanged, so that nobody may start etcd.
     pub fn holds_the_data(self) -> bool {
         matches!(self.phase, RestorePhase::Swapping | RestorePhase::Undoing)
     }
 }
 
-/// Where a restore is; what each phase means stands in the module of restores.
+/// The phase of a restore. The module `backup::restore` explains each phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestorePhase {
     /// Nothing was touched yet.
@@ -309,7 +309,7 @@ pub enum RestorePhase {
 /// A member's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Process {
-    /// It could not be told.
+    /// Its state could not be determined.
     Unknown,
     /// None runs.
     Stopped,
@@ -326,9 +326,9 @@ pub enum Process {
         /// Seconds since its start.
         seconds: u64,
     },
-    /// Somebody holds the lock and is not the process that we recorded. Never signalled.
+    /// Another process than the recorded one holds the lock. The operator never signals it.
     Foreign {
-        /// Its id, where the kernel tells it.
+        /// Its id, if the kernel reports it.
         pid: Option<u32>,
     },
 }
@@ -344,7 +344,7 @@ pub enum Pairs {
     Expired,
     /// Not valid yet: the clock went back, or was ahead when they were made.
     NotYetValid,
-    /// Usable, but they do not name every address that clients are told.
+    /// Usable, but they lack an address that clients are given.
     AddressesDiffer,
     /// Usable.
     Usable,
@@ -355,9 +355,9 @@ pub enum Pairs {
 pub enum Authorities {
     /// They can sign, or there are none yet.
     Usable,
-    /// They can, and are not those that the cluster first served with; nobody has accepted them.
+    /// They can sign, but the cluster first served with others, and no person has accepted them.
     Replaced,
-    /// One cannot be read or sign. It is never replaced by itself.
+    /// One cannot be read or cannot sign. The operator never replaces it by itself.
     Damaged,
 }
 
@@ -368,18 +368,18 @@ pub struct Certificates {
     pub pairs: Pairs,
     /// Minted while the clock was not trusted (NotBefore 1970).
     pub provisional: bool,
-    /// The latest beginning of the leaves in use.
+    /// The latest start of validity among the leaves in use.
     pub not_before: Timestamp,
-    /// The earliest end of the leaves in use.
+    /// The earliest end of validity among the leaves in use.
     pub not_after: Timestamp,
-    /// The earliest end of the CAs.
+    /// The earliest end of validity among the CAs.
     pub authority_not_after: Timestamp,
     /// The CAs.
     pub authorities: Authorities,
     /// A client of the document has no usable certificate, or a renewal is due.
     pub clients_due: bool,
-    /// The client certificate that runs out first among those that nobody renews: copies that a person
-    /// had made, and clients that the document named once.
+    /// The client certificate that expires first among those that nobody renews: copies that a
+    /// person had made, and clients that the document once named.
     pub issued_earliest: Option<(heapless::String<63>, Timestamp)>,
 }
 
@@ -399,14 +399,14 @@ pub struct Service {
     pub write: Writing,
     /// Alarms that etcd raised.
     pub alarms: Alarms,
-    /// Whether what clients propose is applied.
+    /// Whether etcd applies what clients propose.
     pub proposals: Proposals,
     /// The details that came with the answers.
     pub details: Option<Details>,
 }
 
 impl Service {
-    /// Nobody was asked.
+    /// etcd was not asked.
     pub const UNKNOWN: Service = Service {
         read: Reading::NotTried,
         write: Writing::NotTried,
@@ -426,7 +426,7 @@ pub enum Reading {
     NotTried,
     /// Answered.
     Answered,
-    /// Refused or failed, in the words of the connection.
+    /// Refused or failed, with the connection's error.
     Failed(Detail),
     /// etcd answered that its own users' permissions (`auth enable`) do not let the operator read.
     NotPermitted(Detail),
@@ -435,7 +435,7 @@ pub enum Reading {
 }
 
 impl Reading {
-    /// etcd has come up: it answered, be it that it does not let the operator read.
+    /// Whether etcd is up: it answered, even if it does not let the operator read.
     pub fn is_answer(&self) -> bool {
         matches!(self, Reading::Answered | Reading::NotPermitted(_))
     }
@@ -468,7 +468,7 @@ pub enum Proposals {
     Unknown,
     /// None is waiting, or they are being applied.
     Moving,
-    /// The same ones wait as a pass before, and nothing was applied.
+    /// Proposals waited in this pass and in the one before, and none was applied in between.
     Stuck,
 }
 
@@ -489,6 +489,6 @@ pub struct Details {
     pub db_size: u64,
     /// The part of it in use.
     pub db_in_use: u64,
-    /// Somebody has etcd go back to this version (`etcdctl downgrade enable`). etcd 3.5 does not say so.
+    /// The version of a downgrade under way (`etcdctl downgrade enable`). etcd 3.5 does not report it.
     pub downgrade_to: Option<Version>,
 }

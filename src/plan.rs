@@ -1,8 +1,8 @@
-//! What is done next: `plan()` is pure, total and allocates nothing.
+//! Decides the next step: `plan()` is pure, total and allocates nothing.
 //!
-//! The order of concerns is the policy of the product and readable in [`plan`] and
-//! [`membership`]. It knows neither Kubernetes nor systemd: the homes differ in
-//! [`Observed::authority`] and in what fills the [`Instance`]s.
+//! The order of concerns is the policy of the product; [`plan`] and [`membership`] show it. The
+//! planner knows neither Kubernetes nor systemd: the modes differ in [`Observed::authority`] and in
+//! what fills the [`Instance`]s.
 
 pub mod backup;
 pub mod certificate;
@@ -38,28 +38,28 @@ pub enum Change {
     AddLearner {
         /// Its name.
         name: MemberName,
-        /// Quorum survives.
+        /// Proves that quorum survives.
         permit: Permit,
     },
     /// A learner that has caught up gets its vote.
     Promote {
         /// Which one.
         member: MemberId,
-        /// Quorum survives.
+        /// Proves that quorum survives.
         permit: Permit,
     },
     /// A member goes for good.
     Remove {
         /// Which one.
         member: MemberId,
-        /// Quorum survives.
+        /// Proves that quorum survives.
         permit: Permit,
     },
 }
 
 impl Change {
-    /// Asks for the permit again, of the member list that was read right before acting: what was
-    /// planned on an older one may meanwhile cost quorum.
+    /// Asks for the permit again, with the member list that was read right before acting. A change
+    /// that was planned on an older list may by now cost quorum.
     pub fn second_look(&self, members: &MemberSet) -> Result<Permit, Hold> {
         match self {
             Change::AddLearner { .. } => permit::to_add_learner(members),
@@ -69,65 +69,65 @@ impl Change {
     }
 }
 
-/// Upkeep of one instance. It goes on while membership is on hold.
+/// One step of upkeep of one instance. Upkeep continues while membership changes are on hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Upkeep {
-    /// The copy beside the data becomes the state directory's (the root disk was replaced).
+    /// Copy the identity beside the data into the state directory (the root disk was replaced).
     AdoptIdentity,
-    /// What is fixed at birth is written down, before etcd starts for the first time.
+    /// Record what is fixed at birth, before etcd starts for the first time.
     LatchIdentity {
         /// The version that the cluster is born with.
         version: Version,
         /// In bytes.
         quota: u64,
     },
-    /// New leaves for etcd and the operator, in one generation; no restart.
+    /// Make new leaves for etcd and the operator, in one generation, without a restart.
     MintCertificates(Mint),
-    /// New leaves for clients of the document.
+    /// Make new leaves for the clients that the document names.
     MintClients,
-    /// etcd starts, through the guard.
+    /// Start etcd through the guard.
     Start(Start),
-    /// etcd starts with the settings that served last: those of the document cannot be started.
+    /// Start etcd with the settings that served last, because it cannot start with the document's.
     StartAsBefore,
-    /// The larger quota of the document is written down, for the next start.
+    /// Record the document's larger quota for the next start.
     RaiseQuota(u64),
-    /// etcd ends by SIGTERM. Everything is kept.
+    /// Stop etcd with SIGTERM. Everything is kept.
     Stop(Permit),
-    /// etcd ends and starts with what the document says now, kept by the driver of now.
+    /// Stop etcd, then start it with the document's current settings under the current driver.
     Restart(Permit),
-    /// One write under the operator's own key proves that writes are served (rule D7).
+    /// Prove that writes are served, with one write under the operator's own key (rule D7).
     ProbeWrite,
-    /// The ids that etcd gave are written down.
+    /// Record the ids that etcd assigned.
     RecordServed,
     /// Compact, defragment and, once space was regained, disarm the alarm (rule D28).
     RegainSpace(Permit),
-    /// Disarm the alarm where there is space already: the quota was raised (rule D28).
+    /// Disarm the alarm where there is already space, as after a raised quota (rule D28).
     AcceptWrites,
-    /// The time for a snapshot has come and nothing was written since the last one: so much is noted
-    /// in memory (rule B5).
+    /// A snapshot is due, but nothing was written since the last one. Note that in memory only
+    /// (rule B5).
     SkipSnapshot,
-    /// A snapshot is taken and proven, what the document no longer keeps goes, the rest is copied.
+    /// Take a snapshot and verify it. Remove snapshots that the document no longer keeps, copy the rest.
     TakeSnapshot,
-    /// What waits is copied to the other destinations.
+    /// Copy waiting snapshots to the other destinations.
     CopySnapshots,
-    /// What is kept is checked again.
+    /// Check the stored snapshots again.
     CheckSnapshots,
-    /// The document asks for a restore: of a new cluster, or of damaged data.
+    /// Request the restore that the document asks for: for a new cluster, or for damaged data.
     RequestRestore(Asked),
-    /// The snapshot is proven and new data made of it, beside the old.
+    /// Verify the snapshot and make new data from it beside the old data.
     PrepareRestore,
-    /// etcd ends if it runs, and the new data takes the place of the old, which is kept.
+    /// Stop etcd if it runs, then put the new data in the place of the old data, which is kept.
     SwapRestored(Option<Permit>),
-    /// etcd serves the new data: the restore has ended.
+    /// etcd serves the new data: end the restore.
     FinishRestore,
-    /// etcd does not serve the new data: the old data comes back.
+    /// etcd does not serve the new data: put the old data back.
     UndoRestore(Option<Permit>),
 }
 
 impl Upkeep {
-    /// Whether this step must not be taken where `failed` was tried before it in the same pass and
-    /// failed. Only what a start of etcd stands on is such: every other step is taken (a client's
-    /// directory that cannot be written keeps nobody from proving that writes are served).
+    /// Whether this step must be skipped because `failed` failed earlier in the same pass. Only a
+    /// start of etcd depends on earlier steps; every other step is taken. For example, a client's
+    /// directory that cannot be written does not prevent the proof that writes are served.
     pub fn needs(&self, failed: &Upkeep) -> bool {
         let starts = matches!(
             self,
@@ -143,7 +143,7 @@ impl Upkeep {
             )
     }
 
-    /// Whether etcd is stopped, started or interrupted by it.
+    /// Whether this step stops, starts or interrupts etcd.
     pub fn interrupts(&self) -> bool {
         matches!(
             self,
@@ -165,14 +165,14 @@ pub enum Asked {
     Recovery,
 }
 
-/// Why nothing more is done. Each has a reason, words and a next step.
+/// Why the plan goes no further. Each hold has a reason, a message and a next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// The document says so.
+    /// The document sets `paused: true`.
     Paused,
-    /// A person said so: for so many seconds, until then where the clock was trusted.
+    /// A person paused the operator for this many seconds. The end is known if the clock was trusted.
     PausedFor(u64, Option<Timestamp>),
-    /// Nobody answers, so nothing about the members is known.
+    /// No member answers, so nothing about the members is known.
     Unreachable,
     /// A majority does not answer, or would not after the step.
     QuorumLost,
@@ -190,18 +190,18 @@ pub enum Hold {
         peer_url: PeerUrl,
         /// It has no vote.
         learner: bool,
-        /// A majority answers, so that it can be removed.
+        /// A majority answers, so the member can be removed.
         quorum: bool,
     },
-    /// etcd's own users and permissions are in force, and the operator is no user of etcd.
+    /// etcd's own users and permissions are in force, and the operator is not one of these users.
     AuthEnabled,
     /// etcd must not be started.
     Start(Refusal),
     /// The document names no version and the store has none that is supported.
     NoVersion,
-    /// Known to lose data: nothing is born with it.
+    /// This version is known to lose data, so no cluster is born with it.
     VersionLosesData(Version, &'static str),
-    /// No line that this operator renders a configuration for.
+    /// The operator renders no configuration for this version's line.
     VersionUnsupported(Version),
     /// The document asks a living cluster for another version.
     UpgradeNotSupportedYet {
@@ -225,20 +225,20 @@ pub enum Hold {
         /// In bytes.
         asked: u64,
     },
-    /// The quota was reached, and what fills it is no garbage.
+    /// The quota was reached, and live data fills it.
     LiveDataFillsQuota {
         /// Live data in bytes.
         in_use: u64,
         /// The quota in bytes.
         quota: u64,
     },
-    /// A CA cannot sign, so nothing can be renewed; what runs goes on.
+    /// A CA cannot sign, so nothing can be renewed. etcd runs on.
     AuthorityDamaged,
     /// Members disagree on the data. Never disarmed without evidence (rule A8).
     Corrupt,
-    /// No cluster lives here yet, and there are snapshots of one of its name.
+    /// No cluster lives here yet, but snapshots of a cluster with its name exist.
     SnapshotsFound(Predecessor),
-    /// No cluster lives here yet, and whether there are snapshots of one of its name cannot be seen.
+    /// No cluster lives here yet, and the operator cannot see whether snapshots with its name exist.
     SnapshotsUnknown(Detail),
     /// A restore is under way: nothing else is done.
     Restoring(RestorePhase),
@@ -246,12 +246,12 @@ pub enum Hold {
     RestoreFailed(Detail),
 }
 
-/// Exactly one for each specification and observation.
+/// The next steps. Each specification and observation gives exactly one plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Act, converged, or blocked and why.
+    /// The change to make, none if converged, or why changes are on hold.
     pub change: Result<Option<Change>, Hold>,
-    /// In the order in which it is done.
+    /// Steps in the order of execution.
     pub upkeep: heapless::Vec<Upkeep, UPKEEP_MAX>,
     /// When to look again if nothing happens before.
     pub requeue_after: Duration,
@@ -261,7 +261,7 @@ pub struct Plan {
 pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
     let mut upkeep = heapless::Vec::new();
     if let Some((hold, end)) = paused(spec, observed) {
-        // To prove that writes are served is to observe: it leaves nothing behind.
+        // Proving that writes are served counts as observing: it leaves nothing behind.
         for instance in &observed.instances {
             running::probe(
                 instance,
@@ -290,7 +290,7 @@ pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
             hold = Some(found);
         }
     }
-    // Whose vote is missing says more than that one is.
+    // A hold that names the unexpected member says more than one that reports a missing vote.
     if matches!(hold, Some(Hold::QuorumLost | Hold::Unreachable)) {
         hold = membership::stranger(spec, observed).or(hold);
     }
@@ -309,7 +309,7 @@ pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
     }
 }
 
-/// Whether nothing is changed because somebody says so, and when to look again.
+/// Whether a pause is in force, and when to look again.
 fn paused(spec: &ClusterSpec, observed: &Observed) -> Option<(Hold, Duration)> {
     if spec.paused {
         return Some((Hold::Paused, Duration::MAX));
@@ -319,7 +319,7 @@ fn paused(spec: &ClusterSpec, observed: &Observed) -> Option<(Hold, Duration)> {
     Some((hold, Duration::from_secs(pause.left)))
 }
 
-/// Bounded by construction: each instance adds at most as many steps as fit for one.
+/// The steps so far. Bounded by construction: the list has room for all steps of an instance.
 struct Steps<'a> {
     upkeep: &'a mut heapless::Vec<Upkeep, UPKEEP_MAX>,
 }
@@ -346,7 +346,7 @@ fn instance_steps(
     }
 }
 
-/// What a stopped instance needs until it may start.
+/// Plans the steps that a stopped instance needs before it may start.
 fn start_steps(
     spec: &ClusterSpec,
     observed: &Observed,
@@ -362,7 +362,8 @@ fn start_steps(
         Err(refusal) if spec.restore_when_damaged && restore::is_damage(&refusal) => {
             return restore_steps(observed, Asked::Recovery, steps);
         }
-        // Its data comes from a snapshot, beside what lies there.
+        // The instance's data comes from a snapshot; the restore makes it beside the data that lies
+        // there.
         Err(Refusal::DataOfAnotherEtcd(_)) if unborn && has_source => {
             return restore_steps(observed, Asked::Bootstrap, steps);
         }
@@ -406,7 +407,7 @@ fn start_steps(
     }
     let certificates = certificate::steps(observed, instance, steps);
     if instance.restart_in > 0 {
-        // Waiting is part of progressing, unless the guard said why it refused.
+        // Waiting is part of progressing, unless the guard gave a reason for its refusal.
         return match &instance.refused {
             Some(refusal) => Err(Hold::Start(refusal.clone())),
             None => Ok(()),
@@ -417,8 +418,8 @@ fn start_steps(
     certificates
 }
 
-/// The document was edited to what cannot be started, and etcd ended: it comes back with the settings
-/// that served last. The edit stays held, which is what this returns.
+/// Plans a start with the settings that served last, if etcd ended and cannot start with the edited
+/// document. Returns the hold for the edit.
 fn start_as_before(
     observed: &Observed,
     instance: &Instance,
@@ -430,7 +431,7 @@ fn start_as_before(
         && start::verdict(&before.facts) == Ok(Start::Go)
         && instance.restart_in == 0
     {
-        // Names of both: whoever knows the member by one of them goes on.
+        // The certificate names the addresses of both settings, so clients keep working with either.
         if let Err(hold) = certificate::steps(observed, instance, steps) {
             return hold;
         }
@@ -439,8 +440,8 @@ fn start_as_before(
     Hold::Start(refusal)
 }
 
-/// The document asks for a snapshot's data. Where that failed, nothing else is tried in its place: a
-/// store that cannot be reached or is empty is no new cluster (rule B7).
+/// Plans the restore that the document asks for. If a restore failed, nothing else is tried in its
+/// place: an unreachable or empty store does not mean a new cluster (rule B7).
 fn restore_steps(observed: &Observed, asked: Asked, steps: &mut Steps<'_>) -> Result<(), Hold> {
     if let Some(why) = &observed.backups.restore_failed {
         return Err(Hold::RestoreFailed(why.clone()));
@@ -449,7 +450,8 @@ fn restore_steps(observed: &Observed, asked: Asked, steps: &mut Steps<'_>) -> Re
     Ok(())
 }
 
-/// The version for a start. What was born is always started again; only births are choosy.
+/// The version to start. A cluster keeps the version it was born with, even one that no new cluster
+/// may be born with.
 fn version_to_start(spec: &ClusterSpec, instance: &Instance) -> Result<Version, Hold> {
     let born = instance
         .facts
@@ -473,7 +475,7 @@ fn version_to_start(spec: &ClusterSpec, instance: &Instance) -> Result<Version, 
     }
 }
 
-/// Not there yet, and nothing is wrong with that.
+/// Whether the instance is still starting, which is no fault.
 fn settling(spec: &ClusterSpec, instance: &Instance) -> bool {
     match instance.process {
         Process::Unknown | Process::Stopped => spec.size > 0,

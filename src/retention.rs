@@ -1,6 +1,8 @@
-//! Which snapshots stay: a fold over the listing of one place, newest first, of any length.
+//! Decides which snapshots stay: a fold over the listing of one destination, newest first, of any
+//! length.
 //!
-//! It knows no file and no clock, and keeps a few numbers, whatever the length. Rules A1-A3, B6, G5.
+//! The fold reads no file and no clock. It keeps a few numbers, whatever the length. Rules A1-A3,
+//! B6, G5.
 
 use crate::cluster::Timestamp;
 use crate::observed::Clock;
@@ -19,9 +21,9 @@ pub struct Kept {
     pub ours: bool,
     /// A person asked for it: it stays until a person removes it (rule A2), or its own time has passed.
     pub on_demand: bool,
-    /// It is older than the person who asked for it said. Unknown ages are not (rule G5).
+    /// It has outlived the time that a person set for it. A snapshot of unknown age never has (rule G5).
     pub outlived: bool,
-    /// The level that it is known to have; 0: damaged, incomplete or unknown.
+    /// The level that it is known to have reached. 0: damaged, incomplete or unknown.
     pub level: u8,
     /// When it was taken, by a trusted clock.
     pub created: Option<Timestamp>,
@@ -32,7 +34,7 @@ pub struct Kept {
 /// What happens to a snapshot, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Of another cluster, or nothing is known of it: never touched.
+    /// It belongs to another cluster, or nothing is known of it. Never touched.
     NotOurs,
     /// Asked for by a person.
     OnDemand,
@@ -44,19 +46,19 @@ pub enum Fate {
     Last,
     /// The newest of an hour, a day or a week.
     Period,
-    /// Nobody knows of which hour, day and week it is, and the clock that would tell newer ones from it is
-    /// not trusted: as many stay as these rules could keep.
+    /// Its hour, day and week are unknown, and the clock that would date newer ones is not trusted.
+    /// As many stay as the rules for hours, days and weeks could keep.
     AgeUnknown,
     /// Neither among the newest nor the newest of a period that is kept.
     Expired,
-    /// The bytes that may be taken are taken by newer ones.
+    /// Newer snapshots take up the allowed bytes.
     OverBytes,
-    /// It does not verify, and newer ones that do are there.
+    /// It does not verify, and newer ones do.
     Damaged,
 }
 
 impl Fate {
-    /// Whether it goes.
+    /// Whether the snapshot is removed.
     pub fn removes(self) -> bool {
         matches!(
             self,
@@ -70,13 +72,13 @@ impl Fate {
 pub enum Frozen {
     /// The newest snapshot could not be saved (rule A3).
     LastSaveFailed,
-    /// The clock says a time more than a day before the newest snapshot's.
+    /// The clock jumped by more than a day since the newest snapshot.
     ClockJumped,
 }
 
-/// Whether retention may run. Without a trusted clock it goes by revisions (rule G5), and there is no jump
-/// to be seen. `newest`: when the newest snapshot of this cluster was taken;
-/// `since`: seconds that passed since then by a clock that does not jump, where that is known.
+/// Why retention may not run, if it may not. Without a trusted clock, retention uses revisions
+/// (rule G5), and no jump can be seen. `newest`: when the newest snapshot of this cluster was
+/// taken; `since`: seconds since then by a clock that does not jump, if they are known.
 pub fn frozen(
     clock: Clock,
     now: Timestamp,
@@ -108,7 +110,7 @@ pub struct Retention {
     keep: Keep,
     last: u32,
     periods: [Period; 3],
-    /// So many more of unknown age stay.
+    /// How many more snapshots of unknown age stay.
     undated: u32,
     bytes: u64,
     verified: bool,
@@ -135,7 +137,7 @@ impl Period {
 }
 
 impl Retention {
-    /// Before the newest snapshot.
+    /// Starts the fold, before the newest snapshot.
     pub fn new(keep: Keep, clock: Clock) -> Self {
         let period = |seconds, left| Period {
             seconds,
@@ -179,20 +181,21 @@ impl Retention {
             return match (it.outlived, newest_verified) {
                 (false, _) => Fate::OnDemand,
                 (true, true) => Fate::NewestVerified,
-                // As long as none is proven, nothing is the worse one.
+                // While no newer snapshot is verified, keep this one.
                 (true, false) if self.verified => Fate::Outlived,
                 (true, false) => Fate::OnDemand,
             };
         }
         if !verified {
-            // As long as none is proven, nothing is the worse one.
+            // While no newer snapshot is verified, keep this one.
             return if self.verified {
                 Fate::Damaged
             } else {
                 Fate::Last
             };
         }
-        // Each rule sees each snapshot: a period's newest is used up by it, whatever else keeps it.
+        // Every rule sees every snapshot. The newest of a period uses the period up, whatever else
+        // keeps it.
         let mut period = false;
         if let Some(created) = it.created {
             for it in &mut self.periods {

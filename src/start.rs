@@ -1,7 +1,7 @@
-//! May etcd be started here? One predicate, asked by the guard before every start and by the
-//! planner, from facts that an adapter gathered.
+//! Decides whether etcd may start here. The guard asks this one predicate before every start, and
+//! the planner asks it, too. An adapter gathers the facts.
 //!
-//! It knows no file and no clock. Rules B9, C6, D1-D3, D5, D9, A10.
+//! The predicate reads no file and no clock. Rules B9, C6, D1-D3, D5, D9, A10.
 
 pub mod damage;
 mod data;
@@ -21,7 +21,7 @@ pub const START_BUDGET: u32 = 3;
 /// Failed starts older than this many seconds no longer count.
 pub const START_WINDOW_SECONDS: u64 = 600;
 
-/// What is latched when a cluster is born on this host, and the ids that etcd gave it.
+/// The identity of a cluster on this host: what is fixed at its birth, and the ids that etcd assigned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The document's name.
@@ -41,9 +41,9 @@ pub struct Identity {
 pub enum Filesystem {
     /// A disk of this machine.
     Disk,
-    /// One that can lose acknowledged writes; its name.
+    /// A file system that can lose acknowledged writes, by its name.
     Unsafe(&'static str),
-    /// It could not be told.
+    /// The file system could not be determined.
     Unknown,
 }
 
@@ -67,7 +67,7 @@ pub enum Writable {
 pub enum Binary {
     /// There, for this architecture.
     Ready,
-    /// Not in the store; the newest one there that a cluster may be born with.
+    /// Not in the store. Holds the newest version there that a cluster may be born with.
     Missing(Option<Version>),
     /// For another architecture, or no program at all (rule C6).
     WrongArchitecture,
@@ -78,11 +78,11 @@ pub enum Binary {
 pub enum CertificatesUsable {
     /// Each pair belongs together and is valid now, or can be made before the start.
     Yes,
-    /// Not, and they cannot be made.
+    /// They are not usable and cannot be made.
     No,
 }
 
-/// An address that etcd shall listen on and cannot.
+/// An address that etcd should listen on but cannot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressConflict {
     /// `IP:port`.
@@ -106,31 +106,31 @@ pub struct Facts {
     pub hibernates: bool,
     /// A restore is changing the data right now.
     pub restoring: bool,
-    /// A record that cannot be read: what it says is unknown, which is not the same as nothing.
+    /// A record that cannot be read. Its content is unknown, which is not the same as absent.
     pub unreadable: Option<Detail>,
     /// The version to be started.
     pub version: Version,
     /// The document accepts a file system that can lose data.
     pub unsafe_filesystem_allowed: bool,
-    /// From the state directory. Where it is lost, the copy beside the data counts.
+    /// The identity in the state directory. If that directory is lost, the copy beside the data counts.
     pub identity: Option<Identity>,
     /// The copy beside the data.
     pub marker: Option<Identity>,
     /// The data directory.
     pub data: DataDir,
-    /// Where an etcd that is not ours has its data, at or beside the place of ours.
+    /// Where another etcd, which is not ours, keeps its data: at or beside our data directory.
     pub strange_etcd: Option<Detail>,
-    /// The room for it.
+    /// The free space for the data.
     pub room: Room,
-    /// The file system under it.
+    /// The file system under the data.
     pub filesystem: Filesystem,
-    /// Whether it can be written.
+    /// Whether the data can be written.
     pub writable: Writable,
     /// The binary.
     pub binary: Binary,
     /// The certificates.
     pub certificates: CertificatesUsable,
-    /// The first address that is not to be had.
+    /// The first address that is not available.
     pub conflict: Option<AddressConflict>,
     /// The last Raft index that this cluster was seen to have committed, in this boot.
     pub seen: Option<u64>,
@@ -143,15 +143,15 @@ pub struct Facts {
 pub enum Start {
     /// With the data that is there, or with none for a cluster that never served.
     Go,
-    /// The very first start was cut short before etcd had a log: what it left is set aside by
-    /// rename, then etcd starts with nothing. Only for a cluster that never served.
+    /// The first start was cut short before etcd had a log. The guard sets the leftovers aside by
+    /// rename, then starts etcd without data. Only for a cluster that never served.
     SetAsideThenGo,
 }
 
 /// Why etcd is not started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The document's size is 0, and somebody else than the operator asked for a start.
+    /// The document's size is 0, and something other than the operator asked for a start.
     Hibernates,
     /// A restore is changing the data.
     Restoring,
@@ -159,11 +159,11 @@ pub enum Refusal {
     RecordUnreadable(Detail),
     /// The store has no etcd of this version.
     BinaryMissing {
-        /// The one that is wanted.
+        /// The wanted version.
         version: Version,
-        /// The newest one there that a cluster may be born with.
+        /// The newest version in the store that a cluster may be born with.
         stored: Option<Version>,
-        /// The cluster was born with the one that is wanted.
+        /// The cluster was born with the wanted version.
         born: bool,
     },
     /// The binary is for another machine.
@@ -186,7 +186,7 @@ pub enum Refusal {
     DataOfAnotherCluster(ClusterId),
     /// Data that this operator did not make.
     DataForeign,
-    /// The data of another etcd lies where a cluster would be born empty; where.
+    /// Another etcd's data lies, at this place, where a cluster would be born empty.
     DataOfAnotherEtcd(Detail),
     /// The cluster has served, and its data directory is empty.
     DataMissing,
@@ -196,20 +196,20 @@ pub enum Refusal {
     DatabaseMissing,
     /// Another process has the database open.
     DataInUse,
-    /// A reader found it in the files, as they lie now.
+    /// A reader of ours found damage in the files as they are now.
     DataDamaged(Damage),
-    /// A part of the data cannot be read: by an error of the disk, a right, or since it is no file.
+    /// A part of the data cannot be read: a disk error, a missing right, or not a file.
     DataUnreadable(Detail),
-    /// The data is being read through.
+    /// The data is still being read completely.
     Examining,
-    /// etcd needs more room than there is: to mend its log, or to go on where it ended.
+    /// etcd needs more space than is free: to repair its log, or to continue where it ended.
     DiskFull {
         /// Bytes.
         free: u64,
         /// Bytes.
         needed: u64,
     },
-    /// The log ends before what it was seen to hold: acknowledged writes would be gone.
+    /// The log ends earlier than the operator saw it reach: acknowledged writes would be lost.
     LogShorterThanSeen {
         /// The last index seen.
         seen: u64,
@@ -218,7 +218,7 @@ pub enum Refusal {
     },
     /// No usable certificates, and they could not be made.
     CertificatesUnusable,
-    /// An address is not to be had.
+    /// An address is not available.
     AddressUnavailable(AddressConflict),
     /// Too many failed starts.
     CrashLoop {
@@ -229,7 +229,7 @@ pub enum Refusal {
         /// How the last one ended.
         ending: Ending,
     },
-    /// The home gives the member no place, or something of our name there is not ours.
+    /// The mode gives the member no place, or an object there with our name is not ours.
     Unplaceable {
         /// One CamelCase word.
         reason: &'static str,
@@ -238,14 +238,14 @@ pub enum Refusal {
         /// What a person does next.
         next: &'static str,
     },
-    /// What the guard wrote and this version cannot parse.
+    /// A cause without a variant of its own, or a refusal that this version cannot parse.
     Other(Detail),
 }
 
 impl Refusal {
     /// Whether the cause may go away without a person and without the operator: a disk that is
-    /// mounted late, a port that is given back, the window of the crash-loop budget. The guard then
-    /// waits; otherwise it ends, and nobody but the operator or a person asks it again.
+    /// mounted late, a port that becomes free, the window of the crash-loop budget. If so, the
+    /// guard waits. If not, the guard exits, and only the operator or a person starts it again.
     pub fn may_pass(&self) -> bool {
         match self {
             Refusal::Hibernates
@@ -261,7 +261,7 @@ impl Refusal {
             | Refusal::DatabaseMissing
             | Refusal::DataDamaged(_)
             | Refusal::LogShorterThanSeen { .. } => false,
-            // Below a mount point that is not mounted yet lies what the system was booted from.
+            // Before a disk is mounted, its mount point shows the file system that the host booted from.
             Refusal::FilesystemUnsafe(_)
             | Refusal::Restoring
             | Refusal::FilesystemReadOnly
@@ -282,9 +282,9 @@ impl Refusal {
     }
 }
 
-/// Whether the whole data has to be read before it can be said whether etcd may start: it ended with
-/// words of damage, or again and again with words that nobody knows. Not at any other start, which it
-/// would make slower.
+/// Whether all of the data must be read before the verdict. That is so if etcd's last messages
+/// reported damage, or if etcd failed repeatedly with unknown messages. Other starts skip this
+/// reading, because it would slow them down.
 pub fn is_to_be_examined(history: &StartHistory) -> bool {
     let unexplained = history.ending.diagnosis.is_none() && !history.ending.words.is_empty();
     history.ending.hints_at_damage() || history.failed >= START_BUDGET && unexplained
@@ -350,10 +350,10 @@ fn check_surroundings(facts: &Facts) -> Result<(), Refusal> {
     }
 }
 
-/// What etcd would find only after it has written to its database, and what it never finds: where
-/// whole sectors of the log are zero, it takes them for a torn write, cuts the log and starts.
+/// Checks for damage that etcd would find only after it has written to its database, and for damage
+/// that etcd never finds: it takes zeroed sectors of the log for a torn write, cuts the log and starts.
 ///
-/// Only what a reader of ours has found counts: etcd's words are the same for what it mends itself.
+/// Only findings of our own reader count: etcd uses the same words for damage that it repairs itself.
 fn check_log(facts: &Facts) -> Result<(), Refusal> {
     if facts.data.examining {
         return Err(Refusal::Examining);
@@ -369,8 +369,9 @@ fn check_log(facts: &Facts) -> Result<(), Refusal> {
     }
 }
 
-/// A full disk is no damage, and a start on it no failed one: etcd is started again when there is room.
-/// One that has not ended for want of room is not kept from starting: it may need none.
+/// Checks the free space. A full disk is not damage, and a start on it is not a failed start: the
+/// guard starts etcd when there is space. If the last end had another cause, only the space to
+/// repair the log is required, because etcd may need no more.
 fn check_room(facts: &Facts) -> Result<(), Refusal> {
     let Room {
         free,
@@ -388,7 +389,7 @@ fn check_room(facts: &Facts) -> Result<(), Refusal> {
     }
 }
 
-/// Nothing is born beside the data of another etcd: whoever named that directory meant its data.
+/// Refuses a birth beside another etcd's data: a person who named that directory meant that data.
 fn check_birth(facts: &Facts) -> Result<Start, Refusal> {
     match &facts.strange_etcd {
         Some(place) => Err(Refusal::DataOfAnotherEtcd(place.clone())),
@@ -401,9 +402,9 @@ fn check_data(facts: &Facts) -> Result<Start, Refusal> {
         return Err(Refusal::DataUnreadable(why.clone()));
     }
     let completeness = facts.data.completeness();
-    // Where the state directory was lost, the copy beside the data says who lives there.
+    // If the state directory was lost, the copy beside the data says which cluster lives here.
     let Some(identity) = facts.identity.as_ref().or(facts.marker.as_ref()) else {
-        // Nothing is known of a cluster here: whatever lies there is not ours (rule A10).
+        // No cluster is known here, so any data here is not ours (rule A10).
         return match completeness {
             Completeness::Empty => check_birth(facts),
             _ => Err(Refusal::DataForeign),
@@ -436,7 +437,7 @@ fn check_data(facts: &Facts) -> Result<Start, Refusal> {
         (Completeness::Complete, _) => Ok(Start::Go),
         (Completeness::Empty, None) => check_birth(facts),
         (Completeness::Empty, Some(_)) => Err(Refusal::DataMissing), // rule D3
-        // The power went before the first log existed: nobody was ever served.
+        // The power failed before the first log existed, so the cluster never served a client.
         (Completeness::LogMissing, None) if facts.data.snapshots == 0 => Ok(Start::SetAsideThenGo),
         (Completeness::LogMissing, _) => Err(Refusal::LogMissing),
         (Completeness::DatabaseMissing, _) => Err(Refusal::DatabaseMissing),

@@ -1,7 +1,7 @@
-//! What people and programs are told: conditions from specification, observation and plan.
+//! Computes the conditions that people and programs see, from specification, observation and plan.
 //!
-//! Available means that reads and writes are served. It knows no serde; [`crate::api::status`]
-//! is its twin on the wire.
+//! Available means that reads and writes are served. This module uses no serde;
+//! [`crate::api::status`] is its form on the wire.
 
 mod backup;
 mod certificate;
@@ -24,7 +24,7 @@ pub enum Verdict {
     True,
     /// It does not.
     False,
-    /// It could not be told.
+    /// It could not be determined.
     Unknown,
 }
 
@@ -35,7 +35,7 @@ pub enum Kind {
     Available,
     /// Something is under way.
     Progressing,
-    /// Something needs a person, or the cluster is less than it shall be.
+    /// Something needs a person, or the cluster falls short of its specification.
     Degraded,
     /// Snapshots are made and verified.
     BackupHealthy,
@@ -45,7 +45,7 @@ pub enum Kind {
     ClockTrusted,
     /// The newest document is sound, and no field of it is refused.
     DocumentAccepted,
-    /// The box itself needs nobody: its disk, its supply, its kernel's settings.
+    /// The host needs no attention: its disk, its power supply, its kernel's settings.
     HostHealthy,
 }
 
@@ -71,12 +71,12 @@ pub struct MemberStatus {
     pub leader: bool,
 }
 
-/// The whole.
+/// The status of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Always all of them, in this order.
     pub conditions: [Condition; 8],
-    /// Everything here was so until then.
+    /// The time up to which everything here is confirmed.
     pub confirmed_until: Timestamp,
     /// Members by id.
     pub members: heapless::Vec<MemberStatus, { crate::cluster::MEMBERS_MAX }>,
@@ -84,15 +84,15 @@ pub struct Status {
     pub ready_members: u8,
     /// Details of this process' own member.
     pub details: Option<crate::observed::Details>,
-    /// The most bytes that etcd lets its database grow to.
+    /// The size in bytes that etcd lets its database grow to.
     pub quota: Option<u64>,
-    /// The version that runs or was born.
+    /// The version that runs, else the version that the cluster was born with.
     pub version: Option<crate::version::Version>,
     /// The next step in words, if there is one.
     pub next: Option<Detail>,
     /// Why nothing more is done.
     pub hold: Option<Hold>,
-    /// Seconds until what is held is tried again by itself, where that has a time.
+    /// Seconds until the operator retries what is on hold, if a retry is scheduled.
     pub next_try: Option<u64>,
     /// The earliest end of a leaf in use, and whether it is provisional.
     pub certificates: Option<(Timestamp, bool)>,
@@ -183,7 +183,7 @@ fn condition(kind: Kind, verdict: Verdict, reason: &'static str, message: Detail
     }
 }
 
-/// Promise 3, rule D7: nothing less than a read and a write counts.
+/// Only a successful read and a successful write together count (promise 3, rule D7).
 fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Condition {
     let no = |reason, message| condition(Kind::Available, Verdict::False, reason, message);
     let unknown = |reason, message| condition(Kind::Available, Verdict::Unknown, reason, message);
@@ -250,7 +250,7 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
     }
 }
 
-/// There is no etcd that could serve.
+/// Availability while etcd does not run.
 fn not_running(
     spec: &ClusterSpec,
     observed: &Observed,
@@ -285,7 +285,7 @@ fn not_running(
     }
 }
 
-/// Started so recently that it may still come up, and has not served yet.
+/// Whether etcd has not served yet but started so recently that it may still come up.
 fn is_young(instance: &Instance) -> bool {
     instance.service.write == Writing::NotTried
         && matches!(instance.process, Process::Running { seconds, .. } if seconds < STARTING_SECONDS)
@@ -404,7 +404,7 @@ fn progressing(observed: &Observed, plan: &Plan, hold: Option<&Hold>) -> Conditi
     }
 }
 
-/// What a person should change about the box; the whole is what `preflight` prints.
+/// Reports the worst problem of the host that a person should fix. `preflight` prints all of them.
 fn host_healthy(facts: Option<&HostFacts>) -> Condition {
     let told = |verdict, reason, message| condition(Kind::HostHealthy, verdict, reason, message);
     let Some(facts) = facts else {

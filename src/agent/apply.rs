@@ -1,4 +1,4 @@
-//! Acts, one step of the plan after the other.
+//! Executes the plan, one step after the other.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ use crate::state::{self, StateError};
 use crate::version::Version;
 
 impl Agent {
-    /// Carries out a plan: a step that fails keeps none from being taken but those that stand on it.
+    /// Executes a plan. A failed step prevents only the steps that depend on it.
     pub(super) async fn act(
         &mut self,
         spec: &ClusterSpec,
@@ -92,7 +92,7 @@ impl Agent {
             }
             Upkeep::Restart(permit) => {
                 self.permitted(observed, *permit)?;
-                // What cannot be written down is found before etcd is stopped for it.
+                // Write the records before etcd is stopped, so that a failed write does not stop it.
                 self.prepare(spec, place)?;
                 self.driver.stop().await?;
                 self.driver.start().await
@@ -133,7 +133,7 @@ impl Agent {
         }
     }
 
-    /// The second half of the pair: the permit is asked for again right before the act.
+    /// Asks for the permit again right before the act.
     pub(super) fn permitted(
         &mut self,
         observed: &Observed,
@@ -236,7 +236,7 @@ impl Agent {
     fn prepare_launch(&self, launch: &Launch) -> Result<(), AgentError> {
         match state::load::<Launch>(&self.paths.launch()) {
             Ok(Some(same)) if same == *launch => {}
-            // All of it comes from the document: a damaged record is written anew.
+            // All of it comes from the document, so a damaged record is written anew.
             Ok(_) | Err(StateError::Damaged(_)) => state::save(&self.paths.launch(), launch)?,
             Err(other) => return Err(other.into()),
         }
@@ -253,8 +253,8 @@ impl Agent {
         }
     }
 
-    /// Written down before etcd is stopped, and while it is not running: a service manager that starts
-    /// it at the next boot, and a guard that waits, ask nobody else.
+    /// Marks size 0 on disk, before etcd is stopped and while etcd does not run. A guard asks
+    /// nothing else, whether a service manager starts it at the next boot or it already waits.
     fn hibernate(&self, spec: &ClusterSpec) -> Result<(), AgentError> {
         let marker = self.paths.hibernates();
         if spec.size > 0 || marker.exists() || !self.paths.launch().exists() {
@@ -271,13 +271,13 @@ impl Agent {
         }
     }
 
-    /// A write was acknowledged: these settings serve, and are kept.
+    /// Saves the settings that serve, after etcd acknowledged a write.
     fn note_served(&mut self) {
         let Some(running) = Running::load(&self.paths) else {
             return;
         };
         let now = clock::milliseconds_since_boot();
-        // Of an etcd that was there before this agent nothing is known.
+        // The agent did not see the start of an etcd that ran before it.
         if running.process.started >= self.memory.began {
             let took = now.saturating_sub(running.process.started);
             self.board.lock().start_took = Some(took);
@@ -307,14 +307,14 @@ impl Agent {
         }
     }
 
-    /// A person has asked for another try, and knows which machine this is.
+    /// Accepts this machine as the cluster's own: a person asked for another try and knows the machine.
     pub(super) fn accept_machine(&mut self, spec: &ClusterSpec) -> Result<(), AgentError> {
         let storage_dir = self.reached(spec).storage_dir;
         let (identity, marker) = records::load_identities(&self.paths, &storage_dir)?;
         let own = facts::machine_id(&self.paths);
         self.memory.accepts_machine = false;
         match (identity, marker) {
-            // Only of data that is this cluster's: beside another one's nothing is written.
+            // Only for this cluster's own data: nothing is written beside another cluster's data.
             (Some(identity), Some(marker))
                 if marker.token == identity.token && identity.is_of_another_machine(&own) =>
             {
@@ -332,7 +332,7 @@ impl Agent {
         }
     }
 
-    /// The CAs of a cluster that was born by a restore, and has served now.
+    /// Records the CAs of a cluster that was born by a restore and has now served.
     pub(super) fn record_authorities(&self, storage_dir: &Path) -> Result<(), AgentError> {
         let (identity, _) = records::load_identities(&self.paths, storage_dir)?;
         match identity {
@@ -370,7 +370,7 @@ impl Agent {
     }
 
     /// Logs a line unless it was among the last ones (rule F8: repeats wear the card that holds the
-    /// log). A changed condition lets everything be said again.
+    /// log). After a condition has changed, every line may be logged again.
     pub(super) fn log_once(&mut self, text: &str) {
         if self.memory.told.iter().any(|it| it == text) {
             return;
@@ -382,7 +382,7 @@ impl Agent {
         }
     }
 
-    /// Writes down how far the log reaches, when it does so further than before.
+    /// Records how far the log reaches, if that has changed.
     pub(super) fn remember_seen(&mut self, observed: &Observed) {
         let details = observed.instances.first().and_then(|it| it.service.details);
         let Some(details) = details.filter(|it| Some(it.raft_index) != self.memory.seen) else {
@@ -413,5 +413,5 @@ fn trusted(observed: &Observed) -> Option<crate::cluster::Timestamp> {
     (observed.clock == Clock::Trusted).then_some(observed.now)
 }
 
-/// Lines that are not repeated.
+/// The number of recent lines that are not repeated.
 const TOLD_MAX: usize = 8;

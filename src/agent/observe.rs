@@ -28,11 +28,12 @@ use crate::sysfs;
 use crate::systemd;
 use crate::version::Version;
 
-/// Asking timedated starts it, and journald writes that down: while it says "no" it is asked less and
-/// less often, up to so many seconds apart. The marker of systemd-timesyncd is seen at once.
+/// Asking timedated starts its service, and journald logs that. While timedated answers "no", the
+/// agent asks less and less often, at most this many seconds apart. It sees the marker of
+/// systemd-timesyncd at once.
 const CLOCK_ASK_SECONDS_MAX: u64 = 3600;
 
-/// The box changes slowly.
+/// Seconds between two inspections of the host, which changes slowly.
 const HOST_LOOK_SECONDS: u64 = 60;
 
 /// What a start would find.
@@ -111,7 +112,7 @@ impl Agent {
         }
     }
 
-    /// Seconds until the next start of what does not run, and what the guard said of the last one.
+    /// Seconds until an etcd that does not run may start again, and the guard's last refusal.
     fn next_start(&self, runs: bool) -> (u64, Option<Refusal>) {
         if runs {
             return (0, None);
@@ -120,12 +121,12 @@ impl Agent {
         (starts::restart_in(&self.paths), refused)
     }
 
-    /// It is the agent, and no command that looks.
+    /// Whether this is the agent, and not a command that only looks.
     pub(super) fn operates(&self) -> bool {
         self.memory.generation > 0
     }
 
-    /// What the destinations hold, where a cluster would be born now.
+    /// The snapshots in the destinations, if a cluster would be born now.
     fn predecessors(
         &mut self,
         spec: &ClusterSpec,
@@ -145,7 +146,7 @@ impl Agent {
         asked.look(&self.paths, spec, trusted, bell, asks)
     }
 
-    /// A command reads no document twice, and carries nothing out.
+    /// Who observes. A command reads the document only once and executes nothing.
     fn looker(&self) -> Looker {
         if self.operates() {
             Looker::Operator
@@ -154,7 +155,8 @@ impl Agent {
         }
     }
 
-    /// Looks into how the last start ended with the data that it had, which need not be the document's.
+    /// Examines how the last start ended, with the data that it used. That need not be the
+    /// document's data.
     fn look_into_the_last_start(&self, running: Option<&Running>, asked: &Launch) {
         if running.is_some() {
             return;
@@ -210,8 +212,8 @@ impl Agent {
         }
     }
 
-    /// What the document asks for. While etcd runs with other settings, or would come back with them, its
-    /// certificate names the addresses of both: whoever knows it by one of them goes on.
+    /// The place that the document asks for. While etcd runs with other settings, or would restart
+    /// with them, its certificate names the addresses of both, so clients keep working with either.
     pub(super) fn place(&self, spec: &ClusterSpec) -> HostPlace {
         let mut place = place::resolve(&self.paths, spec);
         let before = Running::load(&self.paths).map(|it| it.launch);
@@ -225,7 +227,7 @@ impl Agent {
         place
     }
 
-    /// Where etcd is reached and its data lies: by what runs, else by the document.
+    /// Where etcd is reached and where its data lies: from the running etcd, else from the document.
     pub(super) fn reached(&self, spec: &ClusterSpec) -> Reached {
         let launch = Running::load(&self.paths).map_or_else(
             || place::resolve(&self.paths, spec).launch(spec, Version::new(0, 0, 0)),
@@ -243,8 +245,8 @@ impl Agent {
         state::load(&self.paths.served()).ok().flatten()
     }
 
-    /// What a start with them would find, where their place or addresses are others than those of the
-    /// document.
+    /// What a start with the settings that served last would find, if their directory or addresses
+    /// differ from the document's.
     fn last_served(
         &mut self,
         asked: &Launch,
@@ -299,7 +301,8 @@ impl Agent {
         })
     }
 
-    /// The kernel's own word (adjtimex), through timedated, where systemd runs this host.
+    /// Whether the kernel reports a synchronised clock (adjtimex), through timedated if systemd
+    /// runs this host.
     fn kernel_synchronised(&mut self) -> bool {
         if !systemd::runs(&self.paths) {
             return false;
@@ -315,7 +318,8 @@ impl Agent {
         synchronised
     }
 
-    /// The version that a start would take: what was born, else what is asked for or installed.
+    /// The version that a start would use: the cluster's own, else the document's, else the newest
+    /// installed.
     fn version(&self, spec: &ClusterSpec, place: &HostPlace, newest: Option<Version>) -> Version {
         let born = records::load_identities(&self.paths, &place.storage_dir)
             .ok()
@@ -326,7 +330,7 @@ impl Agent {
             .unwrap_or(Version::new(0, 0, 0))
     }
 
-    /// The box; asking the firmware of a Pi interrupts it, so that it is not asked with every pass.
+    /// Facts about the host. Asking the firmware of a Pi interrupts it, so not every pass asks.
     fn host(&mut self, storage_dir: &Path, writable: Writable) -> HostFacts {
         let uptime = clock::since_boot().as_secs();
         let known = self.memory.host.take();
@@ -341,7 +345,7 @@ impl Agent {
     }
 }
 
-/// The member of this host: the document's, or who lives here while its size is 0.
+/// The member of this host: the document's, or the one that lives here while the size is 0.
 fn member(spec: &ClusterSpec, facts: &Facts) -> MemberName {
     let born = || facts.identity.as_ref().map(|it| it.member.clone());
     let asked = spec.members.first().cloned();

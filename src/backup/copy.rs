@@ -1,7 +1,7 @@
 //! Copies of proven snapshots in the document's further destinations.
 //!
-//! What waits is no list of its own but a difference: the proven snapshots of the first destination,
-//! less those that were seen to have arrived. So it survives restarts and power cuts.
+//! The queue is not stored. It is a difference: the verified snapshots of the first destination,
+//! less those that were seen to have arrived. So the queue survives restarts and power cuts.
 
 mod check;
 mod seen;
@@ -30,17 +30,18 @@ use crate::tls::Certificates;
 pub use check::{check, check_due, last_check};
 pub use seen::{CopiesSeen, seen};
 
-/// No more copies than these wait for a destination, and no more bytes, but for the newest one; older
-/// ones follow once these have arrived.
+/// At most this many copies wait for a destination, and at most [`QUEUE_BYTES_MAX`], except that
+/// the newest one always waits. Older ones follow once these have arrived.
 pub const QUEUE_MAX: usize = 32;
-/// Bytes.
+/// At most this many bytes wait for a destination.
 pub const QUEUE_BYTES_MAX: u64 = 8 << 30;
 
-/// What was seen to have arrived in a destination.
+/// The snapshots that were seen to arrive in a destination.
 #[derive(Default, Serialize, Deserialize)]
 struct ArrivedFile {
     names: BTreeSet<String>,
-    /// What retention removed there: it is not copied again, though the first destination keeps it.
+    /// Snapshots that retention removed there. They are not copied again while the first
+    /// destination keeps them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     removed: BTreeSet<String>,
 }
@@ -55,7 +56,8 @@ fn load(paths: &Paths, destination: &Destination) -> ArrivedFile {
     file.ok().flatten().unwrap_or_default()
 }
 
-/// What was seen to have arrived in a local destination, and is there: the disk may be a new one.
+/// The snapshots that were seen to arrive in a destination. In a local one they must still be
+/// there, because the disk may be a new one.
 fn arrived(paths: &Paths, spec: &ClusterSpec, destination: &Destination) -> BTreeSet<String> {
     let mut names = load(paths, destination).names;
     if let Some(store) = place::local(spec, destination) {
@@ -64,8 +66,8 @@ fn arrived(paths: &Paths, spec: &ClusterSpec, destination: &Destination) -> BTre
     names
 }
 
-/// A person removed these from a further directory: they are not copied there again. The caller holds the
-/// lock on copies.
+/// Records that a person removed these from a further directory, so that they are not copied there
+/// again. The caller holds the lock on copies.
 pub fn note_removed(
     paths: &Paths,
     destination: &Destination,
@@ -91,7 +93,7 @@ fn worth_copying<'a>(
     })
 }
 
-/// Those that wait for a destination, newest first, within the bounds.
+/// The snapshots that wait for a destination, newest first, within the bounds.
 fn waiting<'a>(
     paths: &Paths,
     spec: &ClusterSpec,
@@ -103,7 +105,7 @@ fn waiting<'a>(
     let mut local = arrived(paths, spec, destination);
     local.extend(load(paths, destination).removed);
     let remote = remote::arrived(paths, destination);
-    // What its retention would remove at once is not sent.
+    // Do not send a snapshot that the destination's retention would remove at once.
     let fates = prune::fates(destination.keep, entries, clusters, ages);
     let stays: BTreeSet<String> = entries
         .iter()
@@ -117,7 +119,7 @@ fn waiting<'a>(
     bounded(missing, |(_, it)| it.file.size)
 }
 
-/// The first ones, within the bounds; the first one always.
+/// The first items within the bounds, and always the first one.
 fn bounded<T>(all: impl Iterator<Item = T>, size: impl Fn(&T) -> u64) -> Vec<T> {
     let mut bytes = 0_u64;
     let mut within = |index, it: &T| {
@@ -156,9 +158,9 @@ pub fn queue(
     queued
 }
 
-/// Copies what waits, newest first, and removes what the document no longer keeps there. A destination
-/// that fails does not keep the others from going on; the first failure is reported. The caller holds
-/// the lock on backups.
+/// Copies the waiting snapshots, newest first, and removes those that the document no longer keeps
+/// there. A destination that fails does not stop the others. Returns the first failure, or the
+/// first that a person has to fix. The caller holds the lock on backups.
 pub async fn run(
     paths: &Paths,
     spec: &ClusterSpec,
@@ -184,7 +186,7 @@ pub async fn run(
             Place::S3(it) => run.to_bucket(destination, it, progress).await,
         };
         if let Err(error) = copied {
-            // What a person has to mend is told before what may go by itself.
+            // Report a failure that a person has to fix before one that may pass by itself.
             let temporary = |it: &CopyError| it.is_of_the_link();
             if first_failure.as_ref().is_none_or(temporary) {
                 first_failure = Some(error);
@@ -204,8 +206,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// The next one to be copied, but for those that were passed over. A copy may take days: what came or
-    /// went meanwhile is seen.
+    /// The next snapshot to copy, without those that were passed over. Each call lists them anew,
+    /// because a copy may take days.
     fn next(
         &self,
         destination: &Destination,
@@ -249,7 +251,7 @@ impl Run<'_> {
             self.remember(destination, |it| it.names.insert(manifest.name.clone()))?;
             tracing::info!(name = manifest.name, to = %store.path().display(), "snapshot copied and verified");
         }
-        // What keeps the first destination from removing does so here, and was told there.
+        // A failed save prevents removal here, too. It was reported for the first destination.
         if !place::save_failed(self.paths) {
             let pruned = prune::run(&store, destination.keep, self.clusters, self.now)?;
             let removed = pruned.unwrap_or_default();
@@ -263,7 +265,7 @@ impl Run<'_> {
         passed.end()
     }
 
-    /// Writes down what has arrived or was removed, as far as the first destination still has it.
+    /// Records what has arrived or was removed, for snapshots that the first destination still has.
     fn remember(
         &self,
         destination: &Destination,
@@ -278,7 +280,7 @@ impl Run<'_> {
         Ok(state::save(&arrived_path(self.paths, destination), &file)?)
     }
 
-    /// What a worn card has changed meanwhile is not copied.
+    /// Verifies a snapshot before it is copied: a worn card may have changed it meanwhile.
     fn prove(
         &self,
         name: &SnapshotName,
@@ -324,7 +326,7 @@ impl Run<'_> {
             store.store_authorities(&certificates).await?;
         }
         store.sweep().await;
-        // Nothing is removed by a clock that the server contradicts.
+        // Remove nothing if the server's clock contradicts ours.
         let failed = place::save_failed(self.paths);
         let entries = self.primary.list()?;
         if prune::frozen(&entries, self.clusters, self.now, failed).is_none()
@@ -337,7 +339,7 @@ impl Run<'_> {
     }
 }
 
-/// Snapshots that cannot be copied: they keep no other one back, and the first failure is reported.
+/// Snapshots that could not be copied. They do not keep the others back. The first failure is reported.
 #[derive(Default)]
 struct Passed {
     names: BTreeSet<String>,
@@ -351,7 +353,7 @@ impl Passed {
 
     fn over(&mut self, name: &str, error: CopyError) {
         self.names.insert(name.to_owned());
-        // Retention took it meanwhile.
+        // Retention removed the snapshot meanwhile.
         let gone = matches!(
             &error,
             CopyError::SourceDamaged {

@@ -8,9 +8,9 @@
 //! Undoing     it did not serve: the new data goes aside, the old data comes back
 //! ```
 //!
-//! The record of a restore is written before each phase begins, and each step looks at what is there,
-//! so that a power cut at any instruction is followed by the rest of the phase. Nothing is deleted
-//! but what a restore itself has made.
+//! Each phase begins after the record of the restore is written, and each step checks what is
+//! there. After a power cut at any instruction, the rest of the phase therefore follows. A restore
+//! deletes only what a restore has made.
 
 mod crash;
 mod loss;
@@ -44,31 +44,31 @@ pub use record::{
 };
 pub use undo::check_aside;
 
-/// By how much revisions jump, so that no client that watched the lost ones takes new writes for old
-/// ones: a week at 1,500 writes a second (rule D35).
+/// How far revisions jump, so that no client that watched the lost revisions takes new writes for
+/// old ones. The jump equals a week at 1,500 writes a second (rule D35).
 pub const BUMP: u64 = 1_000_000_000;
-/// etcd's log takes its room in pieces of 64 MB.
+/// etcd allocates its log in pieces of 64 MB.
 const LOG_BYTES: u64 = 64 << 20;
 
 /// Why a restore does not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// The snapshot.
+    /// The snapshot could not be verified.
     #[error(transparent)]
     Verify(#[from] VerifyError),
-    /// The place of the snapshots.
+    /// The directory of the snapshots failed.
     #[error(transparent)]
     Local(#[from] LocalError),
-    /// A bucket.
+    /// A bucket failed.
     #[error(transparent)]
     Copy(#[from] CopyError),
-    /// A record.
+    /// A record could not be read or written.
     #[error(transparent)]
     State(#[from] StateError),
-    /// There is none.
+    /// There is no such snapshot.
     #[error("{0}")]
     NoSnapshot(String),
-    /// Of a newer line of etcd.
+    /// The snapshot is of a newer line of etcd.
     #[error(
         "the snapshot is of etcd {snapshot} and this cluster runs {target}: an older etcd cannot read it"
     )]
@@ -78,7 +78,7 @@ pub enum RestoreError {
         /// The cluster's.
         target: String,
     },
-    /// What the document would have replaced is not damaged.
+    /// The data that the document would have replaced is not damaged.
     #[error("read once more, the data is sound: nothing is restored, and etcd starts with it")]
     Sound,
     /// Not enough room.
@@ -91,7 +91,7 @@ pub enum RestoreError {
         /// Bytes.
         needed: u64,
     },
-    /// What a restore had set aside cannot be lived on.
+    /// The data that a restore had set aside cannot be used.
     #[error("the data in {} {why}", path.display())]
     Aside {
         /// Where.
@@ -99,7 +99,7 @@ pub enum RestoreError {
         /// Why not.
         why: String,
     },
-    /// What was made of the snapshot was removed before it took its place.
+    /// The data made from the snapshot was removed before it took its place.
     #[error("the data that was made of the snapshot is gone: somebody removed {}", .0.display())]
     NewDataGone(PathBuf),
     /// etcdutl is not in the store, or refused.
@@ -130,13 +130,13 @@ fn io_error<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Res
     }
 }
 
-/// Bytes that preparing takes, beside the data that is kept: the snapshot unpacked, the new database
+/// Bytes that preparing needs beside the data that is kept: the unpacked snapshot, the new database
 /// and its log.
 pub fn needed(database: u64) -> u64 {
     database.saturating_mul(2).saturating_add(LOG_BYTES)
 }
 
-/// Sees that there is room.
+/// Checks that there is enough free space.
 pub fn check_room(storage_dir: &Path, database: u64) -> Result<(), RestoreError> {
     let needed = needed(database);
     match disk::free_bytes(storage_dir) {
@@ -151,17 +151,17 @@ pub fn check_room(storage_dir: &Path, database: u64) -> Result<(), RestoreError>
 
 /// New data, beside the old.
 pub struct Made {
-    /// Who will live there, with the ids that the new data has.
+    /// The identity of the new data, with the ids that the data has.
     pub identity: IdentityFile,
     /// The last entry of the log that is applied in the snapshot.
     pub index: Option<u64>,
 }
 
-/// What preparing brought.
+/// The result of preparing.
 pub struct Prepared {
     /// The restore, its source resolved.
     pub record: RestoreRecord,
-    /// Who will live there; or why nothing was made.
+    /// The identity of the new data, or why nothing was made.
     pub result: Result<IdentityFile, Failed>,
 }
 
@@ -171,7 +171,7 @@ pub struct Failed {
     pub why: String,
     /// The data that should have been replaced is sound.
     pub is_sound: bool,
-    /// Bytes that have to be free for it.
+    /// Bytes that must be free for the restore.
     pub room: Option<u64>,
 }
 
@@ -181,7 +181,7 @@ pub struct Preparation<'a> {
     pub record: &'a RestoreRecord,
     /// Where the data lies.
     pub storage_dir: &'a Path,
-    /// Who will live there.
+    /// The identity for the new data.
     pub identity: &'a IdentityFile,
     /// The store of versions.
     pub store: &'a Path,
@@ -189,8 +189,9 @@ pub struct Preparation<'a> {
     pub peer_url: &'a str,
 }
 
-/// Proves the snapshot, levels 1 to 3, and makes the new data beside the old: while etcdutl works, the
-/// tree of what it works on is walked. Whatever an interrupted attempt left is made anew.
+/// Verifies the snapshot, levels 1 to 3, and makes the new data beside the old. While etcdutl
+/// works, another thread walks the tree of the same snapshot. Leftovers of an interrupted attempt
+/// are removed, and the data is made anew.
 pub fn prepare(
     it: &Preparation<'_>,
     progress: &mut dyn FnMut(Progress),
@@ -214,7 +215,7 @@ pub fn prepare(
         let walked = &unpacked;
         let walk = scope.spawn(move || verify::check_unpacked(walked, hash));
         let made = run_etcdutl(it, &unpacked, &data);
-        // What is wrong with the snapshot says more than what etcdutl made of it.
+        // Report a fault of the snapshot first: it says more than what etcdutl made of it.
         let summary = match walk.join() {
             Ok(walked) => walked?,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -294,7 +295,7 @@ fn run_etcdutl(it: &Preparation<'_>, snapshot: &Path, data: &Path) -> Result<(),
     Err(failed(last.unwrap_or("ended without a word").to_owned()))
 }
 
-/// Everything below a directory is on the disk.
+/// Syncs everything below a directory to the disk.
 fn sync_tree(dir: &Path) -> Result<(), RestoreError> {
     for entry in fs::read_dir(dir).map_err(io_error("read", dir))? {
         let path = entry.map_err(io_error("read", dir))?.path();
@@ -309,8 +310,8 @@ fn sync_tree(dir: &Path) -> Result<(), RestoreError> {
     Ok(state::sync_dir(dir)?)
 }
 
-/// Puts the new data in the place of the old, whatever an interrupted attempt has done of it. etcd
-/// does not run, and the guard starts none.
+/// Puts the new data in the place of the old, also after an interrupted attempt. etcd does not run,
+/// and the guard does not start it.
 pub fn swap(record: &RestoreRecord, paths: &Paths, storage_dir: &Path) -> Result<(), RestoreError> {
     let data = records::data_dir(storage_dir);
     let made = record.made(storage_dir);
@@ -339,8 +340,8 @@ pub fn swap(record: &RestoreRecord, paths: &Paths, storage_dir: &Path) -> Result
     Ok(())
 }
 
-/// An attempt before has put the new data in its place: the old data lies aside, or where there was
-/// none the log says whose data it is.
+/// Whether an earlier attempt has already put the new data in its place. Then the old data lies
+/// aside, or, if there was none, the log names the new cluster.
 fn is_swapped(record: &RestoreRecord, data: &Path, kept: &Path) -> bool {
     if kept.exists() {
         return data.exists();
@@ -350,7 +351,7 @@ fn is_swapped(record: &RestoreRecord, data: &Path, kept: &Path) -> bool {
     owner.is_some_and(|(cluster, _)| Some(cluster.to_string().as_str()) == next)
 }
 
-/// Puts the old data back; the new data goes aside. etcd does not run, and the guard starts none.
+/// Puts the old data back, and the new data aside. etcd does not run, and the guard does not start it.
 pub fn undo(record: &RestoreRecord, paths: &Paths, storage_dir: &Path) -> Result<(), RestoreError> {
     let data = records::data_dir(storage_dir);
     let kept = record.kept(storage_dir);
@@ -367,7 +368,7 @@ pub fn undo(record: &RestoreRecord, paths: &Paths, storage_dir: &Path) -> Result
     CrashPoint::OldDataBack.pass();
     match &record.former {
         Some(former) => records::save_identity(paths, storage_dir, former)?,
-        // Nobody lived here: an identity without data would be taken for data that is lost.
+        // No cluster lived here before. An identity without data would look like lost data.
         None => {
             for path in [records::marker_path(storage_dir), paths.identity()] {
                 for path in [path.with_extension("json.previous"), path] {

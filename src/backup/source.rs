@@ -26,7 +26,7 @@ use crate::version::Version;
 use fetched::copy_of;
 pub use fetched::{fetched, forget_fetched};
 
-/// A source that the document names and nobody has looked for yet.
+/// A source that the document names and that is not resolved yet.
 pub fn unresolved(spec: &ClusterSpec, reason: Reason) -> SourceFile {
     let (path, name) = match (&spec.bootstrap, reason) {
         (Some(Source::File(path)), Reason::Bootstrap) => {
@@ -47,7 +47,7 @@ pub fn unresolved(spec: &ClusterSpec, reason: Reason) -> SourceFile {
     }
 }
 
-/// Finds the snapshot, where a command has not done so. It is proven when it is used.
+/// Finds the snapshot unless a command has already done so. The restore verifies it when it uses it.
 pub async fn resolve(
     paths: &Paths,
     spec: &ClusterSpec,
@@ -58,7 +58,7 @@ pub async fn resolve(
         return Ok(());
     }
     let clusters = match record.reason {
-        // By name: the box was replaced, and nobody knows the id.
+        // Search by name: the host was replaced, so the cluster's id is unknown.
         Reason::Bootstrap => Vec::new(),
         _ => record
             .former
@@ -69,7 +69,8 @@ pub async fn resolve(
     let mut passed = Vec::new();
     let found = loop {
         let wanted = (&record.source, passed.as_slice());
-        // Damaged data is replaced from here alone: a link may be thin, and a bucket somebody else's.
+        // Replace damaged data only from the first destination: a link may be thin, and a bucket
+        // somebody else's.
         let found = match record.reason {
             Reason::Bootstrap => {
                 anywhere(paths, spec, wanted, None, &clusters, &mut |_| ()).await?
@@ -80,7 +81,7 @@ pub async fn resolve(
         if !record.source.is_latest() {
             break found;
         }
-        // Nobody is there to name another one: where the newest is not whole, the next one is.
+        // No person is there to name another one: if the newest is not whole, try the next one.
         match found.prove(&mut |_| ()) {
             Ok(()) => break found,
             Err(error) => {
@@ -94,29 +95,29 @@ pub async fn resolve(
     Ok(())
 }
 
-/// A snapshot that was found. One with a manifest is proven by [`Found::prove`], and whatever it is
-/// once more by [`super::restore::prepare`].
+/// A snapshot that was found. [`Found::prove`] verifies one with a manifest, and
+/// [`super::restore::prepare`] verifies every snapshot once more.
 pub struct Found {
     /// The file.
     pub file: SourceFile,
     /// The version of etcd that it needs, where that is known.
     pub version: Option<String>,
-    /// The document's name of the cluster that it was taken from, where a manifest says it.
+    /// The name of the cluster that it was taken from (as in the document), if a manifest gives it.
     pub cluster: Option<String>,
-    /// When it was taken, where a manifest says it.
+    /// When it was taken, if a manifest gives it.
     pub created: Option<String>,
-    /// What it must be. A file without one was examined when it was found.
+    /// The manifest to verify against. A file without one was examined when it was found.
     manifest: Option<Manifest>,
-    /// The CAs and clients that lie beside it in a bucket, where there are none here.
+    /// The CAs and clients beside it in the bucket, if this host has none.
     authorities: Option<Bundle>,
 }
 
-/// Directories of which the agent's unit has its own, or an empty one (PrivateTmp, ProtectHome).
+/// Directories that the agent's unit sees as private or empty ones (PrivateTmp, ProtectHome).
 const HIDDEN: [&str; 5] = ["tmp", "var/tmp", "home", "root", "run/user"];
 
 impl Found {
-    /// Copies a file that the agent's unit does not see to where it does, with what is fetched from buckets.
-    /// What is proven afterwards is the copy.
+    /// Copies a file that the agent's unit cannot see to the directory of files fetched from
+    /// buckets. Later steps verify the copy.
     pub fn bring_into_sight(
         &mut self,
         paths: &Paths,
@@ -137,7 +138,7 @@ impl Found {
         Ok(())
     }
 
-    /// Levels 1 to 3.
+    /// Verifies levels 1 to 3 against the manifest, if there is one.
     pub fn prove(&self, progress: &mut dyn FnMut(Progress)) -> Result<(), RestoreError> {
         match &self.manifest {
             Some(it) => Ok(verify::verify(&self.file.path, it, VERIFIED, progress)?),
@@ -145,7 +146,7 @@ impl Found {
         }
     }
 
-    /// Puts the CAs and clients here that came with it. Once it is decided that it is restored.
+    /// Imports the CAs and clients that came with the snapshot. Called once the restore is decided.
     pub fn import(&self, paths: &Paths) -> Result<(), RestoreError> {
         let Some(bundle) = &self.authorities else {
             return Ok(());
@@ -160,7 +161,8 @@ impl Found {
         Ok(())
     }
 
-    /// An older line of etcd cannot read it. What is not known on either side refuses nothing.
+    /// Refuses a snapshot of a newer line of etcd, which `target` cannot read. An unknown version
+    /// on either side refuses nothing.
     pub fn check_version(&self, target: Option<Version>) -> Result<(), RestoreError> {
         let snapshot = self.version.as_deref().and_then(|it| it.parse().ok());
         let (Some(snapshot), Some(target)): (Option<Version>, _) = (snapshot, target) else {
@@ -185,7 +187,7 @@ pub fn find(
     here(spec, (wanted, &[]), clusters)
 }
 
-/// The same, but for those `passed` over.
+/// The same, without the snapshots in `passed`.
 fn here(
     spec: &ClusterSpec,
     (wanted, passed): (&SourceFile, &[String]),
@@ -202,7 +204,7 @@ fn here(
     file(&wanted.path)
 }
 
-/// The one that is wanted, of a directory.
+/// Finds the wanted snapshot in a directory.
 fn of_store(
     spec: &ClusterSpec,
     store: &LocalStore,
@@ -228,8 +230,8 @@ fn none_there(spec: &ClusterSpec, wanted: &SourceFile, at: &str) -> RestoreError
     RestoreError::NoSnapshot(format!("there is no {what} of the cluster {name} in {at}"))
 }
 
-/// Finds a snapshot here, and where it is not here in the document's buckets, from where it is brought
-/// and proven. `wanted`: which, and the file of secret keys for one that is encrypted.
+/// Finds a snapshot in the first destination, else in the further ones. One from a bucket is downloaded
+/// and verified. `wanted`: which one, and the file of secret keys for one that is encrypted.
 pub async fn find_anywhere(
     paths: &Paths,
     spec: &ClusterSpec,
@@ -278,7 +280,7 @@ async fn anywhere(
             clusters,
             progress,
         );
-        // A bucket that cannot be had does not keep the next one from being asked.
+        // A bucket that fails does not prevent asking the next one.
         match fetched.await {
             Ok(Some(found)) => return Ok(found),
             Ok(None) => failures.push(none_there(spec, wanted, &at)),
@@ -289,7 +291,7 @@ async fn anywhere(
             }
         }
     }
-    // Whoever mends one of them wants to know of all.
+    // Report all failures: a person who fixes one wants to know of all.
     if failures.len() > 1 {
         let all: Vec<String> = failures.iter().map(|it| chain(it)).collect();
         return Err(RestoreError::NoSnapshot(all.join("; ")));
@@ -297,7 +299,7 @@ async fn anywhere(
     Err(failures.remove(0))
 }
 
-/// Brings the snapshot `BUCKET/KEY`, whose bucket the document describes.
+/// Downloads the snapshot `BUCKET/KEY` from a bucket that the document describes.
 pub async fn find_in_bucket(
     paths: &Paths,
     spec: &ClusterSpec,
@@ -337,7 +339,7 @@ pub async fn find_in_bucket(
     found.ok_or_else(|| none("there is no such snapshot of this cluster"))
 }
 
-/// Brings a snapshot from a bucket; none where the bucket does not have it.
+/// Downloads a snapshot from a bucket. Returns none if the bucket does not have it.
 async fn fetch(
     paths: &Paths,
     spec: &ClusterSpec,
@@ -374,7 +376,7 @@ async fn fetch(
         let brought = store.fetch(&entry.name, entry.encrypted, identity, &into, progress);
         match brought.await {
             Ok(()) => break entry,
-            // The newest is not whole: the next one is older, and better than none.
+            // The newest is not whole: the next one is older, but better than none.
             Err(error @ (CopyError::Verify(_) | CopyError::ManifestDamaged(_)))
                 if wanted.is_latest() =>
             {
@@ -385,7 +387,7 @@ async fn fetch(
             Err(error) => return Err(error.into()),
         }
     };
-    // A replaced box: its clients go on with the certificates that they have (rule A5).
+    // The host was replaced. With the CAs, its clients keep their certificates (rule A5).
     let authorities = match identity.filter(|_| entry.encrypted) {
         Some(identity) if Certificates::at(paths.tls()).lacks_an_authority() => {
             store.fetch_authorities(identity).await?
@@ -399,7 +401,7 @@ async fn fetch(
     }))
 }
 
-/// A file that this process cannot open by its name, and that was opened for it: its copy.
+/// Copies a file that was opened for this process, which cannot open it by name. Finds the copy.
 pub fn opened(
     paths: &Paths,
     spec: &ClusterSpec,
@@ -411,7 +413,7 @@ pub fn opened(
     Ok(found)
 }
 
-/// A file: with the manifest beside it where there is one, else by itself.
+/// Finds a file, with the manifest beside it if there is one.
 pub fn file(path: &Path) -> Result<Found, RestoreError> {
     let below_root = path.strip_prefix("/").unwrap_or(path);
     if !path.exists() && HIDDEN.iter().any(|it| below_root.starts_with(it)) {

@@ -1,5 +1,5 @@
-//! What an operator asks of a member's etcd, and what it keeps from one look to the next: nothing that
-//! a decision could not do without. Both homes use it.
+//! Calls a member's etcd, and keeps state between calls. Losing that state is safe, because no
+//! decision depends on it. Both modes use this module.
 
 use std::net::SocketAddr;
 
@@ -35,24 +35,24 @@ pub struct CallError {
     pub why: String,
 }
 
-/// The last look at one member.
+/// State from the last calls to one member.
 #[derive(Default)]
 pub struct Contact {
-    /// The last connection, where this pass may have more to ask over it. Idle ones are not kept: a
+    /// The last connection, if this pass may still need it. Idle connections are not kept: a
     /// controller of 50 clusters would hold 50 of them, with their buffers.
     client: Option<Client>,
-    /// The process that was looked at last.
+    /// The id of the process that was asked last.
     process: Option<u32>,
     /// The last attempt to write to it.
     written: Option<Writing>,
     /// The last attempt to regain space that was not enough, and when (seconds since boot).
     regain: Option<(Regain, u64)>,
-    /// A pass before.
+    /// The metrics of the pass before.
     numbers: Option<metrics::Numbers>,
 }
 
 impl Contact {
-    /// Asks etcd. `served`: the cluster has ids already.
+    /// Asks etcd. `served`: the cluster has served before, so it has ids.
     pub async fn look(
         &mut self,
         endpoint: &Endpoint,
@@ -70,7 +70,7 @@ impl Contact {
         };
         let look = client::look(&endpoint.url, &endpoint.files).await;
         let answered = look.read == Reading::Answered;
-        // It may have been restarted between two looks.
+        // etcd may have restarted since the last call.
         if self.process != Some(pid) {
             self.forget();
             self.process = Some(pid);
@@ -93,7 +93,7 @@ impl Contact {
         (service, look.membership)
     }
 
-    /// What was proven of the process before is not proven of the next one.
+    /// Forgets what was proven about the last process. It is not proven for the next one.
     pub fn forget(&mut self) {
         self.client = None;
         self.numbers = None;
@@ -111,7 +111,8 @@ impl Contact {
         Some(Regain { seconds, ..attempt })
     }
 
-    /// Stuck: as many wait as a pass before or more, and nothing was applied since.
+    /// Whether proposals are applied. Stuck: some waited in this pass and in the one before, and
+    /// none was applied in between.
     async fn proposals(&mut self, address: SocketAddr) -> Proposals {
         let numbers = metrics::read(address).await;
         let before = std::mem::replace(&mut self.numbers, numbers);
@@ -125,7 +126,7 @@ impl Contact {
         }
     }
 
-    /// One write that leaves nothing behind; whether it was acknowledged.
+    /// Sends one write that leaves nothing behind. Returns whether etcd acknowledged it.
     pub async fn probe_write(&mut self, process: Option<Process>) -> bool {
         let Some(client) = self.client.as_mut() else {
             return false;
@@ -139,7 +140,7 @@ impl Contact {
         acknowledged
     }
 
-    /// Rule D28: compact, defragment, look, and only then disarm.
+    /// Compacts, defragments, checks the size, and only then disarms the alarm (rule D28).
     pub async fn regain_space(&mut self, instance: &Instance) -> Result<(), CallError> {
         let failed = |what| {
             move |error: etcd_client::Error| CallError {
@@ -152,7 +153,8 @@ impl Contact {
         let (Some(client), Some(details)) = (self.client.as_mut(), details) else {
             return Ok(());
         };
-        // Counted before it is made: one that fails half-way is not repeated with every pass.
+        // Count the attempt before it is made, so that one that fails half-way is not repeated in
+        // every pass.
         let attempts = self.regain.map_or(0, |(it, _)| it.attempts);
         let mut attempt = Regain {
             revision: details.revision,
@@ -180,7 +182,8 @@ impl Contact {
         self.disarm(details.member).await
     }
 
-    /// Rule D28 where there is space already: the quota was raised, or a person made room.
+    /// Disarms the alarm where there is already space: the quota was raised, or a person freed
+    /// space (rule D28).
     pub async fn accept_writes(&mut self, observed: &Observed) -> Result<(), CallError> {
         let details = observed.instances.first().and_then(|it| it.service.details);
         match details {

@@ -28,14 +28,14 @@ pub const DISK_DEADLINE: Duration = Duration::from_secs(2);
 pub struct Gathered {
     /// For the predicate.
     pub facts: Facts,
-    /// The state directory's.
+    /// From the state directory.
     pub identity: Option<IdentityFile>,
     /// The copy beside the data.
     pub marker: Option<IdentityFile>,
 }
 
-/// Looks at everything that decides whether etcd may start. `running`: what an etcd of ours runs with,
-/// so that its ports are its own, its data is open, and no start is looked into.
+/// Gathers everything that decides whether etcd may start. `running`: the launch of our etcd if it
+/// runs. Its ports then count as its own and its data as open, and no earlier start is examined.
 pub fn gather(
     paths: &Paths,
     launch: &Launch,
@@ -48,11 +48,12 @@ pub fn gather(
     let running = running.is_some();
     let data = records::data_dir(&launch.storage_dir);
     let writable = match disk::writable(&launch.storage_dir, DISK_DEADLINE) {
-        // Ours is made at birth; one that the document names must be there (rule D3).
+        // The operator makes its default directory at birth. One that the document names must exist
+        // (rule D3).
         Writable::Missing if !launch.storage_named => Writable::Yes,
         other => other,
     };
-    // A frozen file system would keep every further look, too.
+    // Every further access to a frozen file system would block, too.
     let stalled = writable == Writable::Stalled;
     let mut unreadable = None;
     let (identity, marker) = if stalled {
@@ -106,7 +107,7 @@ pub fn gather(
     }
 }
 
-/// What was seen of the data, and of the starts on it.
+/// Findings about the data, and about the starts on it.
 struct DataLook {
     data: DataDir,
     room: Room,
@@ -150,14 +151,14 @@ fn look_at_data(
     }
 }
 
-/// Looks into how the last start ended, before anything else is looked at.
+/// Examines how the last start ended, before any other check.
 pub fn look_into_the_last_start(paths: &Paths, launch: &Launch) {
     let dir = records::data_dir(&launch.storage_dir);
     let room = data_dir::room(&dir, Log::UNREAD, disk::room(&launch.storage_dir));
     starts::look_into_the_last(paths, &data_dir::stamp(&dir), !room.holds(room.resume));
 }
 
-/// How far this cluster's log was seen to reach in this boot.
+/// The last log index that this cluster was seen to reach in this boot.
 fn seen_index(paths: &Paths, data: &DataDir) -> Option<u64> {
     let seen: SeenFile = state::load_volatile(&paths.seen())?;
     let (owner, _) = data.owner?;
@@ -165,7 +166,7 @@ fn seen_index(paths: &Paths, data: &DataDir) -> Option<u64> {
         .then_some(seen.raft_index)
 }
 
-/// The first address that etcd could not listen on, once it no longer listens on `own`.
+/// The first address that etcd could not listen on, once it has released the addresses in `own`.
 pub fn conflict(
     paths: &Paths,
     asked: &[SocketAddr],

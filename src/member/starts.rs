@@ -17,21 +17,22 @@ use crate::paths::Paths;
 use crate::start::{Ending, How, LastWords, START_WINDOW_SECONDS, StartHistory};
 use crate::state;
 
-/// The most that is read of what etcd wrote to standard error: the beginning tells why.
+/// How much of etcd's standard error is read. The beginning gives the cause.
 const STDERR_BYTES_MAX: u64 = 64 * 1024;
-/// Seconds to wait before the n-th start after n short ones; the last counts for all further.
+/// Seconds to wait before a start, by the number of short starts before it. The last value applies
+/// to any higher number.
 const BACK_OFF: [u64; 6] = [0, 1, 2, 5, 15, 60];
-/// Seconds to wait after the guard refused what the operator had thought possible.
+/// Seconds to wait after the guard refused a start that the operator had considered possible.
 const AFTER_REFUSAL: u64 = 5;
-/// A start that served and then fell over by itself has failed, unless it lived so long. One that
-/// served and was ended from outside has not, however short its life was.
+/// A start that served and then crashed by itself counts as failed, unless it lived this long. A
+/// start that served and was ended from outside does not count as failed, however short its life was.
 const SERVED_SECONDS: u64 = 30;
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StartsFile {
     boot_id: String,
-    /// Starts that ended too soon, and the last one until it is known how it ended.
+    /// Starts that ended too soon, and the last start until its end is known.
     starts: Vec<Short>,
     /// The last start.
     last: Option<Last>,
@@ -54,21 +55,21 @@ struct Short {
 struct Last {
     /// Seconds since boot.
     at: u64,
-    /// Which file etcd's log was, and how long it was.
+    /// The inode of etcd's log at the start, and its length.
     log: Option<(u64, u64)>,
-    /// Seconds since boot when it ended, where somebody saw it.
+    /// Seconds since boot when it ended, if the end was seen.
     #[serde(default)]
     ended: Option<u64>,
-    /// What the system told of its end.
+    /// What the system reported about its end.
     #[serde(default)]
     how: Option<HowFile>,
     /// A write was acknowledged.
     #[serde(default)]
     acknowledged: bool,
-    /// It ended as it was asked to.
+    /// It ended because it was asked to.
     #[serde(default)]
     stopped: bool,
-    /// What it said, once that was looked into.
+    /// What etcd logged, once that was examined.
     #[serde(default)]
     said: Option<SaidFile>,
 }
@@ -89,7 +90,7 @@ struct SaidFile {
     stamp: String,
     /// The text of the diagnosis.
     text: Option<String>,
-    /// The words, where they are unknown.
+    /// The fatal message, if its meaning is unknown.
     words: Option<String>,
 }
 
@@ -105,7 +106,7 @@ fn save(paths: &Paths, file: &StartsFile) {
     }
 }
 
-/// Called by the guard right before etcd starts, once it has looked at the history.
+/// Records a start. The guard calls this right before etcd starts, after it has read the history.
 pub fn record(paths: &Paths) {
     let mut file = load(paths);
     let now = clock::since_boot().as_secs();
@@ -125,7 +126,7 @@ pub fn record(paths: &Paths) {
     save(paths, &file);
 }
 
-/// Called when etcd has ended, by whoever saw it. `stopped`: as it was asked to.
+/// Records that etcd ended. The process that saw the end calls this. `stopped`: etcd was asked to end.
 pub fn ended(paths: &Paths, stopped: bool, how: How) {
     let mut file = load(paths);
     let Some(last) = file.last.as_mut().filter(|it| it.ended.is_none()) else {
@@ -142,7 +143,7 @@ pub fn ended(paths: &Paths, stopped: bool, how: How) {
     save(paths, &file);
 }
 
-/// What systemd says of an ended process (`$SERVICE_RESULT`, `$EXIT_CODE`, `$EXIT_STATUS`).
+/// What systemd reports about an ended process (`$SERVICE_RESULT`, `$EXIT_CODE`, `$EXIT_STATUS`).
 pub fn how_by_systemd(result: &str, code: &str, status: &str) -> How {
     match (result, code) {
         ("oom-kill", _) => How::OutOfMemory,
@@ -170,8 +171,8 @@ fn signal_number(status: &str) -> Option<u8> {
         .or_else(|| status.parse().ok())
 }
 
-/// Called when a write was acknowledged: no start before it counts. Where its log begins stays known, as
-/// what it says later is looked into, too.
+/// Records an acknowledged write: no start before it counts. The place in the log where this start
+/// begins is kept, because later messages of this etcd are examined, too.
 pub fn clear(paths: &Paths) {
     let mut file = load(paths);
     let known = file.last.as_ref().is_none_or(|it| it.acknowledged);
@@ -185,12 +186,12 @@ pub fn clear(paths: &Paths) {
     let _ = fs::remove_file(paths.refusal());
 }
 
-/// Called when a person asks for another try, whatever was lost.
+/// Forgets failed starts and refusals. Called when a person asks for another try, whatever was lost.
 pub fn forget(paths: &Paths) {
     for path in [paths.starts(), paths.refusal()] {
         let _ = fs::remove_file(path);
     }
-    // How far the store was seen to be stays: a restore counts its loss from there.
+    // Keep the last revision that was seen: a restore counts its loss from there.
     if let Some(seen) = state::load_volatile::<SeenFile>(&paths.seen()) {
         let seen = SeenFile {
             raft_index: 0,
@@ -203,8 +204,8 @@ pub fn forget(paths: &Paths) {
     let _ = fs::remove_file(paths.seen());
 }
 
-/// Looks into how the last start ended, once. Only while etcd does not run. `full`: the disk has not the
-/// room that etcd needs, so that an end for want of it is no failed start.
+/// Examines once how the last start ended, and only while etcd does not run. `full`: the disk lacks
+/// the space that etcd needs, so an end for lack of space is not a failed start.
 pub fn look_into_the_last(paths: &Paths, stamp: &str, full: bool) {
     let mut file = load(paths);
     let now = clock::since_boot().as_secs();
@@ -237,8 +238,8 @@ pub fn look_into_the_last(paths: &Paths, stamp: &str, full: bool) {
     save(paths, &file);
 }
 
-/// What is known of the failed starts on data of this stamp. Those on other data count no more: somebody
-/// has changed it since.
+/// The failed starts on data of this stamp. Failed starts on other data no longer count, because
+/// the data has been changed since.
 pub fn history(paths: &Paths, stamp: &str) -> StartHistory {
     let mut file = load(paths);
     let now = clock::since_boot().as_secs();
@@ -267,7 +268,7 @@ pub fn history(paths: &Paths, stamp: &str) -> StartHistory {
     }
 }
 
-/// How a start that was looked into ended.
+/// How an examined start ended.
 fn ending(last: &Last) -> Ending {
     let said = last.said.as_ref();
     let diagnosis = said.and_then(|it| diagnosis::by_text(it.text.as_deref()?));
@@ -294,7 +295,7 @@ fn ending(last: &Last) -> Ending {
     }
 }
 
-/// Data of this stamp was read through and found sound: it need not be again.
+/// Records that data of this stamp was read completely and found sound, so it is not read again.
 pub fn note_sound(paths: &Paths, stamp: &str) {
     let mut file = load(paths);
     file.boot_id = clock::boot_id();
@@ -330,7 +331,7 @@ pub fn back_off(paths: &Paths) -> u64 {
         .map_or(0, |last| (last + wait).saturating_sub(now))
 }
 
-/// What the last start left in etcd's log, and on its standard error.
+/// What etcd wrote to its log and to standard error during the last start.
 fn said(paths: &Paths, last: &Last) -> Said {
     let mut stderr = Vec::new();
     if let Ok(file) = File::open(paths.etcd_stderr()) {
@@ -346,8 +347,8 @@ fn said(paths: &Paths, last: &Last) -> Said {
     Said::read(BufReader::new(log), &String::from_utf8_lossy(&stderr))
 }
 
-/// The files that hold the log since it was this one and so long: etcd renames a full one, and begins
-/// the next.
+/// The files that hold the log from `since` on (inode and length). etcd renames a full log and
+/// begins the next one.
 fn logs(path: &Path, since: Option<(u64, u64)>) -> Vec<(File, u64)> {
     let Ok(current) = File::open(path) else {
         return Vec::new();
@@ -357,7 +358,7 @@ fn logs(path: &Path, since: Option<(u64, u64)>) -> Vec<(File, u64)> {
     match since {
         None => vec![(current, 0)],
         Some((before, offset)) if inode(&current) == before => {
-            // Cut short by a person: all of it is new.
+            // A person truncated the log, so all of it is new.
             vec![(current, if length < offset { 0 } else { offset })]
         }
         Some((before, offset)) => {

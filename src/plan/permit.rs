@@ -1,13 +1,13 @@
-//! The shared predicate: no step that can cost quorum or availability without a permit.
+//! Issues permits: no step that can cost quorum or availability is taken without one.
 //!
-//! A [`Permit`] cannot be made anywhere else. The planner asks for it when it plans a step, and
-//! `execute` asks again from a fresh observation before it acts.
+//! Only this module can make a [`Permit`]. The planner asks for one when it plans a step. `execute`
+//! asks again, with a fresh observation, before it acts.
 
 use crate::cluster::{Health, MemberId, MemberSet, Role, VOTERS_MAX, quorum};
 use crate::observed::{Membership, Observed};
 use crate::plan::Hold;
 
-/// Leave to interrupt, add, promote or remove. Only this module makes one.
+/// Permission to interrupt, add, promote or remove a member. Only this module makes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit(Grounds);
 
@@ -27,11 +27,11 @@ pub enum Declared {
     DocumentEdited,
     /// `size: 0`.
     SizeZero,
-    /// The host moved to another driver: etcd leaves the one that kept it.
+    /// The host moved to another driver, so etcd has to leave the driver that kept it.
     DriverChanged,
-    /// A restore: by a person's command, or by what the document says of damaged data.
+    /// A restore, by a person's command or by the document's policy for damaged data.
     Restore,
-    /// `maintenance.onNoSpace: repair`: writes are refused already.
+    /// `maintenance.onNoSpace: repair`. etcd already refuses writes.
     NoSpaceRepair,
 }
 
@@ -54,8 +54,8 @@ pub fn to_interrupt(
         return Ok(Permit(Grounds::DeclaredOutage(Declared::SizeZero)));
     }
     let (Membership::Known(members), Some(member)) = (membership, member) else {
-        // Whoever cannot be asked is interrupted only where it was the single member when it was
-        // last seen, and only because its owner said so.
+        // A member that does not answer is interrupted only if it was the single member when it was
+        // last seen, and only if its owner declared the outage.
         return match declared {
             Some(declared) if alone || *membership == Membership::Unbootstrapped => {
                 Ok(Permit(Grounds::DeclaredOutage(declared)))
@@ -76,7 +76,7 @@ pub fn to_interrupt(
     }
 }
 
-/// The second half of the pair: asked again right before the act, of the newest observation.
+/// Asks for the permit again right before the act, with the newest observation.
 pub fn second_look(observed: &Observed, permit: Permit) -> Result<(), Hold> {
     let instance = observed.instances.first();
     let member = instance
@@ -94,7 +94,7 @@ pub fn second_look(observed: &Observed, permit: Permit) -> Result<(), Hold> {
 }
 
 /// May a learner be added? Adding one never changes quorum, but a cluster without quorum cannot
-/// commit it (rules D12, D13).
+/// commit the change (rules D12, D13).
 pub fn to_add_learner(members: &MemberSet) -> Result<Permit, Hold> {
     if members.learner().is_some() || !members.has_quorum() || members.voter_count() >= VOTERS_MAX {
         return Err(Hold::QuorumLost);
@@ -102,7 +102,7 @@ pub fn to_add_learner(members: &MemberSet) -> Result<Permit, Hold> {
     Ok(Permit(Grounds::QuorumSurvives))
 }
 
-/// May this learner vote? The new and larger majority must answer, the newcomer among it.
+/// May this learner vote? A majority of the larger cluster must answer, and so must the learner.
 pub fn to_promote(members: &MemberSet, learner: MemberId) -> Result<Permit, Hold> {
     let ready = members.iter().any(|it| {
         it.id == learner
@@ -117,8 +117,8 @@ pub fn to_promote(members: &MemberSet, learner: MemberId) -> Result<Permit, Hold
     }
 }
 
-/// May this member go for good? Never the last voter (rule C4), and the others must be a majority
-/// both of the old and of the new size.
+/// May this member be removed for good? Never the last voter (rule C4). The cluster must have
+/// quorum, and the remaining voters that serve must be a majority of the new size.
 pub fn to_remove(members: &MemberSet, member: MemberId) -> Result<Permit, Hold> {
     let voter = members.voters().any(|it| it.id == member);
     if !voter {

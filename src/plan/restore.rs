@@ -1,4 +1,4 @@
-//! What is done while a restore is under way: nothing else.
+//! Plans a restore that is under way. Nothing else is done meanwhile.
 
 use core::time::Duration;
 
@@ -10,12 +10,13 @@ use crate::observed::{
 use crate::spec::ClusterSpec;
 use crate::start::{self, Refusal, Start, damage};
 
-/// A restored etcd gets so many seconds to serve before the data from before is put back.
+/// A restored etcd has this many seconds to serve before the operator puts the old data back.
 pub const SERVES_WITHIN_SECONDS: u64 = 300;
-/// And so many questions, so that no single one decides.
+/// The operator also asks this many times first, so that no single question decides.
 pub const SERVES_WITHIN_LOOKS: u32 = 10;
 
-/// A step of a restore is done when it returns: nobody serves meanwhile, and the next one follows.
+/// A step of a restore is complete when it returns. etcd does not serve meanwhile, so the next step
+/// follows at once.
 const REQUEUE_STEP: Duration = Duration::from_millis(10);
 
 /// The next step of a restore.
@@ -33,7 +34,7 @@ pub(super) fn plan(spec: &ClusterSpec, observed: &Observed, restoring: Restoring
         None => Hold::Unreachable,
     };
     let requeue_after = match &hold {
-        // The end of the job wakes the loop; each look would take from its time.
+        // The end of the job wakes the loop. Each look takes time from the job.
         Hold::Restoring(RestorePhase::Requested) if upkeep.is_empty() => REQUEUE_PROGRESSING,
         Hold::Restoring(_) if upkeep.is_empty() => REQUEUE_PROGRESSING.min(requeue(observed)),
         Hold::Restoring(_) if is_young(observed) || !is_starting(restoring) => REQUEUE_STEP,
@@ -47,7 +48,7 @@ pub(super) fn plan(spec: &ClusterSpec, observed: &Observed, restoring: Restoring
     }
 }
 
-/// A starting etcd is looked at often.
+/// Looks often while etcd is starting.
 fn requeue(observed: &Observed) -> Duration {
     if is_young(observed) {
         REQUEUE_STARTING
@@ -63,7 +64,7 @@ fn is_young(observed: &Observed) -> bool {
         .any(|it| matches!(it.process, Process::Running { seconds, .. } if seconds < 20))
 }
 
-/// Only in this phase one step may follow another without an end.
+/// Only in this phase could one step follow another without end.
 fn is_starting(restoring: Restoring) -> bool {
     restoring.phase == RestorePhase::Starting
 }
@@ -75,7 +76,7 @@ fn step(
     restoring: Restoring,
 ) -> Result<Option<Upkeep>, Hold> {
     match instance.process {
-        // What cannot be told is not taken for stopped.
+        // A process of unknown state does not count as stopped.
         Process::Unknown => return Ok(None),
         Process::Foreign { pid } => return Err(Hold::ForeignProcess(pid)),
         Process::Stopped | Process::Running { .. } => {}
@@ -93,7 +94,7 @@ fn step(
     }
 }
 
-/// Leave to stop etcd where it runs; where it does not, nothing is interrupted.
+/// The permit to stop etcd if it runs. If it does not run, nothing is interrupted.
 fn interrupting(observed: &Observed, instance: &Instance) -> Result<Option<permit::Permit>, Hold> {
     match instance.process {
         Process::Running { .. } => {
@@ -105,7 +106,7 @@ fn interrupting(observed: &Observed, instance: &Instance) -> Result<Option<permi
     }
 }
 
-/// etcd comes up on the new data, or the old data comes back.
+/// Waits until etcd serves the new data, or plans to put the old data back.
 fn starting(
     spec: &ClusterSpec,
     observed: &Observed,
@@ -121,7 +122,8 @@ fn starting(
                     _ => Upkeep::ProbeWrite,
                 }));
             }
-            // An operator without a certificate that etcd accepts would not be answered by the old data.
+            // Without a certificate that etcd accepts, the operator would get no answer on the old
+            // data either.
             let ours = matches!(
                 instance.certificates.pairs,
                 Pairs::Usable | Pairs::AddressesDiffer
@@ -144,7 +146,7 @@ fn starting(
     }
 }
 
-/// The new data is what keeps etcd from starting; anything else would keep the old data, too.
+/// Whether the new data prevents the start. Any other cause would also prevent a start on the old data.
 fn is_of_the_data(refusal: &Refusal) -> bool {
     matches!(
         refusal,
@@ -157,9 +159,9 @@ fn is_of_the_data(refusal: &Refusal) -> bool {
     )
 }
 
-/// Data that etcd cannot start from, proven by what lies there, so that a policy may replace it. What
-/// only a person can tell (a disk that is not mounted, a wrong document) is none, nor is any word of
-/// etcd's. In a Pod it is the guard that has read the data.
+/// Whether the files prove that etcd cannot start from the data, so that a policy may replace the
+/// data. A cause that only a person can judge does not count (a disk that is not mounted, a wrong
+/// document). etcd's own messages do not count either. In a Pod, the guard has read the data.
 pub fn is_damage(refusal: &Refusal) -> bool {
     match refusal {
         Refusal::DataDamaged(_) | Refusal::LogMissing | Refusal::DatabaseMissing => true,

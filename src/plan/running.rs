@@ -1,4 +1,4 @@
-//! What a member that runs needs: what only looks first, then what etcd is interrupted for.
+//! Plans the upkeep of a running member: first steps that only observe, then steps that interrupt etcd.
 
 use super::permit::{self, Declared};
 use super::{Hold, Steps, Upkeep, backup, certificate, edit, space};
@@ -7,8 +7,8 @@ use crate::plan::permit::Permit;
 use crate::spec::ClusterSpec;
 use crate::start::{self, Refusal, Writable};
 
-/// What a running instance needs. A hold is the last word and keeps no independent step from being
-/// taken: what is served is proven, identities are recorded and snapshots are taken under it.
+/// Plans what a running instance needs. The hold is returned last and prevents no independent step:
+/// the operator still proves what is served, records identities and takes snapshots.
 pub(super) fn steps(
     spec: &ClusterSpec,
     observed: &Observed,
@@ -30,7 +30,7 @@ pub(super) fn steps(
         steps.push(Upkeep::Stop(permit));
         return Ok(());
     }
-    // Whoever writes to a frozen file system waits until it thaws: nothing is written then.
+    // A write to a frozen file system blocks until it thaws, so nothing is written now.
     if instance.writable == Writable::Stalled {
         return Ok(());
     }
@@ -49,7 +49,7 @@ pub(super) fn steps(
         return Err(Hold::Corrupt);
     }
     let begun = steps.upkeep.len();
-    // Who may not read may not make room either.
+    // An operator that may not read may not free space either.
     let permitted = !matches!(service.read, Reading::NotPermitted(_));
     let interruption = if service.alarms.no_space && permitted {
         space_steps(spec, observed, instance, steps)
@@ -68,8 +68,8 @@ pub(super) fn steps(
     }
 }
 
-/// Proves that writes are served, where that is not known of this process yet (rule D7). It changes
-/// nothing, so that no hold keeps it from being tried; it is not sent to a cluster that is not ours.
+/// Plans the proof that writes are served, if this process has not proven it yet (rule D7). The probe
+/// changes nothing, so no hold prevents it. The operator does not send it to a cluster that is not ours.
 pub(super) fn probe(instance: &Instance, steps: &mut Steps<'_>) {
     let service = &instance.service;
     let refused = service.alarms.no_space || service.alarms.corrupt;
@@ -84,7 +84,7 @@ pub(super) fn probe(instance: &Instance, steps: &mut Steps<'_>) {
     }
 }
 
-/// Another cluster than ours answers.
+/// The hold if a cluster other than ours answers.
 fn foreign(instance: &Instance) -> Option<Hold> {
     let served = instance.facts.identity.as_ref().and_then(|it| it.served);
     let (cluster, _) = served?;
@@ -104,7 +104,7 @@ fn space_steps(
     instance: &Instance,
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
-    // A larger quota is the way out that a person chose; while it is held, there is the usual one.
+    // A person chose a larger quota as the way out. While that edit is on hold, plan the usual repair.
     if edit::quota_to_start_with(spec, instance).is_some() {
         let begun = steps.upkeep.len();
         let edited = edit_steps(spec, observed, instance, steps);
@@ -116,7 +116,7 @@ fn space_steps(
     repair(spec, observed, instance, steps)
 }
 
-/// Space is regained from what is there.
+/// Accepts writes if there is already space, else regains space.
 fn repair(
     spec: &ClusterSpec,
     observed: &Observed,
@@ -136,9 +136,9 @@ fn repair(
     Ok(())
 }
 
-/// What the document asks of an etcd that runs with something else. A restart happens only because the
-/// document was edited or the host was moved to another driver, never because this operator would
-/// render something else than the one before it.
+/// Plans the restart that a changed document needs. etcd restarts only because the document was
+/// edited or the host was moved to another driver. It never restarts because this operator would
+/// render something else than the operator before it.
 fn edit_steps(
     spec: &ClusterSpec,
     observed: &Observed,
@@ -160,7 +160,7 @@ fn edit_steps(
         None
     };
     if let Some(declared) = declared {
-        // What could not be started again is not stopped: the edit waits, etcd runs on as it is.
+        // Do not stop an etcd that could not start again: the edit waits and etcd runs on as it is.
         start::verdict(&instance.facts).map_err(Hold::Start)?;
         let permit = permit(observed, instance, declared)?;
         let latched = instance.facts.identity.as_ref().map_or(0, |it| it.quota);

@@ -7,7 +7,7 @@ use crate::diagnosis::{self, Diagnosis, Kind};
 /// Starts since etcd last served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartHistory {
-    /// Within [`super::START_WINDOW_SECONDS`], each ended before it served.
+    /// Starts within [`super::START_WINDOW_SECONDS`] that ended before etcd served.
     pub failed: u32,
     /// Seconds until the oldest of them no longer counts.
     pub window_left: u64,
@@ -24,26 +24,27 @@ impl StartHistory {
     };
 }
 
-/// etcd's own words, as far as they fit.
+/// etcd's own message, cut to fit.
 pub type LastWords = heapless::String<120>;
 
-/// How a start ended: what etcd said, and what the system did. All of it is a hint, none a proof.
+/// How a start ended: what etcd logged, and what the system reported. All of it is a hint, none is
+/// proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
-    /// What its fatal words mean, where they are known.
+    /// The meaning of etcd's fatal message, if it is known.
     pub diagnosis: Option<&'static Diagnosis>,
-    /// The fatal words, where they are not.
+    /// The fatal message, if its meaning is unknown.
     pub words: LastWords,
-    /// What the system tells.
+    /// What the system reported.
     pub how: How,
 }
 
-/// What the system tells of an ended process.
+/// What the system reports about an ended process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// Nothing.
+    /// The system reported nothing.
     Unknown,
-    /// It ended by itself with this code.
+    /// The process exited with this code.
     Exit(u8),
     /// A signal ended it.
     Signal(u8),
@@ -59,12 +60,12 @@ impl Ending {
         how: How::Unknown,
     };
 
-    /// etcd said that its data is damaged, or fell over something: a reason to read the data.
+    /// Whether etcd reported damaged data or crashed, which is a reason to read the data.
     pub fn hints_at_damage(&self) -> bool {
         self.diagnosis.is_some_and(|it| it.kind == Kind::Damage)
     }
 
-    /// etcd ended for want of room on the disk.
+    /// Whether etcd ended because the disk was full.
     pub fn for_want_of_room(&self) -> bool {
         self.diagnosis
             .is_some_and(|it| it.reason == diagnosis::DISK_FULL)
