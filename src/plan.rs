@@ -1,6 +1,6 @@
 //! Decides the next step: `plan()` is pure, total and allocates nothing.
 //!
-//! The order of concerns is the policy of the product; [`plan`] and [`membership`] show it. The
+//! The order of concerns is the policy of the product; [`plan`] and `membership` show it. The
 //! planner knows neither Kubernetes nor systemd: the modes differ in [`Observed::authority`] and in
 //! what fills the [`Instance`]s.
 

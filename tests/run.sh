@@ -108,7 +108,8 @@ quick() {
     suite etcd-3.6 --test etcd_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]/#/--skip=}" --skip="$AT_REST"
     suite at-rest --test etcd_live -- "$AT_REST"
     suite backup-3.6 --test backup_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]/#/--skip=}"
-    suite s3-one --test s3_live -- "${AT_ONCE[@]}"
+    # One refusal is versitygw's alone: it has its turn where both servers are.
+    suite s3-one --test s3_live -- "${AT_ONCE[@]}" --skip=a_wrong_region
     suite systemd --test systemd_live -- life::
 }
 

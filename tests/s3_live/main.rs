@@ -1,8 +1,8 @@
-//! Promises on real S3 servers of two makes, s3s-fs and garage, on loopback. What stands between
-//! the adapter and a server in some tests injects faults; the server behind it is real.
+//! Promises on real S3 servers of two makes, s3s-fs and versitygw, on loopback; on garage, too, where it is
+//! there. What stands between the adapter and a server in some tests injects faults; the server behind it is
+//! real.
 //!
-//! `tests/tools/s3s-fs.sh target/tools/s3s-fs` and `tests/tools/garage.sh target/tools/garage` bring
-//! the servers.
+//! `tests/tools/s3s-fs.sh`, `versitygw.sh` and `garage.sh` bring the servers to `target/tools`.
 
 #![allow(
     clippy::disallowed_methods,
