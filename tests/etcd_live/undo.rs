@@ -216,3 +216,16 @@ fn undone(point: Option<CrashPoint>) {
     is_restored(&lab);
     assert_eq!(aside(&lab), set_aside, "it lies where it lay");
 }
+
+/// A restore ends when etcd serves, and a document that stops it would have it wait.
+#[test]
+fn at_size_zero_nothing_is_restored_and_nothing_taken_back() {
+    let (mut lab, _) = restored("3.6");
+    lab.add("size: 0");
+    lab.signal_agent("HUP");
+    lab.wait("etcd to stop", |_| lab.etcd_pid().is_none());
+    refused(&lab, 3, "size: 0");
+    let output = lab.operator(&["restore", "--yes"]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    assert!(!lab.lib("restore.json").exists());
+}
