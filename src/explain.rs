@@ -9,7 +9,7 @@ const HEADING: &str = "## ";
 /// A reason, explained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Entry {
+pub struct Explanation {
     /// The word of status, an Event, an alert.
     pub reason: &'static str,
     /// Where it is met.
@@ -27,27 +27,27 @@ pub struct Entry {
 }
 
 /// All of them, in alphabetical order.
-pub fn entries() -> impl Iterator<Item = Entry> {
+pub fn entries() -> impl Iterator<Item = Explanation> {
     let mut parts = PAGE.split("\n## ");
     parts.next(); // what the page is
     parts.filter_map(parse)
 }
 
 /// The one with this reason, however it is written; else those that are much like it.
-pub fn find(reason: &str) -> Result<Entry, Vec<&'static str>> {
+pub fn find(reason: &str) -> Result<Explanation, Vec<&'static str>> {
     let wanted = reason.to_lowercase();
-    let is = |it: &Entry| it.reason.to_lowercase() == wanted;
+    let is = |it: &Explanation| it.reason.to_lowercase() == wanted;
     if let Some(it) = entries().find(is) {
         return Ok(it);
     }
-    let alike = |it: &Entry| {
+    let alike = |it: &Explanation| {
         let name = it.reason.to_lowercase();
         name.contains(&wanted) || (wanted.len() > 3 && wanted.contains(&name))
     };
     Err(entries().filter(alike).map(|it| it.reason).collect())
 }
 
-fn parse(text: &'static str) -> Option<Entry> {
+fn parse(text: &'static str) -> Option<Explanation> {
     let mut paragraphs = text.split("\n\n");
     let reason = paragraphs.next()?.trim_start_matches(HEADING).trim();
     let kinds = paragraphs.next()?.trim().trim_matches('*');
@@ -59,7 +59,7 @@ fn parse(text: &'static str) -> Option<Entry> {
         let mut all = named.iter().filter(|it| it.0 == name);
         all.next().map(|it| it.1.clone())
     };
-    Some(Entry {
+    Some(Explanation {
         reason,
         kinds: kinds.split(", ").collect(),
         means: field("Means")?,
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn each_entry_is_whole_and_in_its_place() {
-        let all: Vec<Entry> = entries().collect();
+        let all: Vec<Explanation> = entries().collect();
         assert_eq!(
             all.len(),
             PAGE.matches("\n## ").count(),

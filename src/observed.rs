@@ -352,7 +352,7 @@ pub enum Pairs {
 
 /// The CAs of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Authorities {
+pub enum CaState {
     /// They can sign, or there are none yet.
     Usable,
     /// They can sign, but the cluster first served with others, and no person has accepted them.
@@ -375,7 +375,7 @@ pub struct Certificates {
     /// The earliest end of validity among the CAs.
     pub authority_not_after: Timestamp,
     /// The CAs.
-    pub authorities: Authorities,
+    pub authorities: CaState,
     /// A client of the document has no usable certificate, or a renewal is due.
     pub clients_due: bool,
     /// The client certificate that expires first among those that nobody renews: copies that a
@@ -386,7 +386,7 @@ pub struct Certificates {
 impl Certificates {
     /// New certificates can be made.
     pub fn can_be_made(&self) -> bool {
-        self.authorities != Authorities::Damaged
+        self.authorities != CaState::Damaged
     }
 }
 

@@ -16,8 +16,8 @@ mod world;
 
 use etcd_operator::cluster::{ClusterId, Health, MemberId, MemberSet, Role};
 use etcd_operator::observed::{
-    Alarms, Authorities, Clock, Instance, LastServed, Membership, Observed, Pairs, Process,
-    Proposals, Reading, Service, Writing,
+    Alarms, CaState, Clock, Instance, LastServed, Membership, Observed, Pairs, Process, Proposals,
+    Reading, Service, Writing,
 };
 use etcd_operator::plan::permit::{self, Declared, Grounds};
 use etcd_operator::plan::{Asked, Change, Hold, Mint, Plan, Upkeep, plan};
@@ -148,7 +148,7 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
                                     // CA that cannot sign.
                                     if pairs == Pairs::Expired {
                                         facts.certificates = CertificatesUsable::No;
-                                        instance.certificates.authorities = Authorities::Damaged;
+                                        instance.certificates.authorities = CaState::Damaged;
                                     }
                                     instance.certificates.pairs = pairs;
                                     instance.restart_in = wait;

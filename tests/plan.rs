@@ -18,7 +18,7 @@ use std::path::Path;
 use etcd_operator::cluster::{ClusterId, Health, MemberSet, Role, Timestamp};
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    Authorities, BackupFailure, Clock, DestinationSeen, DocumentSeen, Instance, LastServed, Looker,
+    BackupFailure, CaState, Clock, DestinationSeen, DocumentSeen, Instance, LastServed, Looker,
     Membership, Observed, Pairs, Pause, Process, Proposals, Reading, Regain, RestorePhase,
     Restoring, Service, Unanswered, Writing,
 };
@@ -334,13 +334,13 @@ impl Scene {
             ("not-yet-valid", _) => certificates.pairs = Pairs::NotYetValid,
             ("broken", _) => certificates.pairs = Pairs::Broken,
             ("authority-damaged", _) => {
-                certificates.authorities = Authorities::Damaged;
+                certificates.authorities = CaState::Damaged;
                 if value == "and-leaves-expired" {
                     certificates.pairs = Pairs::Expired;
                     self.host().facts.certificates = CertificatesUsable::No;
                 }
             }
-            ("authority-replaced", _) => certificates.authorities = Authorities::Replaced,
+            ("authority-replaced", _) => certificates.authorities = CaState::Replaced,
             ("addresses-differ", _) => certificates.pairs = Pairs::AddressesDiffer,
             ("provisional", _) => {
                 certificates.provisional = true;

@@ -9,7 +9,7 @@ use etcd_operator::cluster::{
 };
 use etcd_operator::document;
 use etcd_operator::observed::{
-    Alarms, Authorities, Authority, Backups, Certificates, Clock, Details, DocumentSeen, Instance,
+    Alarms, Authority, Backups, CaState, Certificates, Clock, Details, DocumentSeen, Instance,
     Looker, Membership, Observed, Pairs, Process, Proposals, Reading, Service, Writing,
 };
 use etcd_operator::plan::plan;
@@ -89,7 +89,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
             not_before: Timestamp(NOW.0 - 86_400),
             not_after: Timestamp(NOW.0 + 300 * 86_400),
             authority_not_after: Timestamp(NOW.0 + 7000 * 86_400),
-            authorities: Authorities::Usable,
+            authorities: CaState::Usable,
             clients_due: false,
             issued_earliest: None,
         },

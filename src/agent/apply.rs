@@ -295,16 +295,23 @@ impl Agent {
         }
     }
 
-    fn raise_quota(&self, spec: &ClusterSpec, quota: u64) -> Result<(), AgentError> {
-        let storage_dir = self.reached(spec).storage_dir;
-        let (identity, marker) = records::load_identities(&self.paths, &storage_dir)?;
-        match identity.or(marker) {
-            Some(identity) if identity.quota < quota => {
-                let file = IdentityFile { quota, ..identity };
-                Ok(records::save_identity(&self.paths, &storage_dir, &file)?)
-            }
-            _ => Ok(()),
+    /// Writes the identity again where `change` makes another one of it.
+    fn change_identity(
+        &self,
+        storage_dir: &Path,
+        change: impl FnOnce(IdentityFile) -> Option<IdentityFile>,
+    ) -> Result<(), AgentError> {
+        let (identity, marker) = records::load_identities(&self.paths, storage_dir)?;
+        match identity.or(marker).and_then(change) {
+            Some(file) => Ok(records::save_identity(&self.paths, storage_dir, &file)?),
+            None => Ok(()),
         }
+    }
+
+    fn raise_quota(&self, spec: &ClusterSpec, quota: u64) -> Result<(), AgentError> {
+        self.change_identity(&self.reached(spec).storage_dir, |it| {
+            (it.quota < quota).then_some(IdentityFile { quota, ..it })
+        })
     }
 
     /// Accepts this machine as the cluster's own: a person asked for another try and knows the machine.
@@ -334,33 +341,24 @@ impl Agent {
 
     /// Records the CAs of a cluster that was born by a restore and has now served.
     pub(super) fn record_authorities(&self, storage_dir: &Path) -> Result<(), AgentError> {
-        let (identity, _) = records::load_identities(&self.paths, storage_dir)?;
-        match identity {
-            Some(identity) if identity.authorities.is_none() => {
-                let file = IdentityFile {
-                    authorities: self.certificates.authorities(),
-                    ..identity
-                };
-                Ok(records::save_identity(&self.paths, storage_dir, &file)?)
-            }
-            _ => Ok(()),
-        }
+        self.change_identity(storage_dir, |it| {
+            it.authorities.is_none().then(|| IdentityFile {
+                authorities: self.certificates.authorities(),
+                ..it
+            })
+        })
     }
 
     fn record_served(&self, spec: &ClusterSpec, observed: &Observed) -> Result<(), AgentError> {
         let details = observed.instances.first().and_then(|it| it.service.details);
-        let storage_dir = self.reached(spec).storage_dir;
-        let (identity, _) = records::load_identities(&self.paths, &storage_dir)?;
-        if let (Some(details), Some(identity)) = (details, identity) {
-            let file = IdentityFile {
+        self.change_identity(&self.reached(spec).storage_dir, |it| {
+            details.map(|details| IdentityFile {
                 cluster_id: Some(details.cluster.to_string()),
                 member_id: Some(details.member.to_string()),
                 authorities: self.certificates.authorities(),
-                ..identity
-            };
-            records::save_identity(&self.paths, &storage_dir, &file)?;
-        }
-        Ok(())
+                ..it
+            })
+        })
     }
 
     /// Puts the guard beside etcd before the first start needs it.

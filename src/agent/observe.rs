@@ -18,8 +18,8 @@ use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, Launch, RefusalFile, Running, Served};
 use crate::member::starts;
 use crate::observed::{
-    Authorities, Authority, Certificates, Clock, Instance, LastServed, Looker, Observed,
-    Predecessors, Process, Restoring,
+    Authority, CaState, Certificates, Clock, Instance, LastServed, Looker, Observed, Predecessors,
+    Process, Restoring,
 };
 use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN};
 use crate::start::{Facts, Refusal, Writable};
@@ -192,7 +192,7 @@ impl Agent {
         if certificates.can_be_made()
             && authorities.is_some_and(|it| self.certificates.replaced(it))
         {
-            certificates.authorities = Authorities::Replaced;
+            certificates.authorities = CaState::Replaced;
         }
         self.board.lock().identity = identity;
         Found {

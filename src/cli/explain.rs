@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::print::{self, Output};
 use super::{DONE, ExplainArgs, FAILED, Failure, Outcome};
-use crate::explain::{self, Entry};
+use crate::explain::{self, Explanation};
 
 pub(super) fn explain(arguments: &ExplainArgs) -> Outcome {
     let Some(reason) = &arguments.reason else {
@@ -19,7 +19,7 @@ pub(super) fn explain(arguments: &ExplainArgs) -> Outcome {
 }
 
 fn list(output: Output) -> Outcome {
-    let all: Vec<Entry> = explain::entries().collect();
+    let all: Vec<Explanation> = explain::entries().collect();
     if output != Output::Table {
         print::value(output, &all)?;
         return Ok(DONE);
@@ -45,7 +45,7 @@ fn unknown(reason: &str, alike: &[&str]) -> Failure {
 /// Columns of text beside the names of the fields.
 const WIDTH: usize = 90;
 
-fn page(it: &Entry) -> String {
+fn page(it: &Explanation) -> String {
     let mut text = format!("{}  ({})\n", it.reason, it.kinds.join(", "));
     let fields = [
         ("means", Some(&it.means)),

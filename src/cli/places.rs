@@ -4,8 +4,10 @@ use std::path::Path;
 
 use super::{Context, FAILED, Failure, HELD, USAGE, runtime};
 use crate::backup::local::{Entry, LocalStore};
+use crate::backup::name::{LATEST, SnapshotName};
 use crate::backup::place::{self, BackupLock, Work};
 use crate::backup::remote::{RemoteEntry, RemoteStore};
+use crate::retention::VERIFIED;
 use crate::s3::{Credentials, S3Error};
 use crate::spec::ClusterSpec;
 use crate::spec::backup::{Destination, Place, S3};
@@ -130,26 +132,22 @@ impl Site<'_> {
     }
 }
 
-/// The name that a person means among these; `latest`: the newest verified one.
+/// The snapshot that a person means among these; `latest`: the newest verified one.
+fn pick_by<T>(entries: Vec<T>, name: &str, told: impl Fn(&T) -> (&SnapshotName, u8)) -> Option<T> {
+    entries.into_iter().find(|it| match (name, told(it)) {
+        (LATEST, (_, level)) => level >= VERIFIED,
+        (name, (its, _)) => its.to_string() == name,
+    })
+}
+
+/// The same of a directory.
 pub(super) fn pick(entries: Vec<Entry>, name: &str) -> Option<Entry> {
-    use crate::backup::name::LATEST;
-    match name {
-        LATEST => entries
-            .into_iter()
-            .find(|it| it.level() >= crate::retention::VERIFIED),
-        name => entries.into_iter().find(|it| it.name.to_string() == name),
-    }
+    pick_by(entries, name, |it| (&it.name, it.level()))
 }
 
 /// The same of a bucket.
 pub(super) fn pick_remote(entries: Vec<RemoteEntry>, name: &str) -> Option<RemoteEntry> {
-    use crate::backup::name::LATEST;
-    match name {
-        LATEST => entries
-            .into_iter()
-            .find(|it| it.level() >= crate::retention::VERIFIED),
-        name => entries.into_iter().find(|it| it.name.to_string() == name),
-    }
+    pick_by(entries, name, |it| (&it.name, it.level()))
 }
 
 /// None of these places has it.

@@ -7,7 +7,7 @@ use super::records;
 use crate::clock;
 use crate::cluster::ADMIN;
 use crate::cluster::Timestamp;
-use crate::observed::{Authorities, Certificates as Summary, Clock, Observed, Pairs};
+use crate::observed::{CaState, Certificates as Summary, Clock, Observed, Pairs};
 use crate::plan::certificate::due;
 use crate::spec::ClusterSpec;
 use crate::start::CertificatesUsable;
@@ -64,9 +64,9 @@ pub fn survey(certificates: &Certificates, now: Timestamp, wanted: &Wanted<'_>) 
             .min()
             .unwrap_or(Timestamp(0)),
         authorities: if certificates.authorities_usable() {
-            Authorities::Usable
+            CaState::Usable
         } else {
-            Authorities::Damaged
+            CaState::Damaged
         },
         authority_not_after: certificates.authority_not_after().unwrap_or(Timestamp(0)),
         clients_due: renewed

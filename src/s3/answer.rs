@@ -17,7 +17,7 @@ pub(super) struct Answer {
 }
 
 /// For whom an answer is judged.
-pub(super) struct Question<'a> {
+pub(super) struct Call<'a> {
     pub(super) server: &'a str,
     pub(super) bucket: &'a str,
     pub(super) region: &'a str,
@@ -73,7 +73,7 @@ impl Answer {
 
     /// An error inside of what claims success counts (CompleteMultipartUpload begins to answer
     /// before it knows).
-    pub(super) fn check(self, asked: &Question<'_>) -> Result<Answer, S3Error> {
+    pub(super) fn check(self, asked: &Call<'_>) -> Result<Answer, S3Error> {
         let success = matches!(self.status, 200..=299);
         if self.is_page() {
             return Err(S3Error::NotS3 {
@@ -87,7 +87,7 @@ impl Answer {
         Err(self.error(asked))
     }
 
-    fn error(&self, asked: &Question<'_>) -> S3Error {
+    fn error(&self, asked: &Call<'_>) -> S3Error {
         let text = self.text();
         let in_error = is_error(&text);
         let word = |name: &str| {
@@ -111,7 +111,7 @@ impl Answer {
         code: String,
         message: String,
         theirs: Option<String>,
-        asked: &Question<'_>,
+        asked: &Call<'_>,
     ) -> S3Error {
         let status = self.status;
         match code.as_str() {
@@ -160,7 +160,7 @@ impl Answer {
     }
 
     /// By the status alone: of HEAD, which has no body, or of something between here and there.
-    fn wordless(&self, theirs: Option<String>, asked: &Question<'_>) -> S3Error {
+    fn wordless(&self, theirs: Option<String>, asked: &Call<'_>) -> S3Error {
         let (status, code, message) = (self.status, String::new(), NO_WORDS.to_owned());
         match status {
             301 if theirs.is_some() => wrong_region(theirs, asked),
@@ -189,7 +189,7 @@ impl Answer {
     }
 }
 
-fn wrong_region(theirs: Option<String>, asked: &Question<'_>) -> S3Error {
+fn wrong_region(theirs: Option<String>, asked: &Call<'_>) -> S3Error {
     S3Error::WrongRegion {
         ours: asked.region.to_owned(),
         theirs: theirs.filter(|it| it != asked.region),

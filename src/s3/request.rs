@@ -10,7 +10,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::answer::{Answer, Question};
+use super::answer::{Answer, Call};
 use super::body::{Hashes, Outgoing, Payload};
 use super::connection::Connection;
 use super::sign::{self, Signable};
@@ -143,7 +143,7 @@ impl Bucket {
             skew = Some(self.offset_seconds);
         }
         let server = self.target.server();
-        let checked = answer.check(&Question {
+        let checked = answer.check(&Call {
             server: &server,
             bucket: self.address.name(),
             region: self.address.region(),

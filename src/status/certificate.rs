@@ -2,7 +2,7 @@
 
 use super::{Condition, Kind, Verdict, condition};
 use crate::cluster::detail;
-use crate::observed::{Authorities, Clock, Observed, Pairs};
+use crate::observed::{CaState, Clock, Observed, Pairs};
 use crate::plan::certificate;
 
 /// Whether etcd and its clients have usable certificates.
@@ -29,11 +29,11 @@ pub(super) fn valid(observed: &Observed) -> Condition {
             "NotYetValid",
             "a certificate is not valid yet: the clock went back",
         ),
-        _ if certificates.authorities == Authorities::Damaged => no(
+        _ if certificates.authorities == CaState::Damaged => no(
             "AuthorityDamaged",
             "a CA cannot be read or sign, so nothing can be renewed",
         ),
-        _ if certificates.authorities == Authorities::Replaced => no(
+        _ if certificates.authorities == CaState::Replaced => no(
             "AuthorityReplaced",
             "the CA is a new one: certificates that the old one signed are refused; issue them again (certs issue NAME) or put tls/ back from a copy; next: etcd-operator certs accept",
         ),

@@ -45,7 +45,7 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
         }
         if let Some(to) = instance.service.details.and_then(|it| it.downgrade_to) {
             let message = detail(format_args!(
-                "somebody has etcd go back to {to}, which nobody here carries out; next: etcdctl downgrade cancel"
+                "somebody asked etcd to go back to {to}, which the operator does not do; next: etcdctl downgrade cancel"
             ));
             return yes("DowngradeEnabled", message);
         }

@@ -154,26 +154,24 @@ fn a_restore_that_was_cut_anywhere_is_brought_to_its_end() {
     });
 }
 
-fn cut_at(point: CrashPoint) {
-    let mut lab = with_a_snapshot("3.6");
+/// Ends the agent, or the command, at this place, starts the agent again and waits for the restore's end.
+pub fn cut(lab: &mut Lab, command: &[&str], point: CrashPoint) {
     lab.stop_agent();
     let word = format!("{point:?}");
     if point != CrashPoint::RequestWritten {
-        lab.environment = vec![("ETCD_OPERATOR_CRASH_AT".to_owned(), word.clone())];
+        lab.environment = crash_at(point);
     }
     lab.start_agent();
     lab.wait_available();
     let output = Command::new(program())
         .arg("--root")
         .arg(&lab.root)
-        .args(["restore", "--yes"])
-        .env("ETCD_OPERATOR_CRASH_AT", &word)
+        .args(command)
+        .envs(crash_at(point))
         .output()
         .unwrap();
     assert!(!output.status.success(), "{word}: it was cut");
-    if point == CrashPoint::RequestWritten {
-        wait_for_the_end(&lab);
-    } else {
+    if point != CrashPoint::RequestWritten {
         assert_ne!(lab.agent_exit(), 0, "{word}: the agent ended itself");
         // In the middle of the exchange nobody may start etcd.
         if fs::read_to_string(lab.lib("restore.json")).is_ok_and(|it| it.contains("swapping"))
@@ -185,9 +183,19 @@ fn cut_at(point: CrashPoint) {
         }
         lab.environment.clear();
         lab.start_agent();
-        wait_for_the_end(&lab);
     }
-    assert_eq!(report(&lab)["outcome"], "restored", "{word}");
+    wait_for_the_end(lab);
+    assert_eq!(report(lab)["outcome"], "restored", "{word}");
+}
+
+fn crash_at(point: CrashPoint) -> Vec<(String, String)> {
+    vec![("ETCD_OPERATOR_CRASH_AT".to_owned(), format!("{point:?}"))]
+}
+
+fn cut_at(point: CrashPoint) {
+    let mut lab = with_a_snapshot("3.6");
+    let word = format!("{point:?}");
+    cut(&mut lab, &["restore", "--yes"], point);
     is_restored(&lab);
     let storage = fs::read_dir(lab.lib("member")).unwrap();
     let names: Vec<String> = storage
@@ -209,17 +217,34 @@ fn where_etcd_does_not_serve_the_restored_data_the_old_data_comes_back() {
     });
 }
 
-fn undone(point: Option<CrashPoint>) {
-    let mut lab = with_a_snapshot("3.6");
+/// `damage` keeps etcd from serving the data that a command put in place; the undoing is cut at `point`.
+pub fn undo_cut(
+    lab: &mut Lab,
+    command: &[&str],
+    damage: impl FnOnce(&Lab),
+    point: Option<CrashPoint>,
+) {
     lab.stop_agent();
-    let crash_at = |it: CrashPoint| vec![("ETCD_OPERATOR_CRASH_AT".to_owned(), format!("{it:?}"))];
     lab.environment = crash_at(CrashPoint::StartingWritten);
     lab.start_agent();
     lab.wait_available();
-    let output = lab.operator(&["restore", "--yes"]);
+    let output = lab.operator(command);
     assert!(!output.status.success());
     assert_ne!(lab.agent_exit(), 0);
-    // A worn card: the new log is damaged before etcd ever reads it.
+    damage(lab);
+    if let Some(point) = point {
+        lab.environment = crash_at(point);
+        lab.start_agent();
+        assert_ne!(lab.agent_exit(), 0, "{point:?}");
+    }
+    lab.environment.clear();
+    lab.start_agent();
+    wait_for_the_end(lab);
+    assert_eq!(report(lab)["outcome"], "undone", "{point:?}");
+}
+
+/// A worn card: the new log is damaged before etcd ever reads it.
+fn damage_the_log(lab: &Lab) {
     let wal = fs::read_dir(lab.data("member/wal")).unwrap();
     let wal = wal
         .map(|it| it.unwrap().path())
@@ -230,15 +255,11 @@ fn undone(point: Option<CrashPoint>) {
         *byte ^= 0x55;
     }
     fs::write(&wal, bytes).unwrap();
-    if let Some(point) = point {
-        lab.environment = crash_at(point);
-        lab.start_agent();
-        assert_ne!(lab.agent_exit(), 0, "{point:?}");
-    }
-    lab.environment.clear();
-    lab.start_agent();
-    wait_for_the_end(&lab);
-    assert_eq!(report(&lab)["outcome"], "undone", "{point:?}");
+}
+
+fn undone(point: Option<CrashPoint>) {
+    let mut lab = with_a_snapshot("3.6");
+    undo_cut(&mut lab, &["restore", "--yes"], damage_the_log, point);
     assert_eq!(lab.get("b").as_deref(), Some("2"), "nothing was lost");
     assert!(lab.put("c", "3"));
 }

@@ -2,13 +2,12 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use etcd_operator::backup::restore::CrashPoint;
 use serde_json::Value;
 
-use crate::lab::{Lab, condition, program, text};
-use crate::restore::{is_restored, json, report, wait_for_the_end, with_a_snapshot};
+use crate::lab::{Lab, condition, text};
+use crate::restore::{cut, is_restored, json, report, undo_cut, with_a_snapshot};
 
 /// A cluster that was restored, with a write `c` since.
 fn restored(line: &str) -> (Lab, Value) {
@@ -152,30 +151,9 @@ fn an_undo_that_was_cut_anywhere_is_brought_to_its_end() {
 
 fn cut_at(point: CrashPoint) {
     let (mut lab, before) = restored("3.6");
-    lab.stop_agent();
-    let word = format!("{point:?}");
-    if point != CrashPoint::RequestWritten {
-        lab.environment = vec![("ETCD_OPERATOR_CRASH_AT".to_owned(), word.clone())];
-    }
-    lab.start_agent();
-    lab.wait_available();
-    let output = Command::new(program())
-        .arg("--root")
-        .arg(&lab.root)
-        .args(["restore", "--undo", "--yes"])
-        .env("ETCD_OPERATOR_CRASH_AT", &word)
-        .output()
-        .unwrap();
-    assert!(!output.status.success(), "{word}: it was cut");
-    if point != CrashPoint::RequestWritten {
-        assert_ne!(lab.agent_exit(), 0, "{word}: the agent ended itself");
-        lab.environment.clear();
-        lab.start_agent();
-    }
-    wait_for_the_end(&lab);
-    assert_eq!(report(&lab)["outcome"], "restored", "{word}");
+    cut(&mut lab, &["restore", "--undo", "--yes"], point);
     is_as_before(&lab, &before);
-    assert_eq!(aside(&lab).len(), 1, "{word}");
+    assert_eq!(aside(&lab).len(), 1, "{point:?}");
 }
 
 /// What was set aside is damaged after it was read: the life that was to be taken back goes on.
@@ -191,28 +169,11 @@ fn where_etcd_does_not_serve_what_came_back_the_data_of_now_returns() {
 
 fn undone(point: Option<CrashPoint>) {
     let (mut lab, _) = restored("3.6");
-    lab.stop_agent();
-    let crash_at = |it: CrashPoint| vec![("ETCD_OPERATOR_CRASH_AT".to_owned(), format!("{it:?}"))];
-    lab.environment = crash_at(CrashPoint::StartingWritten);
-    lab.start_agent();
-    lab.wait_available();
     let set_aside = aside(&lab);
-    assert!(
-        !lab.operator(&["restore", "--undo", "--yes"])
-            .status
-            .success()
-    );
-    assert_ne!(lab.agent_exit(), 0);
-    fs::write(lab.data("member/snap/db"), vec![0x55; 32 << 10]).unwrap();
-    if let Some(point) = point {
-        lab.environment = crash_at(point);
-        lab.start_agent();
-        assert_ne!(lab.agent_exit(), 0, "{point:?}");
-    }
-    lab.environment.clear();
-    lab.start_agent();
-    wait_for_the_end(&lab);
-    assert_eq!(report(&lab)["outcome"], "undone", "{point:?}");
+    let damage = |lab: &Lab| {
+        fs::write(lab.data("member/snap/db"), vec![0x55; 32 << 10]).unwrap();
+    };
+    undo_cut(&mut lab, &["restore", "--undo", "--yes"], damage, point);
     is_restored(&lab);
     assert_eq!(aside(&lab), set_aside, "it lies where it lay");
 }

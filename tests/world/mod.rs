@@ -7,7 +7,7 @@ use etcd_operator::cluster::{
 };
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    Alarms, Authorities, Authority, Backups, Certificates, Clock, Details, DocumentSeen, Instance,
+    Alarms, Authority, Backups, CaState, Certificates, Clock, Details, DocumentSeen, Instance,
     Looker, Membership, Observed, Pairs, Predecessor, Predecessors, Process, Proposals, Reading,
     Service, SnapshotSeen, Writing,
 };
@@ -173,7 +173,7 @@ pub fn certificates() -> Certificates {
         not_before: Timestamp(NOW.0 - DAY),
         not_after: Timestamp(NOW.0 + 300 * DAY),
         authority_not_after: Timestamp(NOW.0 + 7000 * DAY),
-        authorities: Authorities::Usable,
+        authorities: CaState::Usable,
         clients_due: false,
         issued_earliest: None,
     }

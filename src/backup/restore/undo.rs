@@ -22,7 +22,7 @@ pub fn check_aside(
         why,
     };
     let identity = record.next.clone();
-    let identity = identity.ok_or_else(|| refused("is nobody's".to_owned()))?;
+    let identity = identity.ok_or_else(|| refused("has no identity recorded".to_owned()))?;
     let version: Option<Version> = identity.version.parse().ok();
     let line = version.and_then(Version::line);
     match std::fs::symlink_metadata(&path) {
@@ -55,7 +55,7 @@ pub fn check_aside(
     let room = data_dir::room(&path, seen.log, disk::room(storage_dir));
     if !room.holds(room.resume) {
         return Err(refused(
-            "finds too little room: free some space on its disk".to_owned(),
+            "needs more room to start than its disk has: free some space".to_owned(),
         ));
     }
     let owner = seen.owner.map(|(cluster, _)| cluster.to_string());

@@ -29,7 +29,7 @@ struct Proposal {
 }
 
 const STEPS: [&str; 4] = [
-    "read the data that was set aside: a damaged one does not come back",
+    "read the data that was set aside; damaged data does not come back",
     "stop etcd, set the data of now aside (it is kept)",
     "put the data from before in its place, with its cluster id and its revisions, which are lower: restart clients that watch or cache (k3s: systemctl restart k3s)",
     "start etcd, read and write; if it does not serve, put the data of now back",
