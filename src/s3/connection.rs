@@ -109,6 +109,7 @@ impl Target {
         let watched = Watched {
             stream,
             activity: Arc::clone(&activity),
+            refused: None,
         };
         let (sender, connection) = Builder::new()
             .max_buf_size(CHUNK)
@@ -360,6 +361,21 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 struct Watched {
     stream: Box<dyn Stream>,
     activity: Arc<Activity>,
+    /// What writing met. A server may answer, and close, while the body is still on its way: its
+    /// answer waits to be read, so that writing waits, and reading tells.
+    refused: Option<io::Error>,
+}
+
+impl Watched {
+    fn written<T>(&mut self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match polled {
+            Poll::Ready(Err(error)) => {
+                self.refused = Some(error);
+                Poll::Pending
+            }
+            other => other,
+        }
+    }
 }
 
 impl AsyncRead for Watched {
@@ -372,6 +388,10 @@ impl AsyncRead for Watched {
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         if buf.filled().len() > before {
             self.activity.touch();
+        } else if polled.is_ready()
+            && let Some(error) = self.refused.take()
+        {
+            return Poll::Ready(Err(error));
         }
         polled
     }
@@ -383,15 +403,22 @@ impl AsyncWrite for Watched {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.refused.is_some() {
+            return Poll::Pending;
+        }
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if matches!(polled, Poll::Ready(Ok(1..))) {
             self.activity.touch();
         }
-        polled
+        self.written(polled)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        if self.refused.is_some() {
+            return Poll::Pending;
+        }
+        let polled = Pin::new(&mut self.stream).poll_flush(cx);
+        self.written(polled)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -95,9 +95,6 @@ fn a_bucket_that_is_not_there_is_not_created() {
             errors.push(other.delete("a").await.unwrap_err());
             errors.push(upload(&mut other, 10).await.unwrap_err());
             errors.push(upload(&mut other, 17 * MIB).await.unwrap_err());
-        }
-        // versitygw closes the connection while a large body is still on its way.
-        if server.make() == Make::Garage {
             errors.push(upload(&mut other, 12 * MIB).await.unwrap_err());
         }
         told(
@@ -117,7 +114,11 @@ fn a_wrong_region_is_told_with_the_right_one() {
             region: Some("eu-west-1".to_owned()),
             ..server.location()
         });
-        let errors = each_error(&mut elsewhere).await;
+        let mut errors = each_error(&mut elsewhere).await;
+        // versitygw answers, and closes, while the body is on its way.
+        for _ in 0..30 {
+            errors.push(upload(&mut elsewhere, 12 * MIB).await.unwrap_err());
+        }
         told(
             &errors,
             |it| matches!(it, S3Error::WrongRegion { theirs: Some(it), .. } if it == "us-east-1"),
