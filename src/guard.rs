@@ -17,7 +17,6 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use crate::backup::restore::RestoreRecord;
 use crate::clock;
 use crate::cluster::detail;
 use crate::error::chain;
@@ -26,6 +25,7 @@ use crate::member::certificates::{Wanted, survey};
 use crate::member::examiner::Examiner;
 use crate::member::pod::{self, LayDownError, PodMember};
 use crate::member::records::{self, Launch, RefusalFile, Running};
+use crate::member::restore_record::RestoreRecord;
 use crate::member::{facts, starts};
 use crate::observed::{Clock, Pairs};
 use crate::paths::Paths;

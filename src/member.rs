@@ -3,6 +3,7 @@
 
 pub mod certificates;
 pub mod contact;
+pub mod crash;
 mod ending;
 pub mod examiner;
 pub mod facts;
@@ -11,4 +12,5 @@ pub mod pause;
 pub mod place;
 pub mod pod;
 pub mod records;
+pub mod restore_record;
 pub mod starts;

@@ -83,7 +83,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "guard",
         &[
             "error", "cluster", "version", "start", "observed", "paths", "state", "clock",
-            "process", "tls", "etcd", "member", "backup",
+            "process", "tls", "etcd", "member",
         ],
     ),
     (

@@ -10,10 +10,7 @@ use super::driver::Driver as _;
 use super::observe::quota_at_birth;
 use super::predecessors;
 use super::{Agent, AgentError};
-use crate::backup::restore::{
-    self, CrashPoint, Failed, Outcome, Preparation, Prepared, Reason, RestoreError, RestoreRecord,
-    RestoreReport, StoredPhase,
-};
+use crate::backup::restore::{self, Failed, Preparation, Prepared, RestoreError};
 use crate::backup::work::{self, Ended};
 use crate::backup::{place as backup_place, source};
 use crate::clock;
@@ -21,9 +18,13 @@ use crate::cluster::{Detail, PeerUrl, Timestamp, detail};
 use crate::disk;
 use crate::error::chain;
 use crate::etcd::store;
+use crate::member::crash::CrashPoint;
 use crate::member::examiner::Examiner;
 use crate::member::place::HostPlace;
 use crate::member::records::{self, IdentityFile, SeenFile};
+use crate::member::restore_record::{
+    self, Outcome, Reason, RestoreRecord, RestoreReport, StoredPhase,
+};
 use crate::member::starts;
 use crate::observed::{Clock, Observed, Process, Reading, Restoring, Unanswered};
 use crate::paths::Paths;
@@ -124,7 +125,7 @@ impl Agent {
 
     /// The last restore, if the document asked for it and it failed.
     fn own_failure(&self) -> Option<RestoreReport> {
-        restore::last_report(&self.paths)
+        restore_record::last_report(&self.paths)
             .filter(|it| it.reason != Reason::Command && it.outcome != Outcome::Restored)
             .filter(|it| !it.forgotten)
     }
@@ -162,7 +163,7 @@ impl Agent {
             Asked::Recovery => Reason::Recovery,
         };
         let record = RestoreRecord::requested(
-            restore::new_id(),
+            restore_record::new_id(),
             reason,
             source::unresolved(spec, reason),
             SeenFile::revision_of(&self.paths, former.as_ref()),
@@ -225,7 +226,7 @@ impl Agent {
                     snapshot = record.source.name,
                     revision = record.source.revision,
                     "{what}; will be lost: {}",
-                    restore::lost_words(lost, is)
+                    restore_record::lost_words(lost, is)
                 );
                 let saved = RestoreRecord {
                     phase: StoredPhase::Prepared,
@@ -246,7 +247,7 @@ impl Agent {
                 record.withdraw(&self.paths).map_err(AgentError::from)
             }
             Err(Failed { why, room, .. }) => {
-                let before = restore::last_report(&self.paths).and_then(|it| it.message);
+                let before = restore_record::last_report(&self.paths).and_then(|it| it.message);
                 if before.as_ref() != Some(&why) {
                     tracing::error!("the restore is not made, and nothing was touched: {why}");
                 }
@@ -319,7 +320,7 @@ impl Agent {
         self.record_authorities(&place.storage_dir)?;
         let kept = Some(record.kept(&place.storage_dir)).filter(|it| it.exists());
         let report = record.report(Outcome::Restored, kept, None);
-        let lost = restore::lost_words(report.revisions_lost, report.lost_is);
+        let lost = restore_record::lost_words(report.revisions_lost, report.lost_is);
         tracing::warn!(
             snapshot = report.snapshot,
             revision = report.snapshot_revision,
@@ -527,7 +528,7 @@ mod tests {
             source: source::unresolved(&spec, Reason::Command),
             live_revision: None,
             live_at_most: None,
-            bump: restore::BUMP,
+            bump: restore_record::BUMP,
             former: Some(identity.clone()),
             next: Some(identity),
             asked: None,

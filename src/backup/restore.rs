@@ -12,10 +12,8 @@
 //! there. After a power cut at any instruction, the rest of the phase therefore follows. A restore
 //! deletes only what a restore has made.
 
-mod crash;
 mod loss;
 mod often;
-mod record;
 mod undo;
 mod unpack;
 
@@ -30,23 +28,17 @@ use super::remote::CopyError;
 use super::verify::{self, VerifyError};
 use crate::disk;
 use crate::etcd::{data_dir, store};
+use crate::member::crash::CrashPoint;
 use crate::member::records::{self, IdentityFile, Jump};
+use crate::member::restore_record::RestoreRecord;
 use crate::paths::Paths;
 use crate::state::{self, StateError};
 use crate::version::Version;
 
-pub use crash::CrashPoint;
 pub use loss::{count as count_loss, is_damaged_still};
 pub use often::{RECOVERIES_MAX, forget_recoveries, note_recovery, too_many_recoveries};
-pub use record::{
-    Aside, LostIs, Outcome, Reason, RestoreRecord, RestoreReport, SourceFile, StoredPhase,
-    last_report, lost_words, new_id,
-};
 pub use undo::check_aside;
 
-/// How far revisions jump, so that no client that watched the lost revisions takes new writes for
-/// old ones. The jump equals a week at 1,500 writes a second (rule D35).
-pub const BUMP: u64 = 1_000_000_000;
 /// etcd allocates its log in pieces of 64 MB.
 const LOG_BYTES: u64 = 64 << 20;
 
@@ -383,6 +375,7 @@ pub fn undo(record: &RestoreRecord, paths: &Paths, storage_dir: &Path) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::member::restore_record::{BUMP, Reason, SourceFile, StoredPhase};
     use std::fs::create_dir_all;
 
     fn record() -> RestoreRecord {

@@ -10,11 +10,12 @@ use super::manifest::Manifest;
 use super::name::LATEST;
 use super::remote::CopyError;
 use super::remote::RemoteStore;
-use super::restore::{Reason, RestoreError, RestoreRecord, SourceFile};
+use super::restore::RestoreError;
 use super::verify;
 use super::{Progress, place};
 use crate::error::chain;
 use crate::member::records::IdentityFile;
+use crate::member::restore_record::{Reason, RestoreRecord, SourceFile};
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
@@ -45,6 +46,11 @@ pub fn unresolved(spec: &ClusterSpec, reason: Reason) -> SourceFile {
         sha256: None,
         hash: None,
     }
+}
+
+/// Whichever is the newest, not looked for yet.
+fn is_latest(wanted: &SourceFile) -> bool {
+    wanted.path.as_os_str().is_empty() && wanted.name == LATEST
 }
 
 /// Finds the snapshot unless a command has already done so. The restore verifies it when it uses it.
@@ -78,7 +84,7 @@ pub async fn resolve(
             _ => here(spec, wanted, &clusters)?,
         };
         found.check_version(identity.version.parse().ok())?;
-        if !record.source.is_latest() {
+        if !is_latest(&record.source) {
             break found;
         }
         // No person is there to name another one: if the newest is not whole, try the next one.
@@ -378,7 +384,7 @@ async fn fetch(
             Ok(()) => break entry,
             // The newest is not whole: the next one is older, but better than none.
             Err(error @ (CopyError::Verify(_) | CopyError::ManifestDamaged(_)))
-                if wanted.is_latest() =>
+                if is_latest(wanted) =>
             {
                 let name = entry.name.to_string();
                 tracing::warn!(name, "snapshot passed over: {}", chain(&error));

@@ -12,13 +12,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::Progress;
-use super::restore::{
-    self, Preparation, Reason, RestoreError, RestoreRecord, SourceFile, StoredPhase,
-};
+use super::restore::{self, Preparation, RestoreError};
 use crate::clock;
 use crate::etcd::{client, store};
 use crate::member::place::HostPlace;
 use crate::member::records::IdentityFile;
+use crate::member::restore_record::{BUMP, Reason, RestoreRecord, SourceFile, StoredPhase};
 use crate::observed::Reading;
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
@@ -135,7 +134,7 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
         },
         live_revision: None,
         live_at_most: None,
-        bump: restore::BUMP,
+        bump: BUMP,
         former: None,
         next: None,
         asked: None,
@@ -225,7 +224,7 @@ async fn wait_until_served(
         }
         let look = client::look(&place.client_url, &files).await;
         if let (Reading::Answered, Some(details)) = (&look.read, look.details) {
-            let jump = i64::try_from(restore::BUMP).unwrap_or(i64::MAX);
+            let jump = i64::try_from(BUMP).unwrap_or(i64::MAX);
             let found = details.revision - jump;
             // An empty store's revision is 1 to etcd, and nothing to its database.
             if (found - trial.revision).abs() <= 1 {

@@ -12,20 +12,20 @@ use tokio::time::timeout;
 use super::{Context, DONE, Failure, Outcome, RestoreArgs, runtime};
 use crate::agent::Agent;
 use crate::agent::driver::{HostDriver, ProcessDriver};
-use crate::backup::restore::{
-    self, CrashPoint, Outcome as Ended, Reason, RestoreRecord, RestoreReport,
-};
+use crate::backup::restore;
 use crate::backup::work::{Ask, Done, Member, Task, Told, Work};
 use crate::clock;
 use crate::cluster::Timestamp;
 use crate::error::chain;
 use crate::etcd::store;
 use crate::member::certificates;
+use crate::member::crash::CrashPoint;
 use crate::member::pod::{
     BACKUP_VARIABLE, DOCUMENT_VARIABLE, PodMember, RESTORE_VARIABLE, Restored, TLS_DIR, VARIABLE,
     lay_down_credentials, say_last,
 };
 use crate::member::records::{self, IdentityFile};
+use crate::member::restore_record::{self, Outcome as Ended, Reason, RestoreRecord, RestoreReport};
 use crate::observed::{BackupFailure, Clock};
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
@@ -60,12 +60,13 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     let paths = &context.paths;
     state::create_private_dir(&paths.member())?;
     // It may have ended before the Pod did: it is never made twice.
-    let ended = || restore::last_report(paths).filter(|it| it.id == id);
+    let ended = || restore_record::last_report(paths).filter(|it| it.id == id);
     let report = if let Some(report) = ended() {
         Ok(report)
     } else {
         let (_, spec) = prepare(context, paths)?;
-        let last = || restore::last_report(paths).filter(|it| arguments.resume || it.id == id);
+        let last =
+            || restore_record::last_report(paths).filter(|it| arguments.resume || it.id == id);
         carry_out(context, &spec, &id, arguments).and_then(|()| {
             last().ok_or_else(|| Failure::new(super::FAILED, "the restore left no report"))
         })
@@ -80,7 +81,7 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
             snapshot: report.snapshot.clone(),
             revision: report.snapshot_revision,
             revisions_lost: report.revisions_lost,
-            lost: restore::lost_words(report.revisions_lost, report.lost_is),
+            lost: restore_record::lost_words(report.revisions_lost, report.lost_is),
             message: message(&report),
         },
         Err(failure) => Restored {

@@ -22,18 +22,20 @@ use super::{
 use crate::agent::driver::HostDriver;
 use crate::agent::socket::{Reply, Request, ask};
 use crate::agent::{self, Agent, AgentError, Locking, Report};
-use crate::backup::restore::{
-    self, CrashPoint, LostIs, Outcome as Ended, Reason, RestoreRecord, RestoreReport, SourceFile,
-};
+use crate::backup::restore;
 use crate::backup::source::{self, Found};
 use crate::clock;
 use crate::clock::parse_rfc3339;
 use crate::clock::rfc3339;
 use crate::disk;
 use crate::etcd::client;
+use crate::member::crash::CrashPoint;
 use crate::member::pause;
 use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, IdentityFile, SeenFile};
+use crate::member::restore_record::{
+    self, LostIs, Outcome as Ended, Reason, RestoreRecord, RestoreReport, SourceFile,
+};
 use crate::spec::ClusterSpec;
 use crate::tls::Certificates;
 use crate::version::Version;
@@ -259,7 +261,7 @@ fn request(
 ) -> RestoreRecord {
     let seen = live.or_else(|| SeenFile::revision_of(&context.paths, former.as_ref()));
     let index = SeenFile::index_of(&context.paths, former.as_ref());
-    let (id, reason, file) = (restore::new_id(), Reason::Command, file.clone());
+    let (id, reason, file) = (restore_record::new_id(), Reason::Command, file.clone());
     let mut record = RestoreRecord::requested(id, reason, file, seen, former);
     if live.is_some() {
         record.live_at_most = live;
@@ -324,7 +326,7 @@ fn lines(it: &Proposal) -> String {
         it.created.as_deref().unwrap_or("at an unknown time"),
         it.live_revision.map_or_else(unknown, |it| it.to_string()),
         it.revisions_lost.map_or_else(unknown, |lost| {
-            restore::lost_words(Some(lost), it.lost_is)
+            restore_record::lost_words(Some(lost), it.lost_is)
         }),
         bytes(it.needed_bytes),
         it.free_bytes.map_or_else(|| "?".to_owned(), bytes),
@@ -372,7 +374,7 @@ fn carry_out(
     } else {
         runtime.block_on(unless_interrupted(follow(context), "the agent"))?;
     }
-    restore::last_report(&context.paths)
+    restore_record::last_report(&context.paths)
         .filter(|it| it.id == record.id)
         .ok_or_else(|| Failure::new(FAILED, "the restore left no report; see the operator's log"))
 }
@@ -425,7 +427,7 @@ fn tell(output: Output, report: &RestoreReport) -> Outcome {
     if output != Output::Table {
         print::value(output, report)?;
     } else if done {
-        let lost = restore::lost_words(report.revisions_lost, report.lost_is);
+        let lost = restore_record::lost_words(report.revisions_lost, report.lost_is);
         let kept = report.kept.as_ref().map_or_else(String::new, |it| {
             format!("\nthe data from before is kept in {}", it.display())
         });

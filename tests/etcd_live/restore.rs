@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use etcd_operator::backup::frames::FrameWriter;
 use etcd_operator::backup::manifest::Manifest;
-use etcd_operator::backup::restore::{CrashPoint, Reason, RestoreRecord, SourceFile};
+use etcd_operator::member::crash::CrashPoint;
+use etcd_operator::member::restore_record::{Reason, RestoreRecord, SourceFile};
 use serde_json::Value;
 
 use crate::lab::{Lab, condition, kill, program, text};

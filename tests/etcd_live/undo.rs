@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use etcd_operator::backup::restore::CrashPoint;
+use etcd_operator::member::crash::CrashPoint;
 use serde_json::Value;
 
 use crate::lab::{Lab, condition, text};

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use super::RestoreRecord;
 use crate::etcd::data_dir;
 use crate::etcd::examine::examine;
 use crate::etcd::reach::{BORN, Point, reach};
 use crate::member::records::data_dir as data_of;
+use crate::member::restore_record::RestoreRecord;
 use crate::version::Line;
 
 /// Whether the data is damaged as it lies now, with everything read once more: what the document has

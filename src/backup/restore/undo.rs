@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use super::{RestoreError, RestoreRecord};
+use super::RestoreError;
 use crate::disk;
 use crate::etcd::examine::examine;
 use crate::etcd::{data_dir, store};
 use crate::member::records::IdentityFile;
+use crate::member::restore_record::RestoreRecord;
 use crate::start::Binary;
 use crate::version::Version;
 

@@ -8,11 +8,12 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use ring::digest::{Context, SHA256};
 
-use super::{RestoreError, SourceFile, io_error};
+use super::{RestoreError, io_error};
 use crate::backup::frames::{FRAME, FrameReader};
 use crate::backup::verify::{self, TRAILER, VerifyError};
 use crate::backup::{Phase, Progress};
 use crate::etcd::read_at::ReadAt;
+use crate::member::restore_record::SourceFile;
 use crate::state::hex;
 
 /// Unpacks a snapshot. Its file is opened for reading only; its bytes are those that its manifest

@@ -11,10 +11,10 @@ use super::super::print::{self, Output};
 use super::super::{CleanArgs, Context, DONE, Failure, HELD, Outcome};
 use super::under_way;
 use crate::agent::{Leftover, leftovers};
-use crate::backup::restore::RestoreRecord;
 use crate::etcd::data_dir;
 use crate::member::place;
 use crate::member::records;
+use crate::member::restore_record::RestoreRecord;
 use crate::start::Completeness;
 use crate::state;
 

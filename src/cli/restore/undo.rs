@@ -7,9 +7,10 @@ use serde::Serialize;
 use super::super::print::{self, Output};
 use super::super::{Context, Failure, HELD, RestoreArgs, runtime};
 use super::{former, live_revision, request};
-use crate::backup::restore::{self, Aside, LostIs, RestoreRecord, SourceFile};
+use crate::backup::restore;
 use crate::member::place::HostPlace;
 use crate::member::records::{IdentityFile, revisions_lost};
+use crate::member::restore_record::{self, Aside, LostIs, RestoreRecord, SourceFile};
 
 /// What taking it back would do.
 #[derive(Serialize)]
@@ -42,7 +43,7 @@ pub(super) fn choose(
     arguments: &RestoreArgs,
 ) -> Result<Option<RestoreRecord>, Failure> {
     let nothing = |text: &str| Failure::new(HELD, format!("nothing is taken back: {text}"));
-    let last = restore::last_report(&context.paths).and_then(|it| it.aside);
+    let last = restore_record::last_report(&context.paths).and_then(|it| it.aside);
     let aside = last.ok_or_else(|| nothing("no restore has set data aside here"))?;
     let former = former(context, place)?;
     let former = former.ok_or_else(|| nothing("no cluster lives here"))?;
@@ -103,7 +104,7 @@ fn propose(aside: Aside, record: &RestoreRecord, since: Option<i64>) -> Proposal
 
 fn lines(it: &Proposal) -> String {
     let number = |it: Option<i64>| it.map_or_else(|| "unknown".to_owned(), |it| it.to_string());
-    let words = |it, is| restore::lost_words(it, is);
+    let words = |it, is| restore_record::lost_words(it, is);
     let mut text = format!(
         "data       {}\n           revision {}\nlive data  revision {}\ncomes back {}\nset aside  {}\n",
         it.directory,

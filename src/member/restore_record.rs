@@ -6,12 +6,15 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{BUMP, CrashPoint, RestoreError, io_error};
-use crate::backup::name::LATEST;
-use crate::member::records::{IdentityFile, revisions_lost};
+use super::crash::CrashPoint;
+use super::records::{IdentityFile, revisions_lost};
 use crate::observed::{RestorePhase, Restoring, Unanswered};
 use crate::paths::Paths;
 use crate::state::{self, StateError};
+
+/// How far revisions jump, so that no client that watched the lost revisions takes new writes for
+/// old ones. The jump equals a week at 1,500 writes a second (rule D35).
+pub const BUMP: u64 = 1_000_000_000;
 
 /// A restore that was asked for and has not ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,13 +195,6 @@ pub enum Outcome {
     Failed,
 }
 
-impl SourceFile {
-    /// Whichever is the newest, not looked for yet.
-    pub fn is_latest(&self) -> bool {
-        self.path.as_os_str().is_empty() && self.name == LATEST
-    }
-}
-
 impl RestoreRecord {
     /// One that nothing was done for yet.
     pub fn requested(
@@ -279,7 +275,7 @@ impl RestoreRecord {
     }
 
     /// It has ended.
-    pub fn end(&self, paths: &Paths, mut report: RestoreReport) -> Result<(), RestoreError> {
+    pub fn end(&self, paths: &Paths, mut report: RestoreReport) -> Result<(), StateError> {
         if report.outcome != Outcome::Restored {
             report.aside = last_report(paths).and_then(|it| it.aside);
         }
@@ -289,17 +285,18 @@ impl RestoreRecord {
     }
 
     /// It is under way no more.
-    pub fn withdraw(&self, paths: &Paths) -> Result<(), RestoreError> {
+    pub fn withdraw(&self, paths: &Paths) -> Result<(), StateError> {
         let previous = paths.restore().with_extension("json.previous");
         for path in [previous, paths.restore()] {
             match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(io_error("remove", &path)(error));
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    let what = "remove";
+                    return Err(StateError::Io { what, path, source });
                 }
                 _ => {}
             }
         }
-        Ok(state::sync_dir(&paths.lib)?)
+        state::sync_dir(&paths.lib)
     }
 
     /// How many revisions it loses, by what is known of the data that it replaces.
