@@ -13,6 +13,7 @@ mod backup;
 pub mod convert;
 pub mod crd;
 pub mod formats;
+pub mod node_paths;
 mod pod;
 pub mod requests;
 pub mod rules;

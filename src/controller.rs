@@ -38,6 +38,7 @@ use kube::runtime::events::Reporter;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
+use crate::api::node_paths::state_dir;
 use crate::api::requests::EtcdBackupStatus;
 use crate::api::{EtcdBackup, EtcdCluster, EtcdRestore};
 use crate::backup::work::Work;
@@ -50,10 +51,9 @@ use crate::plan::Hold;
 use crate::spec::ClusterSpec;
 use crate::state::StateError;
 use crate::tls::{Certificates, TlsError};
+use names::RUN_DIR;
 use objects::{Kind, Objects};
 use seen::{Key, Meta, PodSeen, Seen};
-
-pub use names::{NODE_DIR, RUN_DIR};
 
 /// Why a pass, or the controller, failed.
 #[derive(Debug, thiserror::Error)]
@@ -442,7 +442,7 @@ impl Cluster {
         let run = below(RUN_DIR);
         let paths = Paths {
             etc: run.clone(),
-            lib: pod::state_dir(&namespace, &name).into(),
+            lib: state_dir(&namespace, &name).into(),
             run: run.clone(),
             root: PathBuf::from("/"),
         };

@@ -9,6 +9,7 @@ use super::observe::{CLAIM_DEFAULT, ended};
 use super::pod::{self, Parts};
 use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
+use crate::api::node_paths::NODE_DIR;
 use crate::cluster::detail;
 use crate::member::certificates;
 use crate::member::contact::CallError;
@@ -323,7 +324,7 @@ impl Cluster {
             move |source| ControllerError::System { what, path, source }
         };
         let levels = path.ancestors();
-        let ours = levels.filter(|it| it.starts_with(names::NODE_DIR));
+        let ours = levels.filter(|it| it.starts_with(NODE_DIR));
         if let Some(link) = ours.filter(|it| state::is_link(it)).last() {
             return Err(ControllerError::System {
                 what: "go through the link",
@@ -338,8 +339,8 @@ impl Cluster {
             .map_err(failed("create"))?;
         // The member's user passes through to its own, and lists nothing.
         let above = path.ancestors().skip(1);
-        let ours = above.take_while(|it| it.as_os_str().len() > names::NODE_DIR.len());
-        for dir in ours.filter(|it| it.starts_with(names::NODE_DIR)) {
+        let ours = above.take_while(|it| it.as_os_str().len() > NODE_DIR.len());
+        for dir in ours.filter(|it| it.starts_with(NODE_DIR)) {
             let open = std::fs::Permissions::from_mode(0o711);
             std::fs::set_permissions(dir, open).map_err(failed("open the way to"))?;
         }
@@ -383,38 +384,6 @@ impl Cluster {
         }
         self.push().await
     }
-}
-
-/// Paths of the document that reach beyond what a namespace may use: which, and what it may.
-pub(super) fn foreign_path(
-    namespace: &str,
-    name: &str,
-    wire: &crate::api::EtcdClusterSpec,
-) -> Option<(String, String)> {
-    let own = pod::node_dir(namespace, name);
-    let of_namespace = pod::node_dir(namespace, "");
-    let backup = wire.backup.as_ref().map(|it| it.destinations.as_slice());
-    let destinations = backup.unwrap_or_default();
-    let local = destinations.iter().filter_map(|it| it.local.as_ref());
-    let s3 = destinations.iter().filter_map(|it| it.s3.as_ref());
-    let bootstrap = wire.bootstrap.as_ref().map(|it| it.from.as_str());
-    let mut paths: Vec<&str> = Vec::new();
-    paths.extend(wire.storage.path.as_deref());
-    paths.extend(local.filter_map(|it| it.path.as_deref()));
-    for it in s3 {
-        paths.extend(it.ca_file.as_deref());
-        paths.extend(it.credentials.as_deref());
-    }
-    let below = |dir: &str, path: &str| {
-        let rest = path.strip_prefix(dir).unwrap_or_default();
-        rest.trim_start_matches('/') != rest && !rest.split('/').any(|it| it == "..")
-    };
-    // A snapshot may be another cluster's of the namespace, whoever may create this object may see it; so
-    // may one on a claim, which is the namespace's.
-    let source = bootstrap.filter(|it| it.starts_with('/') && !below(pod::CLAIM_DIR, it));
-    let source = source.filter(|it| !below(of_namespace.trim_end_matches('/'), it));
-    let foreign = paths.into_iter().find(|it| !below(&own, it)).or(source)?;
-    Some((foreign.to_owned(), format!("{own}/")))
 }
 
 /// Refusals of the API server, and of what lies there, that a person has to mend.

@@ -3,8 +3,9 @@
 
 use serde_json::{Value, json};
 
-use super::names::{MANAGED_BY, NODE_DIR, OPERATOR, RUN_DIR};
+use super::names::{MANAGED_BY, OPERATOR, RUN_DIR};
 use super::rights::{RIGHTS, Right, Where};
+use crate::api::node_paths::NODE_DIR;
 
 /// The operator's namespace.
 pub const NAMESPACE: &str = "etcd-operator";

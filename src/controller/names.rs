@@ -23,11 +23,9 @@ pub(super) const VERSION: &str = "etcd.edge-operator.io/etcd-version";
 /// On a Pod that works on snapshots: what it was asked, and by which document.
 pub(super) const MADE_FOR: &str = "etcd.edge-operator.io/made-for";
 
-/// Whose directories on the node these are; below it NAMESPACE/NAME.
-pub const NODE_DIR: &str = "/var/lib/etcd-operator";
 /// Where the operator keeps what a reboot may take: certificates among it, so that no key of a Secret
 /// ever reaches the node's disk.
-pub const RUN_DIR: &str = "/run/etcd-operator";
+pub(super) const RUN_DIR: &str = "/run/etcd-operator";
 
 /// The image of etcd where the document names none.
 pub(super) const IMAGE: &str = "quay.io/coreos/etcd";

@@ -7,6 +7,7 @@ use super::names::SPEC_INVALID;
 use super::seen::{Container, PodSeen};
 use super::{Cluster, names};
 use crate::api::formats;
+use crate::api::node_paths::NODE_DIR;
 use crate::clock;
 use crate::cluster::{Detail, MemberName, Timestamp, detail};
 use crate::disk;
@@ -341,7 +342,7 @@ impl Cluster {
     pub(super) fn quota_at_birth(&self) -> u64 {
         let storage = &self.object.object.spec.storage;
         let room = if storage.path.is_some() {
-            disk::free_bytes(std::path::Path::new(names::NODE_DIR)).map(|it| it / 4)
+            disk::free_bytes(std::path::Path::new(NODE_DIR)).map(|it| it / 4)
         } else {
             let size = storage.volume_claim.as_ref().map(|it| it.size.as_str());
             formats::bytes(size.unwrap_or(CLAIM_DEFAULT)).map(|it| it / 2)

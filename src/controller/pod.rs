@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::names::{self, CLUSTER, MANAGED_BY, NODE_DIR, OPERATOR, QUOTA, SETTINGS, USER, VERSION};
+use super::names::{self, CLUSTER, MANAGED_BY, OPERATOR, QUOTA, SETTINGS, USER, VERSION};
 use crate::api::EtcdClusterSpec;
+use crate::api::node_paths::{CLAIM_DIR, NODE_DIR};
 use crate::backup::work::Ask;
 use crate::member::pod::{
     BACKUP_VARIABLE, DOCUMENT_VARIABLE, LAST_WORDS, PodMember, RESTORE_VARIABLE, S3_KEY, TLS_DIR,
@@ -38,16 +39,6 @@ fn data_volume(name: &str, wire: &EtcdClusterSpec) -> Value {
     } else {
         json!({"name": "data", "persistentVolumeClaim": {"claimName": names::claim(name)}})
     }
-}
-
-/// The one directory of the node that a cluster may use.
-pub(super) fn node_dir(namespace: &str, name: &str) -> String {
-    format!("{NODE_DIR}/{namespace}/{name}")
-}
-
-/// Where the operator keeps what it knows of a cluster, on the node.
-pub(super) fn state_dir(namespace: &str, name: &str) -> String {
-    format!("{}/state", node_dir(namespace, name))
 }
 
 /// The member's image of etcd.
@@ -165,8 +156,6 @@ pub(super) fn restore(parts: &Parts<'_>, asks: &Restore<'_>) -> Value {
     pod
 }
 
-/// Where the claim with the snapshots is mounted.
-pub(super) const CLAIM_DIR: &str = "/claim";
 /// Where a Pod keeps what goes with it.
 const SCRATCH_DIR: &str = "/scratch";
 

@@ -1,6 +1,5 @@
 //! What the operator tells: the object's status, Events and metrics.
 
-use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use super::objects::resource;
 use super::seen::Meta;
 use super::{Cluster, ControllerError, Shared, Watched};
 use crate::api::status::{EtcdClusterStatus, to_wire};
-use crate::api::{EtcdCluster, EtcdClusterSpec, S3Destination, convert, rules};
+use crate::api::{EtcdCluster, convert, node_paths, rules};
 use crate::clock;
 use crate::clock::rfc3339;
 use crate::cluster::{Detail, Timestamp, detail};
@@ -185,12 +184,7 @@ impl Cluster {
             });
             detail(format_args!("{path}: found '{found}', allowed: {allowed}"))
         })?;
-        if let Some((path, own)) = super::apply::foreign_path(&self.namespace, &self.name, wire) {
-            return Err(detail(format_args!(
-                "PathNotAllowed: {path} is not this cluster's: in Kubernetes it may use {own} of the node and nothing else"
-            )));
-        }
-        if let Some(why) = foreign_files(&self.namespace, &self.name, wire) {
+        if let Some(why) = node_paths::refused(&self.namespace, &self.name, wire) {
             return Err(why);
         }
         self.memory.sound = Some(object.clone());
@@ -365,42 +359,6 @@ impl Cluster {
         }
         self.write_status(status).await
     }
-}
-
-/// What the rules cannot say of paths: a Pod that writes to a claim sees no file of the node, and a
-/// directory inside of another one could be a link that somebody else made.
-fn foreign_files(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> Option<Detail> {
-    let backup = wire.backup.as_ref();
-    let destinations = backup.map_or(&[][..], |it| &it.destinations);
-    let local = || destinations.iter().filter_map(|it| it.local.as_ref());
-    let claimed = local().any(|it| it.claim_name.is_some());
-    let files = |it: &S3Destination| it.ca_file.is_some() || it.credentials.is_some();
-    if claimed
-        && destinations
-            .iter()
-            .filter_map(|it| it.s3.as_ref())
-            .any(files)
-    {
-        return Some(detail(format_args!(
-            "spec.backup.destinations: beside claimName no caFile and no credentials: the Pod that writes to a claim sees no file of the node; use credentialsSecret"
-        )));
-    }
-    let mut paths: Vec<&str> = local().filter_map(|it| it.path.as_deref()).collect();
-    paths.extend(wire.storage.path.as_deref());
-    // Nobody but the operator writes to its own records.
-    let state = super::pod::state_dir(namespace, name);
-    paths.push(&state);
-    let inside = |one: &str, other: &str| Path::new(one).starts_with(other);
-    let nested = paths.iter().enumerate().find_map(|(index, one)| {
-        let mut others = paths[index + 1..].iter();
-        let other = others.find(|it| inside(one, it) || inside(it, one))?;
-        Some((*one, *other))
-    });
-    nested.map(|(one, other)| {
-        detail(format_args!(
-            "PathNotAllowed: of {one} and {other} one lies in the other"
-        ))
-    })
 }
 
 impl Runtime for Cluster {

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::node_paths::CLAIM_DIR;
 use crate::backup::local::LocalStore;
 use crate::backup::name::LATEST;
 use crate::backup::work::{Ask, Asked, Done, Kept, Task, UnderWay, note_check};
@@ -310,7 +311,7 @@ impl Cluster {
             LATEST => self.kept().restorable?,
             name => name.to_owned(),
         };
-        let store = LocalStore::at(Path::new(pod::CLAIM_DIR), &self.name);
+        let store = LocalStore::at(Path::new(CLAIM_DIR), &self.name);
         let file = store.snapshot(&name.parse().ok()?);
         Some(file.to_string_lossy().into_owned())
     }

@@ -5,12 +5,13 @@ use std::io;
 use kube::api::{Api, DynamicObject, PostParams};
 
 use super::wire_now;
+use crate::api::node_paths::node_dir;
 use crate::api::requests::{EtcdRestoreStatus, Phase};
 use crate::api::{EtcdCluster, EtcdClusterSpec, EtcdRestore};
 use crate::backup::name::LATEST;
 use crate::controller::names::{self, OPERATOR};
 use crate::controller::objects::{Kind, resource};
-use crate::controller::{Cluster, ControllerError, Watched, pod};
+use crate::controller::{Cluster, ControllerError, Watched};
 use crate::spec::ClusterSpec;
 
 impl Cluster {
@@ -130,7 +131,7 @@ impl Cluster {
     /// The specification for another cluster of the namespace: what lies in directories of the node lies in
     /// its own.
     fn copied(&self, into: &str, file: &str) -> EtcdClusterSpec {
-        let dir = |name: &str| pod::node_dir(&self.namespace, name);
+        let dir = |name: &str| node_dir(&self.namespace, name);
         let (old, new) = (dir(&self.name), dir(into));
         let moved = |path: &str| match path.strip_prefix(&old) {
             Some(rest) => format!("{new}{rest}"),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Asked, By};
+use crate::api::node_paths::{CLAIM_DIR, node_dir};
 use crate::api::{EtcdClusterSpec, GROUP, VERSION};
 use crate::controller::names;
 use crate::controller::objects::Kind;
@@ -177,13 +178,13 @@ impl Cluster {
     /// The directory of the node with the snapshots: this cluster's, or that of another of its namespace
     /// where the document names a file there.
     fn snapshots_dir(&self, from: &str) -> Option<String> {
-        let own = pod::node_dir(&self.namespace, &self.name);
-        let namespace = pod::node_dir(&self.namespace, "");
+        let own = node_dir(&self.namespace, &self.name);
+        let namespace = node_dir(&self.namespace, "");
         let other = from
             .strip_prefix(&namespace)
             .and_then(|it| it.split('/').next());
         let dir = match other {
-            Some(cluster) => pod::node_dir(&self.namespace, cluster),
+            Some(cluster) => node_dir(&self.namespace, cluster),
             None if self.claimed().is_some() => return None,
             None => own,
         };
@@ -213,7 +214,7 @@ pub(in crate::controller) fn document(
     for (index, destination) in destinations.enumerate() {
         if let Some(local) = destination.local.as_mut().filter(|_| claimed) {
             local.claim_name = None;
-            local.path = Some(pod::CLAIM_DIR.to_owned());
+            local.path = Some(CLAIM_DIR.to_owned());
         }
         let s3 = destination.s3.as_mut();
         if let Some(s3) = s3.filter(|it| it.credentials_secret.is_some()) {
