@@ -2,6 +2,7 @@
 //!
 //! Time is an observation too: the core reads no clock.
 
+mod clock;
 mod predecessor;
 
 use crate::cluster::{ClusterId, Detail, MEMBERS_MAX, MemberId, MemberName, MemberSet, Timestamp};
@@ -11,6 +12,7 @@ use crate::spec::backup::DESTINATIONS_MAX;
 use crate::start::{Facts, Refusal, Writable};
 use crate::version::Version;
 
+pub use clock::Clock;
 pub use predecessor::{Predecessor, Predecessors};
 
 /// Everything that one pass saw.
@@ -76,20 +78,6 @@ pub enum Looker {
     Operator,
     /// A command that runs without an operator. It executes no step of the plan.
     Command,
-}
-
-/// Whether the wall clock can be believed (rule G2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
-    /// Synchronised, and not before anything already dated.
-    Trusted,
-    /// Not synchronised, as far as this host reports.
-    Unsynchronised,
-    /// Earlier than something that this operator has already dated.
-    BehindKnown {
-        /// The newest time known: this build, our certificates, the data.
-        newest: Timestamp,
-    },
 }
 
 /// Whose state this process may change. The two modes differ here, in data.

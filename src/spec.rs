@@ -19,6 +19,12 @@ pub const QUOTA_DEFAULT: u64 = 2 << 30;
 /// No quota below this is accepted: etcd needs room for its own bookkeeping.
 pub const QUOTA_MIN: u64 = 16 << 20;
 
+/// The quota at birth of a document that names none, by the `room` for the database (rule D27).
+pub fn quota_at_birth(room: u64) -> u64 {
+    // In whole MiB, as a document says it.
+    room.clamp(QUOTA_MIN, QUOTA_DEFAULT) >> 20 << 20
+}
+
 /// An IP address or a DNS name.
 pub type Address = heapless::String<253>;
 

@@ -13,7 +13,7 @@ use crate::member::contact::CallError;
 use crate::member::place::HostPlace;
 use crate::member::records::{self, IdentityFile, Launch, Running, SeenFile, Served};
 use crate::member::{facts, starts};
-use crate::observed::{Clock, Observed, Process};
+use crate::observed::{Observed, Process};
 use crate::plan::permit::{Permit, second_look};
 use crate::plan::{Plan, Upkeep};
 use crate::runtime::Failures;
@@ -70,6 +70,7 @@ impl Agent {
         if !matches!(step, Upkeep::ProbeWrite | Upkeep::SkipSnapshot) {
             self.log_once(&step.describe());
         }
+        let now = observed.clock.trusted(observed.now);
         match step {
             Upkeep::AdoptIdentity => self.adopt_identity(place),
             Upkeep::LatchIdentity { version, quota } => {
@@ -112,15 +113,15 @@ impl Agent {
             Upkeep::AcceptWrites => Ok(self.memory.contact.accept_writes(observed).await?),
             Upkeep::SkipSnapshot => self.skip_snapshot(observed.now),
             Upkeep::TakeSnapshot => {
-                self.take_snapshot(spec, trusted(observed));
+                self.take_snapshot(spec, now);
                 Ok(())
             }
             Upkeep::CopySnapshots => {
-                self.copy_snapshots(spec, trusted(observed));
+                self.copy_snapshots(spec, now);
                 Ok(())
             }
             Upkeep::CheckSnapshots => {
-                self.check_snapshots(spec, trusted(observed));
+                self.check_snapshots(spec, now);
                 Ok(())
             }
             Upkeep::RequestRestore(asked) => self.request_restore(spec, place, *asked),
@@ -405,11 +406,6 @@ pub(super) fn failed(what: &'static str, why: &str) -> AgentError {
 
 /// Why there is no token.
 pub(super) const NO_RANDOM_BYTES: &str = "the kernel gave no random bytes";
-
-/// The time, where it is trusted.
-fn trusted(observed: &Observed) -> Option<crate::cluster::Timestamp> {
-    (observed.clock == Clock::Trusted).then_some(observed.now)
-}
 
 /// The number of recent lines that are not repeated.
 const TOLD_MAX: usize = 8;

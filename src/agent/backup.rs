@@ -30,7 +30,7 @@ impl Agent {
     /// What is known of the snapshots of this cluster.
     pub(super) fn backups(&mut self, spec: &ClusterSpec, clock: Clock, now: Timestamp) -> Backups {
         self.is_busy();
-        let trusted = Some(now).filter(|_| clock == Clock::Trusted);
+        let trusted = clock.trusted(now);
         let failed = self.restore_failed(spec, trusted);
         let (restore_failed, restore_retry_in) = failed.unzip();
         let seen = self.with_member(spec, |work, member| {

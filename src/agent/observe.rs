@@ -21,7 +21,7 @@ use crate::observed::{
     Authority, CaState, Certificates, Clock, Instance, LastServed, Looker, Observed, Predecessors,
     Process, Restoring,
 };
-use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN};
+use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT};
 use crate::start::{Facts, Refusal, Writable};
 use crate::state;
 use crate::sysfs;
@@ -139,7 +139,7 @@ impl Agent {
         if !unborn || spec.size == 0 || spec.bootstrap.is_some() || spec.backup.is_none() {
             return Predecessors::None;
         }
-        let trusted = Some(now).filter(|_| clock == Clock::Trusted);
+        let trusted = clock.trusted(now);
         let asks = self.looker() == Looker::Operator;
         let bell = self.work.bell();
         let asked = &mut self.memory.predecessors;
@@ -355,6 +355,5 @@ fn member(spec: &ClusterSpec, facts: &Facts) -> MemberName {
 /// Rule D27: a quarter of the free disk, at most 2 GiB.
 pub(super) fn quota_at_birth(place: &HostPlace) -> u64 {
     let free = disk::free_bytes(&place.storage_dir).unwrap_or(QUOTA_DEFAULT * 4);
-    // In whole MiB, as a document says it.
-    (free / 4).clamp(QUOTA_MIN, QUOTA_DEFAULT) >> 20 << 20
+    spec::quota_at_birth(free / 4)
 }

@@ -26,7 +26,7 @@ use crate::member::restore_record::{
     self, Outcome, Reason, RestoreRecord, RestoreReport, StoredPhase,
 };
 use crate::member::starts;
-use crate::observed::{Clock, Observed, Process, Reading, Restoring, Unanswered};
+use crate::observed::{Observed, Process, Reading, Restoring, Unanswered};
 use crate::paths::Paths;
 use crate::plan::permit::Permit;
 use crate::plan::{Asked, Hold};
@@ -281,7 +281,7 @@ impl Agent {
         }
         record.remember_highest();
         if record.reason == Reason::Recovery && record.phase == StoredPhase::Prepared {
-            let now = (observed.clock == Clock::Trusted).then_some(observed.now);
+            let now = observed.clock.trusted(observed.now);
             restore::note_recovery(&self.paths, now)?;
         }
         self.enter(&mut record, StoredPhase::Swapping)?;

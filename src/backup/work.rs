@@ -264,7 +264,7 @@ impl Work {
         restore_failed: Option<Detail>,
     ) -> Backups {
         let busy = self.is_busy();
-        let trusted = Some(now).filter(|_| clock == Clock::Trusted);
+        let trusted = clock.trusted(now);
         let (paths, spec) = (member.paths, member.spec);
         let (Some(backup), Some(store)) = (&spec.backup, place::primary(spec)) else {
             return Backups {

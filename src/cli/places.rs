@@ -45,7 +45,7 @@ pub(super) fn trusted_now(context: &Context) -> Option<crate::cluster::Timestamp
     let newest = clock::newest_known(Path::new("/nonexistent"), None);
     let kernel = crate::systemd::runs(&context.paths) && clock::kernel_synchronised();
     let clock = clock::trust(&context.paths, now, newest, kernel);
-    (clock == crate::observed::Clock::Trusted).then_some(now)
+    clock.trusted(now)
 }
 
 /// A destination.

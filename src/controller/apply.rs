@@ -15,7 +15,7 @@ use crate::member::certificates;
 use crate::member::contact::CallError;
 use crate::member::pod::PodMember;
 use crate::member::records::{self, IdentityFile};
-use crate::observed::{Clock, Observed, Process};
+use crate::observed::{Observed, Process};
 use crate::plan::permit::{Permit, second_look};
 use crate::plan::{Asked, Hold, Plan, Upkeep};
 use crate::runtime::Failures;
@@ -131,6 +131,7 @@ impl Cluster {
         observed: &Observed,
         step: &Upkeep,
     ) -> Result<(), ControllerError> {
+        let now = observed.clock.trusted(observed.now);
         match step {
             Upkeep::AdoptIdentity => Ok(()), // both copies are one here
             Upkeep::LatchIdentity { version, quota } => self.latch(spec, *version, *quota),
@@ -173,14 +174,14 @@ impl Cluster {
             }
             Upkeep::AcceptWrites => Ok(self.memory.contact.accept_writes(observed).await?),
             Upkeep::SkipSnapshot => self.skip_snapshot(observed.now),
-            Upkeep::TakeSnapshot => self.take_snapshot(spec, trusted(observed)).await,
-            Upkeep::CopySnapshots => self.copy_snapshots(spec, trusted(observed)).await,
-            Upkeep::CheckSnapshots => self.check_snapshots(spec, trusted(observed)).await,
+            Upkeep::TakeSnapshot => self.take_snapshot(spec, now).await,
+            Upkeep::CopySnapshots => self.copy_snapshots(spec, now).await,
+            Upkeep::CheckSnapshots => self.check_snapshots(spec, now).await,
             Upkeep::RequestRestore(Asked::Bootstrap) => {
                 self.request_bootstrap();
                 Ok(())
             }
-            Upkeep::RequestRestore(Asked::Recovery) => self.request_recovery(trusted(observed)),
+            Upkeep::RequestRestore(Asked::Recovery) => self.request_recovery(now),
             // Of a restore on a host: here its Pod takes these steps.
             Upkeep::PrepareRestore
             | Upkeep::SwapRestored(_)
@@ -405,11 +406,6 @@ pub(super) fn unplaceable(error: &ControllerError) -> Option<&'static str> {
         ControllerError::Unreadable { .. } => Some("RecordUnreadable"),
         _ => None,
     }
-}
-
-/// The time, where it is trusted.
-pub(super) fn trusted(observed: &Observed) -> Option<crate::cluster::Timestamp> {
-    (observed.clock == Clock::Trusted).then_some(observed.now)
 }
 
 /// The reason of an Event: stable, one CamelCase word.

@@ -238,7 +238,7 @@ impl Cluster {
                 Told::Prepared(_) => {} // of a restore on a host
             }
         }
-        let now = super::apply::trusted(observed);
+        let now = observed.clock.trusted(observed.now);
         self.write_taken(now.is_some()).await?;
         let instance = observed.instances.first();
         let answers = instance.is_some_and(|it| it.service.read == Reading::Answered);

@@ -21,7 +21,7 @@ use crate::observed::{
     Predecessors, Process, Reading, Service, Writing,
 };
 use crate::render;
-use crate::spec::{ClusterSpec, QUOTA_DEFAULT, QUOTA_MIN, Settings};
+use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT, Settings};
 use crate::start::{
     Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Refusal, Room,
     StartHistory, Writable,
@@ -347,9 +347,7 @@ impl Cluster {
             let size = storage.volume_claim.as_ref().map(|it| it.size.as_str());
             formats::bytes(size.unwrap_or(CLAIM_DEFAULT)).map(|it| it / 2)
         };
-        // In whole MiB, as a document says it.
-        let room = room.unwrap_or(QUOTA_DEFAULT);
-        room.clamp(QUOTA_MIN, QUOTA_DEFAULT) >> 20 << 20
+        spec::quota_at_birth(room.unwrap_or(QUOTA_DEFAULT))
     }
 }
 

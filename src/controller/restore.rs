@@ -24,7 +24,7 @@ use crate::backup::restore::{RECOVERIES_MAX, note_recovery, too_many_recoveries}
 use crate::clock;
 use crate::clock::rfc3339;
 use crate::cluster::{Detail, Timestamp, detail};
-use crate::observed::Observed;
+use crate::observed::{Clock, Observed};
 use crate::spec::ClusterSpec;
 use crate::start::Refusal;
 use crate::state;
@@ -234,7 +234,7 @@ impl Cluster {
         spec: &ClusterSpec,
         observed: &Observed,
     ) -> Result<(), ControllerError> {
-        let trusted = super::apply::trusted(observed).is_some();
+        let trusted = observed.clock == Clock::Trusted;
         self.make_new_clusters(spec, trusted).await?;
         let Some(asked) = self.memory.restoring.clone() else {
             self.look_for_cut(observed);
