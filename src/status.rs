@@ -190,7 +190,7 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
     let Some(instance) = observed.instances.first() else {
         return unknown(
             "NotObserved",
-            detail(format_args!("no member was looked at yet")),
+            detail(format_args!("the operator has not observed the member yet")),
         );
     };
     if !matches!(instance.process, Process::Running { .. }) {
@@ -214,7 +214,7 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
         return unknown(
             "AuthEnabled",
             detail(format_args!(
-                "etcd answers, and its own auth keeps the operator from proving that reads and writes are served: {why}"
+                "etcd answers, but its own auth does not let the operator prove reads and writes: {why}"
             )),
         );
     }
@@ -222,7 +222,7 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
         Writing::NotTried if observed.looker == Looker::Command => unknown(
             "WriteNotProven",
             detail(format_args!(
-                "reads are served; no operator runs that would try a write"
+                "reads are served; no operator runs to try a write"
             )),
         ),
         Writing::NotTried => unknown(
@@ -263,7 +263,9 @@ fn not_running(
             Kind::Available,
             Verdict::Unknown,
             "NotObserved",
-            detail(format_args!("the process could not be looked at")),
+            detail(format_args!(
+                "the operator could not tell whether etcd runs"
+            )),
         ),
         (Process::Stopped, _) if spec.size == 0 => no(
             "SizeZero",
@@ -275,12 +277,12 @@ fn not_running(
         (_, None) if observed.looker == Looker::Command => no(
             "NoOperator",
             detail(format_args!(
-                "etcd does not run, and no operator runs that would start it"
+                "etcd does not run, and no operator runs to start it"
             )),
         ),
         (_, None) => no(
             "Starting",
-            detail(format_args!("etcd is about to be started")),
+            detail(format_args!("the operator is about to start etcd")),
         ),
     }
 }
@@ -301,7 +303,7 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
         Reading::TimedOut => {
             return Some((
                 "NoAnswer",
-                detail(format_args!("etcd runs and does not answer a read")),
+                detail(format_args!("etcd runs but does not answer reads")),
             ));
         }
         Reading::Failed(_) if is_young(instance) => {
@@ -321,7 +323,9 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
     if service.alarms.no_space {
         return Some((
             "NoSpace",
-            detail(format_args!("the quota is reached, writes are refused")),
+            detail(format_args!(
+                "the database has reached its quota: etcd refuses writes"
+            )),
         ));
     }
     match instance.writable {
@@ -356,7 +360,7 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
     if service.proposals == Proposals::Stuck {
         return Some((
             "ProposalsStuck",
-            detail(format_args!("writes are proposed and not applied")),
+            detail(format_args!("etcd proposes writes but does not apply them")),
         ));
     }
     None
@@ -384,7 +388,9 @@ fn progressing(observed: &Observed, plan: &Plan, hold: Option<&Hold>) -> Conditi
         _ if waiting > 0 => told(
             Verdict::True,
             "BackingOff",
-            detail(format_args!("the next start is tried in {waiting} s")),
+            detail(format_args!(
+                "the operator starts etcd again in {waiting} s"
+            )),
         ),
         _ if instance.is_some_and(|it| {
             matches!(it.process, Process::Running { .. }) && it.service.read != Reading::Answered
@@ -393,13 +399,13 @@ fn progressing(observed: &Observed, plan: &Plan, hold: Option<&Hold>) -> Conditi
             told(
                 Verdict::True,
                 "Starting",
-                detail(format_args!("etcd runs and does not serve yet")),
+                detail(format_args!("etcd runs but does not serve yet")),
             )
         }
         _ => told(
             Verdict::False,
             "Converged",
-            detail(format_args!("nothing is to be done")),
+            detail(format_args!("there is nothing to do")),
         ),
     }
 }
@@ -408,7 +414,7 @@ fn progressing(observed: &Observed, plan: &Plan, hold: Option<&Hold>) -> Conditi
 fn host_healthy(facts: Option<&HostFacts>) -> Condition {
     let told = |verdict, reason, message| condition(Kind::HostHealthy, verdict, reason, message);
     let Some(facts) = facts else {
-        let message = detail(format_args!("the host was not looked at"));
+        let message = detail(format_args!("the operator has not checked the host"));
         return told(Verdict::Unknown, "NotObserved", message);
     };
     let findings = host::judge(facts);
@@ -423,7 +429,7 @@ fn host_healthy(facts: Option<&HostFacts>) -> Condition {
         None => told(
             Verdict::True,
             "Sound",
-            detail(format_args!("nothing about the host needs a person")),
+            detail(format_args!("nothing on the host needs attention")),
         ),
     }
 }

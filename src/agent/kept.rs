@@ -96,7 +96,7 @@ struct KeptDocument {
     accepted: i64,
 }
 
-/// Reads a document for this host: it has to name the cluster that lives here.
+/// Reads a document for this host: it has to name the cluster on this host.
 pub fn read(paths: &Paths, path: &Path) -> Result<Document, RefusedDocument> {
     let document = document::read(path).map_err(|it| RefusedDocument::of(path, &it))?;
     let lives_here = state::load::<IdentityFile>(&paths.identity())

@@ -218,8 +218,8 @@ impl Agent {
             Ok(identity) => {
                 let (lost, is) = record.loss();
                 let what = match record.takes_back {
-                    Some(_) => "the data that was set aside is whole",
-                    None => "the snapshot is proven and new data made of it",
+                    Some(_) => "the data that was set aside is intact",
+                    None => "the operator verifies the snapshot and makes new data from it",
                 };
                 tracing::info!(
                     snapshot = record.source.name,
@@ -248,7 +248,7 @@ impl Agent {
             Err(Failed { why, room, .. }) => {
                 let before = restore::last_report(&self.paths).and_then(|it| it.message);
                 if before.as_ref() != Some(&why) {
-                    tracing::error!("the restore is not made, and nothing was touched: {why}");
+                    tracing::error!("the restore failed, and nothing was touched: {why}");
                 }
                 let report = RestoreReport {
                     room,
@@ -293,7 +293,7 @@ impl Agent {
         self.forget_service();
         if let Err(error @ RestoreError::NewDataGone(_)) = swapped {
             let why = chain(&error);
-            tracing::error!("the restore is not made, and the data from before stays: {why}");
+            tracing::error!("the restore failed, and the old data stays in place: {why}");
             let report = record.report(Outcome::Failed, None, Some(why));
             return Ok(record.end(&self.paths, report)?);
         }

@@ -29,7 +29,7 @@ pub(super) fn primary(context: &Context) -> Result<(ClusterSpec, LocalStore), Fa
 pub(super) fn lock(context: &Context, work: Work) -> Result<BackupLock, Failure> {
     place::lock(&context.paths, work)?.ok_or_else(|| {
         let text = match work {
-            Work::Local => "another process takes or checks snapshots: try again when it has ended",
+            Work::Local => "another process takes or checks snapshots: try again when it is done",
             Work::Copies => {
                 "the agent is copying already: see queued in etcd-operator status -o json"
             }

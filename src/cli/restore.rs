@@ -80,7 +80,7 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
         return Err(Failure::new(HELD, text));
     }
     if spec.paused {
-        let text = "the document says paused: set paused: false to restore";
+        let text = "the document sets paused: true; to restore, set paused: false";
         return Err(Failure::new(HELD, text));
     }
     if pause::load(&context.paths).is_some() {

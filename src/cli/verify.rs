@@ -190,7 +190,7 @@ fn try_restore(
     let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
     let identity = identity.ok_or_else(|| {
         anyhow::anyhow!(
-            "{}: there is no cluster here whose etcd could be tried",
+            "{}: level 4 needs a cluster on this host, whose etcd serves the trial",
             entry.name
         )
     })?;

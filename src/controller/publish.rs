@@ -154,7 +154,7 @@ impl Cluster {
             // Whatever was tried first.
             Some(reason @ "NamespaceTerminating") => {
                 format!(
-                    "{reason}: nothing is made any more in {}, it is being terminated",
+                    "{reason}: the namespace {} is being terminated, so the operator creates nothing in it",
                     self.namespace
                 )
             }
@@ -241,7 +241,7 @@ impl Cluster {
         match recorder.publish(&event, &reference).await {
             Ok(()) => self.shared.untold.set(false),
             Err(error) if !self.shared.untold.replace(true) => {
-                tracing::warn!("Events cannot be told: {error}");
+                tracing::warn!("failed to write an Event: {error}");
             }
             Err(_) => {}
         }
@@ -382,7 +382,7 @@ fn foreign_files(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> Option<
             .any(files)
     {
         return Some(detail(format_args!(
-            "spec.backup.destinations: beside claimName no caFile and no credentials: the Pod that writes to a claim sees no file of the node; use credentialsSecret"
+            "spec.backup.destinations: claimName excludes caFile and credentials: the Pod that writes to a claim sees no file of the node; use credentialsSecret"
         )));
     }
     let mut paths: Vec<&str> = local().filter_map(|it| it.path.as_deref()).collect();
@@ -398,7 +398,7 @@ fn foreign_files(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> Option<
     });
     nested.map(|(one, other)| {
         detail(format_args!(
-            "PathNotAllowed: of {one} and {other} one lies in the other"
+            "PathNotAllowed: one of {one} and {other} lies inside the other"
         ))
     })
 }
@@ -422,9 +422,9 @@ impl Runtime for Cluster {
         let mut wire = to_wire(status, self.memory.published.as_ref(), generation);
         if wire.plan.hold.as_deref() == Some("RestoreFailed") {
             let next = if self.identity.is_none() {
-                "mend the cause: it is tried again within 10 minutes, and at once when the document changes"
+                "remove the cause: the operator retries within 10 minutes, and at once when the document changes"
             } else {
-                "mend the cause and change the document, or ask for a restore by an EtcdRestore"
+                "remove the cause and change the document, or create an EtcdRestore"
             };
             wire.plan.next_step = Some(next.to_owned());
         }

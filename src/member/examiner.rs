@@ -81,7 +81,7 @@ impl Examiner {
             None => seen.examining = true,
             Some(Ok(None)) => {
                 tracing::info!(
-                    "etcd's last words may mean damage; its files were read and are sound"
+                    "etcd's last messages may mean damage; the operator read its files, and they are sound"
                 );
                 starts::note_sound(paths, &stamp);
             }

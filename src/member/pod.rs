@@ -102,12 +102,14 @@ fn next_step(reason: &str) -> &'static str {
         "ImageUnavailable" => {
             "import the image on the node (k3s ctr images import FILE), or correct spec.image"
         }
-        "ImageVersion" => "set spec.version to what image and data are, or correct spec.image",
+        "ImageVersion" => {
+            "set spec.version to the version of the image and the data, or correct spec.image"
+        }
         "NoStorageClass" => {
             "name one in storage.volumeClaim.storageClassName, make one the default, or use storage.path"
         }
         "NotOurs" => {
-            "rename or remove that object: the operator takes over nothing that it did not make"
+            "rename or delete that object: the operator changes only objects that it created"
         }
         "PodRefused" => {
             "allow it: for storage.path the namespace needs pod-security.kubernetes.io/enforce=privileged"
@@ -125,9 +127,7 @@ fn next_step(reason: &str) -> &'static str {
         "DataForeign"
         | "DataOfAnotherCluster"
         | "DataOfAnotherEtcd"
-        | "StorageOfAnotherCluster" => {
-            "give the cluster the volume that is its own; nothing was touched"
-        }
+        | "StorageOfAnotherCluster" => "give the cluster its own volume; nothing was touched",
         _ => "see kubectl describe pod and kubectl logs",
     }
 }
@@ -179,7 +179,7 @@ pub fn say_last(words: &str) {
     )]
     let said = std::fs::write(LAST_WORDS, words);
     if let Err(error) = said {
-        tracing::debug!(%error, "no last words");
+        tracing::debug!(%error, "failed to write the termination message");
     }
 }
 
@@ -251,7 +251,7 @@ impl PodMember {
             return Err(refused(
                 "ImageVersion",
                 format_args!(
-                    "the data is of etcd {} and this Pod has {}",
+                    "etcd {} wrote the data, and this Pod runs etcd {}",
                     beside.version, ours.version
                 ),
             ));

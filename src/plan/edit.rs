@@ -41,7 +41,7 @@ pub enum Effect {
     Live,
     /// The same, with a directory that the operator's unit may have to be restarted for.
     LiveDirectory,
-    /// It counts when etcd starts the next time.
+    /// It takes effect when etcd starts the next time.
     NextStart,
     /// etcd is restarted once. What its last start took, in milliseconds.
     Restart(Option<u64>),
@@ -83,14 +83,14 @@ impl Effect {
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Effect::Birth => write!(f, "the cluster is born with it"),
+            Effect::Birth => write!(f, "the cluster is created with it"),
             Effect::Nothing(why) => write!(f, "nothing: {why}"),
-            Effect::Live => write!(f, "taken over at once; etcd runs on"),
+            Effect::Live => write!(f, "takes effect at once; etcd runs on"),
             Effect::LiveDirectory => write!(
                 f,
-                "taken over at once; under systemd another directory needs: systemctl restart etcd-operator; etcd runs on"
+                "takes effect at once; under systemd, a new directory needs: systemctl restart etcd-operator; etcd runs on"
             ),
-            Effect::NextStart => write!(f, "counts when etcd starts the next time"),
+            Effect::NextStart => write!(f, "takes effect when etcd starts the next time"),
             Effect::Restart(None) => write!(f, "restarts etcd once, for about a second"),
             Effect::Restart(Some(took)) => write!(
                 f,
@@ -111,7 +111,7 @@ pub fn effect(class: Class, situation: &Situation<'_>) -> Effect {
     let asked = situation.asked;
     let Some(identity) = situation.identity else {
         return match (class, asked.version.map(|it| (it, classify(it)))) {
-            (Class::Kubernetes, _) => Effect::Nothing("a host has no such thing"),
+            (Class::Kubernetes, _) => Effect::Nothing("it has no effect on a host"),
             (Class::Version, Some((it, Grade::NeverCreate(bug)))) => {
                 Effect::Refused(Hold::VersionLosesData(it, bug))
             }
@@ -122,8 +122,8 @@ pub fn effect(class: Class, situation: &Situation<'_>) -> Effect {
         };
     };
     match class {
-        Class::Kubernetes => Effect::Nothing("a host has no such thing"),
-        Class::Birth => Effect::Nothing("the cluster is born already"),
+        Class::Kubernetes => Effect::Nothing("it has no effect on a host"),
+        Class::Birth => Effect::Nothing("it is read only when the cluster is created"),
         Class::Live | Class::Unsupported => Effect::Live,
         Class::Directory => Effect::LiveDirectory,
         Class::NextStart => Effect::NextStart,
@@ -244,7 +244,9 @@ pub fn pending(spec: &ClusterSpec, instance: &Instance, hold: Option<&Hold>) -> 
             "etcd runs on with the settings that it was started with; {}: {hold}",
             hold.reason()
         ))),
-        None => Pending::Waits(detail(format_args!("etcd is about to be restarted for it"))),
+        None => Pending::Waits(detail(format_args!(
+            "the operator is about to restart etcd with it"
+        ))),
     }
 }
 

@@ -24,12 +24,15 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
     }
     for instance in &observed.instances {
         if instance.service.alarms.no_space {
-            return yes("NoSpace", detail(format_args!("the quota is reached")));
+            return yes(
+                "NoSpace",
+                detail(format_args!("the database has reached its quota")),
+            );
         }
         let runs = matches!(instance.process, Process::Running { .. });
         if let Some(why) = instance.facts.unreadable.as_ref().filter(|_| runs) {
             let message = detail(format_args!(
-                "{why}; etcd runs on and could not be started again"
+                "{why}; etcd runs on, but could not be started again"
             ));
             return yes(Refusal::RecordUnreadable(why.clone()).reason(), message);
         }
@@ -45,7 +48,7 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
         }
         if let Some(to) = instance.service.details.and_then(|it| it.downgrade_to) {
             let message = detail(format_args!(
-                "somebody asked etcd to go back to {to}, which the operator does not do; next: etcdctl downgrade cancel"
+                "somebody enabled a downgrade of etcd to {to}, which the operator does not support; next: etcdctl downgrade cancel"
             ));
             return yes("DowngradeEnabled", message);
         }
@@ -64,7 +67,7 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
         Some(it) => told(
             "PeerUrlDiffers",
             detail(format_args!(
-                "{} is announced at {} and listens at {}: of no effect on a single member; etcdctl member update {} --peer-urls {} mends it",
+                "{} announces the peer URL {} and listens at {}: no effect on a single member; to correct it: etcdctl member update {} --peer-urls {}",
                 it.name,
                 it.peer_url,
                 spec.network.peer_url(),

@@ -540,7 +540,7 @@ fn nothing_is_restored_over_data_that_is_sound_on_a_second_look() {
     assert_eq!(lab.get("b").as_deref(), Some("2"));
     assert!(!lab.lib("restore.json").exists() && !lab.lib("restored.json").exists());
     let log = lab.log();
-    assert!(log.contains("read once more, the data is sound"), "{log}");
+    assert!(log.contains("a second check found the data sound"), "{log}");
 }
 
 /// After a reboot nobody has seen how far the data reached: its log tells, and where that is gone, its

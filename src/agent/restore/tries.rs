@@ -37,7 +37,7 @@ impl Tries {
         } else if self.places != places {
             if self.failed > 0 {
                 tracing::info!(
-                    "what the snapshots lie on changed: the restore is tried again at once"
+                    "a disk with snapshots was mounted or changed: the operator retries the restore at once"
                 );
             }
             self.failed = 0;

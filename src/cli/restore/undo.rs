@@ -41,11 +41,11 @@ pub(super) fn choose(
     place: &HostPlace,
     arguments: &RestoreArgs,
 ) -> Result<Option<RestoreRecord>, Failure> {
-    let nothing = |text: &str| Failure::new(HELD, format!("nothing is taken back: {text}"));
+    let nothing = |text: &str| Failure::new(HELD, format!("nothing is undone: {text}"));
     let last = restore::last_report(&context.paths).and_then(|it| it.aside);
     let aside = last.ok_or_else(|| nothing("no restore has set data aside here"))?;
     let former = former(context, place)?;
-    let former = former.ok_or_else(|| nothing("no cluster lives here"))?;
+    let former = former.ok_or_else(|| nothing("no cluster exists here"))?;
     let machine_id = former.machine_id.clone();
     let since = former.jumps.last().map(|it| it.from);
     let file = SourceFile {
