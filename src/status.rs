@@ -20,9 +20,9 @@ use crate::start::Writable;
 /// Kubernetes' three values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It holds.
+    /// The statement holds.
     True,
-    /// It does not.
+    /// The statement does not hold.
     False,
     /// It could not be determined.
     Unknown,
@@ -31,21 +31,21 @@ pub enum Verdict {
 /// What a condition is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Reads and writes are served.
+    /// Whether etcd serves reads and writes.
     Available,
-    /// Something is under way.
+    /// Whether a change is under way.
     Progressing,
-    /// Something needs a person, or the cluster falls short of its specification.
+    /// Whether something needs a person, or the cluster falls short of its specification.
     Degraded,
-    /// Snapshots are made and verified.
+    /// Whether snapshots are taken and verified.
     BackupHealthy,
-    /// No certificate is unusable.
+    /// Whether every certificate is usable.
     CertificatesValid,
-    /// The wall clock can be believed.
+    /// Whether the wall clock can be trusted.
     ClockTrusted,
-    /// The newest document is sound, and no field of it is refused.
+    /// Whether the newest document is sound and no field of it is refused.
     DocumentAccepted,
-    /// The host needs no attention: its disk, its power supply, its kernel's settings.
+    /// Whether the host needs no attention: its disk, its power supply, its kernel's settings.
     HostHealthy,
 }
 
@@ -58,25 +58,25 @@ pub struct Condition {
     pub verdict: Verdict,
     /// One CamelCase word.
     pub reason: &'static str,
-    /// For people.
+    /// The message for people.
     pub message: Detail,
 }
 
-/// One member, for people.
+/// One member, as people see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus {
-    /// As etcd lists it.
+    /// The member as etcd lists it.
     pub member: crate::cluster::Member,
-    /// It leads.
+    /// Whether it leads.
     pub leader: bool,
 }
 
 /// The status of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Always all of them, in this order.
+    /// All conditions, in the order of [`Kind`].
     pub conditions: [Condition; 8],
-    /// The time up to which everything here is confirmed.
+    /// Everything here is confirmed up to this time.
     pub confirmed_until: Timestamp,
     /// Members by id.
     pub members: heapless::Vec<MemberStatus, { crate::cluster::MEMBERS_MAX }>,
@@ -90,13 +90,13 @@ pub struct Status {
     pub version: Option<crate::version::Version>,
     /// The next step in words, if there is one.
     pub next: Option<Detail>,
-    /// Why nothing more is done.
+    /// Why the operator does nothing more.
     pub hold: Option<Hold>,
     /// Seconds until the operator retries what is on hold, if a retry is scheduled.
     pub next_try: Option<u64>,
     /// The earliest end of a leaf in use, and whether it is provisional.
     pub certificates: Option<(Timestamp, bool)>,
-    /// Snapshots, where the document configures any.
+    /// Snapshots, if the document configures a backup.
     pub backups: Option<Backups>,
 }
 

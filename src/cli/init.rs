@@ -81,7 +81,7 @@ fn look(context: &Context, arguments: &InitArgs) -> Result<Shown, Failure> {
         (None, Some(it)) => (it.cluster.clone(), "the cluster on this host"),
         (None, None) => (
             name_of(&place::hostname().unwrap_or_default()),
-            "by this host's name; fixed once the cluster is created",
+            "from this host's name; fixed once the cluster is created",
         ),
     };
     if name.len() > NAME_MAX || !is_dns_label(&name) {

@@ -102,7 +102,7 @@ impl Site<'_> {
         let file = s3.credentials.as_ref().map(|it| Path::new(it.as_str()));
         match Credentials::read(file) {
             Err(error @ (S3Error::NoCredentials | S3Error::CredentialsOfTheUnit)) => {
-                Some(format!("{} was not asked: {error}", self.name))
+                Some(format!("{} could not be asked: {error}", self.name))
             }
             _ => None,
         }

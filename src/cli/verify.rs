@@ -169,7 +169,7 @@ fn check(
         let now = trusted_now(context);
         if let Err(error) = store.record_level(&entry.name, manifest, found, now) {
             let error = anyhow::Error::from(error);
-            eprintln!("etcd-operator: warning: what was found is not written down: {error:#}");
+            eprintln!("etcd-operator: warning: the findings could not be recorded: {error:#}");
         }
     }
     problem.map(|it| format!("{it:#}"))

@@ -9,7 +9,7 @@ use crate::observed::{Predecessor, RestorePhase};
 use crate::start::Start;
 
 impl Hold {
-    /// Somebody asked that nothing be changed.
+    /// Whether somebody paused the operator.
     pub fn is_pause(&self) -> bool {
         matches!(self, Hold::Paused | Hold::PausedFor(..))
     }

@@ -40,13 +40,13 @@ impl Class {
     pub fn words(self) -> &'static str {
         match self {
             Class::Kubernetes => "nothing on a host: only Kubernetes uses it",
-            Class::Birth => "nothing: it is read when the cluster is born",
+            Class::Birth => "nothing: it is read only when the cluster is created",
             Class::Live => "takes effect at once; etcd runs on",
             Class::Directory => {
                 "takes effect at once; under systemd, restart the operator for a new directory; etcd runs on"
             }
             Class::NextStart => "takes effect when etcd starts the next time",
-            Class::Restart => "etcd is restarted once",
+            Class::Restart => "restarts etcd once",
             Class::Size => "0 stops etcd and keeps everything; 1 starts it again",
             Class::Quota => "a larger one restarts etcd once; a smaller one is refused",
             Class::Moved => {

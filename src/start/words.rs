@@ -6,12 +6,12 @@ use super::{AddressConflict, How, Refusal, damage};
 use crate::cluster::{Detail, detail};
 use crate::diagnosis::DISK_FULL;
 
-/// The whole data directory is not there.
+/// The data directory is missing.
 const DATA_MISSING: &str = "DataDirMissing";
 /// The log lacks entries that were acknowledged.
 const WRITES_MISSING: &str = "AcknowledgedWritesMissing";
 
-/// Whether a snapshot in place of the data is a way out of a hold for this reason.
+/// Whether a restore can end a hold for this reason.
 pub fn restore_helps(reason: &str) -> bool {
     damage::REASONS.contains(&reason) || [DATA_MISSING, WRITES_MISSING].contains(&reason)
 }

@@ -61,8 +61,8 @@ pub(super) fn healthy(spec: &ClusterSpec, observed: &Observed) -> Condition {
     }
 }
 
-/// For how many seconds copies have waited for a link, and what is said of it. No number in it moves
-/// between two attempts: a status that is the same is not written again (rule G7).
+/// For how many seconds copies have waited for a link, and the message about it. No number in the message
+/// changes between two attempts, because an unchanged status is not written again (rule G7).
 fn waiting(backups: &Backups) -> Option<(u64, Detail)> {
     let failed = backups.copy_failed.as_ref()?;
     if failed.reason != BackupFailure::LINK_DOWN {
@@ -72,7 +72,7 @@ fn waiting(backups: &Backups) -> Option<(u64, Detail)> {
     let why = &failed.why;
     let longest = backups.destinations.iter().filter(|it| it.queued.0 > 0);
     let Some(longest) = longest.max_by_key(|it| it.waits) else {
-        // Nothing waits: a copy was to be read back.
+        // No copy waits: reading one back has failed.
         let message = detail(format_args!(
             "no copy can be read back; the operator retries every {minutes} min: {why}"
         ));

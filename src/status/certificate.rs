@@ -1,4 +1,4 @@
-//! Certificates, and the clock that they are renewed by.
+//! The conditions CertificatesValid and ClockTrusted.
 
 use super::{Condition, Kind, Verdict, condition};
 use crate::cluster::detail;
@@ -65,7 +65,7 @@ pub(super) fn valid(observed: &Observed) -> Condition {
     }
 }
 
-/// Whether renewals may go by the clock.
+/// Whether certificates may be renewed by date.
 pub(super) fn clock_trusted(clock: Clock) -> Condition {
     let told = |verdict, reason, message| condition(Kind::ClockTrusted, verdict, reason, message);
     match clock {

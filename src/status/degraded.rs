@@ -1,4 +1,4 @@
-//! What is wrong, the worst first; and what is merely odd.
+//! The condition Degraded: the worst problem, or a harmless oddity.
 
 use super::{Condition, Kind, Verdict, condition, running_version};
 use crate::cluster::{Member, Role, detail};
@@ -8,7 +8,7 @@ use crate::spec::ClusterSpec;
 use crate::start::Refusal;
 use crate::version::{Class, classify};
 
-/// Whether something needs a person, or the cluster is less than it shall be.
+/// Whether something needs a person, or the cluster falls short of its specification.
 pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Condition {
     let yes = |reason, message| condition(Kind::Degraded, Verdict::True, reason, message);
     if let Some(hold) = hold
@@ -82,7 +82,7 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
     }
 }
 
-/// The single member, where the others would look for it in vain.
+/// The single member, if it announces a peer URL where it does not listen.
 fn announced_elsewhere<'a>(spec: &ClusterSpec, observed: &'a Observed) -> Option<&'a Member> {
     let Membership::Known(members) = &observed.membership else {
         return None;

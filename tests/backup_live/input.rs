@@ -160,7 +160,7 @@ fn a_read_only_place_is_named() {
         .output;
     let words = [
         "verified",
-        "warning: what was found is not written down",
+        "warning: the findings could not be recorded",
         "Read-only",
     ];
     check(&output, 0, &words);

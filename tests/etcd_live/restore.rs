@@ -342,7 +342,7 @@ fn a_snapshot_of_another_cluster_or_of_a_newer_etcd_3_7_is_refused() {
         assert_eq!(refused.status.code(), Some(1), "{said}");
         assert!(said.contains(words), "{said}");
     };
-    refuse(&file, "is of the cluster other");
+    refuse(&file, "belongs to the cluster other");
     // Without its manifest only the version is left to tell.
     let alone = lab.root.join("alone.db.zst");
     fs::copy(&file, &alone).unwrap();

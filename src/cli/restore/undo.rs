@@ -30,9 +30,9 @@ struct Proposal {
 
 const STEPS: [&str; 4] = [
     "read the data that was set aside; damaged data does not come back",
-    "stop etcd, set the data of now aside (it is kept)",
-    "put the data from before in its place, with its cluster id and its revisions, which are lower: restart clients that watch or cache (k3s: systemctl restart k3s)",
-    "start etcd, read and write; if it does not serve, put the data of now back",
+    "stop etcd, set the present data aside (it is kept)",
+    "put the old data in its place, with its cluster id and its revisions, which are lower: restart clients that watch or cache (k3s: systemctl restart k3s)",
+    "start etcd, read and write; if it does not serve, put the present data back",
 ];
 
 /// What shall be done; none where it was only to be shown.
