@@ -114,7 +114,7 @@ pub enum AgentError {
     #[error(transparent)]
     Restore(#[from] crate::backup::restore::RestoreError),
     /// A second look no longer allows a step.
-    #[error("a step is not taken after a second look: {0}")]
+    #[error("the operator checked again right before a step and did not take it: {0}")]
     NoPermit(Hold),
     /// A call to etcd failed.
     #[error(transparent)]

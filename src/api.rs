@@ -89,7 +89,7 @@ pub struct EtcdClusterSpec {
     #[serde(default)]
     pub paused: bool,
 
-    /// Memory, timing and disk writes: `edge` for small boxes and flash, `standard` for etcd's own
+    /// Memory, timing and disk writes: `edge` for small devices and flash, `standard` for etcd's own
     /// defaults. Durability is the same in both.
     #[serde(default)]
     pub profile: Profile,
@@ -160,7 +160,7 @@ fn one() -> u8 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Profile {
-    /// Small boxes: a third of the writes to flash, less memory.
+    /// For small devices: a third of the writes to flash, less memory.
     #[default]
     Edge,
     /// etcd's own defaults.
@@ -183,7 +183,7 @@ pub struct Storage {
     /// Data in memory only, gone with a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStorage>,
-    /// The largest size of the database, such as 512Mi. It may grow later, by one declared
+    /// The largest size of the database, such as 512Mi. It may grow later, by one
     /// restart, and never shrinks. Left out: the smaller of 2Gi and a quarter of the free disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 24), extend("pattern" = formats::QUANTITY))]
@@ -247,7 +247,7 @@ pub struct Network {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4), inner(length(max = 45), regex(pattern = formats::IP_ADDRESS)))]
     pub listen_addresses: Option<Vec<String>>,
-    /// Names or addresses that clients use; they stand in the server's certificate.
+    /// Names or addresses that clients use; the server's certificate contains them.
     /// Left out: the addresses listened on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4), inner(length(max = 253), regex(pattern = formats::HOST)))]
@@ -339,11 +339,11 @@ pub struct SecretRefs {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Client {
-    /// The common name in the certificate; etcd's auth, where it is on, takes it as the user.
+    /// The common name in the certificate; etcd's auth, if enabled, uses it as the user name.
     #[schemars(length(max = 63), extend("pattern" = formats::DNS_LABEL))]
     pub name: String,
-    /// In Kubernetes the namespace that gets the Secret, where it carries the label
-    /// etcd.edge-operator.io/accepts-clients-of with this cluster's namespace. Left out: this one.
+    /// In Kubernetes, the namespace that gets the Secret. It needs the label
+    /// etcd.edge-operator.io/accepts-clients-of with this cluster's namespace. Left out: this namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), extend("pattern" = formats::DNS_LABEL))]
     pub namespace: Option<String>,
@@ -353,7 +353,7 @@ pub struct Client {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Options {
-    /// Which old revisions are forgotten.
+    /// Which old revisions etcd compacts.
     #[serde(default)]
     pub auto_compaction: AutoCompaction,
     /// Time between heartbeats, in milliseconds. Left out: 500 for several members in `edge`,
@@ -388,7 +388,7 @@ pub struct Options {
     pub log_level: LogLevel,
 }
 
-/// Which old revisions are forgotten.
+/// Which old revisions etcd compacts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AutoCompaction {
@@ -447,7 +447,7 @@ pub enum LogLevel {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Bootstrap {
     /// `latest`: the newest verified snapshot of this cluster's name in the destinations of
-    /// `backup`; `empty`: it begins with nothing, whatever snapshots of its name there are; else a
+    /// `backup`; `empty`: the cluster starts without data, even if snapshots of its name exist; else a
     /// snapshot's name there, or a file of the host.
     #[schemars(length(min = 1, max = 240), extend("pattern" = formats::SNAPSHOT_SOURCE))]
     pub from: String,
@@ -457,10 +457,10 @@ pub struct Bootstrap {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Maintenance {
-    /// What happens when the quota is reached and etcd refuses writes.
+    /// What happens when the database has reached its quota and etcd refuses writes.
     #[serde(default)]
     pub on_no_space: OnNoSpace,
-    /// From when on the database is defragmented.
+    /// When the database is defragmented.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub defragment: Option<Defragment>,
     /// When members may be interrupted.
@@ -481,7 +481,7 @@ pub enum OnNoSpace {
     Hold,
 }
 
-/// From when on the database is defragmented.
+/// When the database is defragmented.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Defragment {
@@ -533,7 +533,7 @@ pub enum DeletionPolicy {
     /// Data and CA stay; the same cluster created again finds them.
     #[default]
     Retain,
-    /// Data and CA go.
+    /// Data and CA are deleted.
     Delete,
 }
 

@@ -360,13 +360,14 @@ fn install(context: &Context, text: &str, from: Option<&std::path::Path>) -> Out
         .map_err(|_| Failure::new(USAGE, format!("'{text}' is not a version such as 3.6.16")))?;
     match classify(version) {
         Class::TooOld | Class::Unknown => {
-            let text = format!(
-                "etcd {version} is none of the lines 3.5, 3.6 and 3.7 that this operator knows"
-            );
+            let text =
+                format!("etcd {version} is not supported; this operator supports 3.5, 3.6 and 3.7");
             return Err(Failure::new(USAGE, text));
         }
         Class::NeverCreate(bug) => {
-            eprintln!("etcd-operator: warning: no cluster is born with {version}: {bug}");
+            eprintln!(
+                "etcd-operator: warning: the operator creates no cluster with etcd {version}: {bug}"
+            );
         }
         Class::Warn(bug) => eprintln!("etcd-operator: warning: {bug}"),
         Class::Supported => {}

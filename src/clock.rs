@@ -8,7 +8,7 @@ use crate::cluster::Timestamp;
 use crate::observed::Clock;
 use crate::paths::Paths;
 
-/// No clock is right that says an earlier time: 2026-11-01, when this code was written.
+/// A clock that shows an earlier time is wrong: 2026-11-01, when this code was written.
 const BUILD_FLOOR: Timestamp = Timestamp(1_793_491_200);
 
 /// Wall-clock time now.
@@ -50,12 +50,12 @@ pub fn milliseconds_since_boot() -> u64 {
     u64::try_from(since_boot().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Since when something has been as it is, by the clock since boot.
+/// Measures how long something has been in its present state, by the clock since boot.
 #[derive(Debug, Default)]
 pub struct Since(Option<(String, u64)>);
 
 impl Since {
-    /// For how many seconds it has been this; 0 where it was something else when last asked.
+    /// The seconds for which the state has been `what`; 0 if it was different at the last call.
     pub fn seconds(&mut self, what: &str) -> u64 {
         self.at(what, since_boot().as_secs())
     }
@@ -70,13 +70,13 @@ impl Since {
         }
     }
 
-    /// It is nothing of the kind any more.
+    /// Ends the present state.
     pub fn end(&mut self) {
         self.0 = None;
     }
 }
 
-/// This boot of the machine; empty where the kernel does not tell.
+/// The id of this boot; empty if the kernel does not report it.
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .unwrap_or_default()
@@ -84,8 +84,8 @@ pub fn boot_id() -> String {
         .to_owned()
 }
 
-/// The newest time that anything here already carries: this build, the data, `dated` (our own
-/// certificates). A clock behind it is wrong, whatever it claims.
+/// The newest time on record: of this build, of the data, of our own certificates (`dated`). A clock behind
+/// it is wrong.
 pub fn newest_known(data_dir: &Path, dated: Option<Timestamp>) -> Timestamp {
     let modified = |path: &Path| {
         let time = std::fs::metadata(path).and_then(|it| it.modified()).ok()?;
@@ -102,7 +102,7 @@ pub fn newest_known(data_dir: &Path, dated: Option<Timestamp>) -> Timestamp {
     .fold(BUILD_FLOOR, Timestamp::max)
 }
 
-/// The segment of the log that is being written.
+/// The segment of the write-ahead log that etcd writes to.
 fn newest_segment(data_dir: &Path) -> Option<std::path::PathBuf> {
     let entries = std::fs::read_dir(data_dir.join("member/wal")).ok()?;
     let segments = entries.flatten().map(|it| it.path());
@@ -111,7 +111,7 @@ fn newest_segment(data_dir: &Path) -> Option<std::path::PathBuf> {
         .max()
 }
 
-/// The kernel's own word (adjtimex), through timedated, where systemd runs this host. Costs a process.
+/// Asks timedated for the kernel's state (adjtimex), if systemd runs this host. This starts a process.
 #[expect(
     clippy::disallowed_methods,
     reason = "asks timedated; the kernel's call has no safe binding"
@@ -127,12 +127,12 @@ pub fn kernel_synchronised() -> bool {
 
 /// Whether a time source confirms the clock, and nothing contradicts it.
 ///
-/// The sign is systemd-timesyncd's marker, or the kernel's own state as timedated reports it
-/// (chrony, ntpsec). A machine with neither is never trusted, and lives well: see
-/// [`crate::plan::certificate`].
+/// A time source confirms it by systemd-timesyncd's marker, or by the kernel's state, which timedated
+/// reports (chrony, ntpsec). Without either, the clock is never trusted; [`crate::plan::certificate`] allows
+/// for that.
 pub fn trust(paths: &Paths, now: Timestamp, newest: Timestamp, kernel_synchronised: bool) -> Clock {
-    // A day's grace: file times and certificates are not more exact than that across time zones
-    // of careless hands, and certificates are backdated by a day.
+    // One day of tolerance: certificates are backdated by a day, and file times may come from a clock
+    // in the wrong time zone.
     if now.0 < newest.0 - 86_400 {
         return Clock::BehindKnown { newest };
     }

@@ -78,7 +78,7 @@ pub enum ControllerError {
         why: String,
     },
     /// An object of our name is somebody else's.
-    #[error("{kind} {name} is there and not ours")]
+    #[error("{kind} {name} exists, and the operator did not create it")]
     NotOurs {
         /// Its kind.
         kind: &'static str,
@@ -86,7 +86,7 @@ pub enum ControllerError {
         name: String,
     },
     /// What goes is waited for: nothing new is built on it.
-    #[error("{kind} {name} is being deleted; the next one is made when it has gone")]
+    #[error("{kind} {name} is being deleted; the operator creates the next one after that")]
     Going {
         /// Its kind.
         kind: &'static str,
@@ -102,7 +102,7 @@ pub enum ControllerError {
         why: String,
     },
     /// An object of ours that cannot be made; a defect.
-    #[error("a {0} of ours is malformed")]
+    #[error("the operator made a malformed {0}")]
     Malformed(&'static str),
     /// A record.
     #[error(transparent)]
@@ -114,7 +114,7 @@ pub enum ControllerError {
     #[error(transparent)]
     Etcd(#[from] CallError),
     /// A step is no longer allowed by what a second look shows.
-    #[error("a step is not taken after a second look: {0}")]
+    #[error("the operator checked again right before a step and did not take it: {0}")]
     NoPermit(Hold),
     /// Another operator acts.
     #[error("the Lease was taken by {0}; this operator ends")]
@@ -362,7 +362,7 @@ async fn act(own: Own) -> Result<(), ControllerError> {
     };
     // One that was lost is another one's; and whoever cannot reach it must end now.
     if shared.acting.get() && ended.is_ok() {
-        tracing::info!("operator ends; members stay");
+        tracing::info!("the operator ends; the members run on");
         lease.release().await;
     }
     ended
@@ -432,7 +432,7 @@ async fn keep_cluster(shared: Rc<Shared>, key: Key, bell: Rc<Notify>) {
     shared.metrics.forget(&namespace, &name);
     // Keys that were worked on, in memory: what outlives the object lies in Secrets.
     let _ = std::fs::remove_dir_all(PathBuf::from(RUN_DIR).join(&namespace).join(&name));
-    tracing::info!(%namespace, %name, "the EtcdCluster has gone; what it says stays stays");
+    tracing::info!(%namespace, %name, "EtcdCluster deleted; its deletionPolicy decides what is kept");
 }
 
 impl Cluster {

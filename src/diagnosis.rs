@@ -189,7 +189,7 @@ pub const DIAGNOSES: &[Diagnosis] = &[
         reason: "ConfigurationRefused",
         kind: Kind::Misfit,
         meaning: "this etcd does not know an option that it was given",
-        next_step: "report it with the version: the rendered configuration is the operator's",
+        next_step: "report this as a bug, with the version: the operator wrote the configuration",
     },
     Diagnosis {
         text: "failed to verify flags",
@@ -203,7 +203,7 @@ pub const DIAGNOSES: &[Diagnosis] = &[
         reason: "ConfigurationRefused",
         kind: Kind::Misfit,
         meaning: "this etcd does not know an option that it was given",
-        next_step: "report it with the version: the rendered configuration is the operator's",
+        next_step: "report this as a bug, with the version: the operator wrote the configuration",
     },
     Diagnosis {
         text: "private key does not match",
@@ -237,14 +237,14 @@ pub const DIAGNOSES: &[Diagnosis] = &[
         text: "cannot allocate memory",
         reason: "OutOfMemory",
         kind: Kind::Surroundings,
-        meaning: "etcd got no memory",
+        meaning: "the system gave etcd no memory",
         next_step: "lower storage.quota for a new cluster, or free memory",
     },
     Diagnosis {
         text: "out of memory",
         reason: "OutOfMemory",
         kind: Kind::Surroundings,
-        meaning: "etcd got no memory",
+        meaning: "the system gave etcd no memory",
         next_step: "lower storage.quota for a new cluster, or free memory",
     },
     Diagnosis {
@@ -272,7 +272,7 @@ pub const DIAGNOSES: &[Diagnosis] = &[
         text: "cannot assign requested address",
         reason: "AddressGone",
         kind: Kind::Surroundings,
-        meaning: "the host no longer has an address that etcd shall listen on",
+        meaning: "the host no longer has an address that etcd is to listen on",
         next_step: "correct network.listenAddresses",
     },
 ];

@@ -130,7 +130,7 @@ pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
         let text = format!("{}: {refusal}", refusal.reason());
         if told.as_ref() != Some(&text) {
             tracing::warn!(
-                "etcd is not started: {text}; looked at again every {} s; next: {}",
+                "etcd is not started: {text}; the guard checks again every {} s; next: {}",
                 look_again(&refusal).as_secs(),
                 refusal.next_step()
             );
@@ -305,7 +305,7 @@ fn set_aside(data: &Path) -> Result<(), GuardError> {
     for number in 1.. {
         let target = data.with_extension(format!("birth-interrupted-{number}"));
         if !target.exists() {
-            tracing::warn!(to = %target.display(), "set the leftovers of an interrupted birth aside");
+            tracing::warn!(to = %target.display(), "set the leftovers of an interrupted first start aside");
             return fs::rename(data, target).map_err(system("set the data directory aside"));
         }
     }

@@ -233,11 +233,11 @@ fn rtc(facts: &HostFacts) -> Finding {
             Grade::Note,
             "NoRtc",
             detail(format_args!(
-                "none: after a power cut the time is unknown until the network tells it"
+                "none: after a power cut the time is unknown until the network provides it"
             )),
         )
         .next(detail(format_args!(
-            "nothing; certificates are made for that"
+            "nothing: the certificates allow for that"
         ))),
         None => Finding::new(
             "real-time clock",
@@ -251,7 +251,7 @@ fn rtc(facts: &HostFacts) -> Finding {
 /// Rule G10: the usual hidden cause of slow disks and sudden ends.
 fn supply(facts: &HostFacts) -> Finding {
     let Some(Throttled(bits)) = facts.throttled else {
-        let found = detail(format_args!("this board does not tell"));
+        let found = detail(format_args!("this board does not report it"));
         return Finding::new("power supply", Grade::Note, "Supply", found);
     };
     let (now, before) = (bits, bits >> Throttled::SINCE_BOOT);
@@ -307,7 +307,7 @@ fn disk(disk: &Disk) -> Finding {
         DiskKind::Ssd => (Grade::Good, "SSD"),
         DiskKind::Rotating => (Grade::Note, "rotating disk"),
         DiskKind::Virtual => (Grade::Note, "virtual disk"),
-        DiskKind::Unknown => (Grade::Unknown, "not told by the kernel"),
+        DiskKind::Unknown => (Grade::Unknown, "the kernel does not report it"),
     };
     let size = disk.bytes.map_or(0, |it| it >> 30);
     let found = if size > 0 {
@@ -361,7 +361,7 @@ fn file_system(disk: &Disk) -> Finding {
             "file system",
             Grade::Unknown,
             "Filesystem",
-            detail(format_args!("not told by the kernel")),
+            detail(format_args!("the kernel does not report it")),
         ),
     }
 }
@@ -383,13 +383,13 @@ fn wear(disk: &Disk) -> Finding {
         return Finding::new("wear", Grade::Good, "Wear", found);
     }
     let Some(rate) = disk.written_per_hour else {
-        let found = detail(format_args!("not told by this disk"));
+        let found = detail(format_args!("this disk does not report it"));
         return Finding::new("wear", Grade::Note, "Wear", found);
     };
     let written = disk.written_bytes.unwrap_or(0) >> 30;
     let found = match (disk.kind, years_in_all(disk, rate)) {
         (DiskKind::SdCard | DiskKind::Usb | DiskKind::Emmc, Some(years)) => detail(format_args!(
-            "{written} GiB written in its life, {} MiB/h since boot: about {years} years in all, if it bears {ERASE_CYCLES} cycles",
+            "{written} GiB written in its life, {} MiB/h since boot: about {years} years in all, if it lasts {ERASE_CYCLES} erase cycles",
             rate >> 20
         )),
         _ => detail(format_args!(

@@ -32,7 +32,7 @@ pub struct Observed {
     pub host: Option<HostFacts>,
     /// Snapshots.
     pub backups: Backups,
-    /// Snapshots of a cluster of this name, if no cluster lives here yet.
+    /// Snapshots of a cluster of this name, if no cluster exists here yet.
     pub predecessors: Predecessors,
     /// A restore that was asked for and has not ended.
     pub restoring: Option<Restoring>,
@@ -288,7 +288,7 @@ pub enum RestorePhase {
     Prepared,
     /// The new data takes the old one's place.
     Swapping,
-    /// etcd starts on the new data.
+    /// etcd starts with the new data.
     Starting,
     /// The old data comes back.
     Undoing,

@@ -167,7 +167,7 @@ impl Bucket {
         if !url.username().is_empty() || url.password().is_some() {
             return Err(S3Error::Endpoint {
                 endpoint: url.host_str().unwrap_or_default().to_owned(),
-                why: "keys belong into the credentials, not into the address",
+                why: "keys belong in the credentials, not in the address",
             });
         }
         if url.query().is_some() || url.fragment().is_some() {
@@ -179,7 +179,7 @@ impl Bucket {
             rusty_s3::UrlStyle::VirtualHost
         };
         let address = rusty_s3::Bucket::new(url, style, location.bucket.clone(), region)
-            .map_err(|_| bad("the bucket cannot stand before this host: set pathStyle, or correct the bucket's name"))?;
+            .map_err(|_| bad("the bucket's name cannot precede this host's name: set pathStyle, or correct the bucket's name"))?;
         let prefix = location.prefix.trim_matches('/');
         let prefix = match prefix {
             "" => String::new(),

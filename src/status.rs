@@ -20,9 +20,9 @@ use crate::start::Writable;
 /// Kubernetes' three values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It holds.
+    /// The statement holds.
     True,
-    /// It does not.
+    /// The statement does not hold.
     False,
     /// It could not be determined.
     Unknown,
@@ -31,21 +31,21 @@ pub enum Verdict {
 /// What a condition is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Reads and writes are served.
+    /// Whether etcd serves reads and writes.
     Available,
-    /// Something is under way.
+    /// Whether a change is under way.
     Progressing,
-    /// Something needs a person, or the cluster falls short of its specification.
+    /// Whether something needs a person, or the cluster falls short of its specification.
     Degraded,
-    /// Snapshots are made and verified.
+    /// Whether snapshots are taken and verified.
     BackupHealthy,
-    /// No certificate is unusable.
+    /// Whether every certificate is usable.
     CertificatesValid,
-    /// The wall clock can be believed.
+    /// Whether the wall clock can be trusted.
     ClockTrusted,
-    /// The newest document is sound, and no field of it is refused.
+    /// Whether the newest document is sound and no field of it is refused.
     DocumentAccepted,
-    /// The host needs no attention: its disk, its power supply, its kernel's settings.
+    /// Whether the host needs no attention: its disk, its power supply, its kernel's settings.
     HostHealthy,
 }
 
@@ -58,25 +58,25 @@ pub struct Condition {
     pub verdict: Verdict,
     /// One CamelCase word.
     pub reason: &'static str,
-    /// For people.
+    /// The message for people.
     pub message: Detail,
 }
 
-/// One member, for people.
+/// One member, as people see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus {
-    /// As etcd lists it.
+    /// The member as etcd lists it.
     pub member: crate::cluster::Member,
-    /// It leads.
+    /// Whether it leads.
     pub leader: bool,
 }
 
 /// The status of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Always all of them, in this order.
+    /// All conditions, in the order of [`Kind`].
     pub conditions: [Condition; 8],
-    /// The time up to which everything here is confirmed.
+    /// Everything here is confirmed up to this time.
     pub confirmed_until: Timestamp,
     /// Members by id.
     pub members: heapless::Vec<MemberStatus, { crate::cluster::MEMBERS_MAX }>,
@@ -90,13 +90,13 @@ pub struct Status {
     pub version: Option<crate::version::Version>,
     /// The next step in words, if there is one.
     pub next: Option<Detail>,
-    /// Why nothing more is done.
+    /// Why the operator does nothing more.
     pub hold: Option<Hold>,
     /// Seconds until the operator retries what is on hold, if a retry is scheduled.
     pub next_try: Option<u64>,
     /// The earliest end of a leaf in use, and whether it is provisional.
     pub certificates: Option<(Timestamp, bool)>,
-    /// Snapshots, where the document configures any.
+    /// Snapshots, if the document configures a backup.
     pub backups: Option<Backups>,
 }
 
@@ -190,7 +190,7 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
     let Some(instance) = observed.instances.first() else {
         return unknown(
             "NotObserved",
-            detail(format_args!("no member was looked at yet")),
+            detail(format_args!("the operator has not observed the member yet")),
         );
     };
     if !matches!(instance.process, Process::Running { .. }) {
@@ -214,7 +214,7 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
         return unknown(
             "AuthEnabled",
             detail(format_args!(
-                "etcd answers, and its own auth keeps the operator from proving that reads and writes are served: {why}"
+                "etcd answers, but its own auth does not let the operator prove reads and writes: {why}"
             )),
         );
     }
@@ -222,7 +222,7 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
         Writing::NotTried if observed.looker == Looker::Command => unknown(
             "WriteNotProven",
             detail(format_args!(
-                "reads are served; no operator runs that would try a write"
+                "reads are served; no operator runs to try a write"
             )),
         ),
         Writing::NotTried => unknown(
@@ -263,7 +263,9 @@ fn not_running(
             Kind::Available,
             Verdict::Unknown,
             "NotObserved",
-            detail(format_args!("the process could not be looked at")),
+            detail(format_args!(
+                "the operator could not tell whether etcd runs"
+            )),
         ),
         (Process::Stopped, _) if spec.size == 0 => no(
             "SizeZero",
@@ -275,12 +277,12 @@ fn not_running(
         (_, None) if observed.looker == Looker::Command => no(
             "NoOperator",
             detail(format_args!(
-                "etcd does not run, and no operator runs that would start it"
+                "etcd does not run, and no operator runs to start it"
             )),
         ),
         (_, None) => no(
             "Starting",
-            detail(format_args!("etcd is about to be started")),
+            detail(format_args!("the operator is about to start etcd")),
         ),
     }
 }
@@ -301,7 +303,7 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
         Reading::TimedOut => {
             return Some((
                 "NoAnswer",
-                detail(format_args!("etcd runs and does not answer a read")),
+                detail(format_args!("etcd runs but does not answer reads")),
             ));
         }
         Reading::Failed(_) if is_young(instance) => {
@@ -321,7 +323,9 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
     if service.alarms.no_space {
         return Some((
             "NoSpace",
-            detail(format_args!("the quota is reached, writes are refused")),
+            detail(format_args!(
+                "the database has reached its quota: etcd refuses writes"
+            )),
         ));
     }
     match instance.writable {
@@ -356,7 +360,7 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
     if service.proposals == Proposals::Stuck {
         return Some((
             "ProposalsStuck",
-            detail(format_args!("writes are proposed and not applied")),
+            detail(format_args!("etcd proposes writes but does not apply them")),
         ));
     }
     None
@@ -384,7 +388,9 @@ fn progressing(observed: &Observed, plan: &Plan, hold: Option<&Hold>) -> Conditi
         _ if waiting > 0 => told(
             Verdict::True,
             "BackingOff",
-            detail(format_args!("the next start is tried in {waiting} s")),
+            detail(format_args!(
+                "the operator starts etcd again in {waiting} s"
+            )),
         ),
         _ if instance.is_some_and(|it| {
             matches!(it.process, Process::Running { .. }) && it.service.read != Reading::Answered
@@ -393,13 +399,13 @@ fn progressing(observed: &Observed, plan: &Plan, hold: Option<&Hold>) -> Conditi
             told(
                 Verdict::True,
                 "Starting",
-                detail(format_args!("etcd runs and does not serve yet")),
+                detail(format_args!("etcd runs but does not serve yet")),
             )
         }
         _ => told(
             Verdict::False,
             "Converged",
-            detail(format_args!("nothing is to be done")),
+            detail(format_args!("there is nothing to do")),
         ),
     }
 }
@@ -408,7 +414,7 @@ fn progressing(observed: &Observed, plan: &Plan, hold: Option<&Hold>) -> Conditi
 fn host_healthy(facts: Option<&HostFacts>) -> Condition {
     let told = |verdict, reason, message| condition(Kind::HostHealthy, verdict, reason, message);
     let Some(facts) = facts else {
-        let message = detail(format_args!("the host was not looked at"));
+        let message = detail(format_args!("the operator has not checked the host"));
         return told(Verdict::Unknown, "NotObserved", message);
     };
     let findings = host::judge(facts);
@@ -423,7 +429,7 @@ fn host_healthy(facts: Option<&HostFacts>) -> Condition {
         None => told(
             Verdict::True,
             "Sound",
-            detail(format_args!("nothing about the host needs a person")),
+            detail(format_args!("nothing on the host needs attention")),
         ),
     }
 }

@@ -29,7 +29,7 @@ pub enum SystemdError {
     },
     /// This user may not.
     #[error(
-        "systemd does not let this user {what} {unit}: polkit is missing, or has no rule for it (etcd-operator preflight says more; the drop-in /usr/share/doc/etcd-operator/examples/run-as-root.conf does without polkit)"
+        "systemd does not let this user {what} {unit}: polkit is missing, or has no rule for it; next: etcd-operator preflight, or the drop-in /usr/share/doc/etcd-operator/examples/run-as-root.conf, which needs no polkit"
     )]
     NotAllowed {
         /// The verb.

@@ -180,7 +180,7 @@ impl Metrics {
         );
         registry.register_with_unit(
             "confirmed_timestamp",
-            "Until when the conditions were seen to be so, since 1970",
+            "The time up to which the conditions are confirmed, since 1970",
             Unit::Seconds,
             confirmed.clone(),
         );
@@ -360,11 +360,11 @@ fn respond(metrics: &Metrics, request: &hyper::Request<Incoming>) -> Response<Fu
         "/healthz" if metrics.healthy() => (StatusCode::OK, "ok\n".to_owned()),
         "/healthz" => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "no pass was made for two minutes\n".to_owned(),
+            "the operator made no pass for two minutes\n".to_owned(),
         ),
         _ => (
             StatusCode::NOT_FOUND,
-            "there are /metrics and /healthz\n".to_owned(),
+            "this server has /metrics and /healthz\n".to_owned(),
         ),
     };
     plain(status, text)

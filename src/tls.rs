@@ -45,7 +45,7 @@ pub enum TlsError {
         source: io::Error,
     },
     /// A CA is damaged. It is never replaced by itself: every client would have to be told.
-    #[error("{} is damaged: {why}; put it back from a backup, or move the directory aside to have a new CA made for all clients", path.display())]
+    #[error("{} is damaged: {why}; put it back from a copy; or move the directory aside: the operator makes a new CA, and every client needs a new certificate", path.display())]
     Authority {
         /// The CA's directory.
         path: PathBuf,
@@ -62,7 +62,7 @@ pub enum TlsError {
     },
     /// The name of a client is not usable as a name.
     #[error(
-        "'{0}' is no client's name: lower-case letters, digits and '-', at most 63, and not etcd-operator"
+        "'{0}' is not a client's name: use lower-case letters, digits and '-', at most 63, and not etcd-operator"
     )]
     ClientName(String),
 }

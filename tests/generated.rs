@@ -114,9 +114,9 @@ fn the_table_of_edits_is_what_the_code_says() {
     ];
     assert!(FIELDS.iter().all(|it| classes.contains(&it.class)));
     let mut text = String::from(
-        "\n\n`etcd-operator diff` says it of a file before anything happens, `etcd-operator plan` of the document \
-         on\ndisk. The operator takes an edit up with `systemctl reload etcd-operator`, which fails where the \
-         document,\nor a part of it, is refused or has to wait.\n\n| field of `spec` | what an edit does |\n|---|---|\n",
+        "\n\n`etcd-operator diff` shows what a file would change, `etcd-operator plan` what the document on disk \
+         would\nchange. `systemctl reload etcd-operator` applies an edit. It fails if the document, or a part of \
+         it, is refused\nor has to wait.\n\n| field of `spec` | what an edit does |\n|---|---|\n",
     );
     for class in classes {
         writeln!(text, "| {} | {} |", grouped(class), class.words()).unwrap();

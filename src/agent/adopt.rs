@@ -40,7 +40,7 @@ impl Agent {
             Ok(()) => {
                 tracing::warn!(
                     pid,
-                    "the record of etcd's process was lost; this process holds the member's lock, runs with its configuration and answers as this cluster: it is looked after again"
+                    "the record of etcd's process was lost; this process holds the member's lock, runs with its configuration and answers as this cluster: the operator manages it again"
                 );
                 true
             }

@@ -149,7 +149,10 @@ impl Agent {
             {
                 Ok(())
             }
-            _ => Err(failed("interrupt etcd", "its process changed meanwhile")),
+            _ => Err(failed(
+                "interrupt etcd",
+                "its process has changed in the meantime",
+            )),
         }
     }
 
@@ -230,7 +233,12 @@ impl Agent {
 
     /// The same for a start with the settings that served last.
     fn prepare_as_before(&self) -> Result<(), AgentError> {
-        let none = || failed("start etcd", "no settings are known that served before");
+        let none = || {
+            failed(
+                "start etcd",
+                "the operator knows no earlier settings that served",
+            )
+        };
         self.prepare_launch(&self.served().ok_or_else(none)?.launch)
     }
 
@@ -332,7 +340,7 @@ impl Agent {
                 };
                 records::save_identity(&self.paths, &storage_dir, &file)?;
                 tracing::info!(
-                    "this machine is the cluster's own from now on: a person asked for another try"
+                    "a person confirmed this machine (reload): the cluster belongs to it from now on"
                 );
                 Ok(())
             }

@@ -121,7 +121,7 @@ impl Board {
             let step = posted
                 .step
                 .as_deref()
-                .unwrap_or("the look that is under way");
+                .unwrap_or("the observation that is under way");
             let why = format!("it was read and comes into force after this: {step}");
             document_waits(&mut report.status, &why, clock::now());
         }

@@ -181,11 +181,11 @@ impl Presence {
 
     fn try_keep(&mut self, paths: &Paths) -> Result<(), AgentError> {
         if self.lock.renew(paths)? {
-            tracing::warn!(path = %paths.operator_lock().display(), "the operator's lock was deleted: taken again");
+            tracing::warn!(path = %paths.operator_lock().display(), "somebody deleted the operator's lock: the operator took it again");
         }
         if !self.socket.is_in_place() {
             self.socket = socket::serve(paths, self.sender.clone())?;
-            tracing::warn!(path = %paths.socket().display(), "the operator's socket was deleted: made again");
+            tracing::warn!(path = %paths.socket().display(), "somebody deleted the operator's socket: the operator made it again");
         }
         Ok(())
     }
@@ -219,7 +219,7 @@ impl Front {
         }
     }
 
-    /// The operator ends; etcd stays. A restart that is under way is seen through, where that is soon.
+    /// Ends the operator; etcd runs on. A step that is under way gets a limited time to end.
     async fn end(self) -> Result<(), AgentError> {
         notify::stopping();
         let begin = clock::since_boot();
@@ -227,9 +227,9 @@ impl Front {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         if let Some(step) = self.board.step() {
-            tracing::warn!("operator ends while this is under way: {step}");
+            tracing::warn!("the operator ends while this is under way: {step}");
         } else {
-            tracing::info!("operator ends; etcd stays");
+            tracing::info!("the operator ends; etcd runs on");
         }
         Ok(())
     }
@@ -307,7 +307,7 @@ impl Front {
             for problem in &problems {
                 tracing::error!("{problem}");
             }
-            tracing::error!("the document is refused; the one before stays in force");
+            tracing::error!("the operator refuses the document; the one before stays in force");
         }
         problems.join("\n")
     }
@@ -365,7 +365,7 @@ async fn status(orders: &mpsc::Sender<Order>, board: &Board) -> Result<String, S
 fn doing(board: &Board) -> String {
     let seconds = board.under_way().unwrap_or(0);
     match board.step() {
-        Some(step) => format!("{step} (the pass takes {seconds} s so far)"),
-        None => format!("the look at etcd and its disk takes {seconds} s so far"),
+        Some(step) => format!("{step} (this pass has taken {seconds} s so far)"),
+        None => format!("observing etcd and its disk has taken {seconds} s so far"),
     }
 }

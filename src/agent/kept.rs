@@ -1,5 +1,5 @@
-//! The last document that was sound. It is kept in the state directory, and an agent that finds nothing
-//! sound in its place starts with it: a typo is no outage.
+//! The last sound document, kept in the state directory. An agent that finds no sound document starts with
+//! the kept one, so a typo causes no outage.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,13 @@ use crate::state::{self, StateError};
 /// A document that is in force.
 #[derive(Clone, Debug)]
 pub struct Accepted {
-    /// The document.
+    /// The document itself.
     pub document: Document,
-    /// Where it was read.
+    /// The file that it was read from.
     pub path: PathBuf,
     /// When it was accepted.
     pub at: Timestamp,
-    /// How many were accepted since the agent has started.
+    /// The number of documents accepted since the agent started.
     pub generation: i64,
 }
 
@@ -37,7 +37,7 @@ impl Accepted {
     }
 }
 
-/// A document that is not.
+/// A document that is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedDocument {
     /// One CamelCase word.
@@ -47,7 +47,7 @@ pub struct RefusedDocument {
 }
 
 impl RefusedDocument {
-    /// One that the parser, or the file system, refuses.
+    /// A document that the parser or the file system refuses.
     fn of(path: &Path, problems: &Problems) -> Self {
         let readable = path.is_file() && std::fs::File::open(path).is_ok();
         RefusedDocument {
@@ -60,7 +60,7 @@ impl RefusedDocument {
         }
     }
 
-    /// Every problem, with the file's name before it.
+    /// Every problem, each after the file's name.
     pub fn lines(&self, path: &Path) -> Vec<String> {
         let problems = self.problems.iter();
         problems.map(|it| document::line(path, it)).collect()
@@ -71,7 +71,7 @@ impl RefusedDocument {
         let first = self.problems.first().map_or("", String::as_str);
         match self.problems.len() {
             0 | 1 => detail(format_args!("{first}")),
-            // The end must not be cut off.
+            // Shortens the first problem, so that the hint at the end fits.
             all => {
                 let first: String = first.chars().take(WHY_MAX).collect();
                 let more = all - 1;
@@ -83,20 +83,20 @@ impl RefusedDocument {
     }
 }
 
-/// Characters of the first problem, where there are others.
+/// Characters of the first problem, if there are more problems.
 const WHY_MAX: usize = 180;
 
-/// As it lies on disk.
+/// The kept document on disk.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct KeptDocument {
     text: String,
     path: PathBuf,
-    /// Since 1970, by the clock of then.
+    /// When it was accepted, in seconds since 1970.
     accepted: i64,
 }
 
-/// Reads a document for this host: it has to name the cluster that lives here.
+/// Reads a document for this host: it has to name the cluster on this host.
 pub fn read(paths: &Paths, path: &Path) -> Result<Document, RefusedDocument> {
     let document = document::read(path).map_err(|it| RefusedDocument::of(path, &it))?;
     let lives_here = state::load::<IdentityFile>(&paths.identity())
@@ -119,7 +119,7 @@ fn another(lives_here: &IdentityFile, document: &Document) -> RefusedDocument {
     }
 }
 
-/// Keeps a document, where another one is kept.
+/// Keeps a document, unless the same text is kept already.
 pub fn keep(paths: &Paths, accepted: &Accepted) -> Result<(), StateError> {
     let path = paths.kept_document();
     let kept = state::load::<KeptDocument>(&path).ok().flatten();
@@ -134,7 +134,7 @@ pub fn keep(paths: &Paths, accepted: &Accepted) -> Result<(), StateError> {
     state::save(&path, &file)
 }
 
-/// The one that is kept, if it is still sound.
+/// The kept document, if it is still sound.
 pub fn load(paths: &Paths) -> Option<Accepted> {
     let kept: KeptDocument = state::load(&paths.kept_document()).ok()??;
     Some(Accepted {
@@ -145,8 +145,8 @@ pub fn load(paths: &Paths) -> Option<Accepted> {
     })
 }
 
-/// What an agent starts with: the document in its place, else the one that is kept; and why the first is
-/// refused, if it is. With nothing kept a document of another cluster is the planner's to hold.
+/// Chooses the document that an agent starts with: the one at `path`, else the kept one with the reason why
+/// the first is refused. If none is kept, a document of another cluster is chosen, and the planner holds.
 pub fn choose(
     paths: &Paths,
     path: &Path,
@@ -154,7 +154,7 @@ pub fn choose(
     let refused = match read(paths, path) {
         Ok(document) => {
             let mut accepted = Accepted::of(document, path);
-            // The same as before: it was accepted then.
+            // An unchanged document keeps the time of its acceptance.
             if let Some(kept) = load(paths).filter(|it| it.document == accepted.document) {
                 accepted.at = kept.at;
             }

@@ -144,7 +144,7 @@ fn ask_all(
             Ok(it) => found.extend(it),
             Err(why) => tracing::warn!(
                 at,
-                "whether snapshots of this name lie there is unknown, and the cluster is created all the same: {why}"
+                "the operator cannot see whether snapshots of this name exist there, and creates the cluster all the same: {why}"
             ),
         }
     }

@@ -35,20 +35,20 @@ use crate::version::Version;
 
 pub(super) use tries::Tries;
 
-/// A process that is dying keeps the member's lock until its last thread has gone.
+/// A dying process keeps the member's lock until its last thread has ended.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A process that does not answer.
+/// The questions that a process has left unanswered.
 #[derive(Clone, Copy)]
 pub(super) struct Asking {
     pid: u32,
     looks: u32,
-    /// Seconds since boot.
+    /// When the first one was asked, in seconds since boot.
     since: u64,
 }
 
 impl Agent {
-    /// The restore under way, as the core sees it. A record that cannot be read is one of the member's.
+    /// The restore under way, as the core sees it.
     pub(super) fn restoring(&mut self) -> Result<Option<Restoring>, Detail> {
         let busy = self.is_busy();
         let record = RestoreRecord::load(&self.paths);
@@ -91,9 +91,9 @@ impl Agent {
         }
     }
 
-    /// Why the document's own restores are not tried again now: the last one failed, or they are too
-    /// many; and in how many seconds they are, if by themselves. Forgotten when a person asks for another
-    /// try. `now`: the time, if it is trusted.
+    /// Why the operator does not retry the document's own restore now: the last one failed, or there were
+    /// too many. The second value is the seconds until the operator retries it, if it does. A person's
+    /// request for another try clears both. `now`: the time, if it is trusted.
     pub(super) fn restore_failed(
         &mut self,
         spec: &ClusterSpec,
@@ -111,9 +111,9 @@ impl Agent {
         if let (Some(needed), Some(free)) = (report.room, disk::free_bytes(&storage_dir))
             && free >= needed
         {
-            return None; // the room that it lacked is there now
+            return None; // the space that it lacked is free now
         }
-        // Nothing was touched: the next try costs no more than a look.
+        // A failed restore touched nothing, so a retry costs only another look.
         let repeats = report.outcome == Outcome::Failed && self.operates();
         let retry_in = repeats.then(|| self.memory.restores.retry_in(&report.id, spec));
         if retry_in == Some(0) {
@@ -123,14 +123,14 @@ impl Agent {
         Some((detail(format_args!("{why}")), retry_in))
     }
 
-    /// The last restore, if the document asked for it and it failed.
+    /// The report of the last restore, if the document asked for it and it failed.
     fn own_failure(&self) -> Option<RestoreReport> {
         restore_record::last_report(&self.paths)
             .filter(|it| it.reason != Reason::Command && it.outcome != Outcome::Restored)
             .filter(|it| !it.forgotten)
     }
 
-    /// A person asks for another try: what was read is read again, too.
+    /// A person asks for another try. The operator also reads again what it has read.
     pub(super) fn forget_failed_restore(&mut self) {
         self.work.retry_now();
         self.memory.restores = Tries::default();
@@ -149,7 +149,7 @@ impl Agent {
         }
     }
 
-    /// The document asks for a restore.
+    /// Requests the restore that the document asks for.
     pub(super) fn request_restore(
         &mut self,
         spec: &ClusterSpec,
@@ -169,12 +169,12 @@ impl Agent {
             SeenFile::revision_of(&self.paths, former.as_ref()),
             former,
         );
-        // A command may have asked for one since the look that this was planned on: then that one is made.
+        // A command may have requested a restore since this was planned. That restore comes first.
         record.request(&self.paths)?;
         Ok(())
     }
 
-    /// Proves the snapshot and makes new data of it, beside the loop.
+    /// Verifies the snapshot and makes new data from it, in a job beside the loop.
     pub(super) fn prepare_restore(
         &mut self,
         spec: &ClusterSpec,
@@ -212,15 +212,15 @@ impl Agent {
         Ok(())
     }
 
-    /// The job has ended: the restore goes on, or it is over and nothing was touched.
+    /// Takes the job's result. The restore continues, or it has failed and nothing was touched.
     pub(super) fn restore_prepared(&mut self, prepared: Prepared) {
         let Prepared { record, result } = prepared;
         let noted = match result {
             Ok(identity) => {
                 let (lost, is) = record.loss();
                 let what = match record.takes_back {
-                    Some(_) => "the data that was set aside is whole",
-                    None => "the snapshot is proven and new data made of it",
+                    Some(_) => "the data that was set aside is intact",
+                    None => "the operator verified the snapshot and made new data from it",
                 };
                 tracing::info!(
                     snapshot = record.source.name,
@@ -237,7 +237,7 @@ impl Agent {
                 CrashPoint::PreparedWritten.pass();
                 saved.map_err(AgentError::from)
             }
-            // Nobody asked for it, and there is no reason for it any more.
+            // The data is sound, so the reason for this restore is gone; no person asked for it.
             Err(Failed {
                 why,
                 is_sound: true,
@@ -249,7 +249,7 @@ impl Agent {
             Err(Failed { why, room, .. }) => {
                 let before = restore_record::last_report(&self.paths).and_then(|it| it.message);
                 if before.as_ref() != Some(&why) {
-                    tracing::error!("the restore is not made, and nothing was touched: {why}");
+                    tracing::error!("the restore failed, and nothing was touched: {why}");
                 }
                 let report = RestoreReport {
                     room,
@@ -263,7 +263,7 @@ impl Agent {
         }
     }
 
-    /// The new data takes the place of the old.
+    /// Puts the new data in place of the old data.
     pub(super) async fn swap_restored(
         &mut self,
         spec: &ClusterSpec,
@@ -274,7 +274,7 @@ impl Agent {
         let Some(mut record) = RestoreRecord::load(&self.paths)? else {
             return Ok(());
         };
-        // The last look before etcd stops is what the loss is counted from.
+        // The loss is counted from this last observation before etcd stops.
         if let Some(details) = observed.instances.first().and_then(|it| it.service.details) {
             record.live_revision = Some(details.revision);
             record.live_at_most = record.live_revision;
@@ -294,7 +294,7 @@ impl Agent {
         self.forget_service();
         if let Err(error @ RestoreError::NewDataGone(_)) = swapped {
             let why = chain(&error);
-            tracing::error!("the restore is not made, and the data from before stays: {why}");
+            tracing::error!("the restore failed, and the old data stays in place: {why}");
             let report = record.report(Outcome::Failed, None, Some(why));
             return Ok(record.end(&self.paths, report)?);
         }
@@ -311,7 +311,7 @@ impl Agent {
         Ok(())
     }
 
-    /// etcd serves the new data.
+    /// Ends the restore: etcd serves the new data.
     pub(super) fn finish_restore(&mut self, place: &HostPlace) -> Result<(), AgentError> {
         let Some(record) = RestoreRecord::load(&self.paths)? else {
             return Ok(());
@@ -331,7 +331,7 @@ impl Agent {
         Ok(())
     }
 
-    /// etcd did not serve the new data: the old data comes back.
+    /// Puts the old data back, because etcd did not serve the new data.
     pub(super) async fn undo_restore(
         &mut self,
         spec: &ClusterSpec,
@@ -360,7 +360,7 @@ impl Agent {
         }
         let failed = record.failed(&place.storage_dir);
         let message = format!(
-            "etcd did not serve the restored data: {why}; the data from before is back, and what was written since lies in {}",
+            "etcd did not serve the restored data: {why}; the operator put the old data back, and what was written since lies in {}",
             failed.display()
         );
         tracing::error!("{message}");
@@ -368,13 +368,13 @@ impl Agent {
         Ok(record.end(&self.paths, report)?)
     }
 
-    /// The phase is written down before it begins.
+    /// Records a phase before it begins.
     fn enter(&self, record: &mut RestoreRecord, phase: StoredPhase) -> Result<(), AgentError> {
         record.phase = phase;
         Ok(record.save(&self.paths)?)
     }
 
-    /// etcd ends, where it runs.
+    /// Stops etcd if it runs.
     async fn stop_for_restore(
         &mut self,
         observed: &Observed,
@@ -387,12 +387,12 @@ impl Agent {
         Ok(())
     }
 
-    /// The member's lock, which a guard takes before it reads the record of the restore, and which etcd
-    /// holds for its life: whoever has decided to start etcd before the record said otherwise is seen
-    /// here, and the next look finds what became of it.
+    /// Takes the member's lock. A guard takes it before it reads the record of the restore, and etcd holds
+    /// it while it runs. So a guard that decided to start etcd before the record changed holds the lock
+    /// here, and the next pass sees what became of it.
     async fn hold_the_member(&self) -> Result<std::fs::File, AgentError> {
         use rustix::fs::{FlockOperation, flock};
-        // On a new host with a directory of its own for the data nobody has made this one yet.
+        // On a new host whose data lies in another directory, this directory does not exist yet.
         crate::state::create_private_dir(&self.paths.member())?;
         let path = self.paths.member_lock();
         let file = crate::state::open_lock(&path);
@@ -412,7 +412,7 @@ impl Agent {
         Ok(file)
     }
 
-    /// What was proven of the process before, and counted against it, is not the next one's.
+    /// Forgets what was observed of the process before: none of it holds for the next process.
     fn forget_service(&mut self) {
         starts::forget(&self.paths);
         self.memory.contact.forget();
@@ -420,7 +420,7 @@ impl Agent {
     }
 }
 
-/// What making new data needs to know, beside the loop.
+/// The job that makes new data beside the loop.
 struct PrepareJob {
     paths: Paths,
     spec: ClusterSpec,
@@ -429,7 +429,7 @@ struct PrepareJob {
 }
 
 impl PrepareJob {
-    /// `identity`: who will live there; none where what was set aside says it.
+    /// `identity`: the identity of the new data; `None`: the data that was set aside has its own.
     fn run(&self, mut record: RestoreRecord, identity: Option<IdentityFile>) -> Prepared {
         let result = match identity {
             Some(identity) => self.make(&mut record, identity),
@@ -461,8 +461,8 @@ impl PrepareJob {
         let runtime = runtime.map_err(|it| RestoreError::NoSnapshot(it.why.to_string()))?;
         runtime.block_on(source::resolve(&self.paths, &self.spec, record, &identity))?;
         record.set_bump(newest_revision(&self.spec, record.former.as_ref()));
-        // Where a cluster lived already, another one's snapshots do not become its own, for its retention
-        // to remove.
+        // A cluster that existed before does not adopt another cluster's snapshots: its retention would
+        // remove them.
         let former = record.former.as_ref();
         if former.is_none_or(|it| it.clusters().is_empty()) {
             identity.former_ids.extend(record.source.cluster_id.clone());

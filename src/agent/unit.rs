@@ -240,7 +240,7 @@ async fn hand_over(
         .map_err(AgentError::NoPermit)?;
         tracing::warn!(
             pid = record.pid,
-            "etcd runs as another user and moves into its unit: it is stopped, and started there"
+            "etcd runs as another user, outside of its unit: the operator stops it and starts it in its unit"
         );
         record.signal(Signal::TERM);
         wait_for_end(&record).await?;

@@ -9,24 +9,24 @@ use super::formats;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Backup {
-    /// When, as five cron fields in UTC, of numbers, `*`, `,`, `-` and `/`. Waits while the clock is
-    /// not trusted. Neither this nor `interval`: only when a person asks.
+    /// When, as five cron fields in UTC, of numbers, `*`, `,`, `-` and `/`. It waits while the clock is
+    /// not trusted. Without this and `interval`, snapshots are taken only when a person asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), extend("pattern" = formats::SCHEDULE))]
     pub schedule: Option<String>,
-    /// How often, such as 6h; needs no clock.
+    /// The time between snapshots, such as 6h; it needs no clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), extend("pattern" = formats::DURATION))]
     pub interval: Option<String>,
-    /// Where to. The first is local: snapshots are taken and proven there, and copied to the others
-    /// when these can be reached.
+    /// Where snapshots are kept. The first is local: snapshots are taken and verified there, and copied to
+    /// the others when these can be reached.
     #[schemars(length(min = 1, max = 4))]
     pub destinations: Vec<BackupDestination>,
     /// How well each snapshot is checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<BackupVerify>,
     /// For how long copies may wait for a link before BackupHealthy is False, such as 72h. Left out: 24h.
-    /// What the destination refuses waits for nobody.
+    /// If the destination refuses a copy, BackupHealthy is False at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), extend("pattern" = formats::DURATION))]
     pub copy_grace: Option<String>,
@@ -44,7 +44,7 @@ pub struct BackupDestination {
     pub s3: Option<S3Destination>,
 }
 
-/// A directory of the host, or a claim: exactly one of the two. Where nothing is said of what stays, these
+/// A directory of the host, or a claim: exactly one of the two. Without a field that says what stays, these
 /// are the last 5, and the newest of each of 7 days and 4 weeks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -63,19 +63,19 @@ pub struct LocalDestination {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub keep: Option<u32>,
-    /// The newest of each of so many hours stays, too. Ages count only by a trusted clock.
+    /// The newest of each of this many hours also stays. Ages count only with a trusted clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub keep_hourly: Option<u32>,
-    /// The newest of each of so many days stays, too.
+    /// The newest of each of this many days also stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub keep_daily: Option<u32>,
-    /// The newest of each of so many weeks stays, too.
+    /// The newest of each of this many weeks also stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub keep_weekly: Option<u32>,
-    /// No more bytes than these stay, such as 2Gi; the newest verified snapshot always does.
+    /// At most this many bytes stay, such as 2Gi; the newest verified snapshot always stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 24), extend("pattern" = formats::QUANTITY))]
     pub max_bytes: Option<String>,
@@ -94,7 +94,7 @@ impl LocalDestination {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct S3Destination {
-    /// The bucket; it is never created.
+    /// The bucket; the operator never creates it.
     #[schemars(length(min = 3, max = 63), extend("pattern" = formats::BUCKET))]
     pub bucket: String,
     /// The beginning of every key.
@@ -130,19 +130,19 @@ pub struct S3Destination {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub keep: Option<u32>,
-    /// The newest of each of so many hours stays, too. Ages count only by a trusted clock.
+    /// The newest of each of this many hours also stays. Ages count only with a trusted clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub keep_hourly: Option<u32>,
-    /// The newest of each of so many days stays, too.
+    /// The newest of each of this many days also stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub keep_daily: Option<u32>,
-    /// The newest of each of so many weeks stays, too.
+    /// The newest of each of this many weeks also stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub keep_weekly: Option<u32>,
-    /// No more bytes than these stay, such as 2Gi; the newest verified snapshot always does.
+    /// At most this many bytes stay, such as 2Gi; the newest verified snapshot always stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 24), extend("pattern" = formats::QUANTITY))]
     pub max_bytes: Option<String>,
@@ -169,12 +169,12 @@ pub struct Encryption {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackupVerify {
-    /// Each new snapshot is checked for size, hash and structure (levels 1 to 3) whatever this says.
+    /// The operator always checks size, hash and structure of a new snapshot (levels 1 to 3).
     /// 4 also restores the newest one into a scratch directory, starts an etcd on it and reads it.
     #[schemars(range(min = 3, max = 4))]
     pub level: u8,
-    /// How often what is kept is checked again, up to `level`, such as 7d. Left out: never; a trial
-    /// restore is then made of each new snapshot.
+    /// The time between checks of stored snapshots, up to `level`, such as 7d. Left out: they are not
+    /// checked again, and at level 4 each new snapshot gets a trial restore.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), extend("pattern" = formats::DURATION))]
     pub every: Option<String>,

@@ -76,7 +76,7 @@ fn files_beside_a_claim(wire: &EtcdClusterSpec) -> Option<Detail> {
     let files = s3(wire).any(|it| it.ca_file.is_some() || it.credentials.is_some());
     (claimed && files).then(|| {
         detail(format_args!(
-            "spec.backup.destinations: beside claimName no caFile and no credentials: the Pod that writes to a claim sees no file of the node; use credentialsSecret"
+            "spec.backup.destinations: claimName excludes caFile and credentials: the Pod that writes to a claim sees no file of the node; use credentialsSecret"
         ))
     })
 }
@@ -95,6 +95,6 @@ fn nested_paths(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> Option<D
         Some((*one, *other))
     })?;
     Some(detail(format_args!(
-        "PathNotAllowed: of {one} and {other} one lies in the other"
+        "PathNotAllowed: one of {one} and {other} lies inside the other"
     )))
 }

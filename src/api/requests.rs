@@ -57,25 +57,25 @@ pub struct EtcdBackupStatus {
     /// The level of verification that it reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<u8>,
-    /// Of its file, in bytes.
+    /// The size of its file, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
     /// Why it failed, or what else there is to say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// When it ended; from when on the lifetime counts. Not said before the clock is right.
+    /// When it ended; `ttlHours` counts from then. Absent until the clock is trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed: Option<Time>,
 }
 
-/// Where something that was asked for once is.
+/// How far a request has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
     /// Under way.
     Running,
     /// It ended as asked.
     Succeeded,
-    /// It did not; the message says why. Nothing was lost.
+    /// It failed; the message says why. Nothing was lost.
     Failed,
 }
 
@@ -109,13 +109,13 @@ pub struct EtcdRestoreSpec {
     #[serde(default = "latest")]
     #[schemars(length(min = 1, max = 200), extend("pattern" = formats::SNAPSHOT_NAME))]
     pub from: String,
-    /// The name of a new EtcdCluster that is made with the data, and with the specification of
-    /// `cluster`. Left out: in place, which needs `replaceData`.
+    /// The name of a new EtcdCluster, which the operator creates with the data of the snapshot and the
+    /// specification of `cluster`. Left out: in place, which needs `replaceData`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 50), extend("pattern" = formats::DNS_LABEL))]
     pub into: Option<String>,
-    /// In place: the name of the cluster once more. Whoever writes it knows that the cluster stops, and
-    /// that what was written since the snapshot is not in it any more.
+    /// For a restore in place: the name of the cluster once more. It confirms that the cluster stops, and
+    /// that everything written since the snapshot is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 50))]
     pub replace_data: Option<String>,
@@ -138,7 +138,7 @@ pub struct EtcdRestoreStatus {
     /// Its revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<i64>,
-    /// Revisions that were there before and are not any more.
+    /// How many revisions the restore lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revisions_lost: Option<i64>,
     /// What is done now, or why it failed.

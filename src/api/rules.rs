@@ -204,7 +204,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         path: "backup.destinations",
         cel: "!has(self.backup) || has(self.backup.destinations[0].local)",
-        message: "the first must be local: snapshots are taken and proven there, then copied",
+        message: "the first must be local: snapshots are taken and verified there, then copied",
         holds: |spec| {
             let first = spec.backup.as_ref().and_then(|it| it.destinations.first());
             first.is_none_or(|it| it.local.is_some())

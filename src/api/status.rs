@@ -19,7 +19,7 @@ pub struct EtcdClusterStatus {
     #[serde(default)]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map"), extend("x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// Until when all of this was seen to be so. Old: the operator is not running.
+    /// Everything here was confirmed up to this time. If it is old, the operator is not running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirmed_until: Option<Time>,
     /// The members as etcd lists them.
@@ -53,7 +53,7 @@ pub struct EtcdClusterStatus {
     /// Snapshots, where the document configures any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backups: Option<BackupsStatus>,
-    /// The generation of the document that this speaks of.
+    /// The generation of the document that this status describes.
     #[serde(default)]
     pub observed_generation: i64,
 }
@@ -106,7 +106,7 @@ pub struct BackupsStatus {
     pub queued: u32,
     /// Their bytes.
     pub queued_bytes: u64,
-    /// When a copy was last read back and found whole, in the place where that is longest ago.
+    /// When copies were last read back and found intact, for the destination where that is longest ago.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies_checked: Option<String>,
     /// The document's destinations, in its order.
@@ -147,7 +147,7 @@ pub struct SnapshotStatus {
     pub created: Option<String>,
     /// The level of verification that it reached.
     pub level: u8,
-    /// Of its file, in bytes.
+    /// The size of its file, in bytes.
     pub size: u64,
     /// Its age; left out where nobody knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -176,9 +176,9 @@ pub struct MemberStatus {
 pub struct DatabaseStatus {
     /// The file.
     pub size: u64,
-    /// What is used of it.
+    /// The part in use.
     pub in_use: u64,
-    /// What it may grow to before etcd refuses writes.
+    /// The size at which etcd refuses writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<u64>,
 }
@@ -199,7 +199,7 @@ pub struct PlanStatus {
     /// What a person does to end the hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_step: Option<String>,
-    /// Seconds until it is tried again by itself, where that has a time.
+    /// Seconds until the operator retries, if a retry is scheduled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_try_seconds: Option<u64>,
 }
@@ -208,7 +208,7 @@ pub struct PlanStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CertificatesStatus {
-    /// The first one ends then.
+    /// When the first of them expires.
     pub earliest_expiry: String,
     /// Made while the clock was not trusted.
     pub provisional: bool,

@@ -73,10 +73,10 @@ pub enum CreateError {
         why: String,
     },
     /// A learner may be behind: what it has is no snapshot of the cluster (rule B13).
-    #[error("this member is a learner: a snapshot is taken from a voter")]
+    #[error("this member is a learner, and snapshots need a voter")]
     Learner,
     /// The stream ended early, or its checksum differs (rule B2).
-    #[error("etcd's snapshot is not whole: {0}; it was discarded")]
+    #[error("etcd's snapshot is incomplete: {0}; the operator discarded it")]
     NotWhole(String),
     /// The directory.
     #[error(transparent)]
@@ -90,7 +90,7 @@ pub enum CreateError {
         source: io::Error,
     },
     /// What was written is not what was sent.
-    #[error("the new snapshot does not verify, and was discarded")]
+    #[error("the new snapshot failed its verification, and the operator discarded it")]
     Verify(#[from] VerifyError),
     /// A record could not be written.
     #[error(transparent)]
@@ -396,7 +396,7 @@ impl Trailed {
         let found = self.sum.finish();
         if self.total % 512 != TRAILER as u64 {
             let why = format!(
-                "{} bytes arrived, which is no whole number of pages",
+                "{} bytes arrived, which is not a whole number of pages",
                 self.total
             );
             return Err(CreateError::NotWhole(why));

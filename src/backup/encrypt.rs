@@ -92,7 +92,7 @@ fn decrypt_from(from: impl Read, path: &Path, to: &mut dyn Write) -> Result<(), 
         .collect::<Result<_, _>>()?;
     if keys.is_empty() {
         return Err(unusable(
-            "it holds no key, such as age-keygen makes".to_owned(),
+            "it holds no key of the kind that age-keygen makes".to_owned(),
         ));
     }
     let refused = |why: age::DecryptError| DecryptError::Refused {

@@ -45,16 +45,16 @@ pub enum LocalError {
         dir: PathBuf,
     },
     /// What lies behind it is not this cluster's to write to.
-    #[error("{} is a link: put a directory in its place, or name in the document where it leads", .0.display())]
+    #[error("{} is a link: put a directory in its place, or name the link's target in the document", .0.display())]
     Link(PathBuf),
     /// It is another user's.
-    #[error("{} is not the operator's to write to: give it to the user that the operator runs as; on a host: sudo chown etcd-operator:etcd-operator {}", .0.display(), .0.display())]
+    #[error("the operator may not write to {}: give it to the user that the operator runs as; on a host: sudo chown etcd-operator:etcd-operator {}", .0.display(), .0.display())]
     NotOurs(PathBuf),
     /// Nothing can be written there.
-    #[error("{} is read-only for the operator: where the document names it only now, sudo systemctl restart etcd-operator (etcd runs on); else the kernel's log (dmesg) says why: mount it for writing, or replace the disk", .0.display())]
+    #[error("{} is read-only for the operator: if the document named it only now, sudo systemctl restart etcd-operator (etcd runs on); else see the kernel's log (dmesg), and mount it for writing or replace the disk", .0.display())]
     ReadOnly(PathBuf),
     /// There is not enough room (rule A7).
-    #[error("{} has {} MiB free and the snapshot may need {} MiB beside a reserve of {} MiB: free some, or set maxBytes or keep lower", path.display(), free >> 20, needed >> 20, reserve >> 20)]
+    #[error("{} has {} MiB free and the snapshot may need {} MiB beside a reserve of {} MiB: free some space, or lower maxBytes or keep", path.display(), free >> 20, needed >> 20, reserve >> 20)]
     Space {
         /// Where.
         path: PathBuf,

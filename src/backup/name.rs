@@ -77,7 +77,7 @@ impl fmt::Display for SnapshotName {
 
 /// It is no name of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no name of a snapshot, such as shop-0-20261121T131500Z-r1234-9f3ab2c1")]
+#[error("not a name of a snapshot such as shop-0-20261121T131500Z-r1234-9f3ab2c1")]
 pub struct NotAName;
 
 impl FromStr for SnapshotName {

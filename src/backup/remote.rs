@@ -199,7 +199,7 @@ impl RemoteStore {
         let cluster = &self.cluster;
         let ours = |file: &str| name_in(file).is_some_and(|it| it.is_of(cluster));
         if let Err(error) = self.bucket.sweep((&under, &ours), STALE, &kept).await {
-            tracing::debug!("uploads of before are not ended: {error}");
+            tracing::debug!("failed to end earlier uploads: {error}");
         }
     }
 

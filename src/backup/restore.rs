@@ -71,7 +71,7 @@ pub enum RestoreError {
         target: String,
     },
     /// The data that the document would have replaced is not damaged.
-    #[error("read once more, the data is sound: nothing is restored, and etcd starts with it")]
+    #[error("a second check found the data sound: nothing is restored, and etcd starts with it")]
     Sound,
     /// Not enough room.
     #[error("{} has {} MiB free and the restore needs {} MiB beside the data that is kept", path.display(), free >> 20, needed >> 20)]
@@ -92,7 +92,7 @@ pub enum RestoreError {
         why: String,
     },
     /// The data made from the snapshot was removed before it took its place.
-    #[error("the data that was made of the snapshot is gone: somebody removed {}", .0.display())]
+    #[error("the data made from the snapshot is missing: somebody removed {}", .0.display())]
     NewDataGone(PathBuf),
     /// etcdutl is not in the store, or refused.
     #[error("etcdutl {version}: {why}")]

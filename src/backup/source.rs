@@ -323,7 +323,7 @@ pub async fn find_in_bucket(
         _ => None,
     });
     let described = described.ok_or_else(|| {
-        none("the document's backup describes no such bucket: add it to spec.backup.destinations")
+        none("the document describes no such bucket: add it to spec.backup.destinations")
     })?;
     let last = key.rsplit('/').next().unwrap_or_default();
     let stem = last.strip_suffix(".age").unwrap_or(last);
@@ -424,7 +424,7 @@ pub fn file(path: &Path) -> Result<Found, RestoreError> {
     let below_root = path.strip_prefix("/").unwrap_or(path);
     if !path.exists() && HIDDEN.iter().any(|it| below_root.starts_with(it)) {
         let text = format!(
-            "{} is not there, or a unit does not see it: it has a /tmp of its own, and no /home and /root; next: put the file below /srv or /mnt",
+            "{} does not exist, or the unit cannot see it: a unit has its own /tmp, and no /home or /root; next: put the file below /srv or /mnt",
             path.display()
         );
         return Err(RestoreError::NoSnapshot(text));
@@ -467,7 +467,7 @@ pub fn file(path: &Path) -> Result<Found, RestoreError> {
 fn found(store: &LocalStore, entry: &Entry) -> Result<Found, RestoreError> {
     let manifest = entry.manifest.as_ref().map_err(|why| {
         RestoreError::NoSnapshot(format!(
-            "{}: {why}; to use it all the same, name its file: {}",
+            "{}: {why}; to use it anyway, name its file: {}",
             entry.name,
             store.snapshot(&entry.name).display()
         ))

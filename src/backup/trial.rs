@@ -32,10 +32,10 @@ const SERVES_WITHIN: Duration = Duration::from_secs(120);
 #[derive(Debug, thiserror::Error)]
 pub enum TrialError {
     /// No data could be made of the snapshot.
-    #[error("level 4: no data could be made of it")]
+    #[error("level 4: etcdutl could make no data from it")]
     Restore(#[from] RestoreError),
     /// etcd did not come up on it.
-    #[error("level 4: etcd does not serve it: {0}")]
+    #[error("level 4: etcd does not serve its data: {0}")]
     NotServed(String),
     /// It serves something else.
     #[error("level 4: etcd serves revision {found}, the snapshot has {expected}")]

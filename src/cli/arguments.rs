@@ -43,22 +43,22 @@ pub(super) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Writes the first document, from what this host shows
+    /// Writes the first document, from what it finds on this host
     #[command(
-        after_help = "The name is the host's own, the version the newest in the store. A document that is there\nalready stays.\n\nExample:\n  sudo etcd-operator init\n  sudo etcd-operator init --name till-17"
+        after_help = "The cluster gets the host's name, and etcd the newest version in the store. A document that\nexists already stays.\n\nExample:\n  sudo etcd-operator init\n  sudo etcd-operator init --name till-17"
     )]
     Init(InitArgs),
-    /// Keeps etcd alive on this host until SIGTERM; etcd stays
+    /// Keeps etcd alive on this host until SIGTERM, which leaves etcd running
     #[command(
         after_help = "Reads the document, starts etcd with mutual TLS and keeps it alive. SIGHUP reads the\ndocument again; SIGTERM ends the operator and leaves etcd running.\n\nExample:\n  etcd-operator etcd install --from ./etcd-v3.6.16-linux-arm64 3.6.16\n  etcd-operator agent"
     )]
     Agent(AgentArgs),
-    /// Keeps etcd alive in Kubernetes, from EtcdCluster objects; etcd stays
+    /// Keeps etcd alive in Kubernetes, from EtcdCluster objects
     #[command(
-        after_help = "What the DaemonSet of deploy/etcd-operator.yaml runs. It needs POD_NAME, POD_NAMESPACE and\nNODE_NAME in its environment.\n\nExample:\n  etcd-operator manifests | kubectl apply -f -"
+        after_help = "The DaemonSet of deploy/etcd-operator.yaml runs this. It needs POD_NAME, POD_NAMESPACE and\nNODE_NAME in its environment.\n\nExample:\n  etcd-operator manifests | kubectl apply -f -"
     )]
     Controller(ControllerArgs),
-    /// Prints what runs the controller in Kubernetes: RBAC and a DaemonSet
+    /// Prints the objects that run the controller in Kubernetes: RBAC and a DaemonSet
     #[command(
         after_help = "Example:\n  etcd-operator manifests --image registry.example/etcd-operator:1 | kubectl apply -f -"
     )]
@@ -67,29 +67,29 @@ pub(super) enum Command {
         #[arg(long)]
         image: Option<String>,
     },
-    /// Starts etcd after its checks; what service managers call
+    /// Checks what etcd needs, then starts it; service managers call this
     #[command(
         after_help = "Every start of etcd goes through here. It checks identity, data, certificates and earlier\nstarts, then becomes etcd. A refusal exits with 3 and the reason.\n\nExample:\n  etcd-operator guard --detach"
     )]
     Guard(GuardArgs),
-    /// etcd's systemd unit for this document: printed, or written and enabled
+    /// Prints etcd's systemd unit for this document; --install writes and enables it
     #[command(
         after_help = "The operator's unit runs it with --install, as root, before each start.\n\nExample:\n  etcd-operator unit"
     )]
     Unit(UnitArgs),
-    /// What is: conditions, members, certificates; exits with 0 when available
+    /// Shows conditions, members, certificates; exits with 0 when available
     #[command(
         after_help = "The first line says OK, or what needs attention and what to do next.\n\nExample:\n  etcd-operator status\n  etcd-operator status --watch\n  etcd-operator status -o json | jq .host.etcd.clientURL"
     )]
     Status(StatusArgs),
-    /// What is done next, or why nothing is, and what the document on disk would change
+    /// Shows the next step, or the hold, and what the document on disk would change
     #[command(
         after_help = "Exits with 3 when held, with 2 when the document is bad.\n\nExample:\n  etcd-operator plan"
     )]
     Plan(OutputArgs),
-    /// What a document would change: restarts of etcd, and what waits or is refused
+    /// Shows what a document would change: restarts of etcd; what waits or is refused
     #[command(
-        after_help = "Changes nothing. Exits with 0 when the document can be taken up as it is, a restart of etcd\nincluded; with 2 when it is bad, every problem on stderr; with 3 when a part of it waits or is\nrefused. A file is checked without any rights; what is in force is then not compared.\n\nExample:\n  etcd-operator diff\n  etcd-operator diff ./cluster.yaml -o json | jq .changes[].effect"
+        after_help = "Changes nothing. Exits with 0 when the whole document can be applied, even with a restart of\netcd; with 2 when it is bad, every problem on stderr; with 3 when a part of it waits or is\nrefused. Any user may check a file; without rights it is not compared with the one in force.\n\nExample:\n  etcd-operator diff\n  etcd-operator diff ./cluster.yaml -o json | jq .changes[].effect"
     )]
     Diff {
         /// The document; - is standard input; left out: the one on disk
@@ -98,19 +98,19 @@ pub(super) enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
-    /// Has the agent read its document again; exits with 2 when that is refused
+    /// Makes the agent read its document again; exits with 2 when the agent refuses it
     #[command(
-        after_help = "What systemctl reload etcd-operator runs. Prints what the document changes. Exits with 2 when it is\nrefused, and the one before stays in force; with 3 when a part of it waits or is refused.\n\nExample:\n  etcd-operator reload"
+        after_help = "systemctl reload etcd-operator runs this. It prints what the document changes. Exits with 2 when the\ndocument is refused and the one before stays in force; with 3 when a part of it waits or is refused.\n\nExample:\n  etcd-operator reload"
     )]
     Reload(OutputArgs),
-    /// Lines for a shell: how etcdctl, or k3s, connects
+    /// Prints lines for a shell: how etcdctl, or k3s, connects
     #[command(
         after_help = "Example:\n  eval \"$(etcd-operator env)\"; etcdctl endpoint health\n  k3s server $(etcd-operator env --for k3s)"
     )]
     Env(EnvArgs),
-    /// Makes no change for a while, such as while a person works on etcd; ends by itself
+    /// Pauses the operator, such as while a person works on etcd; ends by itself
     #[command(
-        after_help = "etcd runs on; systemd starts it again where it crashes, and leaves it stopped where a person\nstops it. A reboot ends a pause, too. For good: paused: true in the document.\n\nExample:\n  sudo etcd-operator pause 30m\n  sudo etcd-operator pause 0"
+        after_help = "etcd runs on; systemd restarts it after a crash, and leaves it stopped after a person stopped\nit. A reboot also ends a pause. For a pause without an end, set paused: true in the document.\n\nExample:\n  sudo etcd-operator pause 30m\n  sudo etcd-operator pause 0"
     )]
     Pause {
         /// For how long, such as 30m or 2h, at most 7d; 0 ends a pause
@@ -122,30 +122,30 @@ pub(super) enum Command {
     Resume,
     /// Runs etcdctl with the right addresses and certificates
     #[command(
-        after_help = "The etcdctl of the store, of the version that runs, as the client admin. Everything behind\netcdctl is its own; so is the exit code.\n\nExample:\n  sudo etcd-operator etcdctl get --prefix /registry\n  sudo etcd-operator etcdctl endpoint status -w table"
+        after_help = "The etcdctl of the store, of the version that runs, as the client admin. It gets all\narguments after etcdctl, and its exit code is returned.\n\nExample:\n  sudo etcd-operator etcdctl get --prefix /registry\n  sudo etcd-operator etcdctl endpoint status -w table"
     )]
     Etcdctl {
         /// As etcdctl takes them
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
     },
-    /// Whether this host is fit for it: rights, disk, kernel, supply, clock
+    /// Checks whether this host is fit: rights, disk, kernel, power supply, clock
     #[command(
-        after_help = "Exits with 1 where it is not. Writes up to 22 MB to the data's disk, for at most 10 s, to see how\nfast it syncs.\n\nExample:\n  sudo etcd-operator preflight"
+        after_help = "Exits with 1 if it is not. Writes up to 22 MB to the data's disk, for at most 10 s, to see how\nfast it syncs.\n\nExample:\n  sudo etcd-operator preflight"
     )]
     Preflight(PreflightArgs),
-    /// The store: etcd with etcdutl, one folder a version
+    /// Installs versions of etcd in the store, and lists them
     #[command(subcommand)]
     Etcd(EtcdCommand),
-    /// Certificates of the cluster and its clients
+    /// Lists, issues, accepts and removes certificates of the cluster and its clients
     #[command(subcommand)]
     Certs(CertsCommand),
-    /// Snapshots: taken, listed, proven, removed
+    /// Takes, lists, verifies, copies and removes snapshots
     #[command(subcommand)]
     Backup(BackupCommand),
-    /// Puts a snapshot's data in place of the member's; what is there now is kept aside
+    /// Replaces the member's data with a snapshot's; the old data is kept aside
     #[command(
-        after_help = "The snapshot is proven and new data made of it while etcd still runs; then etcd is stopped for\nthe exchange. If it does not serve the new data, the old data comes back. Revisions go on\n1,000,000,000 beyond the last one seen, so that clients with a cache notice.\n\nExample:\n  etcd-operator restore --dry-run\n  etcd-operator restore --from ./snapshot.db --yes\n  etcd-operator restore --undo --dry-run"
+        after_help = "The operator verifies the snapshot and makes new data from it while etcd still runs. Then it stops\netcd and exchanges the data. If etcd does not serve the new data, the old data comes back.\nRevisions go on 1,000,000,000 beyond the last one seen, so that clients with a cache notice.\n\nExample:\n  etcd-operator restore --dry-run\n  etcd-operator restore --from ./snapshot.db --yes\n  etcd-operator restore --undo --dry-run"
     )]
     Restore(RestoreArgs),
     /// Checks a snapshot file page by page, whoever made it
@@ -161,7 +161,7 @@ pub(super) enum Command {
     },
     /// Prints the version, as --version does
     Version,
-    /// What a reason of status, an Event or an alert means, and what to do
+    /// Explains a reason of status, an Event or an alert, and what to do
     #[command(
         after_help = "Examples:\n  etcd-operator explain DiskFull\n  etcd-operator explain --list"
     )]
@@ -173,10 +173,10 @@ pub(super) enum Command {
 
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
-    /// The word, in any case
+    /// The reason, in upper or lower case
     #[arg(required_unless_present = "list")]
     pub(super) reason: Option<String>,
-    /// Lists all of them
+    /// Lists all reasons
     #[arg(long, conflicts_with = "reason")]
     pub(super) list: bool,
     /// How to print
@@ -199,7 +199,7 @@ pub(super) struct InitArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct AgentArgs {
-    /// What keeps etcd's process
+    /// What runs etcd's process
     #[arg(long, value_enum, default_value_t = DriverChoice::Auto)]
     pub(super) driver: DriverChoice,
     /// Serves /metrics and /healthz on this loopback address, such as 127.0.0.1:2390; left out: nowhere
@@ -239,19 +239,19 @@ pub(super) enum DriverChoice {
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Debug, Args)]
 pub(super) struct GuardArgs {
-    /// For the agent: a session of its own, where no service manager keeps the process
+    /// For the agent: starts etcd in its own session, as no service manager keeps it
     #[arg(long, conflicts_with = "supervised")]
     pub(super) detach: bool,
-    /// For a service manager: what may pass by itself is waited for
+    /// For a service manager: waits for obstacles that may go away by themselves
     #[arg(long)]
     pub(super) supervised: bool,
-    /// For a Pod of the controller: what it needs comes with the environment
+    /// For a Pod of the controller: takes its input from the environment
     #[arg(long, conflicts_with_all = ["detach", "supervised"])]
     pub(super) pod: bool,
     /// For a Pod of the controller: puts a copy of this program into DIR and ends
     #[arg(long, value_name = "DIR", conflicts_with_all = ["detach", "supervised", "pod"])]
     pub(super) copy_to: Option<PathBuf>,
-    /// For a service manager: etcd has ended
+    /// For a service manager: says that etcd has ended
     #[arg(long, conflicts_with_all = ["detach", "supervised"])]
     pub(super) ended: bool,
 }
@@ -282,7 +282,7 @@ pub(super) struct StatusArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct PreflightArgs {
-    /// Leaves the disk alone: its syncs are not timed
+    /// Does not time the disk's syncs
     #[arg(long)]
     pub(super) skip_disk: bool,
     /// How to print
@@ -292,7 +292,7 @@ pub(super) struct PreflightArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct EnvArgs {
-    /// Whose variables or flags
+    /// The program to print the lines for
     #[arg(long = "for", value_enum, default_value_t = EnvFor::Etcdctl)]
     pub(super) target: EnvFor,
 }
@@ -319,29 +319,29 @@ pub(super) enum EtcdCommand {
         #[arg(long, value_name = "FILE|DIR")]
         from: Option<PathBuf>,
     },
-    /// Lists what is installed, and what is known of it
+    /// Lists the installed versions, and what is known of each
     #[command(after_help = "Example:\n  etcd-operator etcd list")]
     List(OutputArgs),
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum CertsCommand {
-    /// Lists certificates in use and those of clients, with their ends
+    /// Lists the certificates in use and those of clients, with their expiry
     #[command(after_help = "Example:\n  etcd-operator certs list")]
     List(OutputArgs),
     /// Issues a client certificate, or names the files of a good one; the operator renews it
     #[command(
-        after_help = "The operator renews what was issued, in its own directory. A copy (--out) is made anew by the\nsame command: run it from a timer.\n\nExample:\n  sudo etcd-operator certs issue k3s\n  sudo etcd-operator certs issue till-1 --out /etc/till/tls --owner till"
+        after_help = "The operator renews issued certificates in its own directory. The same command renews a copy\n(--out): run it from a timer.\n\nExample:\n  sudo etcd-operator certs issue k3s\n  sudo etcd-operator certs issue till-1 --out /etc/till/tls --owner till"
     )]
     Issue(IssueArgs),
-    /// Says that the CA may be a new one: status no longer tells it
+    /// Accepts that the CA was replaced: status no longer reports it
     #[command(
-        after_help = "A CA that was lost is made anew, and whoever has a certificate of the old one is refused. Accept it\nonce every client has a new certificate and the new ca.crt.\n\nExample:\n  sudo etcd-operator certs accept"
+        after_help = "The operator replaces a lost CA, and etcd then refuses certificates of the old one. Accept the new\none once every client has a new certificate and the new ca.crt.\n\nExample:\n  sudo etcd-operator certs accept"
     )]
     Accept,
-    /// Removes a client of `certs issue`, which is then no longer renewed
+    /// Removes a client of `certs issue`; its certificate is no longer renewed
     #[command(
-        after_help = "What was copied elsewhere is good until it ends.\n\nExample:\n  sudo etcd-operator certs remove till-1"
+        after_help = "Copies elsewhere stay valid until they expire.\n\nExample:\n  sudo etcd-operator certs remove till-1"
     )]
     Remove {
         /// Its name
@@ -356,10 +356,10 @@ pub(super) struct IssueArgs {
     /// Copies NAME.crt, NAME.key and ca.crt to this directory
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
-    /// Whose the copies are; they have mode 600
+    /// The user who owns the copies; their mode is 600
     #[arg(long, value_name = "USER", requires = "out")]
     pub(super) owner: Option<String>,
-    /// Issues a new one, also where there is a good one
+    /// Issues a new one even if there is a good one
     #[arg(long)]
     pub(super) renew: bool,
     /// For root's command: prints the files' contents
@@ -391,23 +391,23 @@ pub(super) struct DeleteArgs {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BackupCommand {
-    /// For a Pod of the controller: what it needs comes with the environment
+    /// For a Pod of the controller: takes its input from the environment
     #[command(hide = true)]
     Pod,
-    /// Takes a snapshot now and proves it; it stays until `backup delete`, or for its --ttl
+    /// Takes a snapshot now and verifies it; it stays until `backup delete`, or for its --ttl
     #[command(
         after_help = "Example:\n  etcd-operator backup create\n  etcd-operator backup create --ttl 7d"
     )]
     Create {
-        /// For how long it stays, such as 24h or 7d; the newest verified one stays whatever this says
+        /// How long it stays, such as 24h or 7d; the newest verified one always stays
         #[arg(long, value_name = "DURATION")]
         ttl: Option<String>,
         /// How to print
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
-    /// Lists snapshots of every destination, newest first; of a bucket that cannot be reached what was
-    /// seen to arrive there
+    /// Lists snapshots of every destination, newest first; for a bucket out of reach, those
+    /// that were copied there
     #[command(after_help = "Example:\n  etcd-operator backup list -o json | jq .[0].name")]
     List {
         /// Only at this destination, such as /mnt/usb/etcd or s3://BUCKET/PREFIX; left out: all
@@ -417,12 +417,12 @@ pub(super) enum BackupCommand {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
-    /// Deletes snapshots by name, wherever they lie; asks before it does
+    /// Deletes snapshots by name in every destination; asks first
     #[command(
-        after_help = "The newest verified one of a place stays unless --force says so.\n\nExample:\n  etcd-operator backup delete edge-0-20261121T131500Z-r1234-9f3ab2c1"
+        after_help = "The newest verified one of each destination stays, unless you add --force.\n\nExample:\n  etcd-operator backup delete edge-0-20261121T131500Z-r1234-9f3ab2c1"
     )]
     Delete(DeleteArgs),
-    /// Prints what is known of one
+    /// Prints the details of a snapshot
     #[command(after_help = "Example:\n  etcd-operator backup show latest")]
     Show {
         /// Its name, or latest
@@ -434,7 +434,7 @@ pub(super) enum BackupCommand {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
-    /// Checks one, or all of them; exits with 1 if one is damaged. What lies in a bucket is read back
+    /// Checks one snapshot, or all; exits with 1 if one is damaged. Copies in a bucket are read back
     /// (level 2)
     #[command(after_help = "Example:\n  etcd-operator backup verify --level 3")]
     Verify {
@@ -450,13 +450,13 @@ pub(super) enum BackupCommand {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
-    /// Copies now what waits for the document's other destinations
+    /// Copies the snapshots that wait for the document's other destinations
     #[command(after_help = "Example:\n  etcd-operator backup copy")]
     Copy(OutputArgs),
-    /// Removes what the document no longer keeps, never the newest verified one
+    /// Removes snapshots that the document no longer keeps, never the newest verified one
     #[command(after_help = "Example:\n  etcd-operator backup prune --dry-run")]
     Prune {
-        /// Only says what would be removed
+        /// Only lists what would be removed
         #[arg(long)]
         dry_run: bool,
         /// Only at this destination, such as /mnt/usb/etcd or s3://BUCKET/PREFIX; left out: all

@@ -99,7 +99,9 @@ pub(super) fn accept(context: &Context) -> Outcome {
 pub(super) fn remove(context: &Context, name: &str) -> Outcome {
     let spec = context.document()?;
     if name == ADMIN || spec.clients.iter().any(|it| it == name) {
-        let text = format!("the document has the client {name}: it would be made again");
+        let text = format!(
+            "the document lists the client {name}, so the operator would issue it again; remove it from spec.clients"
+        );
         return Err(Failure::new(HELD, text));
     }
     if !Certificates::at(context.paths.tls()).remove_client(name)? {
@@ -107,7 +109,7 @@ pub(super) fn remove(context: &Context, name: &str) -> Outcome {
         return Err(Failure::new(FAILED, text));
     }
     print::text(&format!(
-        "{name} is removed and not renewed any more; what was copied elsewhere is good until it ends\n"
+        "{name} is removed and no longer renewed; copies elsewhere stay valid until they expire\n"
     ))?;
     Ok(DONE)
 }

@@ -17,7 +17,7 @@ use crate::paths::Paths;
 use crate::state;
 
 /// How a document comes into force.
-const TAKE_UP: &str = "systemctl reload etcd-operator (or etcd-operator reload) takes it up";
+const TAKE_UP: &str = "apply it with systemctl reload etcd-operator (or etcd-operator reload)";
 
 /// What is known of what is in force.
 pub(super) enum Known {
@@ -148,14 +148,14 @@ pub(super) fn diff(context: &Context, file: Option<&Path>, output: Output) -> Ou
     let name = path.display();
     if !comparison.compared {
         print::text(&format!(
-            "{name} is sound; what it changes is not to be seen without rights: sudo etcd-operator diff {name}\n"
+            "{name} is sound; to compare it with the document in force: sudo etcd-operator diff {name}\n"
         ))?;
     } else if comparison.changes.is_empty() {
         print::text(&format!("{name} is in force: nothing differs\n"))?;
     } else {
         changes(&comparison.changes)?;
         print::text(
-            "\nnothing was changed: systemctl reload etcd-operator (or etcd-operator reload) takes the document up\n",
+            "\nnothing was changed: to apply the document, systemctl reload etcd-operator (or etcd-operator reload)\n",
         )?;
     }
     Ok(comparison.code())
@@ -232,7 +232,7 @@ pub(super) fn unanswered(context: &Context, asked: &Reply) -> Failure {
     let socket = context.paths.socket();
     let text = match asked {
         Reply::NotAllowed => format!(
-            "{} answers root and its own group: use sudo",
+            "{} answers only root and its own group: use sudo",
             socket.display()
         ),
         Reply::Silent => format!(

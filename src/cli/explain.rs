@@ -36,8 +36,11 @@ fn list(output: Output) -> Outcome {
 
 fn unknown(reason: &str, alike: &[&str]) -> Failure {
     let text = match alike {
-        [] => format!("nothing is known of {reason}: see etcd-operator explain --list"),
-        some => format!("nothing is known of {reason}; is it {}?", some.join(", ")),
+        [] => format!("there is no reason {reason}: see etcd-operator explain --list"),
+        some => format!(
+            "there is no reason {reason}; did you mean {}?",
+            some.join(", ")
+        ),
     };
     Failure::new(FAILED, text)
 }

@@ -77,11 +77,11 @@ fn look(context: &Context, arguments: &InitArgs) -> Result<Shown, Failure> {
     // A cluster that lives here already says more than the host's name.
     let lives: Option<records::IdentityFile> = state::load(&paths.identity()).unwrap_or_default();
     let (name, named) = match (&arguments.name, &lives) {
-        (Some(name), _) => (name.clone(), "fixed once the cluster is born"),
-        (None, Some(it)) => (it.cluster.clone(), "the cluster that lives here"),
+        (Some(name), _) => (name.clone(), "fixed once the cluster is created"),
+        (None, Some(it)) => (it.cluster.clone(), "the cluster on this host"),
         (None, None) => (
             name_of(&place::hostname().unwrap_or_default()),
-            "by this host's name; fixed once the cluster is born",
+            "from this host's name; fixed once the cluster is created",
         ),
     };
     if name.len() > NAME_MAX || !is_dns_label(&name) {
@@ -168,7 +168,7 @@ fn network(shown: &Shown) -> String {
         Some((port, who)) => {
             let [client, peer, metrics] = PORTS.map(|it| it + PORTS_APART);
             format!(
-                "  # {port} is taken by {who}: these are others than etcd's usual ports.\n  \
+                "  # {port} is taken by {who}: these ports differ from etcd's usual ones.\n  \
                  network: {{clientPort: {client}, peerPort: {peer}, metricsPort: {metrics}}}"
             )
         }
@@ -226,7 +226,7 @@ spec:
   # etcd listens on {address}.
 {network}
   # The data lies in {data}{free}.{unsafe_filesystem}
-  # storage: {{path: /mnt/ssd/etcd}}  # another disk; fixed once the cluster is born
+  # storage: {{path: /mnt/ssd/etcd}}  # another disk; fixed once the cluster is created
   # Snapshots, best on another disk.{found} The directory belongs to the operator's user:
   #   sudo install -d -o {USER} -g {USER} -m 700 {backup}
   # backup:

@@ -40,7 +40,7 @@ pub(super) fn resume(context: &Context) -> Outcome {
     let was = pause::end(&context.paths)?;
     wake(context)?;
     let text = if was {
-        "the operator goes on\n"
+        "the operator makes changes again\n"
     } else {
         "there was no pause\n"
     };

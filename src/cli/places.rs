@@ -29,7 +29,7 @@ pub(super) fn primary(context: &Context) -> Result<(ClusterSpec, LocalStore), Fa
 pub(super) fn lock(context: &Context, work: Work) -> Result<BackupLock, Failure> {
     place::lock(&context.paths, work)?.ok_or_else(|| {
         let text = match work {
-            Work::Local => "another process takes or checks snapshots: try again when it has ended",
+            Work::Local => "another process takes or checks snapshots: try again when it is done",
             Work::Copies => {
                 "the agent is copying already: see queued in etcd-operator status -o json"
             }
@@ -102,7 +102,7 @@ impl Site<'_> {
         let file = s3.credentials.as_ref().map(|it| Path::new(it.as_str()));
         match Credentials::read(file) {
             Err(error @ (S3Error::NoCredentials | S3Error::CredentialsOfTheUnit)) => {
-                Some(format!("{} was not asked: {error}", self.name))
+                Some(format!("{} could not be asked: {error}", self.name))
             }
             _ => None,
         }

@@ -101,12 +101,10 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
 }
 
 fn message(report: &RestoreReport) -> String {
-    let kept = report.kept.as_ref().map(|it| {
-        format!(
-            "the data from before is kept on the volume in {}",
-            it.display()
-        )
-    });
+    let kept = report
+        .kept
+        .as_ref()
+        .map(|it| format!("the old data is kept on the volume in {}", it.display()));
     report.message.clone().or(kept).unwrap_or_default()
 }
 
@@ -132,7 +130,7 @@ fn carry_out(
         if arguments.bootstrap && has_data(paths, former.as_ref()) {
             return Err(Failure::new(
                 super::FAILED,
-                "there is data on the volume: it is kept, bootstrap is for an empty one",
+                "the volume holds data, which is kept: bootstrap needs an empty volume",
             ));
         }
         let reason = if former.is_some() {

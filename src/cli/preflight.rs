@@ -234,7 +234,7 @@ fn port_taken(paths: &Paths, spec: &ClusterSpec) -> Option<Detail> {
     let own = records::Running::load(paths).map(|it| it.launch.addresses);
     let conflict = facts::conflict(paths, &launch.addresses, &own.unwrap_or_default())?;
     Some(if conflict.holder.is_empty() {
-        detail(format_args!("{} cannot be listened on", conflict.address))
+        detail(format_args!("etcd cannot listen on {}", conflict.address))
     } else {
         detail(format_args!(
             "{} is held by {}",

@@ -82,7 +82,7 @@ pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
         return Err(Failure::new(HELD, text));
     }
     if spec.paused {
-        let text = "the document says paused: set paused: false to restore";
+        let text = "the document sets paused: true; to restore, set paused: false";
         return Err(Failure::new(HELD, text));
     }
     if pause::load(&context.paths).is_some() {
@@ -214,7 +214,7 @@ pub(super) fn check(
         .filter(|it| *it != spec.name.as_str())
     {
         let text = format!(
-            "{} is of the cluster {other} and this document's is {}: to use it all the same, name a copy of the file without its manifest",
+            "{} belongs to the cluster {other}, and the document names {}: to use it anyway, name a copy of the file without its manifest",
             found.file.name, spec.name
         );
         return Err(Failure::new(FAILED, text));
@@ -238,7 +238,7 @@ fn check_id(
         return Ok(());
     }
     let text = format!(
-        "{} is of a cluster of the same name with the id {id}, which the cluster here never had: to use it all the same, say --other-cluster",
+        "{} belongs to another cluster of the same name, with the id {id}: to use it anyway, add --other-cluster",
         found.file.name
     );
     Err(Failure::new(FAILED, text))
@@ -304,7 +304,7 @@ fn propose(
         needed_bytes: restore::needed(found.file.database),
         free_bytes: disk::free_bytes(storage_dir),
         steps: vec![
-            "prove the snapshot again and make new data of it beside the old, with a new cluster id"
+            "verify the snapshot again and make new data from it beside the old data, with a new cluster id"
                 .to_owned(),
             aside,
             "put the new data in its place; revisions go on 1,000,000,000 beyond the last one seen"
@@ -388,7 +388,7 @@ async fn unless_interrupted(
         ended = restore => ended,
         Ok(()) = tokio::signal::ctrl_c() => {
             let text = format!(
-                "the restore goes on without this command: {who} brings it to its end; see how far it is: etcd-operator status; the data from before is kept: etcd-operator restore --undo takes it back then"
+                "the restore goes on without this command: {who} finishes it; etcd-operator status shows how far it is; the old data is kept: once the restore has ended, etcd-operator restore --undo brings it back"
             );
             Err(Failure::new(INTERRUPTED, text))
         }
@@ -405,7 +405,7 @@ async fn follow(context: &Context) -> Result<(), Failure> {
             continue;
         }
         let Reply::Answered(text) = answer else {
-            let text = "the agent ended meanwhile: the restore goes on when it is started again";
+            let text = "the agent has ended: the restore goes on when the agent starts again";
             return Err(Failure::new(FAILED, text));
         };
         let report: Report = serde_json::from_str(&text)?;
@@ -429,7 +429,7 @@ fn tell(output: Output, report: &RestoreReport) -> Outcome {
     } else if done {
         let lost = restore_record::lost_words(report.revisions_lost, report.lost_is);
         let kept = report.kept.as_ref().map_or_else(String::new, |it| {
-            format!("\nthe data from before is kept in {}", it.display())
+            format!("\nthe old data is kept in {}", it.display())
         });
         print::text(&format!(
             "restored {} at revision {}; lost: {lost}{kept}\n",

@@ -84,7 +84,7 @@ fn last_report(context: &Context, locked: AgentError) -> Result<Report, Failure>
         return Err(locked.into());
     };
     eprintln!(
-        "etcd-operator: warning: {locked}, and that one does not answer: this is what it saw last"
+        "etcd-operator: warning: {locked}, and that process does not answer: this is what it saw last"
     );
     Ok(report)
 }
@@ -101,7 +101,7 @@ fn tell_which(context: &Context, named: &Document, report: &Report) -> Result<()
         && count > 0
     {
         eprintln!(
-            "etcd-operator: note: the running agent is told of, whose document is {path}; {} differs from it in {count} fields: etcd-operator diff {}",
+            "etcd-operator: note: this describes the running agent, whose document is {path}; {} differs from it in {count} fields: etcd-operator diff {}",
             context.config.display(),
             context.config.display()
         );
@@ -128,7 +128,7 @@ fn plan_lines(report: &Report) -> std::io::Result<()> {
             ))
         }
         (None, Some(next)) => print::text(&format!("next: {next}\n")),
-        (None, None) => print::text("nothing is to be done\n"),
+        (None, None) => print::text("there is nothing to do\n"),
     }
 }
 

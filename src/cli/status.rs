@@ -114,7 +114,7 @@ fn cure(report: &Report) -> Option<String> {
     let newest = report.status.backups.as_ref()?.last_verified.as_ref()?;
     restore_helps(hold).then(|| {
         format!(
-            "newest verified snapshot: revision {}, {}; sudo etcd-operator restore --dry-run tells what would be lost\n",
+            "newest verified snapshot: revision {}, {}; sudo etcd-operator restore --dry-run shows what would be lost\n",
             newest.revision,
             taken(newest)
         )
@@ -157,7 +157,7 @@ fn facts(report: &Report) -> String {
     }
     for (index, it) in host.leftovers.iter().enumerate() {
         let text = format!(
-            "{} ({}), kept by a restore or an interrupted birth",
+            "{} ({}), kept by a restore or an interrupted first start",
             it.path,
             bytes(it.bytes)
         );
@@ -332,7 +332,7 @@ fn under_way(report: &Report) -> String {
     let Some(it) = look.and_then(|it| it.under_way.as_ref()) else {
         return String::new();
     };
-    let step = it.step.as_deref().unwrap_or("a look at etcd and its disk");
+    let step = it.step.as_deref().unwrap_or("observing etcd and its disk");
     format!("; under way for {} s: {step}", it.seconds)
 }
 

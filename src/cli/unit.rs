@@ -11,7 +11,7 @@ pub(super) fn unit(context: &Context, write: bool) -> Outcome {
         if write && std::env::var_os("JOURNAL_STREAM").is_some() {
             Failure::new(
                 failure.code,
-                "etcd's unit stays as it is: there is no good document",
+                "etcd's unit stays unchanged: there is no sound document",
             )
         } else {
             failure

@@ -169,7 +169,7 @@ fn check(
         let now = trusted_now(context);
         if let Err(error) = store.record_level(&entry.name, manifest, found, now) {
             let error = anyhow::Error::from(error);
-            eprintln!("etcd-operator: warning: what was found is not written down: {error:#}");
+            eprintln!("etcd-operator: warning: the findings could not be recorded: {error:#}");
         }
     }
     problem.map(|it| format!("{it:#}"))
@@ -190,7 +190,7 @@ fn try_restore(
     let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
     let identity = identity.ok_or_else(|| {
         anyhow::anyhow!(
-            "{}: there is no cluster here whose etcd could be tried",
+            "{}: level 4 needs a cluster on this host, whose etcd serves the trial",
             entry.name
         )
     })?;

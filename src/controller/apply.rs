@@ -257,7 +257,7 @@ impl Cluster {
         if let Some(there) = self.shared.pods.get(&self.namespace, &name) {
             if ended(&there) && !there.meta.deleting {
                 let text = detail(format_args!(
-                    "the Pod {name} has ended and is replaced, its data stays: {} {}",
+                    "the Pod {name} has ended; the operator replaces it, and its data stays: {} {}",
                     there.reason, there.message
                 ));
                 self.tell("PodReplaced", &text, true).await;
@@ -277,7 +277,7 @@ impl Cluster {
         self.objects
             .ensure(Kind::Pod, pod::member(&parts), None)
             .await?;
-        let text = detail(format_args!("the Pod {name} was made"));
+        let text = detail(format_args!("the operator created the Pod {name}"));
         self.tell("PodCreated", &text, false).await;
         Ok(())
     }

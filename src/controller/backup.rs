@@ -257,7 +257,10 @@ impl Cluster {
                 continue;
             }
             let Some(_) = &spec.backup else {
-                let text = format!("{} has no spec.backup: nobody knows where to", self.name);
+                let text = format!(
+                    "{} has no spec.backup, which names the destinations",
+                    self.name
+                );
                 self.write_end(&request, failed(&text), now.is_some())
                     .await?;
                 continue;
@@ -350,7 +353,7 @@ impl Cluster {
                     completed: wire_now(),
                 }
             }
-            Ok(None) => failed("the snapshot is not there any more"),
+            Ok(None) => failed("the snapshot no longer exists"),
             Err(failure) => {
                 let text = format!("{}: {}", failure.reason, failure.why);
                 self.tell("BackupFailed", &text, true).await;

@@ -194,7 +194,7 @@ impl Lease {
             .await
             .is_err()
         {
-            tracing::warn!("the Lease was not given back: no answer");
+            tracing::warn!("the operator did not release the Lease: no answer");
         }
     }
 
@@ -210,7 +210,7 @@ impl Lease {
                 .patch(NAME, &parameters, &Patch::Merge(nobody))
                 .await
         {
-            tracing::warn!("the Lease was not given back: {error}");
+            tracing::warn!("the operator did not release the Lease: {error}");
         }
     }
 }

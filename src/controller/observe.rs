@@ -407,7 +407,7 @@ fn being_made(pod: &PodSeen) -> Refusal {
         Container::Waiting { reason, .. } => format!(
             "has been {reason} for more than a minute: an image is pulled, or a volume or the network is missing"
         ),
-        _ => "has been there for more than a minute, and no kubelet has begun on it".to_owned(),
+        _ => "has existed for more than a minute, and the kubelet has not started it".to_owned(),
     };
     unplaceable("PodNotStarted", format_args!("the Pod {name} {what}"))
 }

@@ -153,7 +153,7 @@ impl Cluster {
             // Whatever was tried first.
             Some(reason @ "NamespaceTerminating") => {
                 format!(
-                    "{reason}: nothing is made any more in {}, it is being terminated",
+                    "{reason}: the namespace {} is being terminated, so the operator creates nothing in it",
                     self.namespace
                 )
             }
@@ -235,7 +235,7 @@ impl Cluster {
         match recorder.publish(&event, &reference).await {
             Ok(()) => self.shared.untold.set(false),
             Err(error) if !self.shared.untold.replace(true) => {
-                tracing::warn!("Events cannot be told: {error}");
+                tracing::warn!("failed to write an Event: {error}");
             }
             Err(_) => {}
         }
@@ -380,9 +380,9 @@ impl Runtime for Cluster {
         let mut wire = to_wire(status, self.memory.published.as_ref(), generation);
         if wire.plan.hold.as_deref() == Some("RestoreFailed") {
             let next = if self.identity.is_none() {
-                "mend the cause: it is tried again within 10 minutes, and at once when the document changes"
+                "remove the cause: the operator retries within 10 minutes, and at once when the document changes"
             } else {
-                "mend the cause and change the document, or ask for a restore by an EtcdRestore"
+                "remove the cause and change the document, or create an EtcdRestore"
             };
             wire.plan.next_step = Some(next.to_owned());
         }

@@ -160,6 +160,6 @@ pub(super) async fn answer(
 ) {
     let said = shared.write_status(&resource, &meta, &name, &status);
     if let Err(error) = said.await {
-        tracing::debug!("it was not answered: {error}");
+        tracing::debug!("failed to write its status: {error}");
     }
 }

@@ -46,7 +46,7 @@ pub(super) struct Asked {
 #[derive(Clone, Debug)]
 enum By {
     Request(Rc<Watched<EtcdRestore>>),
-    /// An EtcdRestore that was removed after its Pod was made.
+    /// An EtcdRestore that was removed after the operator created its Pod.
     Withdrawn,
     /// The document's bootstrap.
     Bootstrap,
@@ -178,7 +178,7 @@ impl Cluster {
     pub(super) fn restore_words(&self) -> Option<Detail> {
         let asked = self.memory.restoring.as_ref()?;
         Some(detail(format_args!(
-            "the data of {} is brought back",
+            "the operator restores the data of {}",
             asked.from
         )))
     }
@@ -303,10 +303,11 @@ impl Cluster {
         }
         let name = &self.name;
         let hint = match unplaceable(&error) {
-            Some("QuotaExceeded") => "; with size: 0 the member's share is free",
+            Some("QuotaExceeded") => "; set size: 0 to free the member's share of the quota",
             _ => "",
         };
-        let text = format!("not begun, {name} goes on as it is: {error}{hint}");
+        let text =
+            format!("the restore has not begun, and {name} runs on unchanged: {error}{hint}");
         if let Err(error) = self.restore_says(&asked, &text).await {
             tracing::debug!("{error}");
         }

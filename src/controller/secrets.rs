@@ -232,7 +232,7 @@ impl Cluster {
         if !accepts {
             self.memory.unaccepted.insert(namespace.to_owned(), now);
             let text = format!(
-                "the namespace {namespace} gets no Secret: it has to carry the label {ACCEPTS_CLIENTS_OF}={}",
+                "the namespace {namespace} gets no Secret: it needs the label {ACCEPTS_CLIENTS_OF}={}",
                 self.namespace
             );
             self.tell("ClientNotAccepted", &text, true).await;

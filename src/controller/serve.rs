@@ -83,11 +83,11 @@ fn respond(shared: &Shared, path: &str) -> Response<Full<Bytes>> {
         "/readyz" if shared.is_ready() => ok("acting\n"),
         "/readyz" => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "not every watch is answered: see the log\n".to_owned(),
+            "not every watch works: see the log\n".to_owned(),
         ),
         _ => (
             StatusCode::NOT_FOUND,
-            "there are /metrics, /livez and /readyz\n".to_owned(),
+            "this server has /metrics, /livez and /readyz\n".to_owned(),
         ),
     };
     plain(status, text)

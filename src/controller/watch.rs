@@ -199,7 +199,7 @@ fn unreadable(why: &str, since: &Value) -> Value {
         "plan": {
             "hold": "SpecUnreadable",
             "message": why,
-            "nextStep": "apply deploy/etcd-operator.yaml of the version whose CRDs these are",
+            "nextStep": "apply deploy/etcd-operator.yaml of the version that these CRDs belong to",
         },
     })
 }
@@ -267,7 +267,7 @@ async fn run(what: &'static str, mut stream: Objects, feed: &dyn Fn(Event<Dynami
                 if !matches!(event, Event::Init) {
                     failed = 0;
                     if !told.is_empty() {
-                        tracing::info!("{what} are seen again");
+                        tracing::info!("{what} are watched again");
                         told.clear();
                     }
                 }

@@ -136,7 +136,7 @@ impl Tree {
                 let shown = printable(text);
                 return Err((
                     line,
-                    format!("'{shown}' stands twice in one map; remove one"),
+                    format!("'{shown}' appears twice in one map; remove one"),
                 ));
             }
             *key = Some((text.to_owned(), line));
@@ -214,7 +214,7 @@ impl Tree {
     }
 }
 
-const NO_KEY: &str = "not valid YAML: a list, map or alias stands where a field's name belongs";
+const NO_KEY: &str = "not valid YAML: a list, map or alias where a field's name belongs";
 
 /// The fields of a map, with those of its merge keys: what the map says itself wins.
 fn merged(fields: Vec<(String, u64, Node)>) -> Result<Vec<(String, u64, Node)>, Mistake> {

@@ -27,7 +27,7 @@ pub enum ArchiveError {
     #[error("{} holds no etcd: is it a release for Linux?", .0.display())]
     NoPrograms(PathBuf),
     /// A program that is none of etcd's.
-    #[error("{name} in {} is larger than {} MiB: it is no program of etcd's", path.display(), PROGRAM_MAX >> 20)]
+    #[error("{name} in {} is larger than {} MiB, so it is not a program of etcd", path.display(), PROGRAM_MAX >> 20)]
     TooLarge {
         /// The archive.
         path: PathBuf,

@@ -189,7 +189,7 @@ impl<'a> Walk<'a> {
         page::read(self.source, &self.meta, id, &mut head)?;
         let header = Header::parse(&head);
         if header.id != id {
-            return Err(damaged(id, "it says that it is another page"));
+            return Err(damaged(id, "its header names another page"));
         }
         Ok(header)
     }
@@ -422,7 +422,7 @@ impl Run {
         total: &mut Total,
     ) -> Result<(), BoltError> {
         if flags != 0 {
-            return Err(damaged(page, "a bucket inside of a bucket"));
+            return Err(damaged(page, "a bucket inside a bucket"));
         }
         match kind {
             Kind::Keys => {

@@ -40,7 +40,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// It says that it is another version.
-    #[error("{} says '{found}', wanted is {wanted}", path.display())]
+    #[error("{} reports version '{found}' instead of {wanted}", path.display())]
     Version {
         /// Which file.
         path: PathBuf,

@@ -225,7 +225,7 @@ fn authority(facts: &PreflightFacts) -> Finding {
         Polkit::Missing => told(
             Grade::Failure,
             "PolkitMissing",
-            "polkit is not installed: systemd obeys nobody but root",
+            "polkit is not installed: systemd obeys only root",
         )
         .next(words(
             "apt install polkitd; or install /usr/share/doc/etcd-operator/examples/run-as-root.conf as a drop-in",
@@ -256,7 +256,7 @@ fn unit(facts: &PreflightFacts) -> Finding {
         "UnitMissing",
         words("etcd's unit is not there yet"),
     )
-    .next(words("systemctl start etcd-operator writes it"))
+    .next(words("systemctl start etcd-operator installs it"))
 }
 
 fn state(facts: &PreflightFacts) -> Finding {
@@ -266,12 +266,12 @@ fn state(facts: &PreflightFacts) -> Finding {
         Some(true) => told(
             Grade::Good,
             "State",
-            "/var/lib/etcd-operator is readable for its user alone",
+            "only its user can read /var/lib/etcd-operator",
         ),
         Some(false) => told(
             Grade::Warning,
             "StateNotPrivate",
-            "others can read /var/lib/etcd-operator, or it is not its user's",
+            "others can read /var/lib/etcd-operator, or it does not belong to the user etcd-operator",
         )
         .next(words(
             "chown etcd-operator:etcd-operator and chmod 0700 /var/lib/etcd-operator",
@@ -288,7 +288,7 @@ fn storage(storage: Storage) -> Finding {
             "data",
             Grade::Good,
             "Storage",
-            words("its directory is fit"),
+            words("its directory is usable"),
         ),
         Storage::Missing => failed(
             "StorageMissing",
@@ -307,7 +307,7 @@ fn storage(storage: Storage) -> Finding {
         ),
         Storage::NotOwned => failed(
             "StorageNotOwned",
-            "storage.path is not the user etcd-operator's",
+            "storage.path does not belong to the user etcd-operator",
             "chown etcd-operator:etcd-operator that directory",
         ),
     }
@@ -330,7 +330,7 @@ fn clock(facts: &PreflightFacts) -> Finding {
         "clock",
         Grade::Note,
         "ClockUntrusted",
-        words("no time source confirms it; certificates are provisional"),
+        words("no time source confirms the clock; new certificates are provisional"),
     )
     .next(words(
         "apt install systemd-timesyncd, or chrony, where there is a network",
@@ -351,13 +351,14 @@ fn sync(facts: &PreflightFacts) -> Finding {
     ));
     match latency.p99 {
         0..10_000 => Finding::new("sync", Grade::Good, "SyncLatency", found),
-        10_000..100_000 => Finding::new("sync", Grade::Note, "SyncLatency", found)
-            .next(words("keep profile: edge, whose elections bear it")),
+        10_000..100_000 => Finding::new("sync", Grade::Note, "SyncLatency", found).next(words(
+            "keep profile: edge, whose election timeout allows for it",
+        )),
         100_000..500_000 => Finding::new("sync", Grade::Warning, "SyncSlow", found).next(words(
-            "every write waits so long: use a faster disk, or keep other writers off it",
+            "every write waits this long: use a faster disk, or move other writers off it",
         )),
         _ => Finding::new("sync", Grade::Warning, "SyncTooSlow", found).next(words(
-            "one member bears it badly and several do not at all: use another disk",
+            "too slow for one member, and far too slow for several: use another disk",
         )),
     }
 }

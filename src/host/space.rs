@@ -117,7 +117,7 @@ fn in_words(seconds: u64) -> Detail {
 pub(super) fn judge(space: &Space) -> Finding {
     let told = |grade, reason, found| Finding::new(CHECK, grade, reason, found);
     let Some(free) = space.free else {
-        let found = detail(format_args!("not told by the file system"));
+        let found = detail(format_args!("the file system does not report it"));
         return told(Grade::Unknown, "FreeSpace", found);
     };
     let mib = free >> 20;
@@ -126,13 +126,13 @@ pub(super) fn judge(space: &Space) -> Finding {
     ));
     if free < FULL {
         let found = detail(format_args!(
-            "{mib} MiB: etcd ends with one of its next writes, and starts again when there is room"
+            "{mib} MiB: one of the next writes ends etcd, which starts again when there is space"
         ));
         return told(Grade::Failure, "DiskFull", found).next(next);
     }
     if let Some(left) = space.warning() {
         let found = detail(format_args!(
-            "{mib} MiB, and at the present rate none in {}",
+            "{mib} MiB; at the present rate the disk is full in {}",
             in_words(left)
         ));
         return told(Grade::Warning, "DiskFillsUp", found).next(next);

@@ -1,7 +1,7 @@
-//! What etcd said when it ended: the last fatal line of its log, or what Go wrote to standard error.
+//! Reads why etcd ended: the last fatal line of its log, or what Go wrote to standard error.
 //!
-//! Nothing else counts. At other levels etcd tells of what it has mended by itself, in the same words,
-//! and clients' data may hold any words at all.
+//! Nothing else counts. At other levels, etcd reports in the same words what it has repaired by itself,
+//! and clients' data may contain any words.
 
 use std::io::{BufRead, Read as _};
 
@@ -9,13 +9,13 @@ use serde::Deserialize;
 
 use crate::diagnosis::{self, Diagnosis};
 
-/// A line of etcd's log is not longer than this, as far as it is read.
+/// The most bytes of a line of etcd's log that are read.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
-/// What etcd logs once it serves; 3.5, 3.6 and 3.7 alike.
+/// etcd logs this once it serves (3.5, 3.6 and 3.7).
 const SERVES: &str = "ready to serve client requests";
-/// What it logs once it has cut a torn end off its log; the same.
+/// etcd logs this once it has cut a torn end off its write-ahead log (3.5, 3.6 and 3.7).
 const REPAIRED: &str = "repaired WAL";
-/// How Go begins when a program crashes.
+/// How Go's report of a crash begins.
 const CRASHES: [&str; 5] = [
     "panic: ",
     "fatal error: ",
@@ -24,18 +24,18 @@ const CRASHES: [&str; 5] = [
     "SIG",
 ];
 
-/// What one start of etcd said.
+/// What etcd logged in one start.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
-    /// It was ready to serve.
+    /// It logged that it serves.
     pub(super) served: bool,
-    /// Its last fatal words.
+    /// Its last fatal message.
     pub(super) fatal: Option<String>,
-    /// What Go said of a crash.
+    /// Go's report of a crash.
     pub(super) crash: Option<String>,
 }
 
-/// A line of etcd's log, as far as it is read.
+/// The parsed part of a line of etcd's log.
 #[derive(Deserialize)]
 struct Line {
     level: String,
@@ -53,7 +53,7 @@ impl Line {
         }
     }
 
-    /// etcd ends after a line of this level.
+    /// Whether etcd ends after a line of this level.
     fn is_fatal(&self) -> bool {
         matches!(self.level.as_str(), "fatal" | "panic" | "dpanic")
     }
@@ -80,7 +80,7 @@ impl Said {
 
     fn line(&mut self, line: &[u8]) {
         let has = |text: &str| line.windows(text.len()).any(|it| it == text.as_bytes());
-        // Most lines are none of these, and parsing costs.
+        // Parsing is expensive, and most lines contain none of these.
         if ![SERVES, REPAIRED, "fatal", "panic"].into_iter().any(has) {
             return;
         }
@@ -96,19 +96,19 @@ impl Said {
         }
     }
 
-    /// What is known of those words. The log names the cause; a crash often only where it was.
+    /// The known meaning of the message. The log names the cause; a crash often names only its place.
     pub(super) fn diagnosis(&self) -> Option<&'static Diagnosis> {
         let mut words = self.fatal.iter().chain(&self.crash);
         words.find_map(|it| diagnosis::diagnose(it))
     }
 
-    /// The words themselves.
+    /// The message itself.
     pub(super) fn words(&self) -> Option<&str> {
         self.fatal.as_deref().or(self.crash.as_deref())
     }
 }
 
-/// From the first words of a crash to the first of its stacks, which name functions and no causes.
+/// The report of a crash up to its first stack: stacks name functions, not causes.
 fn crash(stderr: &str) -> Option<String> {
     let begins = |it: &&str| CRASHES.iter().any(|crash| it.starts_with(crash));
     let mut lines = stderr.lines().skip_while(|it| !begins(it)).peekable();
@@ -120,14 +120,14 @@ fn crash(stderr: &str) -> Option<String> {
     Some(head.join(" "))
 }
 
-/// Why etcd did not begin at all: a word about its options, or of a log that was not set up yet.
+/// Why etcd ended before it had set up its log, for example because of a wrong option.
 fn refusal(stderr: &str) -> Option<String> {
     let mut words = None;
     for line in stderr.lines().filter(|it| !it.trim().is_empty()) {
         match serde_json::from_str::<Line>(line) {
             Ok(line) if line.level == "info" || line.level == "debug" => {}
             Ok(line) => words = Some(line.words()),
-            // The first of many: what follows is a list of all options.
+            // Only the first such line counts: a list of all options follows it.
             Err(_) if words.is_none() => words = Some(line.to_owned()),
             Err(_) => {}
         }

@@ -1,4 +1,4 @@
-//! Reads a member's data once for each state of its files, and beside the caller where that takes long.
+//! Reads a member's data once for each state of its files, in a thread of its own if that takes long.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -15,27 +15,27 @@ use crate::start::damage::Damage;
 use crate::start::{DataDir, StartHistory, is_to_be_examined};
 use crate::version::Line;
 
-/// A part that could not be read is tried again after so many seconds: a failing disk bears little.
+/// Seconds until an unreadable part is read again. A failing disk should not be read often.
 const UNREADABLE_SECONDS: u64 = 60;
-/// How long a caller who has others to answer waits for the end of an examination.
+/// How long an impatient caller waits for an examination to end.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 type Examined = Result<Option<Damage>, Unreadable>;
 
-/// What was read already. Losing it costs another reading.
+/// Remembers what was read. Losing it costs another reading.
 #[derive(Default)]
 pub struct Examiner {
-    /// It is waited for the end, however long that takes.
+    /// Waits for the end of an examination, however long it takes.
     patient: bool,
-    /// The last look, with the stamp of the data.
+    /// The result of the last look, with the stamp of the data.
     looked: Option<(String, DataDir)>,
-    /// The last reading, and when it ended (seconds since boot).
+    /// The result of the last examination, with its stamp and its end in seconds since boot.
     examined: Option<(String, Examined, u64)>,
     under_way: Option<(String, mpsc::Receiver<Examined>)>,
 }
 
 impl Examiner {
-    /// One that waits for the end of what it has begun.
+    /// An examiner that waits for the end of every examination.
     pub fn patient() -> Self {
         Examiner {
             patient: true,
@@ -43,7 +43,7 @@ impl Examiner {
         }
     }
 
-    /// Looks at data that no etcd of ours has open. The files are read again once they have changed.
+    /// Looks at data that none of our etcds has open. It reads the files again only after they changed.
     pub(super) fn look(&mut self, data: &Path, line: Option<Line>) -> DataDir {
         let stamp = stamp(data, line);
         if let Some((looked, seen)) = &self.looked
@@ -60,7 +60,7 @@ impl Examiner {
         seen
     }
 
-    /// Reads all of the data where the last end of etcd asks for it, and adds what came of it.
+    /// Examines all of the data if etcd's last end is a reason to, and adds the result to `seen`.
     pub(super) fn examine(
         &mut self,
         paths: &Paths,
@@ -81,7 +81,7 @@ impl Examiner {
             None => seen.examining = true,
             Some(Ok(None)) => {
                 tracing::info!(
-                    "etcd's last words may mean damage; its files were read and are sound"
+                    "etcd's last messages may mean damage; the operator read its files, and they are sound"
                 );
                 starts::note_sound(paths, &stamp);
             }
@@ -90,7 +90,7 @@ impl Examiner {
         }
     }
 
-    /// What came of it; none while it is under way.
+    /// The result of the examination; `None` while it is under way.
     fn result(&mut self, data: &Path, line: Option<Line>, stamp: &str) -> Option<&Examined> {
         let now = clock::since_boot().as_secs();
         let is_known = self.examined.as_ref().is_some_and(|(it, result, at)| {
@@ -112,13 +112,13 @@ impl Examiner {
             };
             self.examined = Some((begun, examined, clock::since_boot().as_secs()));
         }
-        // What changed meanwhile is read again, with the next look.
+        // If the data changed meanwhile, the next look reads it again.
         let known = self.examined.as_ref().filter(|(it, ..)| it == stamp);
         known.map(|(_, examined, _)| examined)
     }
 }
 
-/// Of the data, as the etcd of a line reads it.
+/// Identifies the state of the data, and the line of etcd that reads it.
 fn stamp(data: &Path, line: Option<Line>) -> String {
     format!("{line:?} {}", data_dir::stamp(data))
 }

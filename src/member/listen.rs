@@ -1,46 +1,46 @@
-//! Addresses to listen on: which of them etcd could not have.
+//! Finds the addresses that etcd could not listen on.
 //!
-//! What our own etcd holds is its own to have again, under any name: a wildcard covers every address of
-//! its port. Go listens on `0.0.0.0` and on `[::]` alike, by one socket of both families.
+//! An address that our own etcd holds is free for its next start. A wildcard covers every address of its
+//! port. For `0.0.0.0` and for `[::]` alike, Go opens one socket of both families.
 
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 
 use crate::process;
 
-/// Why an address is not to be had.
+/// Why etcd cannot listen on an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// Somebody else listens there.
+    /// Another process listens there.
     Port,
-    /// The host has no such address, or none that can be listened on as it is written.
+    /// The host has no such address, or nobody can listen on it as it is written.
     Address,
-    /// This user may not.
+    /// This user may not listen there.
     Denied,
 }
 
-/// Whether a socket on the one address keeps another one from the other.
+/// Whether two sockets cannot have these addresses at the same time.
 pub fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let wildcard = one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() == other.port() && (wildcard || one.ip() == other.ip())
 }
 
-/// Whether a socket that listens is not etcd's own. Nobody else listens where etcd does, at a wildcard of
-/// its own nobody at all.
+/// Whether a listening socket is not etcd's own. Nobody else can listen on etcd's addresses. If etcd holds
+/// a wildcard, nobody else can listen on its port.
 pub fn is_anothers(socket: SocketAddr, own: &[SocketAddr]) -> bool {
     let mut of_port = own.iter().filter(|it| it.port() == socket.port());
     !of_port.any(|it| it.ip().is_unspecified() || it.ip() == socket.ip())
 }
 
-/// Whether somebody else keeps etcd from an address of which it holds a part. What it holds as it is, is
-/// its own to have again. Otherwise one of the two is a wildcard: etcd's own leaves no room for anybody,
-/// and one that is asked for leaves room for nobody.
+/// Whether another process prevents etcd from taking an address that overlaps with its present ones. An
+/// address that etcd holds already is free for it. Otherwise one of the two is a wildcard. If etcd holds the
+/// wildcard, nobody else can be on the port. If the wildcard is asked for, nobody else may be on the port.
 pub fn kept_by_another(asked: SocketAddr, own: &[SocketAddr], listening: &[SocketAddr]) -> bool {
     let another = |it: &SocketAddr| it.port() == asked.port() && is_anothers(*it, own);
     !own.contains(&asked) && listening.iter().any(another)
 }
 
-/// The first address that etcd could not listen on, when it has ended where it listens now.
+/// The first address that etcd could not listen on after it has released its present ones.
 pub fn first_taken(asked: &[SocketAddr], own: &[SocketAddr]) -> Option<(SocketAddr, Taken)> {
     asked.iter().find_map(|address| {
         let held = own.iter().any(|it| overlap(*it, *address));
@@ -50,13 +50,14 @@ pub fn first_taken(asked: &[SocketAddr], own: &[SocketAddr]) -> Option<(SocketAd
         } else {
             bind(*address)
         };
-        // Whatever is held: is it an address of this host at all?
+        // In any case, the address must be one of this host.
         let taken = taken.or_else(|| bind(SocketAddr::new(address.ip(), 0)));
         taken.map(|it| (*address, it))
     })
 }
 
-/// Tries it. Of what has no bearing on the address, such as too many open files, etcd will say what it is.
+/// Tries to listen. An error that does not concern the address, such as too many open files, is left for
+/// etcd to report.
 fn bind(address: SocketAddr) -> Option<Taken> {
     let mut bound = TcpListener::bind(as_go(address));
     let no_ipv6 = |it: &Error| it.kind() != ErrorKind::AddrInUse;

@@ -1,6 +1,6 @@
-//! A member inside a Pod: what the controller hands over, and how it is laid down where the guard
-//! looks for it. The Pod's claim is mounted at the state directory, so that a member's disk looks the
-//! same in both homes.
+//! A member inside a Pod: what the controller passes to it, and how the Pod writes that where the guard
+//! looks for it. The Pod's claim is mounted at the state directory, so a member's disk looks the same in
+//! both modes.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,22 +13,22 @@ use crate::state::{self, StateError};
 use crate::tls::Certificates;
 use crate::version::Version;
 
-/// The environment variable that carries a [`PodMember`]. No secret is in it.
+/// The environment variable that carries a [`PodMember`]. It contains no secret.
 pub const VARIABLE: &str = "ETCD_OPERATOR_MEMBER";
-/// The one that carries the document for a restore.
+/// The variable that carries the document for a restore.
 pub const DOCUMENT_VARIABLE: &str = "ETCD_OPERATOR_DOCUMENT";
-/// The one that carries the id of a restore, the EtcdRestore's UID among them.
+/// The variable that carries the id of a restore, such as the EtcdRestore's UID.
 pub const RESTORE_VARIABLE: &str = "ETCD_OPERATOR_RESTORE";
-/// The one that carries what a Pod for snapshots is asked.
+/// The variable that carries the request for a Pod that works on snapshots.
 pub const BACKUP_VARIABLE: &str = "ETCD_OPERATOR_BACKUP";
 /// Where the Secret with the member's certificates is mounted.
 pub const TLS_DIR: &str = "/tls";
-/// Where a Pod leaves its last words for the controller.
+/// The file for the Pod's termination message, which the controller reads.
 pub const LAST_WORDS: &str = "/dev/termination-log";
 
-/// Key of a Secret with access keys, and the file that it is mounted as.
+/// The key of a Secret with access keys, and the name of its mounted file.
 pub const S3_KEY: &str = "credentials";
-/// Most destinations that a document has.
+/// The most destinations of a document.
 const S3_MAX: usize = crate::spec::backup::DESTINATIONS_MAX;
 
 /// Where the Secret with the access keys of a destination is mounted.
@@ -36,12 +36,12 @@ pub fn s3_dir(index: usize) -> String {
     format!("/s3/{index}")
 }
 
-/// The file that the document in a Pod names for the access keys of a destination: in memory.
+/// The file in memory that the document in a Pod names for the access keys of a destination.
 pub fn s3_credentials(index: usize) -> String {
     format!("/run/etcd-operator/s3-{index}")
 }
 
-/// Puts access keys where they are for this user alone: what a Secret is mounted as, its group can read.
+/// Copies access keys to files that only this user can read. The group can read a mounted Secret.
 pub fn lay_down_credentials() -> Result<(), StateError> {
     for index in 0..S3_MAX {
         let mounted = std::path::Path::new(&s3_dir(index)).join(S3_KEY);
@@ -52,8 +52,8 @@ pub fn lay_down_credentials() -> Result<(), StateError> {
     Ok(())
 }
 
-/// What the controller knows of a member, fixed when the Pod is made: the kubelet starts it again
-/// with the same.
+/// What the controller knows of a member. It is fixed when the Pod is created, and the kubelet restarts the
+/// container with the same values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodMember {
     /// The controller's copy of the identity; the other one lies beside the data (rule B9).
@@ -62,33 +62,33 @@ pub struct PodMember {
     pub launch: Launch,
 }
 
-/// The last words of a Pod that was made for a restore.
+/// The termination message of a Pod that was created for a restore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Restored {
-    /// Of the restore.
+    /// The id of the restore.
     pub id: String,
-    /// Who lives on the volume now.
+    /// The identity of the data on the volume now.
     pub identity: Option<IdentityFile>,
-    /// etcd has served the new data; otherwise the data from before is there.
+    /// Whether etcd has served the new data; if not, the old data is in place.
     pub succeeded: bool,
-    /// A bootstrap found data on the volume, and left it alone.
+    /// Whether a bootstrap found data on the volume, which it kept.
     #[serde(default)]
     pub data_found: bool,
     /// The snapshot.
     pub snapshot: String,
     /// Its revision.
     pub revision: i64,
-    /// Revisions that were there before and are not any more, where that is known.
+    /// How many revisions the restore lost, if that is known.
     pub revisions_lost: Option<i64>,
-    /// How that number is told.
+    /// That number in words.
     #[serde(default)]
     pub lost: String,
     /// Why it failed, or where the old data is.
     pub message: String,
 }
 
-/// A reason why a member has no place, with what a person does about it.
+/// Why a member cannot run, with the next step for a person.
 pub fn unplaceable(reason: &'static str, why: std::fmt::Arguments<'_>) -> Refusal {
     Refusal::Unplaceable {
         reason,
@@ -102,12 +102,14 @@ fn next_step(reason: &str) -> &'static str {
         "ImageUnavailable" => {
             "import the image on the node (k3s ctr images import FILE), or correct spec.image"
         }
-        "ImageVersion" => "set spec.version to what image and data are, or correct spec.image",
+        "ImageVersion" => {
+            "set spec.version to the version of the image and the data, or correct spec.image"
+        }
         "NoStorageClass" => {
             "name one in storage.volumeClaim.storageClassName, make one the default, or use storage.path"
         }
         "NotOurs" => {
-            "rename or remove that object: the operator takes over nothing that it did not make"
+            "rename or delete that object: the operator changes only objects that it created"
         }
         "PodRefused" => {
             "allow it: for storage.path the namespace needs pod-security.kubernetes.io/enforce=privileged"
@@ -125,14 +127,12 @@ fn next_step(reason: &str) -> &'static str {
         "DataForeign"
         | "DataOfAnotherCluster"
         | "DataOfAnotherEtcd"
-        | "StorageOfAnotherCluster" => {
-            "give the cluster the volume that is its own; nothing was touched"
-        }
+        | "StorageOfAnotherCluster" => "give the cluster its own volume; nothing was touched",
         _ => "see kubectl describe pod and kubectl logs",
     }
 }
 
-/// Reasons that a guard may send besides those of damage.
+/// Reasons that a guard may report besides those of damage.
 const REASONS: &[&str] = &[
     "AcknowledgedWritesMissing",
     "AddressGone",
@@ -161,7 +161,7 @@ const REASONS: &[&str] = &[
     "StorageOfAnotherCluster",
 ];
 
-/// What a guard refused, from its last words `REASON: message`.
+/// Why a guard refused, from its termination message `REASON: message`.
 pub fn refusal_from(words: &str) -> Refusal {
     let (reason, why) = words.split_once(": ").unwrap_or(("", words));
     let mut known = REASONS.iter().chain(&damage::REASONS).copied();
@@ -171,7 +171,7 @@ pub fn refusal_from(words: &str) -> Refusal {
     }
 }
 
-/// Leaves last words for the controller. Where nobody asked for any, there is no such file.
+/// Writes the termination message for the controller. The file exists only in a Pod.
 pub fn say_last(words: &str) {
     #[expect(
         clippy::disallowed_methods,
@@ -179,16 +179,16 @@ pub fn say_last(words: &str) {
     )]
     let said = std::fs::write(LAST_WORDS, words);
     if let Err(error) = said {
-        tracing::debug!(%error, "no last words");
+        tracing::debug!(%error, "failed to write the termination message");
     }
 }
 
-/// Why nothing was laid down.
+/// Why the Pod could not be prepared.
 #[derive(Debug)]
 pub enum LayDownError {
     /// etcd must not be started here.
     Refused(Refusal),
-    /// A record.
+    /// A record could not be read or written.
     State(StateError),
 }
 
@@ -203,13 +203,13 @@ fn refused(reason: &'static str, why: std::fmt::Arguments<'_>) -> LayDownError {
 }
 
 impl PodMember {
-    /// From the environment of this process; `None`: it is not in a Pod of ours.
+    /// Reads it from the environment. `None`: this process does not run in one of our Pods.
     pub fn from_environment() -> Option<Self> {
         serde_json::from_str(&std::env::var(VARIABLE).ok()?).ok()
     }
 
-    /// Puts the records where the guard looks for them, and the image's etcd into the store. What lies
-    /// on the volume already is never overwritten by what the controller believes.
+    /// Writes the records where the guard looks for them, and links the image's etcd into the store. The
+    /// controller's copy of the identity never replaces the one on the volume.
     pub fn lay_down(&self, paths: &Paths) -> Result<(), LayDownError> {
         state::create_private_dir(&paths.member())?;
         let version: Version = self.launch.version.parse().map_err(|_| {
@@ -233,7 +233,7 @@ impl PodMember {
         Ok(())
     }
 
-    /// Two copies, as on a host (rule B9): the controller's, and the one beside the data.
+    /// Compares the two copies of the identity (rule B9): the controller's, and the one beside the data.
     fn reconcile_identity(&self, paths: &Paths) -> Result<(), LayDownError> {
         let storage_dir = &self.launch.storage_dir;
         let (_, beside) = records::load_identities(paths, storage_dir)?;
@@ -251,7 +251,7 @@ impl PodMember {
             return Err(refused(
                 "ImageVersion",
                 format_args!(
-                    "the data is of etcd {} and this Pod has {}",
+                    "etcd {} wrote the data, and this Pod runs etcd {}",
                     beside.version, ours.version
                 ),
             ));
@@ -265,7 +265,7 @@ impl PodMember {
             (Some(_), None) if ours.token == beside.token => {
                 Ok(records::save_identity(paths, storage_dir, ours)?)
             }
-            // The document's quota has grown since.
+            // The document's quota has grown since then.
             (Some(_), Some(_)) if ours.quota > beside.quota => {
                 let quota = ours.quota;
                 let beside = IdentityFile { quota, ..beside };
@@ -276,7 +276,7 @@ impl PodMember {
     }
 }
 
-/// etcd reads its certificates where the Secret is mounted: the kubelet exchanges them there.
+/// Makes etcd read its certificates from the mounted Secret, where the kubelet replaces them.
 fn point_at_secret(paths: &Paths) {
     let current = Certificates::at(paths.tls()).current();
     if std::fs::read_link(&current).is_ok_and(|it| it.as_os_str() == TLS_DIR) {

@@ -123,7 +123,7 @@ pub struct RestoreReport {
     pub snapshot_revision: i64,
     /// The last revision seen before.
     pub live_revision: Option<i64>,
-    /// Revisions that were there before and are not any more.
+    /// How many revisions the restore lost.
     pub revisions_lost: Option<i64>,
     /// What kind of number that is.
     #[serde(default)]

@@ -1,11 +1,11 @@
-//! When a snapshot is taken.
+//! Decides when the operator takes, copies or checks snapshots.
 
 use super::Upkeep;
 use crate::observed::{Instance, Observed, Reading, Writing};
 use crate::spec::ClusterSpec;
 
-/// The revision went back behind a snapshot's: what was acknowledged is gone, and snapshots of now
-/// would in time push out the ones that have it (rule B10).
+/// Whether the revision is lower than the newest snapshot's: acknowledged writes are lost. New snapshots
+/// would in time make retention remove the ones that still hold these writes (rule B10).
 pub fn is_behind(observed: &Observed, instance: &Instance) -> bool {
     match (&observed.backups.last, instance.service.details) {
         (Some(last), Some(details)) => details.revision < last.revision,
@@ -13,8 +13,8 @@ pub fn is_behind(observed: &Observed, instance: &Instance) -> bool {
     }
 }
 
-/// A snapshot that is due, or a check of those that are kept. Only of a member that serves (rule
-/// B13), and not while nothing was written since the last one (rule B5).
+/// The step for a due snapshot, copy or check. The member must serve (rule B13). A due snapshot is skipped
+/// if nothing was written since the last one (rule B5).
 pub(super) fn step(spec: &ClusterSpec, observed: &Observed, instance: &Instance) -> Option<Upkeep> {
     let backups = &observed.backups;
     spec.backup.as_ref()?;

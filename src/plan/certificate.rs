@@ -1,15 +1,15 @@
-//! When certificates are made: at birth, before they end, and once the clock can be believed.
+//! Decides when certificates are made: at birth, before they expire, and once the clock is trusted.
 
 use super::{Hold, Steps, Upkeep};
 use crate::cluster::Timestamp;
 use crate::observed::{Certificates, Clock, Instance, Observed, Pairs};
 
-/// Renewal starts at the latest so many seconds before the end (rule D41: 30 days).
+/// Renewal starts at the latest this many seconds before the end (rule D41: 30 days).
 pub const RENEW_BEFORE_SECONDS: i64 = 30 * 86_400;
-/// With an untrusted clock nothing is renewed, but a pair this near to its end by that clock is
-/// replaced by a provisional one rather than left to run out.
+/// With an untrusted clock the operator renews nothing by date. But it replaces a pair that expires within
+/// this many seconds by that clock with a provisional one.
 pub const PROVISIONAL_BEFORE_SECONDS: i64 = 86_400;
-/// A client certificate that nobody renews is warned about from so many seconds before its end on.
+/// The operator warns about a client certificate that nobody renews this many seconds before its end.
 pub const WARN_BEFORE_SECONDS: i64 = 30 * 86_400;
 
 /// Why certificates are made.
@@ -17,11 +17,11 @@ pub const WARN_BEFORE_SECONDS: i64 = 30 * 86_400;
 pub enum Mint {
     /// There are none, or they are unusable.
     Unusable,
-    /// Two thirds of their life are over, or the last 30 days have begun.
+    /// Two thirds of their lifetime have passed, or fewer than 30 days are left.
     Renewal,
-    /// Provisional ones give way once the clock is trusted.
+    /// They are provisional, and the clock is trusted now.
     ClockTrusted,
-    /// Clients are told an address that the certificates do not name.
+    /// They lack an address that clients use.
     Addresses,
 }
 
@@ -39,7 +39,7 @@ pub fn due(not_before: Timestamp, not_after: Timestamp, now: Timestamp) -> bool 
     not_after.seconds_since(now) <= ahead
 }
 
-/// Whether and why the leaves of the host are made anew.
+/// Why the host's leaves are made again; `None`: they are not.
 pub(super) fn mint(certificates: &Certificates, observed: &Observed) -> Option<Mint> {
     let trusted = observed.clock == Clock::Trusted;
     match certificates.pairs {
@@ -66,7 +66,7 @@ pub(super) fn mint(certificates: &Certificates, observed: &Observed) -> Option<M
     }
 }
 
-/// New leaves are picked up at the next handshake: they need no permit (rule D38).
+/// Plans new leaves. etcd reads them at the next handshake, so they need no permit (rule D38).
 pub(super) fn steps(
     observed: &Observed,
     instance: &Instance,
@@ -81,7 +81,7 @@ pub(super) fn steps(
     Ok(())
 }
 
-/// etcd needs nothing of its clients' certificates: they are made while it comes up.
+/// Plans clients' certificates. etcd does not need them to start, so they are made while it comes up.
 pub(super) fn client_steps(instance: &Instance, steps: &mut Steps<'_>) {
     if instance.certificates.clients_due && instance.certificates.can_be_made() {
         steps.push(Upkeep::MintClients);

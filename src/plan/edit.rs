@@ -1,5 +1,5 @@
-//! What an edit of the document does, field by field, in the state that a cluster is in. Pure: `diff`,
-//! `plan` and the agent's answer to a reload say the same, and the planner goes by it.
+//! Decides what an edit of the document does, field by field, in the present state of a cluster. Pure:
+//! `diff`, `plan`, the agent's answer to a reload and the planner all use it, so they agree.
 
 use core::fmt;
 
@@ -11,47 +11,47 @@ use crate::spec::field::Class;
 use crate::start::{Identity, Refusal};
 use crate::version::{Class as Grade, Version, classify};
 
-/// The state that an edit meets.
+/// The state of the cluster at an edit.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
-    /// Who lives here; `None`: no cluster was born yet.
+    /// The identity of the cluster; `None`: no cluster exists yet.
     pub identity: Option<&'a Identity>,
-    /// The version of the etcd that runs.
+    /// The version of the running etcd.
     pub running: Option<Version>,
     /// The quota that is in force, in bytes.
     pub quota: u64,
-    /// The database file in bytes, where etcd tells.
+    /// The size of the database file in bytes, if etcd reports it.
     pub database: Option<u64>,
-    /// Why etcd could not be started with the document's settings, where that is known.
+    /// Why etcd could not start with the document's settings, if that is known.
     pub refusal: Option<&'a Refusal>,
-    /// What the last start of etcd took, in milliseconds.
+    /// How long the last start of etcd took, in milliseconds.
     pub start_took: Option<u64>,
-    /// What is asked for.
+    /// What the document asks for.
     pub asked: &'a ClusterSpec,
 }
 
 /// What an edit of one field does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The cluster will be born with it.
+    /// The cluster is created with it.
     Birth,
-    /// Nothing, and why.
+    /// It does nothing, for this reason.
     Nothing(&'static str),
-    /// The operator takes it over; etcd runs on.
+    /// It takes effect at once; etcd runs on.
     Live,
     /// The same, with a directory that the operator's unit may have to be restarted for.
     LiveDirectory,
-    /// It counts when etcd starts the next time.
+    /// It takes effect when etcd starts the next time.
     NextStart,
-    /// etcd is restarted once. What its last start took, in milliseconds.
+    /// etcd is restarted once. The last start took this many milliseconds.
     Restart(Option<u64>),
     /// etcd is stopped, everything is kept.
     Stop,
     /// etcd is started.
     Start,
-    /// It waits; etcd runs on with what is in force.
+    /// It waits; etcd runs on with the settings in force.
     Waits(Hold),
-    /// It is never done.
+    /// The operator never does it.
     Refused(Hold),
 }
 
@@ -83,14 +83,14 @@ impl Effect {
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Effect::Birth => write!(f, "the cluster is born with it"),
+            Effect::Birth => write!(f, "the cluster is created with it"),
             Effect::Nothing(why) => write!(f, "nothing: {why}"),
-            Effect::Live => write!(f, "taken over at once; etcd runs on"),
+            Effect::Live => write!(f, "takes effect at once; etcd runs on"),
             Effect::LiveDirectory => write!(
                 f,
-                "taken over at once; under systemd another directory needs: systemctl restart etcd-operator; etcd runs on"
+                "takes effect at once; under systemd, a new directory needs: systemctl restart etcd-operator; etcd runs on"
             ),
-            Effect::NextStart => write!(f, "counts when etcd starts the next time"),
+            Effect::NextStart => write!(f, "takes effect when etcd starts the next time"),
             Effect::Restart(None) => write!(f, "restarts etcd once, for about a second"),
             Effect::Restart(Some(took)) => write!(
                 f,
@@ -111,7 +111,7 @@ pub fn effect(class: Class, situation: &Situation<'_>) -> Effect {
     let asked = situation.asked;
     let Some(identity) = situation.identity else {
         return match (class, asked.version.map(|it| (it, classify(it)))) {
-            (Class::Kubernetes, _) => Effect::Nothing("a host has no such thing"),
+            (Class::Kubernetes, _) => Effect::Nothing("it has no effect on a host"),
             (Class::Version, Some((it, Grade::NeverCreate(bug)))) => {
                 Effect::Refused(Hold::VersionLosesData(it, bug))
             }
@@ -122,8 +122,8 @@ pub fn effect(class: Class, situation: &Situation<'_>) -> Effect {
         };
     };
     match class {
-        Class::Kubernetes => Effect::Nothing("a host has no such thing"),
-        Class::Birth => Effect::Nothing("the cluster is born already"),
+        Class::Kubernetes => Effect::Nothing("it has no effect on a host"),
+        Class::Birth => Effect::Nothing("it is read only when the cluster is created"),
         Class::Live | Class::Unsupported => Effect::Live,
         Class::Directory => Effect::LiveDirectory,
         Class::NextStart => Effect::NextStart,
@@ -150,7 +150,7 @@ pub fn effect(class: Class, situation: &Situation<'_>) -> Effect {
     }
 }
 
-/// A name that the document gives to a cluster.
+/// What an edit of the cluster's name does.
 pub fn rename(situation: &Situation<'_>) -> Effect {
     match situation.identity {
         None => Effect::Birth,
@@ -173,8 +173,8 @@ fn restart(situation: &Situation<'_>) -> Effect {
     }
 }
 
-/// Whether a start is refused for what the document says of its place and addresses, so that settings
-/// of before may be started in its stead. `elsewhere`: the data of before lies in another directory.
+/// Whether the document's directory or addresses prevent the start, so that etcd may start with the earlier
+/// settings instead. `elsewhere`: the earlier settings name another directory.
 pub fn is_in_the_way(refusal: &Refusal, elsewhere: bool) -> bool {
     match refusal {
         Refusal::AddressUnavailable(_) => true,
@@ -194,7 +194,7 @@ pub fn is_in_the_way(refusal: &Refusal, elsewhere: bool) -> bool {
     }
 }
 
-/// The quota that a running etcd is to be started anew with; `None`: it has no smaller one.
+/// The larger quota that a running etcd needs a restart for; `None`: its quota is large enough.
 pub(super) fn quota_to_start_with(spec: &ClusterSpec, instance: &Instance) -> Option<u64> {
     let Process::Running { quota, .. } = instance.process else {
         return None;
@@ -204,7 +204,7 @@ pub(super) fn quota_to_start_with(spec: &ClusterSpec, instance: &Instance) -> Op
     (wanted > quota).then_some(wanted)
 }
 
-/// A quota only grows: etcd started with less than its database has refuses writes.
+/// The hold for a smaller quota. A quota only grows: etcd refuses writes if its database exceeds the quota.
 pub(super) fn smaller_quota(spec: &ClusterSpec, instance: &Instance) -> Option<Hold> {
     let (asked, in_force) = (spec.quota?, space::quota(instance));
     (asked < in_force).then(|| Hold::QuotaSmaller {
@@ -214,7 +214,7 @@ pub(super) fn smaller_quota(spec: &ClusterSpec, instance: &Instance) -> Option<H
     })
 }
 
-/// What of the document is not in force, whatever holds it up.
+/// Which part of the document is not in force, whatever the reason.
 pub fn pending(spec: &ClusterSpec, instance: &Instance, hold: Option<&Hold>) -> Pending {
     let refused = |hold: Hold| {
         let why = detail(format_args!("{hold}; next: {}", hold.next_step()));
@@ -244,17 +244,19 @@ pub fn pending(spec: &ClusterSpec, instance: &Instance, hold: Option<&Hold>) -> 
             "etcd runs on with the settings that it was started with; {}: {hold}",
             hold.reason()
         ))),
-        None => Pending::Waits(detail(format_args!("etcd is about to be restarted for it"))),
+        None => Pending::Waits(detail(format_args!(
+            "the operator is about to restart etcd with it"
+        ))),
     }
 }
 
-/// What of the document is not in force.
+/// The part of the document that is not in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pending {
-    /// Nothing: all of it is.
+    /// Nothing: the whole document is in force.
     Nothing,
-    /// Something waits.
+    /// A part waits, for this reason.
     Waits(Detail),
-    /// Something will never be done: the reason, one word, and in words.
+    /// A part is refused: the reason as one word, and in words.
     Refused(&'static str, Detail),
 }

@@ -1,4 +1,5 @@
-//! Which member joins, votes or goes: at most one change, in the order that keeps quorum.
+//! Decides which member joins, gets its vote or is removed: at most one change, in the order that keeps
+//! quorum.
 
 use crate::cluster::{Health, MemberName, MemberSet, Role};
 use crate::observed::{Authority, Membership, Observed, Reading};
@@ -7,8 +8,8 @@ use crate::spec::ClusterSpec;
 
 /// The next change of the member list, none, or why none is possible.
 ///
-/// The order is the policy: finish what is in flight, replace what is dead, add what is missing,
-/// shrink last.
+/// The order is the policy: first finish a change under way, then replace a failed member, then add a
+/// missing one, and remove an unwanted one last.
 pub(super) fn change(spec: &ClusterSpec, observed: &Observed) -> Result<Option<Change>, Hold> {
     if let Some(stranger) = stranger(spec, observed) {
         return Err(stranger);
@@ -69,7 +70,7 @@ pub(super) fn change(spec: &ClusterSpec, observed: &Observed) -> Result<Option<C
                     permit,
                 }));
             }
-            // Seven voters, and one of them is to be replaced by another: make room first.
+            // With seven voters, an unwanted one is removed before its replacement joins.
             Err(hold) if unwanted.is_none() => return Err(hold),
             Err(_) => {}
         }
@@ -88,8 +89,8 @@ fn missing<'a>(spec: &'a ClusterSpec, members: &MemberSet) -> Option<&'a MemberN
     spec.members.iter().find(|it| members.named(it).is_none())
 }
 
-/// Where the document asks for one member, and there never was another, any other one is somebody else's.
-/// It is named and not removed: whoever added it had a reason.
+/// If the document asks for one member and there never was another, somebody else added any other member.
+/// The operator reports such a member and does not remove it: the person who added it had a reason.
 pub(super) fn stranger(spec: &ClusterSpec, observed: &Observed) -> Option<Hold> {
     let instance = observed.instances.first()?;
     let (Membership::Known(members) | Membership::Unconfirmed(members)) = &observed.membership

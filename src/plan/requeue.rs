@@ -1,4 +1,4 @@
-//! When to look again.
+//! Decides when to look again.
 
 use core::time::Duration;
 
@@ -14,10 +14,10 @@ pub const REQUEUE_CONVERGED: Duration = Duration::from_secs(10);
 pub const REQUEUE_STARTING: Duration = Duration::from_millis(50);
 /// While something else is under way or wrong.
 pub const REQUEUE_PROGRESSING: Duration = Duration::from_secs(2);
-/// A start may take so long until looks become rarer and failures are called so.
+/// A start may take this many seconds. After that, looks become rarer and failures are reported.
 pub const STARTING_SECONDS: u64 = 20;
 
-/// A paused cluster is only looked at.
+/// When to look again at a paused cluster, which is only observed.
 pub(super) fn while_paused(observed: &Observed, upkeep: &[Upkeep]) -> Duration {
     let retrying = observed
         .instances
@@ -52,7 +52,7 @@ pub(super) fn after(
         .instances
         .iter()
         .any(|it| matches!(it.service.write, Writing::Failed(_)));
-    // Whatever is held: an etcd that comes up is looked at until it serves.
+    // Even under a hold, an etcd that comes up is observed until it serves.
     let comes_up = |it: &Instance| {
         let young =
             matches!(it.process, Process::Running { seconds, .. } if seconds < STARTING_SECONDS);
@@ -88,7 +88,7 @@ pub(super) fn after(
         {
             REQUEUE_CONVERGED
         }
-        // Room comes back at any moment, and etcd with it.
+        // Space may become free at any moment, and then etcd can start.
         Err(Hold::Start(Refusal::DiskFull { .. } | Refusal::Examining)) => REQUEUE_PROGRESSING,
         Err(
             Hold::Start(_)

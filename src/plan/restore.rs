@@ -1,4 +1,4 @@
-//! Plans a restore that is under way. Nothing else is done meanwhile.
+//! Plans the steps of a restore under way. The operator does nothing else meanwhile.
 
 use core::time::Duration;
 

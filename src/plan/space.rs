@@ -1,17 +1,18 @@
-//! When space is regained from a database that has reached its quota, and when that is in vain.
+//! Decides when the operator regains space in a database that has reached its quota, and when that would
+//! achieve nothing.
 
 use crate::observed::{Instance, Process};
 use crate::plan::Hold;
 
 /// Writes are accepted again only where the database is below this share of the quota (rule D28).
 const REGAINED_PERCENT: u64 = 80;
-/// After an attempt that was not enough, the next one waits at least so long, twice as long after
-/// each further one: defragmenting writes all live data anew.
+/// After an attempt that did not suffice, the next one waits at least this long. Each further attempt
+/// doubles the wait, because defragmenting rewrites all live data.
 const REST_SECONDS: u64 = 15;
-/// And at most so long.
+/// The longest wait.
 const REST_SECONDS_MAX: u64 = 3600;
 
-/// The quota that is in force: of the process that runs, else the latched one.
+/// The quota in force: the running process' quota, else the recorded one.
 pub fn quota(instance: &Instance) -> u64 {
     match instance.process {
         Process::Running { quota, .. } => quota,
@@ -19,24 +20,24 @@ pub fn quota(instance: &Instance) -> u64 {
     }
 }
 
-/// The largest database for which writes are accepted again below this quota.
+/// The largest database, in bytes, for which the operator accepts writes again under this quota.
 pub fn regained(quota: u64) -> u64 {
     quota / 100 * REGAINED_PERCENT
 }
 
-/// The smallest quota, in whole MiB, below which so many bytes would be accepted.
+/// The smallest quota, in whole MiB, under which a database of this many bytes accepts writes again.
 pub fn quota_for(bytes: u64) -> u64 {
     ((bytes / REGAINED_PERCENT * 100) >> 20) + 1
 }
 
-/// Whether the database is far below the quota already: nothing has to be compacted.
+/// Whether the database is already far below the quota, so that nothing has to be compacted.
 pub(super) fn is_there(instance: &Instance) -> bool {
     let details = instance.service.details;
     details.is_some_and(|it| it.db_size <= regained(quota(instance)))
 }
 
-/// Whether compacting and defragmenting can bring anything. In vain without a change since the
-/// last attempt: while the alarm stands, only a delete changes the revision.
+/// Whether compacting and defragmenting can regain space. Without a change since the last attempt they
+/// cannot: while the alarm is raised, only a delete changes the revision.
 pub(super) fn worth_trying(instance: &Instance) -> Result<(), Hold> {
     let (Some(before), Some(now)) = (instance.regain, instance.service.details) else {
         return Ok(());

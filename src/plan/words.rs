@@ -9,7 +9,7 @@ use crate::observed::{Predecessor, RestorePhase};
 use crate::start::Start;
 
 impl Hold {
-    /// Somebody asked that nothing be changed.
+    /// Whether somebody paused the operator.
     pub fn is_pause(&self) -> bool {
         matches!(self, Hold::Paused | Hold::PausedFor(..))
     }
@@ -50,16 +50,16 @@ impl Hold {
             Hold::Start(refusal) => refusal.next_step(),
             Hold::Paused => detail(format_args!("set paused: false")),
             Hold::PausedFor(..) => detail(format_args!(
-                "wait for its end, or end it: etcd-operator resume"
+                "wait until the pause ends, or run: etcd-operator resume"
             )),
             Hold::Unreachable | Hold::QuorumLost => {
-                detail(format_args!("bring the members back that do not answer"))
+                detail(format_args!("bring back the members that do not answer"))
             }
             Hold::LearnerBehind => {
                 detail(format_args!("wait, or check the network to the new member"))
             }
             Hold::OutageNotDeclared => detail(format_args!(
-                "ask for it: an edit of the document that needs a restart does, and so does a command such as restore"
+                "ask for the interruption: edit a field that needs a restart, or run a command such as restore"
             )),
             Hold::TooManyMembers => detail(format_args!("remove members with etcdctl")),
             Hold::UnexpectedMember {
@@ -82,7 +82,7 @@ impl Hold {
             Hold::UpgradeNotSupportedYet { from, .. } => {
                 detail(format_args!("set version: {from}"))
             }
-            Hold::ForeignProcess(Some(pid)) => detail(format_args!("see: ps -fp {pid}")),
+            Hold::ForeignProcess(Some(pid)) => detail(format_args!("see what it is: ps -fp {pid}")),
             Hold::ForeignProcess(None) => {
                 detail(format_args!("find who holds the lock: fuser member.lock"))
             }
@@ -99,7 +99,7 @@ impl Hold {
                 space::quota_for(*in_use)
             )),
             Hold::AuthorityDamaged => detail(format_args!(
-                "put peer-ca and client-ca back from a backup, or move the damaged one aside to have a new CA made for all clients"
+                "put peer-ca and client-ca back from a copy; or move the damaged one aside: the operator makes a new CA, and every client needs a new certificate"
             )),
             Hold::Corrupt => detail(format_args!(
                 "compare the members' hashes; restore the one that differs"
@@ -108,11 +108,11 @@ impl Hold {
                 "set bootstrap: {{from: latest}} to bring its data back, or bootstrap: {{from: empty}} to begin with nothing; then systemctl reload etcd-operator (SIGHUP)"
             )),
             Hold::SnapshotsUnknown(_) => detail(format_args!(
-                "mount the disk or create the directory, which is seen by itself; or set bootstrap: {{from: empty}} to begin with nothing, or from: latest to wait for a snapshot"
+                "mount the disk or create the directory: the operator notices it by itself; or set bootstrap: {{from: empty}} to begin with nothing, or from: latest to wait for a snapshot"
             )),
-            Hold::Restoring(_) => detail(format_args!("wait for its end")),
+            Hold::Restoring(_) => detail(format_args!("wait until the restore ends")),
             Hold::RestoreFailed(_) => detail(format_args!(
-                "mend the cause; systemctl reload etcd-operator (SIGHUP) tries again at once; or restore by hand: etcd-operator restore --from FILE"
+                "remove the cause (to retry at once: systemctl reload etcd-operator, or SIGHUP); or restore by hand: etcd-operator restore --from FILE"
             )),
         }
     }
@@ -123,7 +123,7 @@ impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Hold::Start(refusal) => write!(f, "{refusal}"),
-            Hold::Paused => write!(f, "the document says paused"),
+            Hold::Paused => write!(f, "the document sets paused: true"),
             Hold::PausedFor(_, Some(until)) => {
                 write!(f, "a person paused the operator until {until}")
             }
@@ -142,10 +142,10 @@ impl fmt::Display for Hold {
             Hold::LearnerBehind => write!(f, "the new member has not caught up yet"),
             Hold::OutageNotDeclared => write!(
                 f,
-                "the only member would be interrupted and nobody declared it"
+                "the step would interrupt the only member, and nobody asked for that"
             ),
             Hold::TooManyMembers => {
-                write!(f, "etcd lists more members than this operator can hold")
+                write!(f, "etcd lists more members than this operator can manage")
             }
             Hold::UnexpectedMember {
                 member,
@@ -155,31 +155,34 @@ impl fmt::Display for Hold {
             } => unexpected(f, *member, peer_url, *learner, *quorum),
             Hold::AuthEnabled => write!(
                 f,
-                "etcd's own auth is enabled and does not let the operator read: it cannot prove writes, take snapshots or make room"
+                "etcd's own auth is enabled and does not let the operator read: the operator cannot prove writes, take snapshots or free space"
             ),
             Hold::NoVersion => write!(
                 f,
-                "no version is named and no supported one is in the store"
+                "the document names no version, and the store holds no supported one"
             ),
             Hold::VersionLosesData(version, bug) => {
-                write!(f, "no cluster is born with {version}: {bug}")
+                write!(
+                    f,
+                    "the operator creates no cluster with etcd {version}: {bug}"
+                )
             }
             Hold::VersionUnsupported(version) => {
                 write!(
                     f,
-                    "{version} is none of the lines 3.5, 3.6 and 3.7 that this operator knows"
+                    "etcd {version} is not supported; this operator supports 3.5, 3.6 and 3.7"
                 )
             }
             Hold::UpgradeNotSupportedYet { from, to } => {
                 write!(
                     f,
-                    "etcd {from} runs and {to} is asked for: changing the version is not supported yet"
+                    "etcd {from} runs and the document asks for {to}: changing the version is not supported yet"
                 )
             }
             Hold::ForeignProcess(Some(pid)) => {
                 write!(
                     f,
-                    "process {pid} holds the member's lock and is not the etcd that was started"
+                    "process {pid} holds the member's lock and is not the etcd that the operator started"
                 )
             }
             Hold::ForeignProcess(None) => write!(f, "an unknown process holds the member's lock"),
@@ -198,7 +201,7 @@ impl fmt::Display for Hold {
             Hold::LiveDataFillsQuota { in_use, quota } => full_of_live_data(f, *in_use, *quota),
             Hold::AuthorityDamaged => write!(
                 f,
-                "a CA under tls cannot be read or sign: no certificate can be renewed"
+                "a CA under tls cannot be read or cannot sign: no certificate can be renewed"
             ),
             Hold::Corrupt => write!(
                 f,
@@ -207,11 +210,14 @@ impl fmt::Display for Hold {
             Hold::SnapshotsFound(it) => found(f, it),
             Hold::SnapshotsUnknown(why) => write!(
                 f,
-                "no cluster lives here yet, and whether there are snapshots of its name is unknown: {why}"
+                "no cluster exists here yet, and the operator cannot see whether snapshots of its name exist: {why}"
             ),
             Hold::Restoring(phase) => write!(f, "a restore is under way: {}", words(*phase)),
             Hold::RestoreFailed(why) => {
-                write!(f, "the document asks for a snapshot's data: {why}")
+                write!(
+                    f,
+                    "the document asks for a snapshot's data, which could not be restored: {why}"
+                )
             }
         }
     }
@@ -260,7 +266,7 @@ fn smaller_quota(
     let (asked, in_force) = (asked >> 20, in_force >> 20);
     write!(
         f,
-        "a quota of {asked} MiB is asked for and {in_force} MiB are in force"
+        "the document asks for a quota of {asked} MiB, and {in_force} MiB are in force"
     )?;
     if let Some(bytes) = database {
         let taken = bytes.div_ceil(1 << 20);
@@ -277,7 +283,7 @@ fn found(f: &mut fmt::Formatter<'_>, it: &Predecessor) -> fmt::Result {
     };
     write!(
         f,
-        "no cluster lives here yet, and {} holds {} verified snapshot{plural} of its name: {one} is at revision {}",
+        "no cluster exists here yet, and {} holds {} verified snapshot{plural} of its name: {one} is at revision {}",
         it.place, it.count, it.newest.revision
     )?;
     match it.newest.created {
@@ -288,11 +294,11 @@ fn found(f: &mut fmt::Formatter<'_>, it: &Predecessor) -> fmt::Result {
 
 fn words(phase: RestorePhase) -> &'static str {
     match phase {
-        RestorePhase::Requested => "the snapshot is proven and new data made of it",
-        RestorePhase::Prepared => "the new data is there",
-        RestorePhase::Swapping => "the new data takes the old one's place",
-        RestorePhase::Starting => "etcd starts on the new data",
-        RestorePhase::Undoing => "the data from before comes back",
+        RestorePhase::Requested => "the operator verifies the snapshot and makes new data from it",
+        RestorePhase::Prepared => "the new data is ready",
+        RestorePhase::Swapping => "the operator puts the new data in place of the old data",
+        RestorePhase::Starting => "etcd starts with the new data",
+        RestorePhase::Undoing => "the operator puts the old data back",
     }
 }
 
@@ -329,7 +335,7 @@ impl Upkeep {
             Upkeep::MintClients => detail(format_args!("issue client certificates")),
             Upkeep::Start(Start::Go) => detail(format_args!("start etcd")),
             Upkeep::Start(Start::SetAsideThenGo) => detail(format_args!(
-                "set the leftovers of an interrupted birth aside and start etcd"
+                "set the leftovers of an interrupted first start aside and start etcd"
             )),
             Upkeep::StartAsBefore => detail(format_args!(
                 "start etcd with the settings that served last"
@@ -353,7 +359,7 @@ impl Upkeep {
             Upkeep::SkipSnapshot => {
                 detail(format_args!("skip a snapshot that would hold nothing new"))
             }
-            Upkeep::TakeSnapshot => detail(format_args!("take a snapshot and prove it")),
+            Upkeep::TakeSnapshot => detail(format_args!("take a snapshot and verify it")),
             Upkeep::CopySnapshots => detail(format_args!("copy snapshots")),
             Upkeep::CheckSnapshots => detail(format_args!("check the snapshots again")),
             Upkeep::RequestRestore(Asked::Bootstrap) => {
@@ -362,15 +368,15 @@ impl Upkeep {
             Upkeep::RequestRestore(Asked::Recovery) => detail(format_args!(
                 "restore the newest verified snapshot in place of damaged data"
             )),
-            Upkeep::PrepareRestore => {
-                detail(format_args!("prove the snapshot and make new data of it"))
-            }
+            Upkeep::PrepareRestore => detail(format_args!(
+                "verify the snapshot and make new data from it"
+            )),
             Upkeep::SwapRestored(_) => detail(format_args!(
-                "stop etcd, set its data aside and put the snapshot's in its place"
+                "stop etcd, set its data aside and put the snapshot's data in its place"
             )),
             Upkeep::FinishRestore => detail(format_args!("end the restore")),
             Upkeep::UndoRestore(_) => {
-                detail(format_args!("put the data from before the restore back"))
+                detail(format_args!("put back the data from before the restore"))
             }
         }
     }

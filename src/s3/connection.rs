@@ -176,10 +176,10 @@ impl Target {
                     "no CA that this machine trusts signed its certificate: name the server's CA in caFile".to_owned()
                 }
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                    format!("its certificate is not for the name {}: use a name that it holds", self.host)
+                    format!("its certificate is not for the name {}: use a name that it contains", self.host)
                 }
                 CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                    "its certificate has ended: renew it there, or correct the clock here".to_owned()
+                    "its certificate has expired: renew it there, or correct the clock here".to_owned()
                 }
                 CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
                     "its certificate is not valid yet: correct the clock here".to_owned()

@@ -38,7 +38,7 @@ pub enum S3Error {
     )]
     NoCredentials,
     /// A command by hand does not get what systemd gives to the agent's unit.
-    #[error("the S3 keys are the unit's and root's alone: run the command with sudo")]
+    #[error("only the unit and root may read the S3 keys: run the command with sudo")]
     CredentialsOfTheUnit,
     /// The file of credentials cannot be read.
     #[error("failed to read the S3 credentials {}: {source}", path.display())]
@@ -63,14 +63,16 @@ pub enum S3Error {
         path: PathBuf,
     },
     /// A key that could leave the prefix, or that no store takes.
-    #[error("'{0}' is no name for an object: no empty part, no '.' and no '..'")]
+    #[error("'{0}' cannot name an object: no part may be empty, '.' or '..'")]
     Key(String),
     /// A file of ours could not be read or written on the way.
-    #[error("failed to read or keep what is copied: {0}")]
+    #[error("failed to read or record the copy: {0}")]
     Local(#[source] io::Error),
 
     /// Nobody answers there.
-    #[error("the S3 server {server} cannot be reached: {why}; copies wait and are tried again")]
+    #[error(
+        "the S3 server {server} cannot be reached: {why}; copies wait, and the operator retries them"
+    )]
     Unreachable {
         /// Host and port.
         server: String,
@@ -86,7 +88,7 @@ pub enum S3Error {
         why: String,
     },
     /// The connection broke in the middle.
-    #[error("the connection to the S3 server {server} broke: {why}; it is tried again")]
+    #[error("the connection to the S3 server {server} broke: {why}; the operator retries")]
     Broken {
         /// Host and port.
         server: String,
@@ -94,7 +96,7 @@ pub enum S3Error {
         why: String,
     },
     /// No byte went either way for long.
-    #[error("the S3 server {server} let {seconds} s pass without a byte; it is tried again")]
+    #[error("the S3 server {server} sent nothing for {seconds} s; the operator retries")]
     Stalled {
         /// Host and port.
         server: String,
@@ -129,7 +131,9 @@ pub enum S3Error {
         theirs: Option<String>,
     },
     /// There is no such bucket; none is ever created.
-    #[error("there is no bucket '{0}': create it, or correct its name; the operator creates none")]
+    #[error(
+        "there is no bucket '{0}': create it, or correct its name; the operator creates no bucket"
+    )]
     NoBucket(String),
     /// The clocks are too far apart for signatures.
     #[error(
@@ -141,7 +145,7 @@ pub enum S3Error {
     },
     /// What answers is no S3 server.
     #[error(
-        "what answers at {server} is no S3 server ({what}): check the endpoint; a login page of the network answers like this too"
+        "{server} does not answer like an S3 server ({what}): check the endpoint; a network's login page can cause this too"
     )]
     NotS3 {
         /// Host and port.
@@ -150,13 +154,13 @@ pub enum S3Error {
         what: String,
     },
     /// The store has no space.
-    #[error("the S3 server has no space ({code}): make room there; it is tried again")]
+    #[error("the S3 server has no space ({code}): free space there; the operator retries")]
     Full {
         /// The server's word.
         code: String,
     },
     /// The server failed, or wants to be asked less.
-    #[error("the S3 server failed ({status} {code}: {message}); it is tried again")]
+    #[error("the S3 server failed ({status} {code}: {message}); the operator retries")]
     Server {
         /// HTTP status.
         status: u16,
@@ -180,7 +184,9 @@ pub enum S3Error {
     #[error("there is no object '{0}' in the bucket")]
     Missing(String),
     /// What is there is not what was sent.
-    #[error("the object '{key}' differs from what was sent: {what}; it is sent again")]
+    #[error(
+        "the object '{key}' differs from the data that was sent: {what}; the operator sends it again"
+    )]
     Differs {
         /// Its name.
         key: String,
@@ -188,7 +194,7 @@ pub enum S3Error {
         what: String,
     },
     /// An object that should be small is not.
-    #[error("the object '{key}' is larger than {most} bytes: it is none of ours")]
+    #[error("the object '{key}' is larger than {most} bytes, so the operator did not write it")]
     TooLarge {
         /// Its name.
         key: String,

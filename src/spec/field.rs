@@ -14,7 +14,7 @@ pub enum Class {
     Live,
     /// The same; but under systemd the operator may write to another directory only once it is restarted.
     Directory,
-    /// It counts when etcd starts the next time.
+    /// It takes effect when etcd starts the next time.
     NextStart,
     /// etcd is restarted once.
     Restart,
@@ -39,18 +39,18 @@ impl Class {
     /// For the documentation.
     pub fn words(self) -> &'static str {
         match self {
-            Class::Kubernetes => "nothing on a host: it concerns Kubernetes alone",
-            Class::Birth => "nothing: it is read when the cluster is born",
-            Class::Live => "taken over at once; etcd runs on",
+            Class::Kubernetes => "nothing on a host: only Kubernetes uses it",
+            Class::Birth => "nothing: it is read only when the cluster is created",
+            Class::Live => "takes effect at once; etcd runs on",
             Class::Directory => {
-                "taken over at once; under systemd restart the operator for another directory; etcd runs on"
+                "takes effect at once; under systemd, restart the operator for a new directory; etcd runs on"
             }
-            Class::NextStart => "counts when etcd starts the next time",
-            Class::Restart => "etcd is restarted once",
+            Class::NextStart => "takes effect when etcd starts the next time",
+            Class::Restart => "restarts etcd once",
             Class::Size => "0 stops etcd and keeps everything; 1 starts it again",
             Class::Quota => "a larger one restarts etcd once; a smaller one is refused",
             Class::Moved => {
-                "etcd is restarted once, where the cluster's data lies there already; until then the edit is held"
+                "restarts etcd once, if the cluster's data is already there; until then the edit waits"
             }
             Class::Version => "another version waits: changing it is not supported yet",
             Class::Unsupported => "refused: not supported yet",

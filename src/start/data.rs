@@ -1,4 +1,4 @@
-//! What lies in a member's data directory, and the room around it.
+//! Describes a member's data directory and the free space on its disk.
 
 use super::damage::Damage;
 use crate::cluster::{ClusterId, Detail, MemberId};
@@ -6,13 +6,13 @@ use crate::cluster::{ClusterId, Detail, MemberId};
 /// The database file of a data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Database {
-    /// There is none, or it has no bytes: the same to etcd.
+    /// There is none, or it is empty, which is the same for etcd.
     Absent,
     /// There is one.
     Present,
 }
 
-/// What lies in the data directory, by its names and the first records of the log.
+/// The contents of the data directory, by the names of its files and the first records of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataDir {
     /// Segments of the write-ahead log.
@@ -27,11 +27,11 @@ pub struct DataDir {
     pub owner: Option<(ClusterId, MemberId)>,
     /// The end of the log, read record by record.
     pub log: Log,
-    /// What a reader found there that etcd cannot read and does not mend.
+    /// Damage that a reader found and that etcd does not repair.
     pub damage: Option<Damage>,
-    /// It is being read through, and what comes of it decides.
+    /// The data is being examined, and the result decides.
     pub examining: bool,
-    /// A part that could not be read, and why: nothing else is known then.
+    /// A part that could not be read, and why. Nothing else is known then.
     pub unreadable: Option<Detail>,
     /// Another process holds the database's lock (rule D4).
     pub in_use: bool,
@@ -52,7 +52,7 @@ impl DataDir {
         in_use: false,
     };
 
-    /// One of its parts is not there, by what lies beside it.
+    /// Whether a part is missing although the others exist.
     pub fn lacks_a_part(&self) -> bool {
         matches!(
             self.completeness(),
@@ -60,8 +60,8 @@ impl DataDir {
         )
     }
 
-    /// The parts fit together, or what is missing (rule D1: a member without its log starts,
-    /// looks healthy and swallows writes).
+    /// Whether the parts fit together, or which one is missing (rule D1: a member without its log starts,
+    /// looks healthy and loses writes).
     pub fn completeness(&self) -> Completeness {
         let database = self.database == Database::Present;
         match self.wal_segments {
@@ -84,7 +84,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// It was not looked into.
+    /// Nobody has read it.
     pub const UNREAD: Log = Log {
         last_index: None,
         torn_bytes: 0,
@@ -94,9 +94,9 @@ impl Log {
 /// Whether a data directory has all its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completeness {
-    /// Never used.
+    /// There are no parts.
     Empty,
-    /// etcd can start from it, as far as names tell.
+    /// etcd can start from it, judged by the names of the files.
     Complete,
     /// Database or snapshots without a log.
     LogMissing,
@@ -107,23 +107,23 @@ pub enum Completeness {
 /// Bytes on the data's file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// What etcd may still take, if the system tells.
+    /// Bytes that etcd may still use, if the system reports them.
     pub free: Option<u64>,
-    /// What it needs before it cuts a torn end off its log; 0: nothing is torn.
+    /// Bytes that it needs before it cuts a torn end off its log; 0: nothing is torn.
     pub repair: u64,
-    /// What it needs to go on where it ended for want of room.
+    /// Bytes that it needs to start again after it ended because the disk was full.
     pub resume: u64,
 }
 
 impl Room {
-    /// More than anybody asks for.
+    /// Enough for every start.
     pub const AMPLE: Room = Room {
         free: None,
         repair: 0,
         resume: 0,
     };
 
-    /// Whether so much is there. What is not told is taken for enough.
+    /// Whether this many bytes are free. An unknown amount counts as enough.
     pub fn holds(&self, bytes: u64) -> bool {
         self.free.is_none_or(|it| it >= bytes)
     }

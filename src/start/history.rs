@@ -27,8 +27,7 @@ impl StartHistory {
 /// etcd's own message, cut to fit.
 pub type LastWords = heapless::String<120>;
 
-/// How a start ended: what etcd logged, and what the system reported. All of it is a hint, none is
-/// proof.
+/// How a start ended: what etcd logged, and what the system reported. These are hints, not proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
     /// The meaning of etcd's fatal message, if it is known.
@@ -48,7 +47,7 @@ pub enum How {
     Exit(u8),
     /// A signal ended it.
     Signal(u8),
-    /// The kernel killed it for want of memory.
+    /// The kernel killed it because memory ran out.
     OutOfMemory,
 }
 

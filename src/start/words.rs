@@ -6,12 +6,12 @@ use super::{AddressConflict, How, Refusal, damage};
 use crate::cluster::{Detail, detail};
 use crate::diagnosis::DISK_FULL;
 
-/// The whole data directory is not there.
+/// The data directory is missing.
 const DATA_MISSING: &str = "DataDirMissing";
 /// The log lacks entries that were acknowledged.
 const WRITES_MISSING: &str = "AcknowledgedWritesMissing";
 
-/// Whether a snapshot in place of the data is a way out of a hold for this reason.
+/// Whether a restore can end a hold for this reason.
 pub fn restore_helps(reason: &str) -> bool {
     damage::REASONS.contains(&reason) || [DATA_MISSING, WRITES_MISSING].contains(&reason)
 }
@@ -58,9 +58,9 @@ impl Refusal {
     pub fn next_step(&self) -> Detail {
         match self {
             Refusal::Hibernates => detail(format_args!("set size: 1")),
-            Refusal::Restoring => detail(format_args!(
-                "start etcd-operator: it brings the restore to its end"
-            )),
+            Refusal::Restoring => {
+                detail(format_args!("start etcd-operator: it finishes the restore"))
+            }
             Refusal::RecordUnreadable(_) => detail(format_args!(
                 "put the file back from a copy; nothing was touched"
             )),
@@ -95,7 +95,7 @@ impl Refusal {
                 detail(format_args!("check which disk is mounted at storage.path"))
             }
             Refusal::DataForeign | Refusal::DataOfAnotherEtcd(_) => detail(format_args!(
-                "take it over: etcdctl snapshot save FILE, stop that etcd, etcd-operator restore --from FILE (of one that was stopped in order: --from DIR/member/snap/db); else name an empty directory in storage.path"
+                "to take the data over: etcdctl snapshot save FILE, stop that etcd, etcd-operator restore --from FILE (if it was stopped cleanly: --from DIR/member/snap/db); else name an empty directory in storage.path"
             )),
             Refusal::DataMissing => detail(format_args!(
                 "mount the disk that holds the data; if the data is lost for good, restore a snapshot"
@@ -110,9 +110,9 @@ impl Refusal {
                 "the data is untouched: etcd-operator restore --dry-run shows the newest snapshot and what would be lost; or put the file back from a copy"
             )),
             Refusal::DataUnreadable(_) => detail(format_args!(
-                "mount or mend what holds it, and give etcd's user the right to read it; it is looked at again by itself"
+                "mount or repair its disk, and let etcd's user read the data; the operator retries by itself"
             )),
-            Refusal::Examining => detail(format_args!("wait for its end")),
+            Refusal::Examining => detail(format_args!("wait until the check ends")),
             Refusal::DiskFull { .. } => detail(format_args!(
                 "free some space on the disk that holds the data; etcd then starts by itself"
             )),
@@ -127,7 +127,7 @@ impl Refusal {
                 (Some(it), _) => detail(format_args!("{}", it.next_step)),
                 (None, How::Signal(_) | How::OutOfMemory) if ending.words.is_empty() => {
                     detail(format_args!(
-                        "see who kills it: the kernel's log (dmesg) names want of memory; systemctl reload etcd-operator (SIGHUP) tries again at once"
+                        "find out what kills etcd: the kernel's log (dmesg) tells if memory ran out; systemctl reload etcd-operator (SIGHUP) tries again at once"
                     ))
                 }
                 _ => detail(format_args!(
@@ -208,7 +208,7 @@ impl fmt::Display for Refusal {
             Refusal::DataForeign => {
                 write!(
                     f,
-                    "there is data of an etcd that this operator did not start"
+                    "the directory holds data of an etcd that this operator did not start"
                 )
             }
             Refusal::DataOfAnotherEtcd(place) => write!(
@@ -218,13 +218,13 @@ impl fmt::Display for Refusal {
             Refusal::DataMissing => {
                 write!(
                     f,
-                    "this cluster has data, and its directory is empty or not mounted"
+                    "the cluster's data directory is empty, or its disk is not mounted"
                 )
             }
             Refusal::LogMissing => {
                 write!(
                     f,
-                    "the write-ahead log is missing while the database is there: etcd would start and swallow writes"
+                    "the write-ahead log is missing while the database is there: etcd would start and lose writes"
                 )
             }
             Refusal::DatabaseMissing => {
@@ -238,7 +238,7 @@ impl fmt::Display for Refusal {
             Refusal::DataUnreadable(why) => write!(f, "the data cannot be read: {why}"),
             Refusal::Examining => write!(
                 f,
-                "the data is being read through, since etcd's last words may mean damage"
+                "the data is being checked, because etcd's last messages may mean damage"
             ),
             Refusal::DiskFull { free, needed } => write!(
                 f,
@@ -248,7 +248,7 @@ impl fmt::Display for Refusal {
             ),
             Refusal::LogShorterThanSeen { seen, found } => write!(
                 f,
-                "the log ends at index {found} and was seen to reach {seen}: {} acknowledged writes would be lost",
+                "the write-ahead log ends at index {found} and once reached {seen}: {} acknowledged writes would be lost",
                 seen.saturating_sub(*found)
             ),
             Refusal::CertificatesUnusable => write!(f, "there are no usable certificates"),

@@ -24,7 +24,7 @@ pub(super) fn healthy(spec: &ClusterSpec, observed: &Observed) -> Condition {
     {
         let revision = instance.service.details.map_or(0, |it| it.revision);
         let message = detail(format_args!(
-            "etcd is at revision {revision} and the newest snapshot at {}: acknowledged writes are gone; no snapshot is taken, so that none is pushed out; next: restore",
+            "etcd is at revision {revision}, behind the newest snapshot's {}: acknowledged writes are lost; the operator takes no snapshot now, so that retention removes none; next: restore",
             last.revision
         ));
         return no("RevisionBehindBackups", message);
@@ -41,7 +41,7 @@ pub(super) fn healthy(spec: &ClusterSpec, observed: &Observed) -> Condition {
     let waits = matches!(backup.trigger, Some(Trigger::Schedule(_))) && backups.due_in.is_none();
     if waits && observed.clock != Clock::Trusted {
         let message = detail(format_args!(
-            "the schedule waits for a trusted clock; next: use interval, which needs none"
+            "the schedule waits for a trusted clock; next: set backup.interval, which needs no clock"
         ));
         return no("ScheduleWaitsForClock", message);
     }
@@ -61,8 +61,8 @@ pub(super) fn healthy(spec: &ClusterSpec, observed: &Observed) -> Condition {
     }
 }
 
-/// For how many seconds copies have waited for a link, and what is said of it. No number in it moves
-/// between two attempts: a status that is the same is not written again (rule G7).
+/// For how many seconds copies have waited for a link, and the message about it. No number in the message
+/// changes between two attempts, because an unchanged status is not written again (rule G7).
 fn waiting(backups: &Backups) -> Option<(u64, Detail)> {
     let failed = backups.copy_failed.as_ref()?;
     if failed.reason != BackupFailure::LINK_DOWN {
@@ -72,9 +72,9 @@ fn waiting(backups: &Backups) -> Option<(u64, Detail)> {
     let why = &failed.why;
     let longest = backups.destinations.iter().filter(|it| it.queued.0 > 0);
     let Some(longest) = longest.max_by_key(|it| it.waits) else {
-        // Nothing waits: a copy was to be read back.
+        // No copy waits: reading one back has failed.
         let message = detail(format_args!(
-            "no copy can be read back, tried again every {minutes} min: {why}"
+            "no copy can be read back; the operator retries every {minutes} min: {why}"
         ));
         return Some((backups.copy_failing, message));
     };
@@ -82,7 +82,7 @@ fn waiting(backups: &Backups) -> Option<(u64, Detail)> {
     let since = longest.waits_since;
     let since = since.map_or_else(Detail::new, |it| detail(format_args!(" since {it}")));
     let message = detail(format_args!(
-        "{count} to be copied to {place}, waiting{since}, tried again every {minutes} min: {why}"
+        "{count} to be copied to {place}, waiting{since}; the operator retries every {minutes} min: {why}"
     ));
     Some((longest.waits, message))
 }

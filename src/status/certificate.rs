@@ -1,4 +1,4 @@
-//! Certificates, and the clock that they are renewed by.
+//! The conditions CertificatesValid and ClockTrusted.
 
 use super::{Condition, Kind, Verdict, condition};
 use crate::cluster::detail;
@@ -13,7 +13,9 @@ pub(super) fn valid(observed: &Observed) -> Condition {
         return told(
             Verdict::Unknown,
             "NotObserved",
-            detail(format_args!("not looked at yet")),
+            detail(format_args!(
+                "the operator has not checked the certificates yet"
+            )),
         );
     };
     let certificates = &instance.certificates;
@@ -22,20 +24,20 @@ pub(super) fn valid(observed: &Observed) -> Condition {
         Pairs::Missing => no("Missing", "there are no certificates yet"),
         Pairs::Broken => no(
             "Broken",
-            "a certificate or key cannot be read, or they do not belong together",
+            "a certificate or key cannot be read, or the two do not match",
         ),
-        Pairs::Expired => no("Expired", "a certificate ran out"),
+        Pairs::Expired => no("Expired", "a certificate has expired"),
         Pairs::NotYetValid => no(
             "NotYetValid",
             "a certificate is not valid yet: the clock went back",
         ),
         _ if certificates.authorities == CaState::Damaged => no(
             "AuthorityDamaged",
-            "a CA cannot be read or sign, so nothing can be renewed",
+            "a CA cannot be read or cannot sign, so no certificate can be renewed",
         ),
         _ if certificates.authorities == CaState::Replaced => no(
             "AuthorityReplaced",
-            "the CA is a new one: certificates that the old one signed are refused; issue them again (certs issue NAME) or put tls/ back from a copy; next: etcd-operator certs accept",
+            "the CA was replaced: etcd refuses certificates that the old CA signed; next: issue them again (certs issue NAME), then run: etcd-operator certs accept; or put tls/ back from a copy",
         ),
         Pairs::AddressesDiffer | Pairs::Usable => match &certificates.issued_earliest {
             Some((name, end))
@@ -50,7 +52,9 @@ pub(super) fn valid(observed: &Observed) -> Condition {
             _ if certificates.provisional => told(
                 Verdict::True,
                 "Provisional",
-                detail(format_args!("made while the clock was not trusted")),
+                detail(format_args!(
+                    "the certificates were made while the clock was not trusted"
+                )),
             ),
             _ => told(
                 Verdict::True,
@@ -61,7 +65,7 @@ pub(super) fn valid(observed: &Observed) -> Condition {
     }
 }
 
-/// Whether renewals may go by the clock.
+/// Whether certificates may be renewed by date.
 pub(super) fn clock_trusted(clock: Clock) -> Condition {
     let told = |verdict, reason, message| condition(Kind::ClockTrusted, verdict, reason, message);
     match clock {

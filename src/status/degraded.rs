@@ -1,4 +1,4 @@
-//! What is wrong, the worst first; and what is merely odd.
+//! The condition Degraded: the worst problem, or a harmless oddity.
 
 use super::{Condition, Kind, Verdict, condition, running_version};
 use crate::cluster::{Member, Role, detail};
@@ -8,7 +8,7 @@ use crate::spec::ClusterSpec;
 use crate::start::Refusal;
 use crate::version::{Class, classify};
 
-/// Whether something needs a person, or the cluster is less than it shall be.
+/// Whether something needs a person, or the cluster falls short of its specification.
 pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Condition {
     let yes = |reason, message| condition(Kind::Degraded, Verdict::True, reason, message);
     if let Some(hold) = hold
@@ -24,12 +24,15 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
     }
     for instance in &observed.instances {
         if instance.service.alarms.no_space {
-            return yes("NoSpace", detail(format_args!("the quota is reached")));
+            return yes(
+                "NoSpace",
+                detail(format_args!("the database has reached its quota")),
+            );
         }
         let runs = matches!(instance.process, Process::Running { .. });
         if let Some(why) = instance.facts.unreadable.as_ref().filter(|_| runs) {
             let message = detail(format_args!(
-                "{why}; etcd runs on and could not be started again"
+                "{why}; etcd runs on, but could not be started again"
             ));
             return yes(Refusal::RecordUnreadable(why.clone()).reason(), message);
         }
@@ -45,7 +48,7 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
         }
         if let Some(to) = instance.service.details.and_then(|it| it.downgrade_to) {
             let message = detail(format_args!(
-                "somebody asked etcd to go back to {to}, which the operator does not do; next: etcdctl downgrade cancel"
+                "somebody enabled a downgrade of etcd to {to}, which the operator does not support; next: etcdctl downgrade cancel"
             ));
             return yes("DowngradeEnabled", message);
         }
@@ -64,7 +67,7 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
         Some(it) => told(
             "PeerUrlDiffers",
             detail(format_args!(
-                "{} is announced at {} and listens at {}: of no effect on a single member; etcdctl member update {} --peer-urls {} mends it",
+                "{} announces the peer URL {} and listens at {}: no effect on a single member; to correct it: etcdctl member update {} --peer-urls {}",
                 it.name,
                 it.peer_url,
                 spec.network.peer_url(),
@@ -79,7 +82,7 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
     }
 }
 
-/// The single member, where the others would look for it in vain.
+/// The single member, if it announces a peer URL where it does not listen.
 fn announced_elsewhere<'a>(spec: &ClusterSpec, observed: &'a Observed) -> Option<&'a Member> {
     let Membership::Known(members) = &observed.membership else {
         return None;

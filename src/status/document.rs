@@ -8,7 +8,7 @@ use crate::plan::edit::{self, Pending};
 use crate::spec::ClusterSpec;
 
 /// The condition `DocumentAccepted`. False: the document, or a field of it, is refused. True with the
-/// reason `Waits`: it is sound, and something of it is not in force yet.
+/// reason `Waits`: the document is sound, and a part of it is not in force yet.
 pub(super) fn accepted(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Condition {
     let told =
         |verdict, reason, message| condition(Kind::DocumentAccepted, verdict, reason, message);

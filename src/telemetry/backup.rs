@@ -49,7 +49,7 @@ impl BackupMetrics {
         }
         registry.register_with_unit(
             "backup_duration",
-            "What the last snapshot took, proof included",
+            "How long the last snapshot took, verification included",
             Unit::Seconds,
             it.duration.clone(),
         );

@@ -19,13 +19,13 @@ impl DiskMetrics {
         let it = DiskMetrics::default();
         registry.register_with_unit(
             "disk_free",
-            "Room for etcd on the disk under its data; -1 where nobody looks at it",
+            "Free space for etcd on the disk that holds its data; -1 if unknown",
             Unit::Bytes,
             it.free.clone(),
         );
         registry.register_with_unit(
             "disk_full_in",
-            "Until that is used up at the rate of the last hour; -1 where it does not become less",
+            "Until that space is used up at the rate of the last hour; -1 if it does not shrink",
             Unit::Seconds,
             it.full_in.clone(),
         );

@@ -93,7 +93,7 @@ pub fn leaf_of(cert: &Path, key: &Path, ca: &Path) -> Result<Leaf, Usability> {
         .map_err(|_| broken(cert, "not an X.509 certificate"))?;
     let key_pair = KeyPair::from_pem(&key_pem).map_err(|_| broken(key, "no private key in PEM"))?;
     if certificate.public_key().raw != key_pair.subject_public_key_info() {
-        return Err(broken(key, "the key does not belong to the certificate"));
+        return Err(broken(key, "the key does not match the certificate"));
     }
     let ca_parsed = parse_pem(&ca_pem).ok_or_else(|| broken(ca, "no certificate in PEM"))?;
     let authority = ca_parsed

@@ -59,7 +59,7 @@ impl Certificates {
         Ok(())
     }
 
-    /// It is not renewed any more, and its files here go. What was copied elsewhere is good until it ends.
+    /// It is not renewed any more, and its files here go. Copies elsewhere stay valid until they expire.
     pub fn remove_client(&self, name: &str) -> Result<bool, TlsError> {
         let link = self.dir.join("clients").join(name);
         let record = self.issued_path(name);

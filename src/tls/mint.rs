@@ -79,7 +79,7 @@ impl Authority {
         let key =
             KeyPair::from_pem(&read("ca.key")?).map_err(|_| damaged("the key cannot be read"))?;
         if !super::check::certificate_has_key(&pem, &key) {
-            return Err(damaged("certificate and key do not belong together"));
+            return Err(damaged("the certificate and the key do not match"));
         }
         let issuer = Issuer::from_ca_cert_pem(&pem, key)
             .map_err(|_| damaged("the certificate cannot be read"))?;

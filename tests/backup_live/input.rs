@@ -97,7 +97,7 @@ fn no_space_is_seen_before_and_on_the_way() {
     let words = [
         "MiB free",
         "may need",
-        "free some, or set maxBytes or keep lower",
+        "free some space, or lower maxBytes or keep",
     ];
     check(&output, 1, &words);
     // Others fill the disk meanwhile: to below the reserve, and to the last byte.
@@ -160,7 +160,7 @@ fn a_read_only_place_is_named() {
         .output;
     let words = [
         "verified",
-        "warning: what was found is not written down",
+        "warning: the findings could not be recorded",
         "Read-only",
     ];
     check(&output, 0, &words);

@@ -16,7 +16,7 @@ fn a_backup_without_a_local_place_or_with_half_of_one() {
     check_spec(
         "spec:\n  backup: {interval: 6h, destinations: [{s3: {bucket: backup}}]}",
         &expect![
-            "line 6: spec.backup.destinations: the first must be local: snapshots are taken and proven there, then copied"
+            "line 6: spec.backup.destinations: the first must be local: snapshots are taken and verified there, then copied"
         ],
     );
     check_spec(

@@ -161,22 +161,22 @@ fn what_an_edit_does_is_told_in_words() {
         (
             Class::Restart,
             "size: 0",
-            "counts when etcd starts the next time",
+            "takes effect when etcd starts the next time",
         ),
         (
             Class::Restart,
             "paused: true",
-            "waits: Paused: the document says paused",
+            "waits: Paused: the document sets paused: true",
         ),
         (
             Class::Version,
             "version: 3.7.3",
-            "waits: UpgradeNotSupportedYet: etcd 3.6.14 runs and 3.7.3 is asked for: changing the version is not supported yet",
+            "waits: UpgradeNotSupportedYet: etcd 3.6.14 runs and the document asks for 3.7.3: changing the version is not supported yet",
         ),
         (
             Class::Quota,
             "storage: {quota: 64Mi}",
-            "refused: QuotaSmaller: a quota of 64 MiB is asked for and 256 MiB are in force, of which the database takes 50 MiB: a quota only grows",
+            "refused: QuotaSmaller: the document asks for a quota of 64 MiB, and 256 MiB are in force, of which the database takes 50 MiB: a quota only grows",
         ),
         (Class::Quota, "storage: {quota: 512Mi}", restart),
         (

@@ -114,7 +114,7 @@ fn beside_a_claim_no_file_of_the_node_is_named() {
     );
     for field in ["caFile", "credentials"] {
         let spec = backup(&[claim.clone(), s3(field, file)]);
-        says(&spec, Some("beside claimName no caFile and no credentials"));
+        says(&spec, Some("claimName excludes caFile and credentials"));
     }
 }
 

@@ -111,7 +111,7 @@ fn several_documents() {
 fn duplicate_keys() {
     check(
         "spec:\n  size: 1\n  paused: true\n  size: 0\n",
-        &expect!["line 4: 'size' stands twice in one map; remove one"],
+        &expect!["line 4: 'size' appears twice in one map; remove one"],
     );
 }
 
@@ -147,9 +147,7 @@ fn broken_yaml() {
     );
     check(
         "? [a]\n: 1\n",
-        &expect![
-            "line 1: not valid YAML: a list, map or alias stands where a field's name belongs"
-        ],
+        &expect!["line 1: not valid YAML: a list, map or alias where a field's name belongs"],
     );
 }
 

@@ -717,7 +717,7 @@ fn a_ca_that_was_lost_is_told_until_a_person_accepts_the_new_one() {
     assert!(!etcdctl_as(&lab, port, Some(&old)).status.success());
     let table = text(&lab.operator(&["status"]).stdout);
     assert!(
-        table.starts_with("ATTENTION: AuthorityReplaced: the CA is a new one"),
+        table.starts_with("ATTENTION: AuthorityReplaced: the CA was replaced"),
         "{table}"
     );
     // A restart of the operator and another look change nothing about it.

@@ -131,7 +131,7 @@ fn diff_says_beforehand_what_an_edit_then_does() {
             let plan = lab.operator(&["plan"]);
             let page = text(&plan.stdout);
             assert!(
-                page.contains(&path) && !page.contains("nothing is to be done"),
+                page.contains(&path) && !page.contains("there is nothing to do"),
                 "{page}"
             );
             let before = lab.etcd_pid();
@@ -184,7 +184,7 @@ fn what_waits_or_is_refused_is_told_with_its_reason_before_and_after() {
             assert_ne!(accepted(&status), ("True", "InForce"), "{status:#}");
             assert_eq!(condition(&status, "Available").0, "True");
             // Also when the file is what was last read: it is not in force.
-            assert!(!text(&lab.operator(&["plan"]).stdout).contains("nothing is to be done"));
+            assert!(!text(&lab.operator(&["plan"]).stdout).contains("there is nothing to do"));
             assert_eq!(lab.operator(&["diff"]).status.code(), Some(3));
             lab.spec.clone_from(&unedited);
             lab.version.clone_from(&version);
@@ -197,14 +197,14 @@ fn what_waits_or_is_refused_is_told_with_its_reason_before_and_after() {
         &|lab| lab.spec = lab.spec.replace("64Mi", "32Mi"),
         "spec.storage.quota",
         "QuotaSmaller",
-        "a quota of 32 MiB is asked for and 64 MiB are in force, of which the database takes 1 MiB",
+        "the document asks for a quota of 32 MiB, and 64 MiB are in force, of which the database takes 1 MiB",
         3,
     );
     refused(
         &|lab| lab.version = "3.7.99".to_owned(),
         "spec.version",
         "UpgradeNotSupportedYet",
-        "3.7.99 is asked for",
+        "the document asks for 3.7.99",
         3,
     );
     refused(
@@ -225,7 +225,7 @@ const SPOILT: &[(&str, &str)] = &[
     ("backup: {destinations: []}", "spec.backup.destinations"),
     ("tls: {leafDays: 1}", "spec.tls.leafDays"),
     ("storage: {quota: 2Gb}", "spec.storage"),
-    ("network: {}", "stands twice"),
+    ("network: {}", "appears twice"),
     ("options: [", "not valid YAML"),
     ("profile: fast", "one of edge, standard"),
     ("\tpaused: true", "not valid YAML"),
@@ -379,7 +379,7 @@ fn a_file_that_the_command_line_names_is_the_one_that_is_looked_at() {
             said.contains("spec.profile") && said.contains("standard"),
             "{said}"
         );
-        assert!(!said.contains("nothing is to be done"), "{said}");
+        assert!(!said.contains("there is nothing to do"), "{said}");
         if agent {
             for command in ["status", "env"] {
                 let (code, said) = run(&lab, &[command]);

@@ -58,7 +58,10 @@ fn while_it_is_paused_the_agent_changes_nothing_and_says_until_when() {
         assert_eq!(lab.etcd_pid(), None);
     }
     let (code, said) = run(&lab, &["resume"]);
-    assert!(code == 0 && said == "the operator goes on\n", "{said}");
+    assert!(
+        code == 0 && said == "the operator makes changes again\n",
+        "{said}"
+    );
     lab.wait_available();
     assert_eq!(run(&lab, &["resume"]).1, "there was no pause\n");
 }
@@ -80,7 +83,10 @@ fn a_pause_ends_by_itself_or_by_zero() {
     lab.wait_available();
     assert_eq!(run(&lab, &["pause", "1h"]).0, 0);
     lab.wait_hold("Paused");
-    assert_eq!(run(&lab, &["pause", "0"]).1, "the operator goes on\n");
+    assert_eq!(
+        run(&lab, &["pause", "0"]).1,
+        "the operator makes changes again\n"
+    );
     lab.wait("no hold", |it| it["plan"].get("hold").is_none());
     for wrong in ["8d", "soon", "-1s", "1.5h"] {
         let (code, said) = run(&lab, &["pause", wrong]);

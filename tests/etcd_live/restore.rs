@@ -343,7 +343,7 @@ fn a_snapshot_of_another_cluster_or_of_a_newer_etcd_3_7_is_refused() {
         assert_eq!(refused.status.code(), Some(1), "{said}");
         assert!(said.contains(words), "{said}");
     };
-    refuse(&file, "is of the cluster other");
+    refuse(&file, "belongs to the cluster other");
     // Without its manifest only the version is left to tell.
     let alone = lab.root.join("alone.db.zst");
     fs::copy(&file, &alone).unwrap();
@@ -541,7 +541,7 @@ fn nothing_is_restored_over_data_that_is_sound_on_a_second_look() {
     assert_eq!(lab.get("b").as_deref(), Some("2"));
     assert!(!lab.lib("restore.json").exists() && !lab.lib("restored.json").exists());
     let log = lab.log();
-    assert!(log.contains("read once more, the data is sound"), "{log}");
+    assert!(log.contains("a second check found the data sound"), "{log}");
 }
 
 /// After a reboot nobody has seen how far the data reached: its log tells, and where that is gone, its

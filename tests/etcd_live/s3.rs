@@ -146,7 +146,7 @@ fn a_link_that_is_down_is_no_alert_before_its_time() {
     for words in [
         "3 to be copied to s3://backup/shops",
         "waiting since 20",
-        "tried again every 1 min",
+        "the operator retries every 1 min",
     ] {
         assert!(message.contains(words), "{message}");
     }

@@ -190,7 +190,10 @@ fn a_downgrade_is_told(line: &str, to: &str) {
     let lab = born(line);
     done(&lab, &["downgrade", "enable", to]);
     let message = is_told(&lab, "True", "DowngradeEnabled");
-    assert!(message.contains(&format!("go back to {to}")), "{message}");
+    assert!(
+        message.contains(&format!("a downgrade of etcd to {to}")),
+        "{message}"
+    );
     done(&lab, &["downgrade", "cancel"]);
     is_told(&lab, "False", "AsAsked");
 }
@@ -215,8 +218,8 @@ fn a_member_that_is_announced_elsewhere_is_told() {
     let message = is_told(&lab, "False", "PeerUrlDiffers");
     assert!(message.contains(elsewhere), "{message}");
     // What the message names ends it.
-    let (_, mends) = message.split_once("etcdctl ").unwrap();
-    let words: Vec<&str> = mends.trim_end_matches(" mends it").split(' ').collect();
+    let (_, correction) = message.split_once("etcdctl ").unwrap();
+    let words: Vec<&str> = correction.split(' ').collect();
     done(&lab, &words);
     is_told(&lab, "False", "AsAsked");
 }

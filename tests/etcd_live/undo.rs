@@ -101,7 +101,7 @@ fn what_is_damaged_gone_or_never_was_does_not_come_back() {
     let mut bytes = whole.clone();
     bytes[..8192].fill(0x55);
     fs::write(&db, bytes).unwrap();
-    refused(&lab, 1, "is damaged, as it was before: member/snap/db");
+    refused(&lab, 1, "is damaged: member/snap/db");
     is_restored(&lab);
     // Nobody sees to it beforehand, who says yes beforehand: it is read in any case, and what can be taken
     // back stays known.
@@ -131,7 +131,7 @@ fn what_is_damaged_gone_or_never_was_does_not_come_back() {
     is_restored(&lab);
     let cleaned = lab.operator(&["restore", "clean", "--yes"]);
     assert!(cleaned.status.success(), "{}", text(&cleaned.stderr));
-    refused(&lab, 1, "is not there any more");
+    refused(&lab, 1, "no longer exists");
     lab.wait_available();
 }
 

@@ -140,7 +140,9 @@ fn snapshots_go_to_a_claim_are_tried_there_and_come_back_from_it() {
         let later = it.try_json(&["get", "etcdrestore", "later"])?;
         let status = &later["status"];
         assert_ne!(status["phase"], "Failed", "{status}");
-        let told = status["message"].as_str()?.contains("could not be seen");
+        let told = status["message"]
+            .as_str()?
+            .contains("could not list the snapshots on the claim");
         told.then_some(())
     });
     mode(&taken, 0o2770);

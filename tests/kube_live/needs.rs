@@ -244,7 +244,7 @@ pub fn table() -> Vec<Row> {
                 let spec = json!({"spec": {"ports": [{"port": 1}]}});
                 it.place("Service", "v1", "c-client", false, spec);
             },
-            whole: |it| it.hold_says("c-client is there and not ours"),
+            whole: |it| it.hold_says("c-client exists, and the operator did not create it"),
             ..ROW
         },
         Row {
@@ -311,7 +311,7 @@ pub fn table() -> Vec<Row> {
                 let spec = json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
                 it.place("PersistentVolumeClaim", "v1", "data-c-0", false, spec);
             },
-            whole: |it| it.hold_says("data-c-0 is there and not ours"),
+            whole: |it| it.hold_says("data-c-0 exists, and the operator did not create it"),
             ..ROW
         },
         Row {

@@ -106,7 +106,8 @@ fn a_client_that_cannot_be_served_keeps_nothing_else_from_its_place() {
     let told = api.eventually("the Secret to be told of", SOON, || {
         let it = api.try_json(&["get", "etcdcluster", "-n", "shop", "one"])?;
         let text = it["status"].to_string();
-        (text.contains("one-client-app") && text.contains("not ours")).then_some(text)
+        (text.contains("one-client-app") && text.contains("the operator did not create it"))
+            .then_some(text)
     });
     println!("{told}");
     api.eventually("the Secret of the one that can be served", SOON, || {

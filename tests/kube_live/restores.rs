@@ -99,7 +99,11 @@ fn not_begun_where_its_pod_is_refused(it: &Operated) {
     let uid = it.pod_uid("till");
     label("=restricted");
     ask(it, "refused");
-    message(it, "refused", "not begun, till goes on as it is");
+    message(
+        it,
+        "refused",
+        "the restore has not begun, and till runs on unchanged",
+    );
     message(it, "refused", "PodSecurity");
     pass(3);
     assert_eq!(it.pod_uid("till"), uid);
@@ -147,7 +151,7 @@ fn withdrawn_and_cut(it: &Operated) {
     it.eventually("the Pod that brings it to its end", SOON, || {
         let events = it.events("default");
         let mut told = events.iter().map(|(_, text)| text);
-        told.any(|it| it.contains("brings a restore that was cut to its end"))
+        told.any(|it| it.contains("finishes an interrupted restore"))
             .then_some(())
     });
     it.available("till");

@@ -208,7 +208,10 @@ fn an_operator_that_ends_gives_the_lease_back_and_says_so_where_it_may_not() {
         "the next operator would wait for it to expire"
     );
     let said = operator.said();
-    assert!(said.contains("the Lease was not given back"), "{said}");
+    assert!(
+        said.contains("the operator did not release the Lease"),
+        "{said}"
+    );
     leave(&api, &access, None);
     let mut operator = Operator::start(&access);
     acting(&operator);

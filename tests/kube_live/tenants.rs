@@ -243,7 +243,7 @@ fn what_has_our_name_and_is_not_ours_is_left_as_it_is_and_told() {
         let before = api.json(&["get", kind, "-n", &space, name]);
         api.apply(&cluster(&space, "c", &json!({})));
         let kind_and_name = format!("{kind} {name}");
-        let words = format!("{kind_and_name} is there and not ours");
+        let words = format!("{kind_and_name} exists, and the operator did not create it");
         says(&api, &space, "c", &words);
         let reason = api.eventually("an Event", SOON, || {
             let events = api.events(&space);
@@ -305,7 +305,7 @@ fn two_clusters_whose_objects_would_have_one_name_do_not_take_each_others() {
         &api,
         "default",
         "c-client",
-        "Service c-client is there and not ours",
+        "Service c-client exists, and the operator did not create it",
     );
     // The CA of d-client-x and what the client x-ca of d gets.
     api.apply(&cluster("default", "d-client-x", &json!({})));
@@ -317,7 +317,7 @@ fn two_clusters_whose_objects_would_have_one_name_do_not_take_each_others() {
         &api,
         "default",
         "d",
-        "Secret d-client-x-ca is there and not ours",
+        "Secret d-client-x-ca exists, and the operator did not create it",
     );
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(before, api.json(&["get", "service", "c-client"]));
@@ -373,7 +373,7 @@ fn a_clients_secret_goes_only_where_it_is_welcome_and_over_nothing() {
         &api,
         "shop",
         "d",
-        "Secret d-client-till is there and not ours",
+        "Secret d-client-till exists, and the operator did not create it",
     );
     let after = api.json(&["get", "secret", "-n", "taken", "d-client-till"]);
     assert_eq!(before, after);

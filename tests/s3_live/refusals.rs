@@ -215,7 +215,7 @@ fn a_full_store_is_called_full_or_failing_and_what_fits_goes_on() {
                 matches!(error, S3Error::Full { .. } | S3Error::Server { .. }),
                 "{error:?}"
             );
-            assert!(error.is_temporary() && error.to_string().contains("tried again"));
+            assert!(error.is_temporary() && error.to_string().contains("the operator retries"));
             let last = confirmed.pop().unwrap();
             assert_eq!(last.parts.len(), 2);
             assert!(bucket.head("l").await.unwrap().is_none());

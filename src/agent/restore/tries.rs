@@ -1,4 +1,4 @@
-//! When a restore that the document asks for, and that touched nothing, is tried again.
+//! When the operator retries a restore that the document asks for and that failed without touching anything.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -7,23 +7,23 @@ use crate::clock;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::{Destination, Source};
 
-/// Seconds until the document's restore is tried again, after so many that failed.
+/// Seconds until the next try, by the number of failed ones.
 const RETRY: [u64; 5] = [10, 30, 60, 300, 600];
 
-/// Failed restores of the document's own.
+/// Failed restores that the document asked for.
 #[derive(Default)]
 pub(in crate::agent) struct Tries {
-    /// The last one.
+    /// The id of the last one.
     id: String,
     failed: usize,
-    /// Seconds since boot.
+    /// When the last one failed, in seconds since boot.
     at: u64,
-    /// What its snapshots lie on looked like then.
+    /// The state then of the files and directories that hold the snapshots.
     places: Vec<Option<(u64, u64, SystemTime)>>,
 }
 
 impl Tries {
-    /// Seconds until the next one: at once where a disk came or a directory changed.
+    /// Seconds until the next try. It is due at once when a disk was mounted or a directory changed.
     pub(super) fn retry_in(&mut self, id: &str, spec: &ClusterSpec) -> u64 {
         let (now, places) = (clock::since_boot().as_secs(), places(spec));
         if self.id != id {
@@ -37,7 +37,7 @@ impl Tries {
         } else if self.places != places {
             if self.failed > 0 {
                 tracing::info!(
-                    "what the snapshots lie on changed: the restore is tried again at once"
+                    "a disk with snapshots was mounted or changed: the operator retries the restore at once"
                 );
             }
             self.failed = 0;
@@ -48,7 +48,7 @@ impl Tries {
     }
 }
 
-/// Where the document's snapshots lie on this host, each with what tells it from another one.
+/// The state of each place on this host where the document's snapshots lie: device, inode and time.
 fn places(spec: &ClusterSpec) -> Vec<Option<(u64, u64, SystemTime)>> {
     use std::os::unix::fs::MetadataExt as _;
     let mut paths: Vec<PathBuf> = Vec::new();

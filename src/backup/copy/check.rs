@@ -101,7 +101,7 @@ pub async fn check(
                 tracing::info!(
                     name,
                     at = place::describe(destination),
-                    "copy read back, and whole"
+                    "copy read back and found intact"
                 );
                 file.last = Some(now.0);
                 file.copies.insert(name, now.0);

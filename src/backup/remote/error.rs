@@ -41,7 +41,7 @@ pub enum CopyError {
     Decrypt(#[from] DecryptError),
     /// What lies in a bucket in their place is something else.
     #[error(
-        "what lies in the bucket in place of the cluster's CAs cannot be read: remove it (authorities.age), and issue the clients' certificates anew after the restore"
+        "the copy of the cluster's CAs in the bucket (authorities.age) cannot be read: remove it, and issue the clients' certificates again after the restore"
     )]
     AuthoritiesDamaged,
     /// A snapshot in a bucket without its manifest.
@@ -51,7 +51,7 @@ pub enum CopyError {
     ManifestDamaged(String),
     /// A copy that was made, and is not whole any more.
     #[error(
-        "the copy of {name} in {place} is damaged: {why}; it is made again, as long as the first destination has it"
+        "the copy of {name} in {place} is damaged: {why}; the operator copies it again while the first destination has it"
     )]
     CopyDamaged {
         /// Which snapshot.

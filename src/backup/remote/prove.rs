@@ -72,7 +72,8 @@ impl RemoteStore {
         };
         let Some(expected) = expected else {
             return Ok(Some(
-                "level 2: the object does not say the sha256 of what was sent".to_owned(),
+                "level 2: the object does not carry the sha256 of the data that was sent"
+                    .to_owned(),
             ));
         };
         let (mut sum, mut done) = (Context::new(&SHA256), 0);

@@ -43,7 +43,7 @@ impl RemoteStore {
                 if let Some(why) = self.remove(entry).await? {
                     tracing::info!(
                         name,
-                        "the store keeps a snapshot that retention gives up: {why}"
+                        "the store does not let retention remove a snapshot: {why}"
                     );
                 } else {
                     let why = prune::fate_words(*fate);

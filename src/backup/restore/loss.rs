@@ -55,6 +55,6 @@ pub fn count(
                 .at_most
                 .max(record.live_revision.filter(|_| found.at_most.is_some()));
         }
-        Err(error) => tracing::warn!("what is lost cannot be counted: {error}"),
+        Err(error) => tracing::warn!("the loss cannot be counted: {error}"),
     }
 }

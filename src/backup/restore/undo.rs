@@ -30,7 +30,7 @@ pub fn check_aside(
         Ok(it) if it.is_dir() => {}
         // etcd would run on the file system behind it, which nobody has looked at.
         Ok(_) => return Err(refused("is no directory".to_owned())),
-        Err(error) => return Err(refused(format!("is not there any more: {error}"))),
+        Err(error) => return Err(refused(format!("no longer exists: {error}"))),
     }
     let ready = version.is_some_and(|it| store::binary(store, it) == Binary::Ready);
     if !ready {
@@ -44,14 +44,14 @@ pub fn check_aside(
         return Err(refused(format!("cannot be read: {why}")));
     }
     if seen.lacks_a_part() {
-        return Err(refused("lacks a part, as it did before".to_owned()));
+        return Err(refused("lacks a part".to_owned()));
     }
     let damage = match seen.damage {
         Some(it) => Some(it),
         None => examine(&path, line).map_err(|it| refused(format!("cannot be read: {it}")))?,
     };
     if let Some(damage) = damage {
-        return Err(refused(format!("is damaged, as it was before: {damage}")));
+        return Err(refused(format!("is damaged: {damage}")));
     }
     let room = data_dir::room(&path, seen.log, disk::room(storage_dir));
     if !room.holds(room.resume) {

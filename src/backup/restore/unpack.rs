@@ -96,7 +96,7 @@ pub(super) fn unpack(
 }
 
 /// Somebody changed it since it was looked at.
-const OTHER_SIZE: &str = "it has not the size that its database needs";
+const OTHER_SIZE: &str = "it does not have the size that its database needs";
 
 /// Pieces that wait to be written.
 const AHEAD: usize = 4;

@@ -47,7 +47,7 @@ pub(super) fn locked(paths: &Paths, work: place::Work) -> Result<place::BackupLo
         Ok(None) => Err(BackupFailure {
             reason: BUSY,
             why: detail(format_args!(
-                "a command works on the snapshots; it is tried again"
+                "a command is working on the snapshots; the operator retries"
             )),
         }),
         Err(error) => Err(failure(SNAPSHOT_FAILED, &error)),

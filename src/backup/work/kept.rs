@@ -127,7 +127,7 @@ impl Done {
             // Somebody else held the lock: nothing was done.
             None if attempts.wait.is_some() => Done::Failed(Failure {
                 reason: BUSY.to_owned(),
-                why: "somebody else works on the snapshots".to_owned(),
+                why: "another process is working on the snapshots".to_owned(),
             }),
             None if attempts.at > 0 => Done::Well,
             None => Done::NotTried,

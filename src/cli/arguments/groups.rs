@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(listed, there);
         let help = super::command().render_help().to_string();
         assert!(
-            help.contains("\nEvery day:\n  status          What is"),
+            help.contains("\nEvery day:\n  status          Shows"),
             "{help}"
         );
         assert!(!help.contains("\nCommands:"), "{help}");

@@ -18,23 +18,23 @@ pub(in crate::cli) struct RestoreArgs {
     /// The file with the secret key of age, for a snapshot that is encrypted
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) identity: Option<PathBuf>,
-    /// Takes a snapshot of another cluster of the same name, too
+    /// Also accepts a snapshot of another cluster of the same name
     #[arg(long)]
     pub(in crate::cli) other_cluster: bool,
-    /// Takes the last restore back: the data that it set aside returns, with its cluster id and its
-    /// revisions; what was written since is set aside in turn
+    /// Undoes the last restore: puts back the data that it set aside, with its cluster id and its
+    /// revisions; the data written since is set aside in turn
     #[arg(long, conflicts_with_all = ["from", "identity", "other_cluster"])]
     pub(in crate::cli) undo: bool,
-    /// Only says what would be done, and what would be lost
+    /// Only shows what would be done, and what would be lost
     #[arg(long)]
     pub(in crate::cli) dry_run: bool,
-    /// For a Pod of the controller: what it needs comes with the environment
+    /// For a Pod of the controller: takes its input from the environment
     #[arg(long, hide = true)]
     pub(in crate::cli) pod: bool,
-    /// In such a Pod: only where there is no data yet
+    /// In such a Pod: only if there is no data yet
     #[arg(long, hide = true)]
     pub(in crate::cli) bootstrap: bool,
-    /// In such a Pod: only brings to its end what was cut
+    /// In such a Pod: only finishes an interrupted restore
     #[arg(long, hide = true)]
     pub(in crate::cli) resume: bool,
     /// The last revision that the live data was seen to have
@@ -50,9 +50,9 @@ pub(in crate::cli) struct RestoreArgs {
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum RestoreCommand {
-    /// Removes what restores and interrupted births set aside, after a look at it and a yes
+    /// Removes data that restores and interrupted first starts set aside; asks first
     #[command(
-        after_help = "Nothing is removed while a restore is under way, or where the data itself is not whole.\n\nExamples:\n  etcd-operator restore clean --dry-run\n  etcd-operator restore clean --yes"
+        after_help = "Nothing is removed while a restore is under way, or if the data itself is incomplete.\n\nExamples:\n  etcd-operator restore clean --dry-run\n  etcd-operator restore clean --yes"
     )]
     Clean(CleanArgs),
 }

@@ -140,7 +140,7 @@ fn check(
         });
         if it.verified && !newer && !arguments.force {
             let text = format!(
-                "nothing was deleted: {} is the newest verified snapshot in {}; --force deletes it all the same",
+                "nothing was deleted: {} is the newest verified snapshot in {}; --force deletes it anyway",
                 it.name, site.name
             );
             return Err(Failure::new(HELD, text));
@@ -204,7 +204,8 @@ fn remove(
             let runtime = runtime()?;
             for entry in entries {
                 let kept = runtime.block_on(store.delete(&entry))?;
-                let problem = kept.map(|why| format!("the store keeps it: {why}"));
+                let problem =
+                    kept.map(|why| format!("the store does not let the operator delete it: {why}"));
                 note(entry.name.to_string(), problem);
             }
         }

@@ -188,7 +188,9 @@ pub(super) fn list(context: &Context, at: Option<&str>, output: Output) -> Outco
             (Err(failure), kind) => {
                 eprintln!("etcd-operator: warning: {}: {}", site.name, failure.text);
                 if let Kind::Bucket(_) = kind {
-                    eprintln!("etcd-operator: warning: listed is what was seen to arrive there");
+                    eprintln!(
+                        "etcd-operator: warning: the list shows the copies that arrived there"
+                    );
                     let known = remote::known_names(&context.paths, site.destination);
                     rows.extend(known.iter().filter_map(|(name, level)| {
                         Some(named_row(&name.parse().ok()?, *level, &site.name, &ages))

@@ -86,7 +86,7 @@ fn owner(arguments: &IssueArgs) -> Result<Option<(u32, u32)>, Failure> {
         .ok_or_else(|| Failure::new(USAGE, format!("--owner {name}: there is no such user")))?;
     let own = rustix::process::geteuid();
     if !own.is_root() && own.as_raw() != ids.0 {
-        let text = format!("only root gives files to {name}: run this with sudo");
+        let text = format!("only root can give files to {name}: run this with sudo");
         return Err(Failure::new(FAILED, text));
     }
     Ok(Some(ids))

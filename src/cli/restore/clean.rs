@@ -41,7 +41,7 @@ pub(super) fn clean(context: &Context, arguments: &CleanArgs) -> Outcome {
     let data = data_dir::look(&records::data_dir(&storage_dir), None, false);
     if data.unreadable.is_some() || data.completeness() != Completeness::Complete {
         let text = format!(
-            "nothing was removed: the data in {} is not whole, and what was set aside may be all that is left of it",
+            "nothing was removed: the data in {} is incomplete, and the data set aside may be all that is left",
             storage_dir.display()
         );
         return Err(Failure::new(HELD, text));

@@ -31,9 +31,9 @@ struct Proposal {
 
 const STEPS: [&str; 4] = [
     "read the data that was set aside; damaged data does not come back",
-    "stop etcd, set the data of now aside (it is kept)",
-    "put the data from before in its place, with its cluster id and its revisions, which are lower: restart clients that watch or cache (k3s: systemctl restart k3s)",
-    "start etcd, read and write; if it does not serve, put the data of now back",
+    "stop etcd, set the present data aside (it is kept)",
+    "put the old data in its place, with its cluster id and its revisions, which are lower: restart clients that watch or cache (k3s: systemctl restart k3s)",
+    "start etcd, read and write; if it does not serve, put the present data back",
 ];
 
 /// What shall be done; none where it was only to be shown.
@@ -42,11 +42,11 @@ pub(super) fn choose(
     place: &HostPlace,
     arguments: &RestoreArgs,
 ) -> Result<Option<RestoreRecord>, Failure> {
-    let nothing = |text: &str| Failure::new(HELD, format!("nothing is taken back: {text}"));
+    let nothing = |text: &str| Failure::new(HELD, format!("nothing is undone: {text}"));
     let last = restore_record::last_report(&context.paths).and_then(|it| it.aside);
     let aside = last.ok_or_else(|| nothing("no restore has set data aside here"))?;
     let former = former(context, place)?;
-    let former = former.ok_or_else(|| nothing("no cluster lives here"))?;
+    let former = former.ok_or_else(|| nothing("no cluster exists here"))?;
     let machine_id = former.machine_id.clone();
     let since = former.jumps.last().map(|it| it.from);
     let file = SourceFile {

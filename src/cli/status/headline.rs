@@ -191,7 +191,12 @@ mod tests {
             "Serving",
             "reads and writes are served",
         ),
-        ("Progressing", "False", "Converged", "nothing is to be done"),
+        (
+            "Progressing",
+            "False",
+            "Converged",
+            "there is nothing to do",
+        ),
         (
             "Degraded",
             "False",
@@ -263,9 +268,9 @@ mod tests {
         let mut report = but("HostHealthy", "False", "the disk is worn; next: replace it");
         report.status.conditions[2].status = "True".to_owned();
         report.status.conditions[2].reason = "NoSpace".to_owned();
-        report.status.conditions[2].message = "the quota is reached".to_owned();
+        report.status.conditions[2].message = "the database has reached its quota".to_owned();
         let told = headline(&report, true);
-        let wanted = "ATTENTION: NoSpace: the quota is reached (and 1 more below)\n";
+        let wanted = "ATTENTION: NoSpace: the database has reached its quota (and 1 more below)\n";
         assert_eq!(told.line(false), wanted);
         assert!(told.says(&report.status.conditions[2]));
         assert!(!told.says(&report.status.conditions[7]));

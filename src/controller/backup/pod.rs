@@ -98,11 +98,11 @@ impl Cluster {
         if let (Some(failure), 1..) = (before.checks.failure(), self.memory.work.looks_in()) {
             let why = &failure.why;
             return Ok(Some(format!(
-                "what lies on the claim could not be seen: {why}"
+                "the operator could not list the snapshots on the claim: {why}"
             )));
         }
         self.make_backup_pod(spec, Task::Checks, trusted).await?;
-        Ok(Some("a Pod looks at what lies on the claim".to_owned()))
+        Ok(Some("a Pod lists the snapshots on the claim".to_owned()))
     }
 
     pub(in crate::controller) fn generation(&self) -> i64 {
@@ -300,7 +300,7 @@ impl Cluster {
             note_check(&self.paths, kept.checked.map(Timestamp))
         };
         if let Err(error) = noted {
-            tracing::warn!("the next operator will not know what lies on the claim: {error}");
+            tracing::warn!("failed to record which snapshots lie on the claim: {error}");
         }
         self.memory.kept = Some((path, kept));
     }
@@ -323,7 +323,7 @@ fn stands(pod: &PodSeen) -> Stands {
     match (pod.phase.as_str(), kept, &pod.container) {
         ("Succeeded", Some(kept), _) => Stands::Ended(Box::new(kept)),
         ("Succeeded" | "Failed", _, _) => {
-            let words = words.unwrap_or("it ended without a word");
+            let words = words.unwrap_or("it ended without a message");
             let why = format!("{} {} {words}", pod.reason, pod.message);
             Stands::Failed(format!("the Pod {}: {}", pod.name, why.trim()))
         }
@@ -335,7 +335,7 @@ fn stands(pod: &PodSeen) -> Stands {
         }
         (_, _, Container::None) if pod.reason == "Unschedulable" => {
             let (name, message) = (&pod.name, &pod.message);
-            Stands::Waits(format!("the Pod {name} has no place: {message}"))
+            Stands::Waits(format!("the Pod {name} cannot be scheduled: {message}"))
         }
         _ => Stands::Starting,
     }

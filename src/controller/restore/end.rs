@@ -18,7 +18,10 @@ impl Cluster {
             Outcome::Failed(_) | Outcome::Cut if there.meta.deleting => Ok(()),
             Outcome::Ended(restored) => self.end_restore(asked, *restored, there).await,
             Outcome::Cut => {
-                let text = format!("its Pod was ended, another one goes on: {}", there.message);
+                let text = format!(
+                    "its Pod was ended; another Pod continues: {}",
+                    there.message
+                );
                 self.restore_says(asked, &text).await?;
                 if matches!(asked.by, By::Withdrawn) {
                     self.memory.restoring = Some(self.what_was_cut(there));
@@ -70,7 +73,7 @@ impl Cluster {
             Outcome::Cut | Outcome::Failed(_) => self.remove_pod(there, None).await,
             Outcome::Waits(_) if self.waits_for_long(there) => self.remove_pod(there, None).await,
             Outcome::UnderWay(text) | Outcome::Waits(text) => {
-                let text = format!("an earlier restore comes to its end first: {text}");
+                let text = format!("an earlier restore ends first: {text}");
                 self.restore_says(asked, &text).await
             }
         }

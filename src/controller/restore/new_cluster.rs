@@ -113,14 +113,14 @@ impl Cluster {
         };
         if let Some(left) = left {
             return Ok(failed(format!(
-                "{left} of an earlier cluster is there: remove it, or choose another name"
+                "{left} of an earlier cluster exists: delete it, or choose another name"
             )));
         }
         match api.create(&parameters, &cluster).await {
             Ok(_) => Ok(EtcdRestoreStatus {
                 phase: Some(Phase::Running),
                 snapshot: Some(file),
-                message: Some(format!("the EtcdCluster {into} was made")),
+                message: Some(format!("the operator created the EtcdCluster {into}")),
                 ..EtcdRestoreStatus::default()
             }),
             Err(kube::Error::Api(it)) if it.is_already_exists() => Ok(running),
@@ -194,7 +194,7 @@ fn progress(request: &Watched<EtcdRestore>, there: &Watched<EtcdCluster>) -> Etc
         return EtcdRestoreStatus {
             phase: Some(Phase::Failed),
             message: Some(format!(
-                "the EtcdCluster {} is there already and is left alone",
+                "the EtcdCluster {} exists already; the operator does not change it",
                 there.name
             )),
             completed: wire_now(),

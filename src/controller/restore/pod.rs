@@ -89,11 +89,12 @@ impl Cluster {
         }
         let name = names::restore_pod(&self.name);
         let text = match asked.by {
-            By::Cut => format!("the Pod {name} brings a restore that was cut to its end"),
-            _ => format!("the Pod {name} brings the data of {} back", asked.from),
+            By::Cut => format!("the Pod {name} finishes an interrupted restore"),
+            _ => format!("the Pod {name} restores the data of {}", asked.from),
         };
         self.tell("Restoring", &text, false).await;
-        self.restore_says(asked, "its Pod was made").await
+        self.restore_says(asked, "the operator created its Pod")
+            .await
     }
 
     /// Whether the API server would take the Pod: a member is not stopped for one that can never run.
@@ -258,23 +259,25 @@ pub(super) fn outcome(pod: &PodSeen) -> Outcome {
     let restored = words.and_then(|it| serde_json::from_str::<Restored>(it).ok());
     match (pod.phase.as_str(), restored, &pod.container) {
         ("Succeeded", Some(restored), _) => Outcome::Ended(Box::new(restored)),
-        ("Succeeded", None, _) => Outcome::Failed("the Pod ended without a word".to_owned()),
+        ("Succeeded", None, _) => Outcome::Failed("the Pod ended without a message".to_owned()),
         // Evicted, or its node was shut down: what it began is on the volume, and the next Pod ends it.
         ("Failed", _, _) => Outcome::Cut,
         (_, _, Container::Waiting { reason, .. }) if reason == "CrashLoopBackOff" => {
             let last = words.and_then(|it| it.trim().lines().last());
             let words = last.unwrap_or("without a word");
-            Outcome::Waits(format!("its Pod fails and is started again: {words}"))
+            Outcome::Waits(format!(
+                "its Pod fails, and the kubelet restarts it: {words}"
+            ))
         }
         (_, _, Container::Waiting { reason, message }) if reason != "PodInitializing" => {
             Outcome::Waits(format!("{reason} {message}").trim().to_owned())
         }
         (_, _, Container::None) if pod.reason == "Unschedulable" => {
-            Outcome::Waits(format!("its Pod has no place: {}", pod.message))
+            Outcome::Waits(format!("its Pod cannot be scheduled: {}", pod.message))
         }
-        (_, _, Container::Running { .. }) => {
-            Outcome::UnderWay("the snapshot is proven and new data made of it".to_owned())
-        }
+        (_, _, Container::Running { .. }) => Outcome::UnderWay(
+            "the operator verifies the snapshot and makes new data from it".to_owned(),
+        ),
         _ => Outcome::Waits("its Pod starts".to_owned()),
     }
 }
