@@ -3,8 +3,8 @@
 #
 #   quick  every promise of the README at least once, on real parts: etcd 3.6, an S3 server, systemd,
 #          one Kubernetes node, all with the unoptimised program that the tests are built with
-#   rest   everything else: lints, the release artefacts of both architectures, etcd 3.5 and 3.7, the
-#          second S3 server, arm64 under emulation, every test on Kubernetes nodes
+#   rest   everything else: lints, the release artefacts of both architectures, the other tests of etcd
+#          3.6, etcd 3.5 and 3.7, the second S3 server, arm64 under emulation, every test on nodes
 #
 # Tools are built and packages installed beside the compiler; each step's output is in target/log/. At
 # the end: a table of steps and seconds, and what was skipped, with the reason. CI=1: nothing may be.
@@ -81,6 +81,14 @@ AT_ONCE=(--test-threads=4)
 AT_REST=an_idle_operator_writes_nothing
 # What the names of tests hold that start an etcd of another line than 3.6.
 OLD_AND_NEW=(3_5 3_7 every_line)
+# The tests of etcd 3.6 that hold the README's promises, and the first of each room. `rest` runs all others.
+MAIN=(life:: health:: datastore:: certificates:: guard::the_guard_alone guard::a_disk_of_another_cluster
+    guard::damage_is_seen damage::on_3_6::bit_flipped damage::on_3_6::pages_of damage::damage_is_held
+    hints::a_repaired_log full::an_etcd_that_died full::a_disk_that_fills restore::a_restore_on
+    restore::a_restore_that_was_cut restore::sigkills restore::a_replaced_box_comes undo::a_restore_on
+    s3::the_queue s3::what_is_encrypted edits::diff_says backup::snapshots_are_taken backup::proven_snapshots
+    predecessor::a_bootstrap_is_tried store::etcdctl overview::)
+MAIN_OF_BACKUP=(bytes:: interrupted::)
 
 packages() {
     tests/tools/apt.sh libfaketime openssl e2fsprogs containerd runc containernetworking-plugins iptables \
@@ -100,17 +108,20 @@ quick() {
     background go-tools go_tools
     background s3s-fs tests/tools/s3s-fs.sh "$tools/s3s-fs"
     step compile cargo test --no-run "${FAST[@]}" "${LIVE[@]}"
+    finish
+    # Nothing but the core's tests, which write nothing, run beside the one that counts bytes.
+    background at-rest cargo test --test etcd_live -- "$AT_REST"
     suite fast "${FAST[@]}"
     finish
     step images tests/tools/kube/operator.sh "$tools/kubernetes-images" target/debug/etcd-operator
-    step kube-walk env ETCD_OPERATOR_IMAGE="$tools/kubernetes-images/operator.tar" \
+    background kube-walk env ETCD_OPERATOR_IMAGE="$tools/kubernetes-images/operator.tar" \
         LIBC_OF="$PWD/target/debug/etcd-operator" cargo test --test kube_live walk::
-    suite etcd-3.6 --test etcd_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]/#/--skip=}" --skip="$AT_REST"
-    suite at-rest --test etcd_live -- "$AT_REST"
-    suite backup-3.6 --test backup_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]/#/--skip=}"
+    suite systemd --test systemd_live -- life::
     # One refusal is versitygw's alone: it has its turn where both servers are.
     suite s3-one --test s3_live -- "${AT_ONCE[@]}" --skip=a_wrong_region
-    suite systemd --test systemd_live -- life::
+    suite backup-main --test backup_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]/#/--skip=}" "${MAIN_OF_BACKUP[@]}"
+    finish
+    suite etcd-main --test etcd_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]/#/--skip=}" "${MAIN[@]}"
 }
 
 more_packages() {
@@ -134,7 +145,11 @@ rest() {
     finish
     suite artefacts --test artefacts
     suite kubernetes --test kube_live -- "${AT_ONCE[@]}"
+    suite etcd-3.6-more --test etcd_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]/#/--skip=}" "${MAIN[@]/#/--skip=}" \
+        --skip="$AT_REST"
     suite etcd-3.5-3.7 --test etcd_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]}"
+    suite backup-more --test backup_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]/#/--skip=}" \
+        "${MAIN_OF_BACKUP[@]/#/--skip=}"
     suite backup-3.5-3.7 --test backup_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]}"
     suite s3-both --test s3_live -- "${AT_ONCE[@]}"
     suite aarch64 --test aarch64
