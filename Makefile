@@ -11,6 +11,8 @@ FAST := --lib --bins --test document --test exhaustive --test restoring --test g
 
 .PHONY: help tools build demo demo-tools demo-stop fmt lint check test test-all s3-makes test-vm bench lab dist install uninstall
 
+FIGURES = ETCD_OPERATOR_PROGRAM="$(CURDIR)/$(STATIC)" ETCD_OPERATOR_FIGURES="$(CURDIR)/target/figures"
+
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
@@ -69,12 +71,13 @@ test-vm: dist ## The arm64 package in a whole machine whose power is cut: 3 min 
 	@tests/tools/vm/image.sh $(TOOLS)/vm
 	cargo test --test aarch64 -- --ignored --nocapture
 
-bench: dist etcd-3.6 ## The numbers of the release artefact, as a table: 10 minutes once built
+bench: dist etcd-3.6 ## The figures of the release artefact, into benches/README.md; 20 min once built
 	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root
-	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root-trixie trixie
-	ETCD_OPERATOR_PROGRAM="$(CURDIR)/$(STATIC)" cargo bench --bench numbers
-	ETCD_OPERATOR_PROGRAM="$(CURDIR)/$(STATIC)" cargo test --test systemd_live -- --ignored --nocapture
-	cargo test --test kube_live -- --ignored --nocapture numbers::
+	@rm -rf target/figures && mkdir -p target/figures
+	$(FIGURES) cargo bench --bench numbers
+	$(FIGURES) cargo test --test systemd_live -- --ignored --nocapture numbers::
+	$(FIGURES) cargo test --test kube_live -- --ignored --nocapture numbers::
+	@benches/tables.py target/figures
 
 lab: ## What the tests of Kubernetes stand on: nodes, disks, cut wires; 3 min once make test was run
 	cargo test --test kube_live -- --ignored smoke::

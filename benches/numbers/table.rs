@@ -1,6 +1,10 @@
 //! One table: figure, ours, what it is compared with, the ratio, what was promised, whether it is kept.
 
 use std::fmt;
+use std::path::Path;
+
+/// The directory in which `make bench` collects its tables, if it runs.
+const COLLECTED_IN: &str = "ETCD_OPERATOR_FIGURES";
 
 /// A line of the table.
 pub struct Row {
@@ -76,6 +80,27 @@ impl Table {
     /// Adds lines.
     pub fn extend(&mut self, rows: Vec<Row>) {
         self.rows.extend(rows);
+    }
+
+    /// Prints the table, and keeps it for benches/README.md where `make bench` asks for that.
+    #[allow(clippy::print_stdout, reason = "the table is the result")]
+    pub fn publish(&self, part: &str) {
+        println!("{self}");
+        if let Some(dir) = std::env::var_os(COLLECTED_IN) {
+            let file = Path::new(&dir).join(format!("{part}.md"));
+            #[allow(clippy::disallowed_methods, reason = "a bench writes its result")]
+            std::fs::write(file, self.markdown()).unwrap();
+        }
+    }
+
+    fn markdown(&self) -> String {
+        let head = "| figure | ours | compared with | ratio | promised |\n|---|---|---|---|---|\n";
+        let lines = self.rows.iter().map(|row| {
+            let [figure, ours, other, ratio, promised, kept] = row.cells();
+            let missed = if kept == "MISSED" { ", **missed**" } else { "" };
+            format!("| {figure} | {ours} | {other} | {ratio} | {promised}{missed} |\n")
+        });
+        std::iter::once(head.to_owned()).chain(lines).collect()
     }
 }
 

@@ -95,7 +95,7 @@ fn no_path_of_a_cluster_lies_in_another_one() {
         spec["storage"] = json!({"path": below(one)});
         spec
     };
-    let nested = "one lies in the other";
+    let nested = "lies inside the other";
     says(&two("data", "data2"), None);
     for (one, other) in [("data", "data"), ("data", "data/x"), ("data/x", "data")] {
         says(&two(one, other), Some(nested));

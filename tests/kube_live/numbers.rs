@@ -1,6 +1,5 @@
 //! Figures on a node (`make bench`): ratios of one run, against a bare Pod of the same image.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::lab::{SOON, is_true};
@@ -32,10 +31,10 @@ spec:
 
 const APPLIED: usize = 5;
 /// The kubelet looks at what has ended once a second: one round lands early and the next one late.
-const DELETED: usize = 12;
+const DELETED: usize = 8;
 /// Beside the first one.
 const MORE: usize = 49;
-const IDLE_SECONDS: u64 = 120;
+const IDLE_SECONDS: u64 = 60;
 /// Against a bare Pod.
 const RATIO_MAX: f64 = 1.5;
 /// Resident memory with one cluster, and with 50, in MiB.
@@ -160,36 +159,6 @@ fn deleted(it: &Operated, name: &str) -> Row {
     row("pod deleted to the next write", &ours, &bare)
 }
 
-/// Requests of the operator in 3 minutes in which nothing happens.
-fn requests(it: &Operated) -> Row {
-    let mark = it.mark();
-    pass(180);
-    let mut counted: BTreeMap<String, usize> = BTreeMap::new();
-    for request in it.requests("", mark) {
-        if request.user == "system:serviceaccount:etcd-operator:etcd-operator" {
-            let what = format!("{} {}", request.verb, request.resource);
-            *counted.entry(what).or_default() += 1;
-        }
-    }
-    // The heartbeat of the status falls into one run of ten.
-    let writes = |it: &&String| {
-        !["get", "list", "watch"]
-            .iter()
-            .any(|verb| it.starts_with(verb))
-    };
-    let written: usize = counted
-        .iter()
-        .filter(|(what, _)| writes(what))
-        .map(|(_, count)| count)
-        .sum();
-    let listed = counted
-        .iter()
-        .map(|(what, count)| format!("{what} {count}"));
-    let listed = listed.collect::<Vec<_>>().join(", ");
-    let kept = written <= 1;
-    Row::new("its requests in 3 idle minutes", listed).promised("watches, 2 writes an hour", kept)
-}
-
 /// The API's datastore, with the operator and without it.
 fn datastore(it: &Operated) -> Row {
     let with = stored(it, IDLE_SECONDS);
@@ -232,7 +201,7 @@ fn next_acts(it: &Operated) -> Row {
 }
 
 #[test]
-#[ignore = "figures, by make bench: 15 min"]
+#[ignore = "figures, by make bench"]
 fn figures_of_a_node() {
     let Some(it) = Operated::up() else {
         return;
@@ -242,7 +211,6 @@ fn figures_of_a_node() {
     it.kubectl(&["delete", "pod,pvc", "bare"]).good();
     pass(20);
     rows.push(memory("operator with one cluster: VmRSS", &it, ONE_MIB_MAX));
-    rows.push(requests(&it));
     rows.push(datastore(&it));
     rows.push(next_acts(&it));
     for index in 0..MORE {
@@ -251,14 +219,14 @@ fn figures_of_a_node() {
     for index in 0..MORE {
         it.available(&format!("more{index}"));
     }
-    pass(60);
+    pass(30);
     let figure = "operator with 50 clusters that all serve: VmRSS";
     rows.push(memory(figure, &it, FIFTY_MIB_MAX));
     it.next_operator();
-    pass(60);
+    pass(30);
     let figure = "the same of an operator that has just come";
     rows.push(memory(figure, &it, FIFTY_MIB_MAX));
     let mut table = Table::default();
     table.extend(rows);
-    println!("{table}");
+    table.publish("kubernetes");
 }

@@ -30,5 +30,7 @@ mod root;
 #[path = "../skip.rs"]
 mod skip;
 mod story;
+#[path = "../../benches/numbers/table.rs"]
+mod table;
 mod units;
 mod words;
