@@ -280,10 +280,7 @@ fn not_running(
                 "etcd does not run, and no operator runs to start it"
             )),
         ),
-        (_, None) => no(
-            "Starting",
-            detail(format_args!("the operator is about to start etcd")),
-        ),
+        (_, None) => no("Starting", detail(format_args!("the operator starts etcd"))),
     }
 }
 

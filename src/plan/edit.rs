@@ -244,9 +244,7 @@ pub fn pending(spec: &ClusterSpec, instance: &Instance, hold: Option<&Hold>) -> 
             "etcd runs on with the settings that it was started with; {}: {hold}",
             hold.reason()
         ))),
-        None => Pending::Waits(detail(format_args!(
-            "the operator is about to restart etcd with it"
-        ))),
+        None => Pending::Waits(detail(format_args!("the operator restarts etcd with it"))),
     }
 }
 

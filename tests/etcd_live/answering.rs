@@ -284,7 +284,7 @@ fn without_an_agent_nobody_is_said_to_try_a_write() {
     let status = lab.status();
     assert_eq!(condition(&status, "Available"), ("False", "NoOperator"));
     assert!(
-        !status.to_string().contains("about to start etcd"),
+        !status.to_string().contains("the operator starts etcd"),
         "{status:#}"
     );
 }

@@ -144,7 +144,10 @@ fn where_a_restore_helps_the_newest_snapshot_is_named() {
     let unknown = lab.operator(&["explain", "Wal"]);
     assert_eq!(unknown.status.code(), Some(1));
     let said = text(&unknown.stderr);
-    assert!(said.contains("is it WalDamaged, WalTornWrite?"), "{said}");
+    assert!(
+        said.contains("did you mean WalDamaged, WalTornWrite?"),
+        "{said}"
+    );
 }
 
 #[test]
