@@ -123,3 +123,40 @@ fn the_table_of_edits_is_what_the_code_says() {
     }
     assert_fresh_section("systemd/README.md", "## What an edit does", &text);
 }
+
+/// The cell "ours" of a figure that `make bench` wrote.
+fn figure(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/README.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let rows = page.lines().map(|it| it.split('|').map(str::trim));
+    let mut cells =
+        rows.filter_map(|mut it| it.nth(1).filter(|it| *it == name).and_then(|_| it.next()));
+    let ours = cells
+        .next()
+        .unwrap_or_else(|| panic!("benches/README.md has no figure '{name}'"));
+    ours.to_owned()
+}
+
+#[test]
+fn readme_says_what_the_bench_measured() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let measured = format!(
+        "{} on a host, {} in Kubernetes",
+        figure("operator idle: VmRSS"),
+        figure("operator with one cluster: VmRSS")
+    );
+    let lines = page.split_inclusive('\n').map(|line| {
+        if !line.starts_with("| memory at idle |") {
+            return line.to_owned();
+        }
+        let (others, _) = line.trim_end_matches(" |\n").rsplit_once(" | ").unwrap();
+        format!("{others} | {measured} |\n")
+    });
+    let generated: String = lines.collect();
+    assert!(
+        generated.contains(&measured),
+        "README.md has no row 'memory at idle'"
+    );
+    assert_fresh("README.md", &generated);
+}

@@ -291,7 +291,12 @@ fn preflight_fails_where_etcd_could_not_run_and_says_what_to_do() {
         page.contains("etcd-operator etcd install --from FILE"),
         "{page}"
     );
-    assert!(page.contains("held by etcd_live"), "{page}");
+    // A child that another test forks holds the socket too, until it becomes its own program.
+    let names_the_holder = || {
+        let preflight = lab.operator(&["preflight", "--skip-disk"]);
+        text(&preflight.stdout).contains("held by etcd_live")
+    };
+    assert!((0..20).any(|_| names_the_holder()), "{page}");
     drop(taken);
     fs::write(lab.document_path(), "kind: nonsense\n").unwrap();
     let preflight = lab.operator(&["preflight", "--skip-disk"]);
