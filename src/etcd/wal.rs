@@ -681,8 +681,9 @@ mod tests {
         rustix::fs::fallocate(&file, none, 0, ALLOCATED).unwrap();
         file.sync_all().unwrap();
         let behind = || rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(BEHIND));
-        if behind().is_ok() {
-            return; // tmpfs, for one, does not tell what was written
+        let is_tmpfs = rustix::fs::fstatfs(&file).unwrap().f_type == 0x0102_1994;
+        if is_tmpfs || behind().is_ok() {
+            return; // its pages are no copies; another one may not tell what was written
         }
         // As after a boot, when something has read the whole file.
         std::io::copy(&mut &file, &mut std::io::sink()).unwrap();

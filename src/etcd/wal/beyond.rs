@@ -50,8 +50,8 @@ pub(super) fn search(file: &File, from: u64, size: u64) -> io::Result<Beyond> {
                 continue;
             };
             at += candidate as u64 * ALIGNMENT;
-            let end = follow(file, at, size, &mut found)?;
-            at = end.max(at + ALIGNMENT);
+            let followed = follow(file, at, size, &mut found)?;
+            at = followed.max(at + ALIGNMENT);
         }
         at = at.max(end.next_multiple_of(ALIGNMENT));
     }
