@@ -211,7 +211,7 @@ fn start_probe(program: &Path, dir: &Path) -> io::Result<Child> {
 /// The exit code, or none in time.
 fn wait(child: &mut Child, deadline: Duration) -> Option<i32> {
     let end = crate::clock::since_boot() + deadline;
-    let mut pause = Duration::from_millis(1);
+    let mut pause = Duration::from_micros(200);
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status.code().unwrap_or(0)),

@@ -79,16 +79,19 @@ pub fn unit(pid: u32) -> Option<String> {
     Some(unit_of(&text).unwrap_or_default().to_owned())
 }
 
-/// systemd's own hierarchy: `0::` alone, or `name=systemd` beside the controllers of version 1.
-fn unit_of(cgroup: &str) -> Option<&str> {
+/// systemd's own hierarchy: `name=systemd` beside the controllers of version 1, or else that of version 2.
+fn unit_of<'a>(cgroup: &'a str) -> Option<&'a str> {
     let path = |wanted: &str| {
         cgroup.lines().find_map(|line| {
             let (hierarchy, path) = line.split_once(':')?.1.split_once(':')?;
             (hierarchy == wanted).then_some(path)
         })
     };
-    let path = path("name=systemd").or_else(|| path(""))?;
-    path.split('/').find(|it| it.ends_with(".service"))
+    let service = |path: &'a str| path.split('/').find(|it| it.ends_with(".service"));
+    [path("name=systemd"), path("")]
+        .into_iter()
+        .flatten()
+        .find_map(service)
 }
 
 fn parse_stat(text: &str) -> Option<Stat> {
@@ -99,6 +102,15 @@ fn parse_stat(text: &str) -> Option<Stat> {
         state,
         threads: fields.nth(16)?.parse().ok()?,
         start_time: fields.nth(1)?.parse().ok()?,
+    })
+}
+
+/// Whether a process holds an exclusive `flock` on this file. To ask, it takes a shared one for an
+/// instant: a guard that starts meanwhile waits longer than this.
+pub fn is_locked(path: &Path) -> bool {
+    use rustix::fs::{FlockOperation, flock};
+    fs::File::open(path).is_ok_and(|file| {
+        flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
     })
 }
 
@@ -116,7 +128,8 @@ pub fn holds_lock(pid: u32, path: &Path) -> bool {
         let mut open = open.into_iter().flatten().flatten();
         open.any(|it| fs::read_link(it.path()).is_ok_and(is_it))
     };
-    lock_holders(path).contains(&pid) || has_it_open()
+    // The kernel writes its list of locks for each reader anew, which takes milliseconds.
+    has_it_open() || lock_holders(path).contains(&pid)
 }
 
 fn lock_holders(path: &Path) -> Vec<u32> {
@@ -249,6 +262,8 @@ mod tests {
         assert_eq!(unit_of(unified), Some("etcd-member@edge.service"));
         let hybrid = "4:memory:/\n1:name=systemd:/system.slice/cron.service\n0::/\n";
         assert_eq!(unit_of(hybrid), Some("cron.service"));
+        let unused = "9:name=systemd:/\n4:memory:/\n0::/system.slice/cron.service\n";
+        assert_eq!(unit_of(unused), Some("cron.service"));
         assert_eq!(
             unit_of("0::/user.slice/user-0.slice/session-1.scope\n"),
             None

@@ -53,7 +53,11 @@ impl Agent {
 
     async fn prove(&self) -> Option<Running> {
         let paths = &self.paths;
-        let pid = process::lock_holder(&paths.member_lock())?;
+        let file = paths.member_lock();
+        if !process::is_locked(&file) {
+            return None; // in most cases; who holds it takes the kernel milliseconds to tell
+        }
+        let pid = process::lock_holder(&file)?;
         if !process::has_argument(pid, &paths.etcd_conf()) {
             return None;
         }

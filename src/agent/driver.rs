@@ -24,8 +24,8 @@ pub use systemd::SystemdDriver;
 const GUARD_DEADLINE: Duration = Duration::from_secs(20);
 /// etcd gets so long to end by SIGTERM. Longer is reported, never answered with SIGKILL.
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
-/// Looks at a lock whose recorded holder is no more, 10 ms apart.
-const LOCK_LOOKS: u32 = 30;
+/// Looks at a lock whose recorded holder is no more, 1 ms apart.
+const LOCK_LOOKS: u32 = 300;
 
 /// What keeps etcd's process.
 pub trait Driver {
@@ -180,19 +180,14 @@ impl Record<'_> {
     /// A process that is dying keeps its lock until its last thread has gone.
     fn unlocks_soon(&self) -> bool {
         (0..LOCK_LOOKS).any(|_| {
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(1));
             !self.locked()
         })
     }
 
     /// The member's lock is held by somebody.
     fn locked(&self) -> bool {
-        use rustix::fs::{FlockOperation, flock};
-        let Ok(file) = std::fs::File::open(self.0.member_lock()) else {
-            return false;
-        };
-        // Shared and for an instant: a guard that starts meanwhile waits longer than this.
-        flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
+        crate::process::is_locked(&self.0.member_lock())
     }
 }
 

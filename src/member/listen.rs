@@ -44,7 +44,9 @@ pub fn kept_by_another(asked: SocketAddr, own: &[SocketAddr], listening: &[Socke
 pub fn first_taken(asked: &[SocketAddr], own: &[SocketAddr]) -> Option<(SocketAddr, Taken)> {
     asked.iter().find_map(|address| {
         let held = own.iter().any(|it| overlap(*it, *address));
-        let taken = if held {
+        let taken = if own.contains(address) {
+            None // and the kernel's list, which takes milliseconds, is not asked for
+        } else if held {
             let listening = process::listening(address.port());
             kept_by_another(*address, own, &listening).then_some(Taken::Port)
         } else {

@@ -55,6 +55,15 @@ pub fn tools() -> PathBuf {
 
 pub use crate::skip::skip;
 
+/// What limits containers, where neither version of cgroups has it.
+fn missing_controller() -> Option<&'static str> {
+    let groups = Path::new("/sys/fs/cgroup");
+    let unified = fs::read_to_string(groups.join("cgroup.controllers")).unwrap_or_default();
+    let has =
+        |it: &&str| unified.split_whitespace().any(|own| own == *it) || groups.join(it).is_dir();
+    ["cpu", "memory", "pids"].into_iter().find(|it| !has(it))
+}
+
 /// Whether all is there; says what is skipped for want of what.
 fn can(nodes: bool) -> bool {
     let commands = COMMANDS
@@ -82,8 +91,10 @@ fn can(nodes: bool) -> bool {
         skip("a node's namespaces and cgroups need root");
         return false;
     }
-    if !Path::new("/sys/fs/cgroup/pids").is_dir() {
-        skip("the lab's nodes need cgroup v1, alone or beside v2");
+    if let Some(missing) = missing_controller() {
+        skip(&format!(
+            "a node needs cgroups with the controller {missing}"
+        ));
         return false;
     }
     for (package, file) in PACKAGES {

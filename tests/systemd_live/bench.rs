@@ -72,6 +72,9 @@ fn memory_max_is_enforced() {
     let Some(machine) = Machine::bare() else {
         return;
     };
+    if !machine.limits_memory() {
+        return;
+    }
     // tail keeps a line without an end in memory.
     let hog = "sh -c 'head -c 96M /dev/zero | tail -c 96M | wc -c | grep -q 100663296'";
     let run = |limit: &str| {
@@ -171,7 +174,7 @@ fn a_machine_that_goes_leaves_nothing() {
     let init = machine.init();
     let disk = machine.disk().to_owned();
     let cgroups = cgroups_of(init);
-    assert!(cgroups.len() > 5, "{cgroups:?}");
+    assert!(!cgroups.is_empty(), "init has a cgroup of its own");
     assert!(cgroups.iter().all(|it| it.exists()));
     drop(machine);
     assert!(!Path::new(&format!("/proc/{init}")).exists());
@@ -181,19 +184,22 @@ fn a_machine_that_goes_leaves_nothing() {
     assert!(!mounts.contains(disk.to_str().unwrap()), "{mounts}");
 }
 
-/// The machine's own sub-tree in each hierarchy.
+/// The machine's own sub-tree: in each hierarchy of version 1, or in the one of version 2.
 fn cgroups_of(init: u32) -> Vec<PathBuf> {
+    let root = Path::new("/sys/fs/cgroup");
+    let only_version_2 = root.join("cgroup.controllers").exists();
     let lines = fs::read_to_string(format!("/proc/{init}/cgroup")).unwrap();
     let names = lines.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let hierarchy = match fields.next()? {
+            "" if only_version_2 => "",
             "" => "unified",
             name => name.trim_start_matches("name="),
         };
         let machine = fields.next()?.split('/').nth(1)?;
         machine
             .starts_with("etcd-operator-machine-")
-            .then(|| Path::new("/sys/fs/cgroup").join(hierarchy).join(machine))
+            .then(|| root.join(hierarchy).join(machine))
     });
     names.collect()
 }

@@ -30,8 +30,7 @@ fn enable_now_brings_etcd_up_and_the_status_line_lives() {
             "etcd-operator"
         );
         let group = machine.sh(&format!(
-            "cat /sys/fs/cgroup/systemd/system.slice/{unit}/cgroup.procs || \
-             cat /sys/fs/cgroup/systemd/system.slice/*/{unit}/cgroup.procs"
+            "cat /sys/fs/cgroup/{{,systemd/}}system.slice/{{,*/}}{unit}/cgroup.procs 2> /dev/null || true"
         ));
         assert_eq!(group.trim(), pid.to_string(), "{unit}");
     }

@@ -6,9 +6,9 @@
 # rest the upper side of an overlay. DISK/init names the init process once it is about to start;
 # DISK/console is what it would show.
 #
-# cgroup v1, as on the boards in question before cgroup v2: the machine has a sub-tree of its own in
-# each hierarchy, writable, so that MemoryMax= and its like are enforced (systemd-nspawn mounts them
-# read-only). 1 GiB is the limit of the whole machine.
+# It has cgroups of its own, of the version that is here: a sub-tree in each hierarchy of version 1, or
+# in the one of version 2, writable, so that MemoryMax= and its like are enforced (systemd-nspawn
+# mounts them read-only). 1 GiB is the limit of the whole machine.
 #
 # SIGTERM is a power cut: init is killed, and with it all that it ever started. Nothing stays behind:
 # mounts and network belong to the namespaces, and the cgroups are removed below. The exit code after
@@ -18,12 +18,14 @@ root=$(readlink -f "$1")
 disk=$(readlink -f "$2")
 name=etcd-operator-machine-$$
 memory=1G
+groups=/sys/fs/cgroup
 hierarchies="memory cpu cpuacct pids blkio cpuset devices freezer systemd unified"
+[ ! -e "$groups/cgroup.controllers" ] || hierarchies=
 
 # Removes the cgroups of a machine that has ended; those of a living one cannot be removed.
 clean() {
     local tree attempt
-    for tree in /sys/fs/cgroup/*/"$1"; do
+    for tree in "$groups/$1" "$groups"/*/"$1"; do
         # What was killed leaves its cgroup a moment after it was waited for.
         for attempt in {1..100}; do
             [ -d "$tree" ] || break
@@ -33,7 +35,7 @@ clean() {
 }
 
 for hierarchy in $hierarchies; do
-    [ -d "/sys/fs/cgroup/$hierarchy" ] || { echo "boot: no cgroup hierarchy $hierarchy here" >&2; exit 1; }
+    [ -d "$groups/$hierarchy" ] || { echo "boot: no cgroup hierarchy $hierarchy here" >&2; exit 1; }
 done
 unshare=
 trap 'clean "$name"' EXIT
@@ -46,7 +48,7 @@ cut() {
 trap cut TERM INT HUP
 
 # Launchers that were killed could not clean.
-for tree in /sys/fs/cgroup/memory/etcd-operator-machine-*; do
+for tree in "$groups"/{,memory/}etcd-operator-machine-*; do
     [ ! -d "$tree" ] || [ -d "/proc/${tree##*-}" ] || clean "${tree##*/}"
 done
 mkdir -p "$disk/upper/etc" "$disk/work" "$disk/root"
@@ -63,7 +65,11 @@ inside() {
     mount --bind "$disk/var" "$to/var"
     mount -t proc -o nosuid,nodev,noexec proc "$to/proc"
     mount -t sysfs -o nosuid,nodev,noexec,ro sysfs "$to/sys"
-    mount -t tmpfs -o mode=755 tmpfs "$to/sys/fs/cgroup"
+    if [ -z "$controllers" ]; then
+        mount -t cgroup2 cgroup2 "$to/sys/fs/cgroup"
+    else
+        mount -t tmpfs -o mode=755 tmpfs "$to/sys/fs/cgroup"
+    fi
     for hierarchy in $controllers; do
         mkdir "$to/sys/fs/cgroup/$hierarchy"
         case $hierarchy in
@@ -109,7 +115,7 @@ inside() {
 
 (
     for hierarchy in $hierarchies; do
-        tree=/sys/fs/cgroup/$hierarchy/$name
+        tree=$groups/$hierarchy/$name
         mkdir "$tree"
         case $hierarchy in
             memory)
@@ -117,15 +123,29 @@ inside() {
                 echo $memory > "$tree/memory.limit_in_bytes"
                 ;;
             cpuset)
-                cat /sys/fs/cgroup/cpuset/cpuset.cpus > "$tree/cpuset.cpus"
-                cat /sys/fs/cgroup/cpuset/cpuset.mems > "$tree/cpuset.mems"
+                cat "$groups/cpuset/cpuset.cpus" > "$tree/cpuset.cpus"
+                cat "$groups/cpuset/cpuset.mems" > "$tree/cpuset.mems"
                 echo 1 > "$tree/cgroup.clone_children"
                 ;;
         esac
         echo $BASHPID > "$tree/cgroup.procs"
     done
-    exec setpriv --pdeathsig KILL unshare --pid --fork --kill-child --mount --uts --ipc --cgroup --net \
-        --propagation private -- bash -euc "$(declare -f inside)"$'\ninside "$@"' boot "$root" "$disk" "$hierarchies"
+    # In version 2 a group that gives controllers to groups below holds no process itself: the launcher
+    # stays outside of the machine's.
+    machine=
+    if [ -z "$hierarchies" ]; then
+        machine=$groups/$name/machine
+        mkdir -p "$groups/$name/launcher" "$machine"
+        for controller in $(cat "$groups/cgroup.controllers"); do
+            echo "+$controller" > "$groups/cgroup.subtree_control"
+            echo "+$controller" > "$groups/$name/cgroup.subtree_control"
+        done
+        [ ! -e "$groups/$name/memory.max" ] || echo $memory > "$groups/$name/memory.max"
+        echo $BASHPID > "$groups/$name/launcher/cgroup.procs"
+    fi
+    exec setpriv --pdeathsig KILL unshare --pid --fork --kill-child --mount --uts --ipc --net --propagation private -- \
+        bash -euc '[ -z "$1" ] || echo 0 > "$1/cgroup.procs"; shift; exec unshare --cgroup -- "$@"' enter "$machine" \
+        bash -euc "$(declare -f inside)"$'\ninside "$@"' boot "$root" "$disk" "$hierarchies"
 ) < /dev/null > "$disk/console" 2>&1 &
 unshare=$!
 status=0

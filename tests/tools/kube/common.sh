@@ -10,8 +10,17 @@
 CONTAINERD=/run/k3s/containerd/containerd.sock
 # Takes room as it is written to.
 DISK_SIZE=16G
-HIERARCHIES=(cpu cpuacct cpuset memory devices freezer blkio pids systemd)
 CGROUPS=/sys/fs/cgroup
+# cgroup version 2 has one tree; version 1 has one for each controller, and that of pids holds what a lab starts.
+TREES=()
+if [ -e "$CGROUPS/cgroup.controllers" ]; then
+    TREES=("$CGROUPS") PROCESSES=$CGROUPS
+else
+    for hierarchy in cpu cpuacct cpuset memory devices freezer blkio pids systemd; do
+        [ ! -d "$CGROUPS/$hierarchy" ] || TREES+=("$CGROUPS/$hierarchy")
+    done
+    PROCESSES=$CGROUPS/pids
+fi
 
 say() {
     echo "$(($(date +%s%N) / 1000000 - begun)) ms: $*" >&2
@@ -248,7 +257,7 @@ mkdir -p /run/lock /run/netns /run/k3s/containerd /var/lib/rancher/k3s/storage
 touch "$disk/holds"
 exec -a "holder $disk" sleep infinity
 END
-    start "holder$number" "$CGROUPS/pids/$NAME/sys/n$number" unshare --mount --propagation slave bash "$DIR/holder.sh" "$disk" "$KUBERNETES"
+    start "holder$number" "$PROCESSES/$NAME/sys/n$number" unshare --mount --propagation slave bash "$DIR/holder.sh" "$disk" "$KUBERNETES"
     wait_for "the namespace of node $number" test -e "$disk/holds"
 }
 
@@ -258,7 +267,7 @@ is_unused() {
 
 make_network() {
     local number=$1 other pid
-    start "network$number" "$CGROUPS/pids/$NAME/sys/network" unshare --net \
+    start "network$number" "$PROCESSES/$NAME/sys/network" unshare --net \
         bash -c 'touch "$1"; exec -a "network $1" sleep infinity' network "$DIR/run/network$number.is"
     wait_for "the network of node $number" test -e "$DIR/run/network$number.is"
     pid=$(cat "$DIR/run/network$number.pid")
@@ -286,17 +295,26 @@ make_network() {
 }
 
 make_groups() {
-    local number=$1 hierarchy file
-    for hierarchy in "${HIERARCHIES[@]}"; do
-        [ -d "$CGROUPS/$hierarchy" ] || continue
-        mkdir -p "$CGROUPS/$hierarchy/$NAME/n$number"
-        [ "$hierarchy" = cpuset ] || continue
-        for file in cpus mems; do
-            cat "$CGROUPS/cpuset/cpuset.$file" > "$CGROUPS/cpuset/$NAME/cpuset.$file"
-            cat "$CGROUPS/cpuset/cpuset.$file" > "$CGROUPS/cpuset/$NAME/n$number/cpuset.$file"
-        done
+    local number=$1 tree file controller
+    for tree in "${TREES[@]}"; do
+        mkdir -p "$tree/$NAME/n$number"
+        case $tree in
+            */cpuset)
+                for file in cpus mems; do
+                    cat "$tree/cpuset.$file" > "$tree/$NAME/cpuset.$file"
+                    cat "$tree/cpuset.$file" > "$tree/$NAME/n$number/cpuset.$file"
+                done
+                ;;
+            "$CGROUPS")
+                for controller in $(cat "$tree/cgroup.controllers"); do
+                    for file in "$tree" "$tree/$NAME" "$tree/$NAME/n$number"; do
+                        echo "+$controller" > "$file/cgroup.subtree_control"
+                    done
+                done
+                ;;
+        esac
     done
-    mkdir -p "$CGROUPS/pids/$NAME/sys"/{"n$number",api,network}
+    mkdir -p "$PROCESSES/$NAME/sys"/{"n$number",api,network}
 }
 
 # Evicts when k3s does, and notices within seconds instead of minutes that it need not any more.
@@ -374,13 +392,13 @@ import() {
 start_containerd() {
     local number=$1
     # shellcheck disable=SC2046
-    start "containerd$number" "$CGROUPS/pids/$NAME/sys/n$number" $(entering "$number") \
+    start "containerd$number" "$PROCESSES/$NAME/sys/n$number" $(entering "$number") \
         containerd --config "$DIR/n$number/containerd.toml"
     wait_for "containerd of node $number" containers "$number" version
 }
 
 start_kubelet() {
-    local number=$1 group=$CGROUPS/pids/$NAME/sys/n$1 enter
+    local number=$1 group=$PROCESSES/$NAME/sys/n$1 enter
     read -r -a enter <<< "$(entering "$number")"
     start "kubelet$number" "$group" "${enter[@]}" "$DIR/n$number/bin/kubelet" --config="$DIR/n$number/kubelet.yaml" \
         --kubeconfig="$DIR/pki/edge$number.kubeconfig" --hostname-override="edge$number" --node-ip="$NET.$number" \
@@ -394,7 +412,7 @@ start_kubelet() {
 # What the first node has beside: kine on SQLite as the API's datastore, as k3s has it, and DNS, which
 # is a process here and a pod there.
 start_control_plane() {
-    local group=$CGROUPS/pids/$NAME/sys/api enter=(nsenter --net="$(network 1)")
+    local group=$PROCESSES/$NAME/sys/api enter=(nsenter --net="$(network 1)")
     mkdir -p "$DIR/datastore"
     DATASTORE=unix://$DIR/kine.sock
     CONTROLLERS_PORT=10257

@@ -39,10 +39,10 @@ case $verb in
     stop) stop "$number" ;;
     start) launch "$number" ;;
     reboot)
-        groups=("$CGROUPS/pids/$NAME/sys/n$number" "$CGROUPS/pids/$NAME/n$number")
-        [ "$number" != 1 ] || groups+=("$CGROUPS/pids/$NAME/sys/api")
+        groups=("$PROCESSES/$NAME/sys/n$number" "$PROCESSES/$NAME/n$number")
+        [ "$number" != 1 ] || groups+=("$PROCESSES/$NAME/sys/api")
         kill_groups "${groups[@]}"
-        find "$CGROUPS"/*/"$NAME/n$number" -mindepth 1 -depth -type d -exec rmdir {} + 2> /dev/null || true
+        find "${TREES[@]/%//$NAME/n$number}" -mindepth 1 -depth -type d -exec rmdir {} + 2> /dev/null || true
         reset_network
         [ "$number" != 1 ] || start_control_plane
         start_holder "$number"
