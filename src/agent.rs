@@ -29,13 +29,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backup::work::Work;
+use crate::cluster::MemberName;
 use crate::error::chain;
 use crate::etcd::store::StoreError;
 use crate::member::contact::{CallError, Contact};
 use crate::member::examiner::Examiner;
-use crate::observed::Observed;
+use crate::observed::{Again, Observed};
 use crate::paths::Paths;
-use crate::plan::{Hold, Plan};
+use crate::plan::Plan;
+use crate::plan::permit::Lapsed;
 use crate::runtime::Runtime;
 use crate::spec::ClusterSpec;
 use crate::state::{self, StateError};
@@ -115,7 +117,7 @@ pub enum AgentError {
     Restore(#[from] crate::backup::restore::RestoreError),
     /// A second look no longer allows a step.
     #[error("the operator checked again right before a step and did not take it: {0}")]
-    NoPermit(Hold),
+    NoPermit(Lapsed),
     /// A call to etcd failed.
     #[error(transparent)]
     Etcd(#[from] CallError),
@@ -361,11 +363,28 @@ impl Runtime for Agent {
         self.tell(spec, observed, status)
     }
 
+    async fn look_again(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        member: &MemberName,
+    ) -> Again {
+        let process = self.driver.look();
+        let endpoint = self.endpoint(spec);
+        let (id, membership) = self.memory.contact.look_again(&endpoint, process).await;
+        Again {
+            process,
+            id,
+            alone: observed.instance(member).is_some_and(|it| it.alone),
+            membership,
+        }
+    }
+
     async fn execute(
         &mut self,
         spec: &ClusterSpec,
         observed: &Observed,
-        plan: &Plan,
+        plan: Plan,
     ) -> Result<(), AgentError> {
         self.act(spec, observed, plan).await
     }

@@ -47,7 +47,7 @@ use crate::cluster::Detail;
 use crate::member::contact::{CallError, Contact};
 use crate::member::records::IdentityFile;
 use crate::paths::Paths;
-use crate::plan::Hold;
+use crate::plan::permit::Lapsed;
 use crate::spec::ClusterSpec;
 use crate::state::StateError;
 use crate::tls::{Certificates, TlsError};
@@ -115,7 +115,7 @@ pub enum ControllerError {
     Etcd(#[from] CallError),
     /// A step is no longer allowed by what a second look shows.
     #[error("the operator checked again right before a step and did not take it: {0}")]
-    NoPermit(Hold),
+    NoPermit(Lapsed),
     /// Another operator acts.
     #[error("the Lease was taken by {0}; this operator ends")]
     LeaseLost(String),

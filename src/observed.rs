@@ -2,16 +2,17 @@
 //!
 //! Time is an observation too: the core reads no clock.
 
+mod backups;
 mod clock;
 mod predecessor;
 
 use crate::cluster::{ClusterId, Detail, MEMBERS_MAX, MemberId, MemberName, MemberSet, Timestamp};
 use crate::host::HostFacts;
 use crate::spec::Settings;
-use crate::spec::backup::DESTINATIONS_MAX;
 use crate::start::{Facts, Refusal, Writable};
 use crate::version::Version;
 
+pub use backups::{BackupFailure, Backups, DestinationSeen, SnapshotSeen};
 pub use clock::Clock;
 pub use predecessor::{Predecessor, Predecessors};
 
@@ -44,6 +45,27 @@ pub struct Observed {
     pub looker: Looker,
     /// The members that this process runs: its own host's, or its pods.
     pub instances: heapless::Vec<Instance, MEMBERS_MAX>,
+}
+
+impl Observed {
+    /// The instance whose answers count for the cluster: one that serves reads and writes, else one that
+    /// answers, else one that runs, else the first.
+    pub fn speaker(&self) -> Option<&Instance> {
+        let rank = |it: &&Instance| {
+            let answers = it.service.read == Reading::Answered;
+            (
+                answers && it.service.write == Writing::Acknowledged,
+                answers,
+                matches!(it.process, Process::Running { .. }),
+            )
+        };
+        self.instances.iter().rev().max_by_key(rank)
+    }
+
+    /// The instance that runs this member.
+    pub fn instance(&self, member: &str) -> Option<&Instance> {
+        self.instances.iter().find(|it| it.member == member)
+    }
 }
 
 /// A pause. The operator changes nothing until the pause ends, which it does by itself.
@@ -140,6 +162,19 @@ pub struct Instance {
     pub regain: Option<Regain>,
 }
 
+/// What was read of a member right before it is interrupted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Again {
+    /// The process.
+    pub process: Process,
+    /// The member's id, if it answers.
+    pub id: Option<MemberId>,
+    /// It was its cluster's only member when it was last seen.
+    pub alone: bool,
+    /// etcd's member list.
+    pub membership: Membership,
+}
+
 /// A start with the settings that served last.
 #[derive(Clone, Debug)]
 pub struct LastServed {
@@ -160,95 +195,6 @@ pub struct Regain {
     pub attempts: u32,
     /// Seconds since this attempt.
     pub seconds: u64,
-}
-
-/// Snapshots, as far as they are known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Backups {
-    /// Seconds until the next one is due. `None`: the document asks for none, or its schedule waits
-    /// for a trusted clock.
-    pub due_in: Option<u64>,
-    /// Snapshots are being worked on.
-    pub busy: bool,
-    /// The newest one of this cluster in the first destination.
-    pub last: Option<SnapshotSeen>,
-    /// The newest one that is verified.
-    pub verified: Option<SnapshotSeen>,
-    /// How many there are, and their bytes.
-    pub kept: (u32, u64),
-    /// How long the last one took, verification included.
-    pub took_milliseconds: Option<u64>,
-    /// The last attempt failed.
-    pub failed: Option<BackupFailure>,
-    /// Seconds until another attempt.
-    pub retry_in: u64,
-    /// How many wait to be copied to another destination, and their bytes.
-    pub queued: (u32, u64),
-    /// The last copy failed.
-    pub copy_failed: Option<BackupFailure>,
-    /// Seconds since the first failed copy after a successful one. A restart loses this value, but
-    /// not the age of the waiting snapshots.
-    pub copy_failing: u64,
-    /// Seconds until copies are tried again.
-    pub copy_retry_in: u64,
-    /// Seconds from the last attempt to the next one.
-    pub copy_retry_every: u64,
-    /// The document's destinations, in its order.
-    pub destinations: heapless::Vec<DestinationSeen, DESTINATIONS_MAX>,
-    /// When copies were last read back and found whole, for the destination where that is longest ago.
-    pub copies_checked: Option<Timestamp>,
-    /// It is time to copy, or to read a copy back.
-    pub copy_due: bool,
-    /// It is time to check again what is kept.
-    pub check_due: bool,
-    /// Why the last restore that only the document asked for has failed.
-    pub restore_failed: Option<Detail>,
-    /// Seconds until the operator retries it. `None`: it is not retried by itself, or it did not fail.
-    pub restore_retry_in: Option<u64>,
-}
-
-/// A snapshot that was seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SnapshotSeen {
-    /// The last revision in it.
-    pub revision: i64,
-    /// When it was taken, by a trusted clock.
-    pub created: Option<Timestamp>,
-    /// The level of verification that it reached.
-    pub level: u8,
-    /// Of its file.
-    pub bytes: u64,
-    /// Its age in seconds, where that is known.
-    pub seconds: Option<u64>,
-}
-
-/// A destination of snapshots.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DestinationSeen {
-    /// The destination as a command line names it.
-    pub place: Detail,
-    /// The newest verified snapshot of this cluster that is known to lie there.
-    pub verified: Option<SnapshotSeen>,
-    /// How many wait to be copied there, and their bytes.
-    pub queued: (u32, u64),
-    /// When the oldest of them was taken, by a trusted clock.
-    pub waits_since: Option<Timestamp>,
-    /// Seconds that the oldest one has waited; if its age is unknown, seconds that copying has failed.
-    pub waits: u64,
-}
-
-/// Why something about snapshots failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BackupFailure {
-    /// One CamelCase word.
-    pub reason: &'static str,
-    /// For people.
-    pub why: Detail,
-}
-
-impl BackupFailure {
-    /// The reason for a failure that ends when the link to the destination comes back.
-    pub const LINK_DOWN: &'static str = "LinkDown";
 }
 
 /// A restore under way.

@@ -6,6 +6,7 @@
 
 pub mod backup;
 pub mod certificate;
+mod draft;
 pub mod edit;
 mod membership;
 pub mod permit;
@@ -13,11 +14,12 @@ mod requeue;
 pub mod restore;
 mod running;
 pub mod space;
+mod step;
 mod words;
 
 use core::time::Duration;
 
-use crate::cluster::{ClusterId, Detail, MemberId, MemberName, MemberSet, PeerUrl, Timestamp};
+use crate::cluster::{ClusterId, Detail, MEMBERS_MAX, MemberId, MemberName, PeerUrl, Timestamp};
 use crate::observed::{Instance, Observed, Predecessor, Predecessors, Process, RestorePhase};
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Source;
@@ -25,145 +27,15 @@ use crate::start::{self, Refusal, Start};
 use crate::version::{Class, Version, classify};
 
 pub use certificate::Mint;
+use draft::{Draft, Steps};
 use permit::Permit;
 pub use requeue::{REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING, STARTING_SECONDS};
+pub use step::{Act, Asked, Change, Interruption, Task, Upkeep};
 
-/// Steps of upkeep in one pass, for all instances of this process.
-pub const UPKEEP_MAX: usize = 16;
-
-/// A change of the member list. Raft makes one at a time, and so does a [`Plan`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// A new member joins without a vote.
-    AddLearner {
-        /// Its name.
-        name: MemberName,
-        /// Proves that quorum survives.
-        permit: Permit,
-    },
-    /// A learner that has caught up gets its vote.
-    Promote {
-        /// Which one.
-        member: MemberId,
-        /// Proves that quorum survives.
-        permit: Permit,
-    },
-    /// A member goes for good.
-    Remove {
-        /// Which one.
-        member: MemberId,
-        /// Proves that quorum survives.
-        permit: Permit,
-    },
-}
-
-impl Change {
-    /// Asks for the permit again, with the member list that was read right before acting. A change
-    /// that was planned on an older list may by now cost quorum.
-    pub fn second_look(&self, members: &MemberSet) -> Result<Permit, Hold> {
-        match self {
-            Change::AddLearner { .. } => permit::to_add_learner(members),
-            Change::Promote { member, .. } => permit::to_promote(members, *member),
-            Change::Remove { member, .. } => permit::to_remove(members, *member),
-        }
-    }
-}
-
-/// One step of upkeep of one instance. Upkeep continues while membership changes are on hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Upkeep {
-    /// Copy the identity beside the data into the state directory (the root disk was replaced).
-    AdoptIdentity,
-    /// Record what is fixed at birth, before etcd starts for the first time.
-    LatchIdentity {
-        /// The version that the cluster is born with.
-        version: Version,
-        /// In bytes.
-        quota: u64,
-    },
-    /// Make new leaves for etcd and the operator, in one generation, without a restart.
-    MintCertificates(Mint),
-    /// Make new leaves for the clients that the document names.
-    MintClients,
-    /// Start etcd through the guard.
-    Start(Start),
-    /// Start etcd with the settings that served last, because it cannot start with the document's.
-    StartAsBefore,
-    /// Record the document's larger quota for the next start.
-    RaiseQuota(u64),
-    /// Stop etcd with SIGTERM. Everything is kept.
-    Stop(Permit),
-    /// Stop etcd, then start it with the document's current settings under the current driver.
-    Restart(Permit),
-    /// Prove that writes are served, with one write under the operator's own key (rule D7).
-    ProbeWrite,
-    /// Record the ids that etcd assigned.
-    RecordServed,
-    /// Compact, defragment and, once space was regained, disarm the alarm (rule D28).
-    RegainSpace(Permit),
-    /// Disarm the alarm where there is already space, as after a raised quota (rule D28).
-    AcceptWrites,
-    /// A snapshot is due, but nothing was written since the last one. Note that in memory only
-    /// (rule B5).
-    SkipSnapshot,
-    /// Take a snapshot and verify it. Remove snapshots that the document no longer keeps, copy the rest.
-    TakeSnapshot,
-    /// Copy waiting snapshots to the other destinations.
-    CopySnapshots,
-    /// Check the stored snapshots again.
-    CheckSnapshots,
-    /// Request the restore that the document asks for: for a new cluster, or for damaged data.
-    RequestRestore(Asked),
-    /// Verify the snapshot and make new data from it beside the old data.
-    PrepareRestore,
-    /// Stop etcd if it runs, then put the new data in the place of the old data, which is kept.
-    SwapRestored(Option<Permit>),
-    /// etcd serves the new data: end the restore.
-    FinishRestore,
-    /// etcd does not serve the new data: put the old data back.
-    UndoRestore(Option<Permit>),
-}
-
-impl Upkeep {
-    /// Whether this step must be skipped because `failed` failed earlier in the same pass. Only a
-    /// start of etcd depends on earlier steps; every other step is taken. For example, a client's
-    /// directory that cannot be written does not prevent the proof that writes are served.
-    pub fn needs(&self, failed: &Upkeep) -> bool {
-        let starts = matches!(
-            self,
-            Upkeep::Start(_) | Upkeep::StartAsBefore | Upkeep::Restart(_)
-        );
-        starts
-            && matches!(
-                failed,
-                Upkeep::AdoptIdentity
-                    | Upkeep::LatchIdentity { .. }
-                    | Upkeep::RaiseQuota(_)
-                    | Upkeep::MintCertificates(_)
-            )
-    }
-
-    /// Whether this step stops, starts or interrupts etcd.
-    pub fn interrupts(&self) -> bool {
-        matches!(
-            self,
-            Upkeep::Start(_)
-                | Upkeep::StartAsBefore
-                | Upkeep::Stop(_)
-                | Upkeep::Restart(_)
-                | Upkeep::RegainSpace(_)
-        )
-    }
-}
-
-/// Why the document asks for a restore.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// `spec.bootstrap`, where no cluster was ever born.
-    Bootstrap,
-    /// `spec.recovery.singleMember: restoreLatestVerified`.
-    Recovery,
-}
+/// Steps of upkeep of one member in one pass.
+pub const STEPS_MAX: usize = 8;
+/// The same of all members that one process runs.
+pub const UPKEEP_MAX: usize = STEPS_MAX * MEMBERS_MAX;
 
 /// Why the plan goes no further. Each hold has a reason, a message and a next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -247,66 +119,78 @@ pub enum Hold {
 }
 
 /// The next steps. Each specification and observation gives exactly one plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The change to make, none if converged, or why changes are on hold.
-    pub change: Result<Option<Change>, Hold>,
-    /// Steps in the order of execution.
-    pub upkeep: heapless::Vec<Upkeep, UPKEEP_MAX>,
+    /// Steps that interrupt nothing, in the order of execution.
+    pub upkeep: heapless::Vec<Task, UPKEEP_MAX>,
+    /// The one interruption of this pass, after the upkeep.
+    pub interruption: Option<Permit<Interruption>>,
+    /// The one change of the member list, none if converged, or why changes are on hold.
+    pub change: Result<Option<Permit<Change>>, Hold>,
+    /// Members for which the plan goes no further, each with the reason.
+    pub holds: heapless::Vec<(MemberName, Hold), MEMBERS_MAX>,
     /// When to look again if nothing happens before.
     pub requeue_after: Duration,
 }
 
+impl Plan {
+    /// The hold to tell first: a member's, else that of the member list.
+    pub fn hold(&self) -> Option<&Hold> {
+        let members = self.holds.first().map(|(_, hold)| hold);
+        let list = self.change.as_ref().err();
+        // A hold that names an unexpected member says more than one that reports a missing vote.
+        match (members, list) {
+            (Some(Hold::QuorumLost | Hold::Unreachable), Some(Hold::UnexpectedMember { .. })) => {
+                list
+            }
+            _ => members.or(list),
+        }
+    }
+
+    /// The steps of upkeep, whichever member they are for.
+    pub fn steps(&self) -> impl Iterator<Item = &Upkeep> {
+        self.upkeep.iter().map(|it| &it.step)
+    }
+
+    /// What interrupts a member in this pass.
+    pub fn act(&self) -> Option<Act> {
+        self.interruption.as_ref().map(|it| it.step().act)
+    }
+}
+
 /// Decides the next step. Pure, total, without allocation.
 pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
-    let mut upkeep = heapless::Vec::new();
+    let mut draft = Draft::default();
     if let Some((hold, end)) = paused(spec, observed) {
         // Proving that writes are served counts as observing: it leaves nothing behind.
         for instance in &observed.instances {
-            running::probe(
-                instance,
-                &mut Steps {
-                    upkeep: &mut upkeep,
-                },
-            );
+            running::probe(instance, &mut draft.of(instance));
         }
-        return Plan {
-            change: Err(hold),
-            requeue_after: requeue::while_paused(observed, &upkeep).min(end),
-            upkeep,
-        };
+        let requeue_after = requeue::while_paused(observed, &draft.upkeep).min(end);
+        return draft.plan(Err(hold), requeue_after);
     }
     if let Some(restoring) = observed.restoring {
         return restore::plan(spec, observed, restoring);
     }
-    let mut hold = None;
     for instance in &observed.instances {
-        let mut steps = Steps {
-            upkeep: &mut upkeep,
-        };
-        if let Err(found) = instance_steps(spec, observed, instance, &mut steps)
-            && hold.is_none()
-        {
-            hold = Some(found);
+        if let Err(hold) = instance_steps(spec, observed, instance, &mut draft.of(instance)) {
+            let _ = draft.holds.push((instance.member.clone(), hold)); // one for each instance
         }
     }
-    // A hold that names the unexpected member says more than one that reports a missing vote.
-    if matches!(hold, Some(Hold::QuorumLost | Hold::Unreachable)) {
-        hold = membership::stranger(spec, observed).or(hold);
-    }
-    let interrupting = upkeep.iter().any(Upkeep::interrupts);
+    let starting = draft.upkeep.iter().any(|it| it.step.starts());
     let settling = observed.instances.iter().any(|it| settling(spec, it));
-    let change = match hold {
-        Some(hold) => Err(hold),
-        None if spec.size == 0 || interrupting || settling => Ok(None),
-        None => membership::change(spec, observed),
+    let waits = spec.size == 0 || starting || draft.interruption.is_some() || settling;
+    let vote_missing = |it: &(_, Hold)| matches!(it.1, Hold::QuorumLost | Hold::Unreachable);
+    let change = if !waits {
+        membership::change(spec, observed)
+    } else if draft.holds.iter().any(vote_missing) {
+        membership::stranger(spec, observed).map_or(Ok(None), Err)
+    } else {
+        Ok(None)
     };
-    let requeue_after = requeue::after(observed, &change, &upkeep, settling);
-    Plan {
-        change,
-        upkeep,
-        requeue_after,
-    }
+    let mut plan = draft.plan(change, Duration::ZERO);
+    plan.requeue_after = requeue::after(observed, &plan, settling);
+    plan
 }
 
 /// Whether a pause is in force, and when to look again.
@@ -317,18 +201,6 @@ fn paused(spec: &ClusterSpec, observed: &Observed) -> Option<(Hold, Duration)> {
     let pause = observed.paused?;
     let hold = Hold::PausedFor(pause.seconds, pause.until);
     Some((hold, Duration::from_secs(pause.left)))
-}
-
-/// The steps so far. Bounded by construction: the list has room for all steps of an instance.
-struct Steps<'a> {
-    upkeep: &'a mut heapless::Vec<Upkeep, UPKEEP_MAX>,
-}
-
-impl Steps<'_> {
-    /// A step that does not fit waits for the next pass.
-    fn push(&mut self, step: Upkeep) {
-        let _ = self.upkeep.push(step);
-    }
 }
 
 fn instance_steps(

@@ -3,8 +3,9 @@
 use core::future::Future;
 use core::time::Duration;
 
-use crate::observed::Observed;
-use crate::plan::{Plan, Upkeep, plan};
+use crate::cluster::MemberName;
+use crate::observed::{Again, Observed};
+use crate::plan::{Act, Plan, Upkeep, plan};
 use crate::spec::ClusterSpec;
 use crate::status::{Status, status};
 
@@ -24,13 +25,22 @@ pub trait Runtime {
         status: &Status,
     ) -> impl Future<Output = Result<(), Self::Error>>;
 
-    /// Acts, in order. A step that fails keeps none from being taken but those that stand on it
-    /// ([`crate::plan::Upkeep::needs`]). The next pass observes and repairs.
+    /// Reads a member again, right before it is interrupted. Nothing that was read earlier answers.
+    fn look_again(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        member: &MemberName,
+    ) -> impl Future<Output = Again>;
+
+    /// Acts: upkeep in order, then the interruption, then the change of the member list. A step that fails
+    /// keeps none from being taken but those that stand on it ([`crate::plan::Upkeep::needs`]). Permits are
+    /// exchanged for what [`Runtime::look_again`] reads. The next pass observes and repairs.
     fn execute(
         &mut self,
         spec: &ClusterSpec,
         observed: &Observed,
-        plan: &Plan,
+        plan: Plan,
     ) -> impl Future<Output = Result<(), Self::Error>>;
 }
 
@@ -47,6 +57,11 @@ impl<'a, E> Failures<'a, E> {
     /// Whether a step is taken after those that failed.
     pub fn lets(&self, step: &Upkeep) -> bool {
         !self.0.iter().any(|(failed, _)| step.needs(failed))
+    }
+
+    /// Whether a member is interrupted after the steps that failed.
+    pub fn let_interrupt(&self, act: Act) -> bool {
+        !self.0.iter().any(|(failed, _)| act.needs(failed))
     }
 
     /// Takes note of how a step ended.
@@ -66,7 +81,7 @@ impl<'a, E> Failures<'a, E> {
 ///
 /// # Guarantees
 /// Level-triggered: nothing is remembered from pass to pass, so a pass may be repeated, lost or cut
-/// anywhere. At most one membership change is made, and every interruption has a
+/// anywhere. At most one member is interrupted and at most one membership change is made, each with a
 /// [`crate::plan::permit::Permit`].
 ///
 /// # Errors
@@ -80,7 +95,8 @@ pub async fn reconcile<R: Runtime>(
     let plan = plan(spec, &observed);
     let status = status(spec, &observed, &plan);
     let told = runtime.publish(spec, &observed, &status).await;
-    runtime.execute(spec, &observed, &plan).await?;
+    let requeue_after = plan.requeue_after;
+    runtime.execute(spec, &observed, plan).await?;
     told?;
-    Ok(plan.requeue_after)
+    Ok(requeue_after)
 }

@@ -114,8 +114,8 @@ impl Status {
 
 /// Computes the status. Pure and total.
 pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
-    let instance = observed.instances.first();
-    let hold = plan.change.as_ref().err().cloned();
+    let instance = observed.speaker();
+    let hold = plan.hold().cloned();
     let mut members = heapless::Vec::new();
     let mut ready_members = 0;
     let leader = instance
@@ -133,8 +133,8 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
         ready_members = u8::try_from(set.serving_voters()).unwrap_or(u8::MAX);
     }
     let next = match &plan.change {
-        Ok(Some(change)) => Some(change.describe()),
-        _ => plan.upkeep.first().map(crate::plan::Upkeep::describe),
+        Ok(Some(permit)) => Some(permit.step().describe()),
+        _ => plan.first_step(),
     };
     Status {
         conditions: [
@@ -187,7 +187,7 @@ fn condition(kind: Kind, verdict: Verdict, reason: &'static str, message: Detail
 fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Condition {
     let no = |reason, message| condition(Kind::Available, Verdict::False, reason, message);
     let unknown = |reason, message| condition(Kind::Available, Verdict::Unknown, reason, message);
-    let Some(instance) = observed.instances.first() else {
+    let Some(instance) = observed.speaker() else {
         return unknown(
             "NotObserved",
             detail(format_args!("the operator has not observed the member yet")),
@@ -364,24 +364,24 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
 }
 
 fn progressing(observed: &Observed, plan: &Plan, hold: Option<&Hold>) -> Condition {
-    let instance = observed.instances.first();
     let told = |verdict, reason, message| condition(Kind::Progressing, verdict, reason, message);
     if let Some(hold) = hold {
         let message = detail(format_args!("{hold}; next: {}", hold.next_step()));
         return told(Verdict::False, hold.reason(), message);
     }
-    let waiting = instance.map_or(0, |it| it.restart_in);
-    match (&plan.change, plan.upkeep.first()) {
+    let waiting = observed.instances.iter().map(|it| it.restart_in).max();
+    let waiting = waiting.unwrap_or(0);
+    let comes_up = |it: &Instance| {
+        matches!(it.process, Process::Running { .. }) && it.service.read != Reading::Answered
+    };
+    match (&plan.change, plan.first_step()) {
         (_, Some(step)) if observed.looker == Looker::Command => told(
             Verdict::False,
             "NoOperator",
-            detail(format_args!(
-                "no operator runs; it would: {}",
-                step.describe()
-            )),
+            detail(format_args!("no operator runs; it would: {step}")),
         ),
-        (Ok(Some(change)), _) => told(Verdict::True, "Changing", change.describe()),
-        (_, Some(step)) => told(Verdict::True, "Acting", step.describe()),
+        (Ok(Some(permit)), _) => told(Verdict::True, "Changing", permit.step().describe()),
+        (_, Some(step)) => told(Verdict::True, "Acting", step),
         _ if waiting > 0 => told(
             Verdict::True,
             "BackingOff",
@@ -389,16 +389,11 @@ fn progressing(observed: &Observed, plan: &Plan, hold: Option<&Hold>) -> Conditi
                 "the operator starts etcd again in {waiting} s"
             )),
         ),
-        _ if instance.is_some_and(|it| {
-            matches!(it.process, Process::Running { .. }) && it.service.read != Reading::Answered
-        }) =>
-        {
-            told(
-                Verdict::True,
-                "Starting",
-                detail(format_args!("etcd runs but does not serve yet")),
-            )
-        }
+        _ if observed.instances.iter().any(comes_up) => told(
+            Verdict::True,
+            "Starting",
+            detail(format_args!("etcd runs but does not serve yet")),
+        ),
         _ => told(
             Verdict::False,
             "Converged",

@@ -262,7 +262,7 @@ impl Metrics {
             .set(status.certificates.map_or(0, |(end, _)| end.0));
         self.database_bytes
             .set(status.details.map_or(0, |it| whole(it.db_size)));
-        if let Some(instance) = observed.instances.first() {
+        if let Some(instance) = observed.speaker() {
             self.quota_bytes.set(
                 instance
                     .facts

@@ -470,16 +470,18 @@ impl Scene {
         let plan = plan(&self.spec, &self.seen);
         let status = status(&self.spec, &self.seen, &plan);
         let mut text = String::new();
-        match &plan.change {
-            Ok(Some(change)) => writeln!(text, "change: {}", change.describe()).unwrap(),
-            Ok(None) => {}
-            Err(hold) => {
-                writeln!(text, "hold {}: {hold}", hold.reason()).unwrap();
-                writeln!(text, "next: {}", hold.next_step()).unwrap();
-            }
+        if let Ok(Some(permit)) = &plan.change {
+            writeln!(text, "change: {}", permit.step().describe()).unwrap();
         }
-        for step in &plan.upkeep {
+        if let Some(hold) = plan.hold() {
+            writeln!(text, "hold {}: {hold}", hold.reason()).unwrap();
+            writeln!(text, "next: {}", hold.next_step()).unwrap();
+        }
+        for step in plan.steps() {
             writeln!(text, "do: {}", step.describe()).unwrap();
+        }
+        if let Some(permit) = &plan.interruption {
+            writeln!(text, "do: {}", permit.describe()).unwrap();
         }
         for kind in [
             Kind::Available,

@@ -12,8 +12,8 @@ use etcd_operator::observed::{
     Alarms, Instance, Membership, Observed, Pairs, Process, Reading, RestorePhase, Restoring,
     Service, Unanswered, Writing,
 };
-use etcd_operator::plan::permit::{Declared, Grounds};
-use etcd_operator::plan::{Hold, Upkeep, plan};
+use etcd_operator::plan::permit::{Declared, Grounds, Permit};
+use etcd_operator::plan::{Act, Hold, Interruption, Upkeep, plan};
 use etcd_operator::start::{DataDir, StartHistory, Writable};
 use world::{observed, running, serving, single, spec, stopped};
 
@@ -118,6 +118,38 @@ fn states(mut visit: impl FnMut(&Observed, Restoring)) {
     }
 }
 
+/// A restore interrupts for itself alone, and needs leave for what runs. Returns whether it gives up.
+fn check_interruption(
+    permit: &Permit<Interruption>,
+    instance: &Instance,
+    restoring: Restoring,
+) -> bool {
+    let runs = matches!(instance.process, Process::Running { .. });
+    assert_eq!(permit.step().pid.is_some(), runs, "leave to stop what runs");
+    let declared = Grounds::DeclaredOutage(Declared::Restore);
+    let grounds = if runs { declared } else { Grounds::NothingRuns };
+    assert_eq!(permit.grounds(), grounds);
+    let phase = restoring.phase;
+    match permit.step().act {
+        Act::SwapRestored => {
+            assert!(matches!(
+                phase,
+                RestorePhase::Prepared | RestorePhase::Swapping
+            ));
+            false
+        }
+        Act::UndoRestore => {
+            let asked = restoring.unanswered;
+            assert!(
+                phase != RestorePhase::Starting || !runs || asked.looks > 1 && asked.seconds > 10,
+                "no single question, and no age of etcd's, gives up data that may be served: {asked:?}"
+            );
+            true
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_restore_is_the_only_thing_that_is_done_and_etcd_is_stopped_only_for_it() {
     let mut spec = spec(&["test-0"]);
@@ -130,42 +162,28 @@ fn a_restore_is_the_only_thing_that_is_done_and_etcd_is_stopped_only_for_it() {
         let plan = plan(&spec, seen);
         let instance = &seen.instances[0];
         assert!(plan.change.is_err(), "nothing about the members");
-        assert!(plan.upkeep.len() <= 1, "one step at a time");
-        let Some(step) = plan.upkeep.first() else {
+        let steps = plan.upkeep.len() + usize::from(plan.interruption.is_some());
+        assert!(steps <= 1, "one step at a time");
+        if steps == 0 {
             return;
-        };
+        }
         assert!(
             matches!(plan.change, Err(Hold::Restoring(it)) if it == restoring.phase),
             "{plan:?}"
         );
         let runs = matches!(instance.process, Process::Running { .. });
+        if let Some(permit) = &plan.interruption {
+            let undoes = check_interruption(permit, instance, restoring);
+            undone += u32::from(undoes);
+            let starting = restoring.phase == RestorePhase::Starting;
+            given_up += u32::from(undoes && starting && runs);
+        }
+        let Some(step) = plan.steps().next() else {
+            return;
+        };
         match step {
             Upkeep::PrepareRestore => {
                 assert!(restoring.phase == RestorePhase::Requested && !restoring.busy);
-            }
-            Upkeep::SwapRestored(permit) | Upkeep::UndoRestore(permit) => {
-                assert_eq!(permit.is_some(), runs, "leave to stop what runs");
-                if let Some(permit) = permit {
-                    let declared = Grounds::DeclaredOutage(Declared::Restore);
-                    assert_eq!(permit.grounds(), declared);
-                }
-                undone += u32::from(matches!(step, Upkeep::UndoRestore(_)));
-                let starting = restoring.phase == RestorePhase::Starting;
-                if matches!(step, Upkeep::UndoRestore(_)) && starting && runs {
-                    let asked = restoring.unanswered;
-                    assert!(
-                        asked.looks > 1 && asked.seconds > 10,
-                        "no single question, and no age of etcd's, gives up data that may be served: {asked:?}"
-                    );
-                    given_up += 1;
-                }
-                if matches!(step, Upkeep::SwapRestored(_)) {
-                    let phase = restoring.phase;
-                    assert!(matches!(
-                        phase,
-                        RestorePhase::Prepared | RestorePhase::Swapping
-                    ));
-                }
             }
             Upkeep::Start(_) => {
                 assert_eq!(restoring.phase, RestorePhase::Starting);
@@ -194,11 +212,9 @@ fn a_process_that_cannot_be_told_is_no_stopped_one() {
     states(|seen, restoring| {
         if seen.instances[0].process == Process::Unknown {
             let plan = plan(&spec, seen);
-            let touches = plan
-                .upkeep
-                .iter()
-                .any(|it| !matches!(it, Upkeep::PrepareRestore));
+            let touches = plan.steps().any(|it| !matches!(it, Upkeep::PrepareRestore));
             assert!(!touches, "{restoring:?} {plan:?}");
+            assert!(plan.interruption.is_none(), "{restoring:?} {plan:?}");
         }
     });
 }
@@ -211,10 +227,9 @@ fn an_operator_that_etcd_cannot_know_gives_up_no_restored_data() {
         for pairs in [Pairs::Missing, Pairs::Broken, Pairs::Expired] {
             seen.instances[0].certificates.pairs = pairs;
             let plan = plan(&spec, &seen);
-            let undoes = plan
-                .upkeep
-                .iter()
-                .any(|it| matches!(it, Upkeep::UndoRestore(Some(_))));
+            let stops = plan.interruption.as_ref();
+            let undoes = stops
+                .is_some_and(|it| it.step().act == Act::UndoRestore && it.step().pid.is_some());
             assert!(
                 !undoes || restoring.phase == RestorePhase::Undoing,
                 "{plan:?}"

@@ -21,13 +21,13 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use etcd_operator::cluster::{Health, MemberId, MemberSet, Role, Timestamp};
+use etcd_operator::cluster::{Health, MemberId, MemberName, MemberSet, Role, Timestamp};
 use etcd_operator::observed::{
-    Alarms, Clock, Instance, LastServed, Membership, Observed, Pairs, Process, Proposals, Reading,
-    Service, Writing,
+    Again, Alarms, Clock, Instance, LastServed, Membership, Observed, Pairs, Process, Proposals,
+    Reading, Service, Writing,
 };
-use etcd_operator::plan::permit::Grounds;
-use etcd_operator::plan::{Change, Plan, Upkeep};
+use etcd_operator::plan::permit::{Grounds, Lapsed, Permit};
+use etcd_operator::plan::{Act, Change, Interruption, Plan, Upkeep};
 use etcd_operator::runtime::{Failures, Runtime, reconcile};
 use etcd_operator::spec::{ClusterSpec, Settings};
 use etcd_operator::start::{
@@ -268,7 +268,7 @@ impl Host {
         assert!(latched >= QUOTA, "a quota only grows");
         self.settings_of_process = settings;
         self.instance.process = Process::Running {
-            pid: 100,
+            pid: 100 + self.starts,
             settings,
             version: VERSION,
             quota: latched,
@@ -331,26 +331,6 @@ impl Host {
                     it.quota = it.quota.max(*quota);
                 }
             }
-            Upkeep::Stop(_) => {
-                assert_eq!(self.spec.size, 0);
-                self.end_etcd();
-            }
-            Upkeep::Restart(permit) => {
-                assert!(matches!(permit.grounds(), Grounds::DeclaredOutage(_)));
-                let Process::Running { quota, .. } = self.instance.process else {
-                    return; // it died meanwhile
-                };
-                let latched = self
-                    .instance
-                    .facts
-                    .identity
-                    .as_ref()
-                    .map_or(0, |it| it.quota);
-                self.stops_without_reason +=
-                    u32::from(self.settings_of_process == self.spec.settings && quota >= latched);
-                self.end_etcd();
-                self.start_etcd(self.spec.settings);
-            }
             Upkeep::ProbeWrite => {
                 if self.instance.facts.writable == Writable::Yes {
                     self.instance.service.write = Writing::Acknowledged;
@@ -374,17 +354,77 @@ impl Host {
                 assert!(quota > QUOTA, "nobody made room");
                 self.instance.service.alarms = Alarms::default();
             }
-            Upkeep::RegainSpace(_) => self.instance.service.alarms = Alarms::default(),
             Upkeep::SkipSnapshot
             | Upkeep::TakeSnapshot
             | Upkeep::CopySnapshots
             | Upkeep::CheckSnapshots
             | Upkeep::RequestRestore(_)
             | Upkeep::PrepareRestore
-            | Upkeep::SwapRestored(_)
-            | Upkeep::FinishRestore
-            | Upkeep::UndoRestore(_) => panic!("this document asks for no snapshot"),
+            | Upkeep::FinishRestore => panic!("this document asks for no snapshot"),
         }
+    }
+
+    /// As read right before an act.
+    fn again(&self) -> Again {
+        let details = self.instance.service.details.filter(|_| self.runs());
+        Again {
+            process: self.instance.process,
+            id: details.map(|it| it.member),
+            alone: true,
+            membership: if details.is_some() {
+                single()
+            } else {
+                Membership::Unreachable
+            },
+        }
+    }
+
+    fn interrupt(&mut self, permit: Permit<Interruption>) -> Result<(), Lost> {
+        assert!(matches!(permit.grounds(), Grounds::DeclaredOutage(_)));
+        let planned = permit.step().pid;
+        // The world does not wait: somebody else starts etcd anew, or it dies.
+        if self.faults && self.random.chance(20) {
+            self.end_etcd();
+            if self.random.chance(50) {
+                self.start_etcd(self.settings_of_process);
+            }
+        }
+        let now = match self.instance.process {
+            Process::Running { pid, .. } => Some(pid),
+            _ => None,
+        };
+        let step = match permit.exchange(&self.again()) {
+            Ok(step) => step,
+            Err(why) => {
+                assert!(planned != now || why != Lapsed::ProcessChanged);
+                return Err(Lost("not taken after a second look"));
+            }
+        };
+        assert_eq!(planned, now, "done to another process than the planned one");
+        match step.act {
+            Act::Stop => {
+                assert_eq!(self.spec.size, 0);
+                self.end_etcd();
+            }
+            Act::Restart => {
+                let Process::Running { quota, .. } = self.instance.process else {
+                    panic!("planned for a process");
+                };
+                let latched = self
+                    .instance
+                    .facts
+                    .identity
+                    .as_ref()
+                    .map_or(0, |it| it.quota);
+                self.stops_without_reason +=
+                    u32::from(self.settings_of_process == self.spec.settings && quota >= latched);
+                self.end_etcd();
+                self.start_etcd(self.spec.settings);
+            }
+            Act::RegainSpace => self.instance.service.alarms = Alarms::default(),
+            Act::SwapRestored | Act::UndoRestore => panic!("this document asks for no snapshot"),
+        }
+        Ok(())
     }
 }
 
@@ -447,9 +487,13 @@ impl Runtime for Host {
         }
     }
 
-    async fn execute(&mut self, _: &ClusterSpec, _: &Observed, plan: &Plan) -> Result<(), Lost> {
+    async fn look_again(&mut self, _: &ClusterSpec, _: &Observed, _: &MemberName) -> Again {
+        self.again()
+    }
+
+    async fn execute(&mut self, _: &ClusterSpec, _: &Observed, plan: Plan) -> Result<(), Lost> {
         let mut failures = Failures::default();
-        for step in &plan.upkeep {
+        for step in plan.upkeep.iter().map(|it| &it.step) {
             if !failures.lets(step) {
                 continue;
             }
@@ -469,6 +513,17 @@ impl Runtime for Host {
             if self.faults && self.random.chance(3) {
                 self.end_etcd();
                 return Err(Lost("etcd died meanwhile"));
+            }
+        }
+        if let Some(permit) = plan.interruption
+            && failures.let_interrupt(permit.step().act)
+        {
+            if self.faults && self.random.chance(5) {
+                return Err(Lost("lost before it was done"));
+            }
+            self.interrupt(permit)?;
+            if self.faults && self.random.chance(5) {
+                return Err(Lost("done, and the answer was lost"));
             }
         }
         failures
@@ -624,7 +679,7 @@ impl Cluster {
         }
         self.changes += 1;
         match change {
-            Change::AddLearner { name, .. } => {
+            Change::AddLearner { name } => {
                 let learner = self.peers.values().any(|it| it.role != Role::Voter);
                 if learner || self.names.values().any(|it| it == name.as_str()) {
                     self.refused += 1;
@@ -643,13 +698,13 @@ impl Cluster {
                 );
                 self.next_id += 1;
             }
-            Change::Promote { member, .. } => match self.peers.get_mut(&member.0) {
+            Change::Promote { member } => match self.peers.get_mut(&member.0) {
                 Some(peer) if peer.role == (Role::Learner { caught_up: true }) => {
                     peer.role = Role::Voter;
                 }
                 _ => self.refused += 1,
             },
-            Change::Remove { member, .. } => {
+            Change::Remove { member } => {
                 let voter = self
                     .peers
                     .get(&member.0)
@@ -719,8 +774,13 @@ impl Runtime for Cluster {
         Ok(())
     }
 
-    async fn execute(&mut self, _: &ClusterSpec, _: &Observed, plan: &Plan) -> Result<(), Lost> {
-        let Ok(Some(change)) = &plan.change else {
+    async fn look_again(&mut self, _: &ClusterSpec, _: &Observed, _: &MemberName) -> Again {
+        panic!("no member is interrupted here");
+    }
+
+    async fn execute(&mut self, _: &ClusterSpec, _: &Observed, plan: Plan) -> Result<(), Lost> {
+        assert!(plan.interruption.is_none());
+        let Ok(Some(permit)) = plan.change else {
             return Ok(());
         };
         if self.faults && self.random.chance(10) {
@@ -730,12 +790,12 @@ impl Runtime for Cluster {
         if self.faults && self.random.chance(20) {
             self.disturb();
         }
-        if change.second_look(&self.members()).is_err() {
+        let Ok(change) = permit.exchange(&self.members()) else {
             return Err(Lost("not taken after a second look"));
-        }
-        self.apply(change);
+        };
+        self.apply(&change);
         if self.faults && self.random.chance(10) {
-            self.apply(change); // repeated: the answer of the first was late
+            self.apply(&change); // repeated: the answer of the first was late
         }
         Ok(())
     }

@@ -29,7 +29,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("render", &["cluster", "version", "spec"]),
     ("retention", &["cluster", "spec", "observed"]),
-    ("runtime", &["spec", "observed", "plan", "status"]),
+    (
+        "runtime",
+        &["cluster", "spec", "observed", "plan", "status"],
+    ),
     // Adapters.
     (
         "api",

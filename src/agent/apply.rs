@@ -13,10 +13,10 @@ use crate::member::contact::CallError;
 use crate::member::place::HostPlace;
 use crate::member::records::{self, IdentityFile, Launch, Running, SeenFile, Served};
 use crate::member::{facts, starts};
-use crate::observed::{Observed, Process};
-use crate::plan::permit::{Permit, second_look};
-use crate::plan::{Plan, Upkeep};
-use crate::runtime::Failures;
+use crate::observed::{Instance, Observed};
+use crate::plan::permit::Permit;
+use crate::plan::{Act, Hold, Interruption, Plan, Task, Upkeep};
+use crate::runtime::{Failures, Runtime as _};
 use crate::spec::ClusterSpec;
 use crate::start::Writable;
 use crate::state::{self, StateError};
@@ -28,30 +28,41 @@ impl Agent {
         &mut self,
         spec: &ClusterSpec,
         observed: &Observed,
-        plan: &Plan,
+        plan: Plan,
     ) -> Result<(), AgentError> {
         let place = self.place(spec);
         let mut failures = Failures::default();
-        let paused = matches!(&plan.change, Err(hold) if hold.is_pause());
+        let paused = plan.hold().is_some_and(Hold::is_pause);
         let marked = if paused { Ok(()) } else { self.hibernate(spec) };
-        let writable = observed.instances.first().map(|it| it.writable);
-        let accepted = if self.memory.accepts_machine && !paused && writable == Some(Writable::Yes)
-        {
+        let writable = observed
+            .instances
+            .iter()
+            .any(|it| it.writable == Writable::Yes);
+        let accepted = if self.memory.accepts_machine && !paused && writable {
             self.accept_machine(spec)
         } else {
             Ok(())
         };
-        for step in &plan.upkeep {
-            let unmarked = marked.is_err() && matches!(step, Upkeep::Stop(_));
-            if unmarked || !failures.lets(step) {
+        for task in &plan.upkeep {
+            if !failures.lets(&task.step) {
                 continue;
             }
-            self.board.doing(&step.describe());
-            let taken = self.step(spec, observed, &place, step).await;
-            failures.note(step, taken);
+            self.board.doing(&task.step.describe());
+            let taken = self.step(spec, observed, &place, task).await;
+            failures.note(&task.step, taken);
+        }
+        let mut interrupted = Ok(());
+        if let Some(permit) = plan.interruption {
+            let act = permit.step().act;
+            let unmarked = marked.is_err() && act == Act::Stop;
+            if !unmarked && failures.let_interrupt(act) {
+                self.board.doing(&permit.describe());
+                interrupted = self.interrupt(spec, observed, &place, permit).await;
+            }
         }
         // Membership changes need more than one host, which the document does not accept yet.
         let mut failed = failures.into_errors();
+        failed.extend(interrupted.err());
         failed.extend(marked.err());
         failed.extend(accepted.err());
         match failed.len() {
@@ -65,8 +76,9 @@ impl Agent {
         spec: &ClusterSpec,
         observed: &Observed,
         place: &HostPlace,
-        step: &Upkeep,
+        Task { member, step }: &Task,
     ) -> Result<(), AgentError> {
+        let instance = observed.instance(member);
         if !matches!(step, Upkeep::ProbeWrite | Upkeep::SkipSnapshot) {
             self.log_once(&step.describe());
         }
@@ -87,30 +99,15 @@ impl Agent {
                 self.driver.start().await
             }
             Upkeep::RaiseQuota(quota) => self.raise_quota(spec, *quota),
-            Upkeep::Stop(permit) => {
-                self.permitted(observed, *permit)?;
-                self.driver.stop().await
-            }
-            Upkeep::Restart(permit) => {
-                self.permitted(observed, *permit)?;
-                // Write the records before etcd is stopped, so that a failed write does not stop it.
-                self.prepare(spec, place)?;
-                self.driver.stop().await?;
-                self.driver.start().await
-            }
             Upkeep::ProbeWrite => {
-                self.probe_write(observed).await;
+                self.probe_write(instance).await;
                 Ok(())
             }
-            Upkeep::RecordServed => self.record_served(spec, observed),
-            Upkeep::RegainSpace(permit) => {
-                self.permitted(observed, *permit)?;
-                let Some(instance) = observed.instances.first() else {
-                    return Ok(());
-                };
-                Ok(self.memory.contact.regain_space(instance).await?)
-            }
-            Upkeep::AcceptWrites => Ok(self.memory.contact.accept_writes(observed).await?),
+            Upkeep::RecordServed => self.record_served(spec, instance),
+            Upkeep::AcceptWrites => match instance {
+                Some(instance) => Ok(self.memory.contact.accept_writes(instance).await?),
+                None => Ok(()),
+            },
             Upkeep::SkipSnapshot => self.skip_snapshot(observed.now),
             Upkeep::TakeSnapshot => {
                 self.take_snapshot(spec, now);
@@ -126,34 +123,52 @@ impl Agent {
             }
             Upkeep::RequestRestore(asked) => self.request_restore(spec, place, *asked),
             Upkeep::PrepareRestore => self.prepare_restore(spec, place),
-            Upkeep::SwapRestored(permit) => {
-                self.swap_restored(spec, observed, place, *permit).await
-            }
             Upkeep::FinishRestore => self.finish_restore(place),
-            Upkeep::UndoRestore(permit) => self.undo_restore(spec, observed, place, *permit).await,
         }
     }
 
-    /// Asks for the permit again right before the act.
-    pub(super) fn permitted(
+    /// Interrupts a member, if what is read of it right before still permits it.
+    async fn interrupt(
         &mut self,
+        spec: &ClusterSpec,
         observed: &Observed,
-        permit: Permit,
+        place: &HostPlace,
+        permit: Permit<Interruption>,
     ) -> Result<(), AgentError> {
-        let instance = observed.instances.first();
-        second_look(observed, permit).map_err(AgentError::NoPermit)?;
-        // What was planned for one process is not done to another.
-        match (instance.map(|it| it.process), self.driver.look()) {
-            (Some(Process::Running { pid, .. }), Process::Running { pid: now, .. })
-                if pid == now =>
-            {
-                Ok(())
+        self.log_once(&permit.describe());
+        match permit.step().act {
+            Act::SwapRestored => self.swap_restored(spec, observed, place, permit).await,
+            Act::UndoRestore => self.undo_restore(spec, observed, place, permit).await,
+            Act::Stop => {
+                self.permitted(spec, observed, permit).await?;
+                self.driver.stop().await
             }
-            _ => Err(failed(
-                "interrupt etcd",
-                "its process has changed in the meantime",
-            )),
+            Act::Restart => {
+                self.permitted(spec, observed, permit).await?;
+                // Write the records before etcd is stopped, so that a failed write does not stop it.
+                self.prepare(spec, place)?;
+                self.driver.stop().await?;
+                self.driver.start().await
+            }
+            Act::RegainSpace => {
+                let step = self.permitted(spec, observed, permit).await?;
+                match observed.instance(&step.member) {
+                    Some(instance) => Ok(self.memory.contact.regain_space(instance).await?),
+                    None => Ok(()),
+                }
+            }
         }
+    }
+
+    /// Exchanges a permit for its step, with the member read again.
+    pub(super) async fn permitted(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        permit: Permit<Interruption>,
+    ) -> Result<Interruption, AgentError> {
+        let again = self.look_again(spec, observed, &permit.step().member).await;
+        permit.exchange(&again).map_err(AgentError::NoPermit)
     }
 
     fn adopt_identity(&self, place: &HostPlace) -> Result<(), AgentError> {
@@ -272,8 +287,8 @@ impl Agent {
         Ok(state::write_file(&marker, b"size: 0\n")?)
     }
 
-    async fn probe_write(&mut self, observed: &Observed) {
-        let process = observed.instances.first().map(|it| it.process);
+    async fn probe_write(&mut self, instance: Option<&Instance>) {
+        let process = instance.map(|it| it.process);
         if self.memory.contact.probe_write(process).await {
             starts::clear(&self.paths);
             self.note_served();
@@ -358,8 +373,12 @@ impl Agent {
         })
     }
 
-    fn record_served(&self, spec: &ClusterSpec, observed: &Observed) -> Result<(), AgentError> {
-        let details = observed.instances.first().and_then(|it| it.service.details);
+    fn record_served(
+        &self,
+        spec: &ClusterSpec,
+        instance: Option<&Instance>,
+    ) -> Result<(), AgentError> {
+        let details = instance.and_then(|it| it.service.details);
         self.change_identity(&self.reached(spec).storage_dir, |it| {
             details.map(|details| IdentityFile {
                 cluster_id: Some(details.cluster.to_string()),
@@ -391,7 +410,7 @@ impl Agent {
 
     /// Records how far the log reaches, if that has changed.
     pub(super) fn remember_seen(&mut self, observed: &Observed) {
-        let details = observed.instances.first().and_then(|it| it.service.details);
+        let details = observed.speaker().and_then(|it| it.service.details);
         let Some(details) = details.filter(|it| Some(it.raft_index) != self.memory.seen) else {
             return;
         };

@@ -278,7 +278,7 @@ impl Agent {
         })
     }
 
-    fn endpoint(&self, spec: &ClusterSpec) -> Endpoint {
+    pub(super) fn endpoint(&self, spec: &ClusterSpec) -> Endpoint {
         let reached = self.reached(spec);
         Endpoint {
             url: reached.client_url,

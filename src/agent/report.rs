@@ -199,7 +199,7 @@ impl Host {
     ) -> Self {
         let files = Certificates::at(paths.tls()).client_files(ADMIN);
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        let process = observed.instances.first().map(|it| it.process);
+        let process = observed.speaker().map(|it| it.process);
         let (pid, up_seconds) = match process {
             Some(Process::Running { pid, seconds, .. }) => (Some(pid), Some(seconds)),
             _ => (None, None),

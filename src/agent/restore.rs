@@ -28,8 +28,8 @@ use crate::member::restore_record::{
 use crate::member::starts;
 use crate::observed::{Observed, Process, Reading, Restoring, Unanswered};
 use crate::paths::Paths;
-use crate::plan::permit::Permit;
-use crate::plan::{Asked, Hold};
+use crate::plan::permit::{Lapsed, Permit};
+use crate::plan::{Asked, Hold, Interruption};
 use crate::spec::ClusterSpec;
 use crate::version::Version;
 
@@ -198,7 +198,7 @@ impl Agent {
             let version = spec
                 .version
                 .or_else(|| store::newest_supported(&self.paths.store()))
-                .ok_or(AgentError::NoPermit(Hold::NoVersion))?;
+                .ok_or(AgentError::NoPermit(Lapsed::Held(Hold::NoVersion)))?;
             let quota = spec.quota.unwrap_or_else(|| quota_at_birth(place));
             Some(self.identity_at_birth(spec, version, quota)?)
         };
@@ -269,13 +269,14 @@ impl Agent {
         spec: &ClusterSpec,
         observed: &Observed,
         place: &HostPlace,
-        permit: Option<Permit>,
+        permit: Permit<Interruption>,
     ) -> Result<(), AgentError> {
         let Some(mut record) = RestoreRecord::load(&self.paths)? else {
             return Ok(());
         };
         // The loss is counted from this last observation before etcd stops.
-        if let Some(details) = observed.instances.first().and_then(|it| it.service.details) {
+        let instance = observed.instance(&permit.step().member);
+        if let Some(details) = instance.and_then(|it| it.service.details) {
             record.live_revision = Some(details.revision);
             record.live_at_most = record.live_revision;
         }
@@ -286,7 +287,7 @@ impl Agent {
         }
         self.enter(&mut record, StoredPhase::Swapping)?;
         CrashPoint::SwappingWritten.pass();
-        self.stop_for_restore(observed, permit).await?;
+        self.stop_for_restore(spec, observed, permit).await?;
         CrashPoint::EtcdStopped.pass();
         let lock = self.hold_the_member().await?;
         let swapped = restore::swap(&record, &self.paths, &place.storage_dir);
@@ -337,12 +338,12 @@ impl Agent {
         spec: &ClusterSpec,
         observed: &Observed,
         place: &HostPlace,
-        permit: Option<Permit>,
+        permit: Permit<Interruption>,
     ) -> Result<(), AgentError> {
         let Some(mut record) = RestoreRecord::load(&self.paths)? else {
             return Ok(());
         };
-        let instance = observed.instances.first();
+        let instance = observed.instance(&permit.step().member);
         let why = instance.map_or_else(String::new, |it| {
             crate::start::verdict(&it.facts)
                 .err()
@@ -350,7 +351,7 @@ impl Agent {
         });
         self.enter(&mut record, StoredPhase::Undoing)?;
         CrashPoint::UndoingWritten.pass();
-        self.stop_for_restore(observed, permit).await?;
+        self.stop_for_restore(spec, observed, permit).await?;
         let lock = self.hold_the_member().await?;
         restore::undo(&record, &self.paths, &place.storage_dir)?;
         drop(lock);
@@ -377,14 +378,15 @@ impl Agent {
     /// Stops etcd if it runs.
     async fn stop_for_restore(
         &mut self,
+        spec: &ClusterSpec,
         observed: &Observed,
-        permit: Option<Permit>,
+        permit: Permit<Interruption>,
     ) -> Result<(), AgentError> {
-        if let Some(permit) = permit {
-            self.permitted(observed, permit)?;
-            self.driver.stop().await?;
+        let step = self.permitted(spec, observed, permit).await?;
+        match step.pid {
+            Some(_) => self.driver.stop().await,
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Takes the member's lock. A guard takes it before it reads the record of the restore, and etcd holds
@@ -405,7 +407,8 @@ impl Agent {
         while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             if clock::since_boot() > begin + LOCK_PATIENCE {
                 let holder = crate::process::lock_holder(&path);
-                return Err(AgentError::NoPermit(Hold::ForeignProcess(holder)));
+                let hold = Hold::ForeignProcess(holder);
+                return Err(AgentError::NoPermit(Lapsed::Held(hold)));
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -497,6 +500,8 @@ mod tests {
     use crate::agent::driver::HostDriver;
     use crate::member::place as member_place;
     use crate::paths::Paths;
+    use crate::plan::Act;
+    use crate::plan::permit::{Declared, Seen, to_interrupt};
     use crate::runtime::Runtime as _;
 
     const DOCUMENT: &str = "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\n\
@@ -540,12 +545,23 @@ mod tests {
         let guard = crate::state::open_lock(&paths.member_lock()).unwrap();
         let exclusive = rustix::fs::FlockOperation::LockExclusive;
         rustix::fs::flock(&guard, exclusive).unwrap();
-        let swapped = agent.swap_restored(&spec, &observed, &place, None).await;
+        let permit = |act| {
+            let seen = Seen {
+                member: &observed.instances[0].member,
+                pid: None,
+                id: None,
+                alone: true,
+                membership: &observed.membership,
+            };
+            to_interrupt(seen, act, Some(Declared::Restore)).unwrap()
+        };
+        let swap = permit(Act::SwapRestored);
+        let swapped = agent.swap_restored(&spec, &observed, &place, swap).await;
         assert!(matches!(swapped, Err(AgentError::NoPermit(_))));
         assert!(data.join("old").exists(), "nothing was renamed");
         drop(guard);
         agent
-            .swap_restored(&spec, &observed, &place, None)
+            .swap_restored(&spec, &observed, &place, permit(Act::SwapRestored))
             .await
             .unwrap();
         assert!(data.join("new").exists());
@@ -553,12 +569,13 @@ mod tests {
         let guard = crate::state::open_lock(&paths.member_lock()).unwrap();
         rustix::fs::flock(&guard, exclusive).unwrap();
         agent.enter(&mut record, StoredPhase::Starting).unwrap();
-        let undone = agent.undo_restore(&spec, &observed, &place, None).await;
+        let undo = permit(Act::UndoRestore);
+        let undone = agent.undo_restore(&spec, &observed, &place, undo).await;
         assert!(matches!(undone, Err(AgentError::NoPermit(_))));
         assert!(data.join("new").exists(), "nothing was renamed");
         drop(guard);
         agent
-            .undo_restore(&spec, &observed, &place, None)
+            .undo_restore(&spec, &observed, &place, permit(Act::UndoRestore))
             .await
             .unwrap();
         assert!(data.join("old").exists());

@@ -14,10 +14,12 @@ use rustix::process::Signal;
 
 use super::AgentError;
 use super::driver::wait_for_end;
+use crate::cluster::MemberName;
 use crate::member::{place, records};
 use crate::observed::Membership;
 use crate::paths::Paths;
-use crate::plan::permit::{Declared, to_interrupt};
+use crate::plan::Act;
+use crate::plan::permit::{Declared, Lapsed, Seen, to_interrupt};
 use crate::process;
 use crate::render::unit::{UnitPlace, etcd_unit, operator_drop_in};
 use crate::spec::ClusterSpec;
@@ -231,13 +233,15 @@ async fn hand_over(
     let stopped = running.is_some();
     if let Some(record) = running {
         let _alone = super::lock(paths, super::Locking::Act)?;
-        to_interrupt(
-            &Membership::Unreachable,
-            None,
-            true, // sizes above 1 are refused by the parser
-            Some(Declared::DriverChanged),
-        )
-        .map_err(AgentError::NoPermit)?;
+        let seen = Seen {
+            member: &MemberName::new(),
+            pid: Some(record.pid),
+            id: None,
+            alone: true, // sizes above 1 are refused by the parser
+            membership: &Membership::Unreachable,
+        };
+        to_interrupt(seen, Act::Restart, Some(Declared::DriverChanged))
+            .map_err(|hold| AgentError::NoPermit(Lapsed::Held(hold)))?;
         tracing::warn!(
             pid = record.pid,
             "etcd runs as another user, outside of its unit: the operator stops it and starts it in its unit"

@@ -10,14 +10,14 @@ use super::pod::{self, Parts};
 use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
 use crate::api::node_paths::NODE_DIR;
-use crate::cluster::detail;
+use crate::cluster::{MemberName, detail};
 use crate::member::certificates;
 use crate::member::contact::CallError;
 use crate::member::pod::PodMember;
 use crate::member::records::{self, IdentityFile};
-use crate::observed::{Observed, Process};
-use crate::plan::permit::{Permit, second_look};
-use crate::plan::{Asked, Hold, Plan, Upkeep};
+use crate::observed::{Again, Instance, Observed, Process};
+use crate::plan::permit::Permit;
+use crate::plan::{Act, Asked, Hold, Interruption, Plan, Task, Upkeep};
 use crate::runtime::Failures;
 use crate::spec::ClusterSpec;
 use crate::state;
@@ -32,21 +32,21 @@ impl Cluster {
         &mut self,
         spec: &ClusterSpec,
         observed: &Observed,
-        plan: &Plan,
+        plan: Plan,
     ) -> Result<(), ControllerError> {
         if self.object.meta.deleting {
             return Ok(());
         }
         if spec.paused {
             // To prove that writes are served is to observe.
-            for step in &plan.upkeep {
-                self.step(spec, observed, step).await?;
+            for task in &plan.upkeep {
+                self.step(spec, observed, task).await?;
             }
             self.restores_wait("the cluster is paused").await?;
             return self.backups_wait("the cluster is paused").await;
         }
         // What kept the Pod from its place may have gone, and nothing tells so.
-        if self.memory.unplaceable.is_some() && matches!(plan.change, Err(Hold::Start(_))) {
+        if self.memory.unplaceable.is_some() && matches!(plan.hold(), Some(Hold::Start(_))) {
             self.start(spec).await?;
         }
         // A Secret or Service that cannot be put back is told last: the member and its snapshots go on.
@@ -58,7 +58,8 @@ impl Cluster {
         self.remove_refused(spec, observed).await?;
         self.replace_lost_claim(spec).await?;
         let mut failures = Failures::default();
-        for step in &plan.upkeep {
+        for task in &plan.upkeep {
+            let step = &task.step;
             if !failures.lets(step) {
                 continue;
             }
@@ -66,10 +67,19 @@ impl Cluster {
             if told && !matches!(step, Upkeep::Start(_)) {
                 self.tell(step_reason(step), &step.describe(), false).await;
             }
-            let taken = self.step(spec, observed, step).await;
+            let taken = self.step(spec, observed, task).await;
             failures.note(step, taken);
         }
+        let mut interrupted = Ok(());
+        if let Some(permit) = plan.interruption {
+            let act = permit.step().act;
+            if failures.let_interrupt(act) {
+                self.tell(act_reason(act), &permit.describe(), false).await;
+                interrupted = self.interrupt(spec, observed, permit).await;
+            }
+        }
         let failed = failures.into_errors().into_iter().next();
+        let failed = failed.or_else(|| interrupted.err());
         if failed.is_none() {
             self.carry_restore_on(spec, observed).await?;
         }
@@ -84,8 +94,10 @@ impl Cluster {
         spec: &ClusterSpec,
         observed: &Observed,
     ) -> Result<(), ControllerError> {
-        let instance = observed.instances.first();
-        let stopped = instance.is_some_and(|it| it.process == Process::Stopped);
+        let stopped = observed
+            .instances
+            .iter()
+            .any(|it| it.process == Process::Stopped);
         let name = names::member(&self.name);
         let pod = self.shared.pods.get(&self.namespace, &name);
         let ours = |it: &PodSeen| it.owner.as_ref() == Some(&self.object.meta.uid);
@@ -129,8 +141,9 @@ impl Cluster {
         &mut self,
         spec: &ClusterSpec,
         observed: &Observed,
-        step: &Upkeep,
+        Task { member, step }: &Task,
     ) -> Result<(), ControllerError> {
+        let instance = observed.instance(member);
         let now = observed.clock.trusted(observed.now);
         match step {
             Upkeep::AdoptIdentity => Ok(()), // both copies are one here
@@ -155,24 +168,16 @@ impl Cluster {
                 }
                 self.push().await
             }
-            Upkeep::Stop(permit) | Upkeep::Restart(permit) => {
-                // A Restart is the same: the next pass finds no Pod and makes one as the document says.
-                self.stop(observed, *permit).await
-            }
             Upkeep::ProbeWrite => {
-                let process = observed.instances.first().map(|it| it.process);
+                let process = instance.map(|it| it.process);
                 self.memory.contact.probe_write(process).await;
                 Ok(())
             }
-            Upkeep::RecordServed => self.record_served(observed).await,
-            Upkeep::RegainSpace(permit) => {
-                second_look(observed, *permit).map_err(ControllerError::NoPermit)?;
-                match observed.instances.first() {
-                    Some(instance) => Ok(self.memory.contact.regain_space(instance).await?),
-                    None => Ok(()),
-                }
-            }
-            Upkeep::AcceptWrites => Ok(self.memory.contact.accept_writes(observed).await?),
+            Upkeep::RecordServed => self.record_served(instance).await,
+            Upkeep::AcceptWrites => match instance {
+                Some(instance) => Ok(self.memory.contact.accept_writes(instance).await?),
+                None => Ok(()),
+            },
             Upkeep::SkipSnapshot => self.skip_snapshot(observed.now),
             Upkeep::TakeSnapshot => self.take_snapshot(spec, now).await,
             Upkeep::CopySnapshots => self.copy_snapshots(spec, now).await,
@@ -183,10 +188,48 @@ impl Cluster {
             }
             Upkeep::RequestRestore(Asked::Recovery) => self.request_recovery(now),
             // Of a restore on a host: here its Pod takes these steps.
-            Upkeep::PrepareRestore
-            | Upkeep::SwapRestored(_)
-            | Upkeep::FinishRestore
-            | Upkeep::UndoRestore(_) => Ok(()),
+            Upkeep::PrepareRestore | Upkeep::FinishRestore => Ok(()),
+        }
+    }
+
+    /// Interrupts a member, if what is read of it right before still permits it.
+    async fn interrupt(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        permit: Permit<Interruption>,
+    ) -> Result<(), ControllerError> {
+        let again = self
+            .member_again(spec, observed, &permit.step().member)
+            .await;
+        let step = permit.exchange(&again).map_err(ControllerError::NoPermit)?;
+        match step.act {
+            // A Restart is the same: the next pass finds no Pod and makes one as the document says.
+            Act::Stop | Act::Restart => self.stop().await,
+            Act::RegainSpace => match observed.instance(&step.member) {
+                Some(instance) => Ok(self.memory.contact.regain_space(instance).await?),
+                None => Ok(()),
+            },
+            // Of a restore on a host: here its Pod takes these steps.
+            Act::SwapRestored | Act::UndoRestore => Ok(()),
+        }
+    }
+
+    /// Reads a member again, right before it is interrupted.
+    pub(super) async fn member_again(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        member: &MemberName,
+    ) -> Again {
+        let (process, endpoint) = self.member_now(spec);
+        let contact = &mut self.memory.contact;
+        let (id, membership) = contact.look_again(&endpoint, process).await;
+        Again {
+            process,
+            id,
+            alone: observed.instance(member).is_some_and(|it| it.alone),
+            membership,
         }
     }
 
@@ -355,8 +398,7 @@ impl Cluster {
         std::os::unix::fs::lchown(path, Some(USER), Some(USER)).map_err(failed("give away"))
     }
 
-    async fn stop(&mut self, observed: &Observed, permit: Permit) -> Result<(), ControllerError> {
-        second_look(observed, permit).map_err(ControllerError::NoPermit)?;
+    async fn stop(&mut self) -> Result<(), ControllerError> {
         let name = names::member(&self.name);
         match self.shared.pods.get(&self.namespace, &name) {
             // What was planned for one Pod is not done to another.
@@ -377,8 +419,8 @@ impl Cluster {
             .await
     }
 
-    async fn record_served(&mut self, observed: &Observed) -> Result<(), ControllerError> {
-        let details = observed.instances.first().and_then(|it| it.service.details);
+    async fn record_served(&mut self, instance: Option<&Instance>) -> Result<(), ControllerError> {
+        let details = instance.and_then(|it| it.service.details);
         if let (Some(details), Some(identity)) = (details, self.identity.as_mut()) {
             identity.cluster_id = Some(details.cluster.to_string());
             identity.member_id = Some(details.member.to_string());
@@ -416,18 +458,22 @@ fn step_reason(step: &Upkeep) -> &'static str {
         Upkeep::MintClients => "ClientCertificatesMade",
         Upkeep::Start(_) | Upkeep::StartAsBefore => "Starting",
         Upkeep::RaiseQuota(_) => "RaisingQuota",
-        Upkeep::Stop(_) => "Stopping",
-        Upkeep::Restart(_) => "Restarting",
         Upkeep::ProbeWrite => "WriteProven",
         Upkeep::RecordServed => "Served",
-        Upkeep::RegainSpace(_) | Upkeep::AcceptWrites => "RegainingSpace",
+        Upkeep::AcceptWrites => "RegainingSpace",
         Upkeep::SkipSnapshot | Upkeep::TakeSnapshot => "TakingSnapshot",
         Upkeep::CopySnapshots => "CopyingSnapshots",
         Upkeep::CheckSnapshots => "CheckingSnapshots",
-        Upkeep::RequestRestore(_)
-        | Upkeep::PrepareRestore
-        | Upkeep::SwapRestored(_)
-        | Upkeep::FinishRestore
-        | Upkeep::UndoRestore(_) => "Restoring",
+        Upkeep::RequestRestore(_) | Upkeep::PrepareRestore | Upkeep::FinishRestore => "Restoring",
+    }
+}
+
+/// The same of an interruption.
+fn act_reason(act: Act) -> &'static str {
+    match act {
+        Act::Stop => "Stopping",
+        Act::Restart => "Restarting",
+        Act::RegainSpace => "RegainingSpace",
+        Act::SwapRestored | Act::UndoRestore => "Restoring",
     }
 }

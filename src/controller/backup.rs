@@ -240,7 +240,7 @@ impl Cluster {
         }
         let now = observed.clock.trusted(observed.now);
         self.write_taken(now.is_some()).await?;
-        let instance = observed.instances.first();
+        let instance = observed.speaker();
         let answers = instance.is_some_and(|it| it.service.read == Reading::Answered);
         if !answers {
             self.backups_wait("etcd does not answer").await?;

@@ -114,13 +114,8 @@ impl Cluster {
         process: Process,
         served: bool,
     ) -> (Service, Membership) {
-        let files = crate::tls::ClientFiles {
-            server_name: Some(self.server_name()),
-            ..self.certificates.operator_files()
-        };
-        let address = place.listen.first().copied();
-        let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        if address.is_unspecified() && matches!(process, Process::Running { .. }) {
+        let endpoint = self.endpoint(place, spec);
+        if endpoint.metrics.ip().is_unspecified() && matches!(process, Process::Running { .. }) {
             let nobody = Service {
                 read: Reading::Failed(detail(format_args!("the Pod has no address yet"))),
                 write: Writing::NotTried,
@@ -128,12 +123,29 @@ impl Cluster {
             };
             return (nobody, Membership::Unreachable);
         }
-        let endpoint = Endpoint {
-            url: place.client_url.clone(),
-            files,
-            metrics: (address, spec.network.metrics_port).into(),
-        };
         self.memory.contact.look(&endpoint, process, served).await
+    }
+
+    /// Where the member is reached; its address is unspecified while its Pod has none.
+    fn endpoint(&self, place: &HostPlace, spec: &ClusterSpec) -> Endpoint {
+        let address = place.listen.first().copied();
+        let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        Endpoint {
+            url: place.client_url.clone(),
+            files: crate::tls::ClientFiles {
+                server_name: Some(self.server_name()),
+                ..self.certificates.operator_files()
+            },
+            metrics: (address, spec.network.metrics_port).into(),
+        }
+    }
+
+    /// The member's process as its Pod shows it now, and where it is reached.
+    pub(super) fn member_now(&self, spec: &ClusterSpec) -> (Process, Endpoint) {
+        let name = names::member(&self.name);
+        let pod = self.shared.pods.get(&self.namespace, &name);
+        let place = self.place(spec, pod.as_deref());
+        (self.process(pod.as_deref()), self.endpoint(&place, spec))
     }
 
     /// A name that the server's certificate always carries: Pods' addresses come and go.

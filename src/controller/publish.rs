@@ -16,9 +16,9 @@ use crate::api::status::{EtcdClusterStatus, to_wire};
 use crate::api::{EtcdCluster, convert, node_paths, rules};
 use crate::clock;
 use crate::clock::rfc3339;
-use crate::cluster::{Detail, Timestamp, detail};
+use crate::cluster::{Detail, MemberName, Timestamp, detail};
 use crate::error::chain;
-use crate::observed::Observed;
+use crate::observed::{Again, Observed};
 use crate::plan::Plan;
 use crate::runtime::{Runtime, reconcile};
 use crate::spec::{ClusterSpec, Settings};
@@ -399,11 +399,20 @@ impl Runtime for Cluster {
         self.write_status(wire).await
     }
 
+    async fn look_again(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        member: &MemberName,
+    ) -> Again {
+        self.member_again(spec, observed, member).await
+    }
+
     async fn execute(
         &mut self,
         spec: &ClusterSpec,
         observed: &Observed,
-        plan: &Plan,
+        plan: Plan,
     ) -> Result<(), ControllerError> {
         self.act(spec, observed, plan).await
     }

@@ -242,7 +242,7 @@ impl Cluster {
         };
         let member = names::member(&self.name);
         if let Some(there) = self.shared.pods.get(&self.namespace, &member) {
-            let details = observed.instances.first().and_then(|it| it.service.details);
+            let details = observed.speaker().and_then(|it| it.service.details);
             if let Some(details) = details {
                 self.memory.live_revision = Some(details.revision);
             }
@@ -315,7 +315,7 @@ impl Cluster {
 
     /// One that was cut, and that nobody asks for any more.
     fn look_for_cut(&mut self, observed: &Observed) {
-        let instance = observed.instances.first();
+        let instance = observed.speaker();
         let refused = instance.and_then(|it| it.refused.as_ref());
         let cut = refused.is_some_and(|it| it.reason() == Refusal::Restoring.reason());
         let member = names::member(&self.name);

@@ -9,7 +9,7 @@ use crate::clock;
 use crate::cluster::MemberId;
 use crate::etcd::{client, metrics};
 use crate::observed::{
-    Instance, Membership, Observed, Process, Proposals, Reading, Regain, Service, Writing,
+    Instance, Membership, Process, Proposals, Reading, Regain, Service, Writing,
 };
 use crate::plan::space;
 use crate::tls::ClientFiles;
@@ -91,6 +91,20 @@ impl Contact {
             details: look.details,
         };
         (service, look.membership)
+    }
+
+    /// Asks etcd again for its id and its member list, right before it is interrupted.
+    pub async fn look_again(
+        &mut self,
+        endpoint: &Endpoint,
+        process: Process,
+    ) -> (Option<MemberId>, Membership) {
+        if !matches!(process, Process::Running { .. }) {
+            return (None, Membership::Unreachable);
+        }
+        let look = client::look(&endpoint.url, &endpoint.files).await;
+        self.client = look.client;
+        (look.details.map(|it| it.member), look.membership)
     }
 
     /// Forgets what was proven about the last process. It is not proven for the next one.
@@ -184,9 +198,8 @@ impl Contact {
 
     /// Disarms the alarm where there is already space: the quota was raised, or a person freed
     /// space (rule D28).
-    pub async fn accept_writes(&mut self, observed: &Observed) -> Result<(), CallError> {
-        let details = observed.instances.first().and_then(|it| it.service.details);
-        match details {
+    pub async fn accept_writes(&mut self, instance: &Instance) -> Result<(), CallError> {
+        match instance.service.details {
             Some(details) => self.disarm(details.member).await,
             None => Ok(()),
         }

@@ -3,6 +3,7 @@
 
 use crate::cluster::{Health, MemberName, MemberSet, Role};
 use crate::observed::{Authority, Membership, Observed, Reading};
+use crate::plan::permit::Permit;
 use crate::plan::{Change, Hold, permit};
 use crate::spec::ClusterSpec;
 
@@ -10,7 +11,10 @@ use crate::spec::ClusterSpec;
 ///
 /// The order is the policy: first finish a change under way, then replace a failed member, then add a
 /// missing one, and remove an unwanted one last.
-pub(super) fn change(spec: &ClusterSpec, observed: &Observed) -> Result<Option<Change>, Hold> {
+pub(super) fn change(
+    spec: &ClusterSpec,
+    observed: &Observed,
+) -> Result<Option<Permit<Change>>, Hold> {
     if let Some(stranger) = stranger(spec, observed) {
         return Err(stranger);
     }
@@ -30,20 +34,12 @@ pub(super) fn change(spec: &ClusterSpec, observed: &Observed) -> Result<Option<C
     if let Some(learner) = members.learner() {
         let unwanted = !learner.name.is_empty() && !wanted(&learner.name);
         if unwanted || learner.health == Health::Failed {
-            let permit = permit::to_remove(members, learner.id)?;
-            return Ok(Some(Change::Remove {
-                member: learner.id,
-                permit,
-            }));
+            return permit::to_remove(members, learner.id).map(Some);
         }
         if (learner.role, learner.health) != (Role::Learner { caught_up: true }, Health::Serving) {
             return Err(Hold::LearnerBehind);
         }
-        let permit = permit::to_promote(members, learner.id)?;
-        return Ok(Some(Change::Promote {
-            member: learner.id,
-            permit,
-        }));
+        return permit::to_promote(members, learner.id).map(Some);
     }
     let lacking = missing(spec, members);
     // A failed member is removed before its replacement joins (rule D15): adding first would
@@ -53,34 +49,21 @@ pub(super) fn change(spec: &ClusterSpec, observed: &Observed) -> Result<Option<C
         if members.voter_count() == 1 {
             return Err(Hold::QuorumLost);
         }
-        let permit = permit::to_remove(members, failed.id)?;
-        return Ok(Some(Change::Remove {
-            member: failed.id,
-            permit,
-        }));
+        return permit::to_remove(members, failed.id).map(Some);
     }
     let unwanted = members
         .voters()
         .find(|it| !it.name.is_empty() && !wanted(&it.name));
     if let Some(name) = lacking {
-        match permit::to_add_learner(members) {
-            Ok(permit) => {
-                return Ok(Some(Change::AddLearner {
-                    name: name.clone(),
-                    permit,
-                }));
-            }
+        match permit::to_add_learner(members, name.clone()) {
+            Ok(permit) => return Ok(Some(permit)),
             // With seven voters, an unwanted one is removed before its replacement joins.
             Err(hold) if unwanted.is_none() => return Err(hold),
             Err(_) => {}
         }
     }
     if let Some(unwanted) = unwanted {
-        let permit = permit::to_remove(members, unwanted.id)?;
-        return Ok(Some(Change::Remove {
-            member: unwanted.id,
-            permit,
-        }));
+        return permit::to_remove(members, unwanted.id).map(Some);
     }
     Ok(None)
 }
@@ -92,7 +75,9 @@ fn missing<'a>(spec: &'a ClusterSpec, members: &MemberSet) -> Option<&'a MemberN
 /// If the document asks for one member and there never was another, somebody else added any other member.
 /// The operator reports such a member and does not remove it: the person who added it had a reason.
 pub(super) fn stranger(spec: &ClusterSpec, observed: &Observed) -> Option<Hold> {
-    let instance = observed.instances.first()?;
+    let [instance] = &observed.instances[..] else {
+        return None;
+    };
     let (Membership::Known(members) | Membership::Unconfirmed(members)) = &observed.membership
     else {
         return None;

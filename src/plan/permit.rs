@@ -1,15 +1,19 @@
 //! Issues permits: no step that can cost quorum or availability is taken without one.
 //!
-//! Only this module can make a [`Permit`]. The planner asks for one when it plans a step. `execute`
-//! asks again, with a fresh observation, before it acts.
+//! Only this module can make a [`Permit`]. The planner asks for one when it plans a step. Right before the
+//! act, `execute` has the member read again ([`crate::runtime::Runtime::look_again`]) and exchanges the
+//! permit for the step itself.
 
-use crate::cluster::{Health, MemberId, MemberSet, Role, VOTERS_MAX, quorum};
-use crate::observed::{Membership, Observed};
-use crate::plan::Hold;
+use crate::cluster::{Health, MemberId, MemberName, MemberSet, Role, VOTERS_MAX, quorum};
+use crate::observed::{Again, Membership, Process};
+use crate::plan::{Change, Hold, Interruption};
 
-/// Permission to interrupt, add, promote or remove a member. Only this module makes one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Permit(Grounds);
+/// Permission for one step on one member. It can be used once: the act takes it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Permit<Step> {
+    step: Step,
+    grounds: Grounds,
+}
 
 /// Why a step is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +22,8 @@ pub enum Grounds {
     QuorumSurvives,
     /// Somebody declared the interruption.
     DeclaredOutage(Declared),
+    /// The member's etcd does not run, so nothing is interrupted.
+    NothingRuns,
 }
 
 /// How an interruption was declared.
@@ -35,75 +41,143 @@ pub enum Declared {
     NoSpaceRepair,
 }
 
-impl Permit {
+/// Why a permit no longer holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lapsed {
+    /// The step would now cost quorum or availability.
+    Held(Hold),
+    /// Another process runs than the one that the step was planned for.
+    ProcessChanged,
+}
+
+impl<Step> Permit<Step> {
+    /// The step that it permits.
+    pub fn step(&self) -> &Step {
+        &self.step
+    }
+
     /// Why it was given.
-    pub fn grounds(self) -> Grounds {
-        self.0
+    pub fn grounds(&self) -> Grounds {
+        self.grounds
     }
 }
 
-/// May this member be interrupted and come back? `alone`: it was its cluster's only member when
-/// it was last seen.
+impl Permit<Interruption> {
+    /// Exchanges the permit for its step, if what was read right before the act still permits it.
+    ///
+    /// # Errors
+    /// [`Lapsed`]: the world has changed since the step was planned. The next pass plans anew.
+    pub fn exchange(self, again: &Again) -> Result<Interruption, Lapsed> {
+        let Permit { step, grounds } = self;
+        let pid = match again.process {
+            Process::Running { pid, .. } => Some(pid),
+            Process::Stopped => None,
+            Process::Foreign { .. } | Process::Unknown => return Err(Lapsed::ProcessChanged),
+        };
+        if pid != step.pid {
+            return Err(Lapsed::ProcessChanged);
+        }
+        let declared = match grounds {
+            Grounds::QuorumSurvives => None,
+            Grounds::DeclaredOutage(declared) => Some(declared),
+            Grounds::NothingRuns => return Ok(step),
+        };
+        let still = grounds_to_interrupt(&again.membership, again.id, again.alone, declared);
+        still.map_err(Lapsed::Held)?;
+        Ok(step)
+    }
+}
+
+impl Permit<Change> {
+    /// Exchanges the permit for its step, if the member list that was read right before the act still
+    /// permits it. A change that was planned on an older list may by now cost quorum.
+    ///
+    /// # Errors
+    /// The hold that the change meets now.
+    pub fn exchange(self, members: &MemberSet) -> Result<Change, Hold> {
+        let still = match &self.step {
+            Change::AddLearner { name } => to_add_learner(members, name.clone()),
+            Change::Promote { member } => to_promote(members, *member),
+            Change::Remove { member } => to_remove(members, *member),
+        };
+        still.map(|it| it.step)
+    }
+}
+
+/// A member, as far as it matters for its interruption.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// Its name.
+    pub member: &'a MemberName,
+    /// The process to interrupt. `None`: nothing runs.
+    pub pid: Option<u32>,
+    /// Its id, if it answers.
+    pub id: Option<MemberId>,
+    /// It was its cluster's only member when it was last seen.
+    pub alone: bool,
+    /// etcd's member list.
+    pub membership: &'a Membership,
+}
+
+/// May this member be interrupted and come back?
 pub fn to_interrupt(
+    seen: Seen<'_>,
+    act: super::Act,
+    declared: Option<Declared>,
+) -> Result<Permit<Interruption>, Hold> {
+    let grounds = match seen.pid {
+        Some(_) => grounds_to_interrupt(seen.membership, seen.id, seen.alone, declared)?,
+        None => Grounds::NothingRuns,
+    };
+    let step = Interruption {
+        member: seen.member.clone(),
+        act,
+        pid: seen.pid,
+    };
+    Ok(Permit { step, grounds })
+}
+
+fn grounds_to_interrupt(
     membership: &Membership,
     member: Option<MemberId>,
     alone: bool,
     declared: Option<Declared>,
-) -> Result<Permit, Hold> {
+) -> Result<Grounds, Hold> {
     if declared == Some(Declared::SizeZero) {
-        return Ok(Permit(Grounds::DeclaredOutage(Declared::SizeZero)));
+        return Ok(Grounds::DeclaredOutage(Declared::SizeZero));
     }
     let (Membership::Known(members), Some(member)) = (membership, member) else {
         // A member that does not answer is interrupted only if it was the single member when it was
         // last seen, and only if its owner declared the outage.
         return match declared {
             Some(declared) if alone || *membership == Membership::Unbootstrapped => {
-                Ok(Permit(Grounds::DeclaredOutage(declared)))
+                Ok(Grounds::DeclaredOutage(declared))
             }
             _ => Err(Hold::Unreachable),
         };
     };
     let others = serving_without(members, member);
     if members.voter_count() > 1 && others >= quorum(members.voter_count()) {
-        return Ok(Permit(Grounds::QuorumSurvives));
+        return Ok(Grounds::QuorumSurvives);
     }
     match declared {
-        Some(declared) if members.voter_count() <= 1 => {
-            Ok(Permit(Grounds::DeclaredOutage(declared)))
-        }
+        Some(declared) if members.voter_count() <= 1 => Ok(Grounds::DeclaredOutage(declared)),
         _ if members.voter_count() <= 1 => Err(Hold::OutageNotDeclared),
         _ => Err(Hold::QuorumLost),
     }
 }
 
-/// Asks for the permit again right before the act, with the newest observation.
-pub fn second_look(observed: &Observed, permit: Permit) -> Result<(), Hold> {
-    let instance = observed.instances.first();
-    let member = instance
-        .and_then(|it| it.service.details)
-        .map(|it| it.member);
-    let declared = match permit.grounds() {
-        Grounds::QuorumSurvives => None,
-        Grounds::DeclaredOutage(declared) => Some(declared),
-    };
-    let alone = instance.is_some_and(|it| it.alone);
-    if declared != Some(Declared::SizeZero) || member.is_some() {
-        to_interrupt(&observed.membership, member, alone, declared)?;
-    }
-    Ok(())
-}
-
 /// May a learner be added? Adding one never changes quorum, but a cluster without quorum cannot
 /// commit the change (rules D12, D13).
-pub fn to_add_learner(members: &MemberSet) -> Result<Permit, Hold> {
+pub fn to_add_learner(members: &MemberSet, name: MemberName) -> Result<Permit<Change>, Hold> {
     if members.learner().is_some() || !members.has_quorum() || members.voter_count() >= VOTERS_MAX {
         return Err(Hold::QuorumLost);
     }
-    Ok(Permit(Grounds::QuorumSurvives))
+    Ok(survived(Change::AddLearner { name }))
 }
 
 /// May this learner vote? A majority of the larger cluster must answer, and so must the learner.
-pub fn to_promote(members: &MemberSet, learner: MemberId) -> Result<Permit, Hold> {
+pub fn to_promote(members: &MemberSet, learner: MemberId) -> Result<Permit<Change>, Hold> {
     let ready = members.iter().any(|it| {
         it.id == learner
             && it.role == Role::Learner { caught_up: true }
@@ -111,7 +185,7 @@ pub fn to_promote(members: &MemberSet, learner: MemberId) -> Result<Permit, Hold
     });
     let survives = members.serving_voters() + 1 >= quorum(members.voter_count() + 1);
     if ready && members.has_quorum() && survives {
-        Ok(Permit(Grounds::QuorumSurvives))
+        Ok(survived(Change::Promote { member: learner }))
     } else {
         Err(Hold::LearnerBehind)
     }
@@ -119,21 +193,25 @@ pub fn to_promote(members: &MemberSet, learner: MemberId) -> Result<Permit, Hold
 
 /// May this member be removed for good? Never the last voter (rule C4). The cluster must have
 /// quorum, and the remaining voters that serve must be a majority of the new size.
-pub fn to_remove(members: &MemberSet, member: MemberId) -> Result<Permit, Hold> {
+pub fn to_remove(members: &MemberSet, member: MemberId) -> Result<Permit<Change>, Hold> {
     let voter = members.voters().any(|it| it.id == member);
-    if !voter {
-        return if members.has_quorum() {
-            Ok(Permit(Grounds::QuorumSurvives))
-        } else {
-            Err(Hold::QuorumLost)
-        };
-    }
-    let left = members.voter_count() - 1;
-    let others = serving_without(members, member);
-    if left >= 1 && members.has_quorum() && others >= quorum(left) {
-        Ok(Permit(Grounds::QuorumSurvives))
+    let survives = if voter {
+        let left = members.voter_count() - 1;
+        left >= 1 && serving_without(members, member) >= quorum(left)
+    } else {
+        true
+    };
+    if survives && members.has_quorum() {
+        Ok(survived(Change::Remove { member }))
     } else {
         Err(Hold::QuorumLost)
+    }
+}
+
+fn survived(step: Change) -> Permit<Change> {
+    Permit {
+        step,
+        grounds: Grounds::QuorumSurvives,
     }
 }
 

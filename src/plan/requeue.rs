@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{Change, Hold, Upkeep};
+use super::{Act, Hold, Plan, Task, Upkeep};
 use crate::observed::{
     Instance, Membership, Observed, Pairs, Predecessors, Process, Reading, Writing,
 };
@@ -18,7 +18,7 @@ pub const REQUEUE_PROGRESSING: Duration = Duration::from_secs(2);
 pub const STARTING_SECONDS: u64 = 20;
 
 /// When to look again at a paused cluster, which is only observed.
-pub(super) fn while_paused(observed: &Observed, upkeep: &[Upkeep]) -> Duration {
+pub(super) fn while_paused(observed: &Observed, upkeep: &[Task]) -> Duration {
     let retrying = observed
         .instances
         .iter()
@@ -31,12 +31,7 @@ pub(super) fn while_paused(observed: &Observed, upkeep: &[Upkeep]) -> Duration {
 }
 
 /// When to look again if nothing happens before.
-pub(super) fn after(
-    observed: &Observed,
-    change: &Result<Option<Change>, Hold>,
-    upkeep: &[Upkeep],
-    settling: bool,
-) -> Duration {
+pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duration {
     let waiting = observed
         .instances
         .iter()
@@ -58,20 +53,14 @@ pub(super) fn after(
             matches!(it.process, Process::Running { seconds, .. } if seconds < STARTING_SECONDS);
         young && !it.service.read.is_answer()
     };
+    let change = match plan.hold() {
+        Some(hold) => Err(hold),
+        None => Ok(plan.change.as_ref().ok().and_then(Option::as_ref)),
+    };
+    let idle = plan.upkeep.is_empty() && plan.interruption.is_none();
     match change {
         _ if observed.instances.iter().any(comes_up) => REQUEUE_STARTING,
-        _ if !retrying
-            && upkeep.iter().any(|it| {
-                matches!(
-                    it,
-                    Upkeep::Start(_)
-                        | Upkeep::StartAsBefore
-                        | Upkeep::Restart(_)
-                        | Upkeep::ProbeWrite
-                        | Upkeep::RequestRestore(_)
-                )
-            }) =>
-        {
+        _ if !retrying && (plan.steps().any(begins) || plan.act() == Some(Act::Restart)) => {
             REQUEUE_STARTING
         }
         // The answer wakes the loop.
@@ -79,7 +68,7 @@ pub(super) fn after(
         Ok(None) if settling && waiting > 0 => Duration::from_secs(waiting),
         Ok(None) if settling => REQUEUE_STARTING,
         Ok(None)
-            if upkeep.is_empty()
+            if idle
                 && (healthy && known
                     || observed
                         .instances
@@ -103,4 +92,12 @@ pub(super) fn after(
         ) => REQUEUE_CONVERGED,
         _ => REQUEUE_PROGRESSING,
     }
+}
+
+/// Whether something follows this step soon.
+fn begins(step: &Upkeep) -> bool {
+    matches!(
+        step,
+        Upkeep::Start(_) | Upkeep::StartAsBefore | Upkeep::ProbeWrite | Upkeep::RequestRestore(_)
+    )
 }

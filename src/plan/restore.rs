@@ -2,8 +2,11 @@
 
 use core::time::Duration;
 
-use super::permit::{self, Declared};
-use super::{Hold, Plan, REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING, Upkeep};
+use super::permit::Declared;
+use super::running::permit;
+use super::{
+    Act, Draft, Hold, Plan, REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING, Steps, Upkeep,
+};
 use crate::observed::{
     Instance, Observed, Pairs, Process, Reading, RestorePhase, Restoring, Unanswered, Writing,
 };
@@ -21,31 +24,28 @@ const REQUEUE_STEP: Duration = Duration::from_millis(10);
 
 /// The next step of a restore.
 pub(super) fn plan(spec: &ClusterSpec, observed: &Observed, restoring: Restoring) -> Plan {
-    let mut upkeep = heapless::Vec::new();
-    let hold = match observed.instances.first() {
-        Some(instance) => match step(spec, observed, instance, restoring) {
-            Ok(Some(step)) => {
-                let _ = upkeep.push(step);
-                Hold::Restoring(restoring.phase)
-            }
-            Ok(None) => Hold::Restoring(restoring.phase),
-            Err(hold) => hold,
-        },
-        None => Hold::Unreachable,
+    let mut draft = Draft::default();
+    let mut hold = if observed.instances.is_empty() {
+        Hold::Unreachable
+    } else {
+        Hold::Restoring(restoring.phase)
     };
+    for instance in &observed.instances {
+        let steps = &mut draft.of(instance);
+        if let Err(found) = step(spec, observed, instance, restoring, steps) {
+            hold = found;
+        }
+    }
+    let waits = draft.upkeep.is_empty() && draft.interruption.is_none();
     let requeue_after = match &hold {
         // The end of the job wakes the loop. Each look takes time from the job.
-        Hold::Restoring(RestorePhase::Requested) if upkeep.is_empty() => REQUEUE_PROGRESSING,
-        Hold::Restoring(_) if upkeep.is_empty() => REQUEUE_PROGRESSING.min(requeue(observed)),
+        Hold::Restoring(RestorePhase::Requested) if waits => REQUEUE_PROGRESSING,
+        Hold::Restoring(_) if waits => REQUEUE_PROGRESSING.min(requeue(observed)),
         Hold::Restoring(_) if is_young(observed) || !is_starting(restoring) => REQUEUE_STEP,
         Hold::Restoring(_) => REQUEUE_STARTING,
         _ => REQUEUE_CONVERGED,
     };
-    Plan {
-        change: Err(hold),
-        upkeep,
-        requeue_after,
-    }
+    draft.plan(Err(hold), requeue_after)
 }
 
 /// Looks often while etcd is starting.
@@ -74,50 +74,48 @@ fn step(
     observed: &Observed,
     instance: &Instance,
     restoring: Restoring,
-) -> Result<Option<Upkeep>, Hold> {
+    steps: &mut Steps<'_>,
+) -> Result<(), Hold> {
     match instance.process {
         // A process of unknown state does not count as stopped.
-        Process::Unknown => return Ok(None),
+        Process::Unknown => return Ok(()),
         Process::Foreign { pid } => return Err(Hold::ForeignProcess(pid)),
         Process::Stopped | Process::Running { .. } => {}
     }
+    let mut interrupt = |act| {
+        // If etcd does not run, nothing is interrupted.
+        let permit = permit(observed, instance, act, Declared::Restore)?;
+        steps.interrupt(permit);
+        Ok(())
+    };
     match restoring.phase {
-        RestorePhase::Requested if restoring.busy => Ok(None),
-        RestorePhase::Requested => Ok(Some(Upkeep::PrepareRestore)),
-        RestorePhase::Prepared | RestorePhase::Swapping => {
-            interrupting(observed, instance).map(|it| Some(Upkeep::SwapRestored(it)))
-        }
-        RestorePhase::Undoing => {
-            interrupting(observed, instance).map(|it| Some(Upkeep::UndoRestore(it)))
-        }
-        RestorePhase::Starting => starting(spec, observed, instance, restoring.unanswered),
+        RestorePhase::Requested if restoring.busy => {}
+        RestorePhase::Requested => steps.push(Upkeep::PrepareRestore),
+        RestorePhase::Prepared | RestorePhase::Swapping => interrupt(Act::SwapRestored)?,
+        RestorePhase::Undoing => interrupt(Act::UndoRestore)?,
+        RestorePhase::Starting => match starting(spec, instance, restoring.unanswered)? {
+            Next::Wait => {}
+            Next::Step(step) => steps.push(step),
+            Next::Undo => interrupt(Act::UndoRestore)?,
+        },
     }
+    Ok(())
 }
 
-/// The permit to stop etcd if it runs. If it does not run, nothing is interrupted.
-fn interrupting(observed: &Observed, instance: &Instance) -> Result<Option<permit::Permit>, Hold> {
-    match instance.process {
-        Process::Running { .. } => {
-            let member = instance.service.details.map(|it| it.member);
-            let declared = Some(Declared::Restore);
-            permit::to_interrupt(&observed.membership, member, instance.alone, declared).map(Some)
-        }
-        _ => Ok(None),
-    }
+/// What follows while etcd starts with the new data.
+enum Next {
+    Wait,
+    Step(Upkeep),
+    Undo,
 }
 
 /// Waits until etcd serves the new data, or plans to put the old data back.
-fn starting(
-    spec: &ClusterSpec,
-    observed: &Observed,
-    instance: &Instance,
-    unanswered: Unanswered,
-) -> Result<Option<Upkeep>, Hold> {
+fn starting(spec: &ClusterSpec, instance: &Instance, unanswered: Unanswered) -> Result<Next, Hold> {
     let service = &instance.service;
     match instance.process {
         Process::Running { .. } => {
             if service.read == Reading::Answered {
-                return Ok(Some(match service.write {
+                return Ok(Next::Step(match service.write {
                     Writing::Acknowledged => Upkeep::FinishRestore,
                     _ => Upkeep::ProbeWrite,
                 }));
@@ -132,15 +130,15 @@ fn starting(
                 && unanswered.seconds > SERVES_WITHIN_SECONDS
                 && unanswered.looks >= SERVES_WITHIN_LOOKS
             {
-                return interrupting(observed, instance).map(|it| Some(Upkeep::UndoRestore(it)));
+                return Ok(Next::Undo);
             }
-            Ok(None)
+            Ok(Next::Wait)
         }
         _ if spec.size == 0 => Err(Hold::Start(Refusal::Hibernates)),
         _ => match start::verdict(&instance.facts) {
-            Ok(_) if instance.restart_in > 0 => Ok(None),
-            Ok(_) => Ok(Some(Upkeep::Start(Start::Go))),
-            Err(refusal) if is_of_the_data(&refusal) => Ok(Some(Upkeep::UndoRestore(None))),
+            Ok(_) if instance.restart_in > 0 => Ok(Next::Wait),
+            Ok(_) => Ok(Next::Step(Upkeep::Start(Start::Go))),
+            Err(refusal) if is_of_the_data(&refusal) => Ok(Next::Undo),
             Err(refusal) => Err(Hold::Start(refusal)),
         },
     }

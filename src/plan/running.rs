@@ -1,9 +1,8 @@
 //! Plans the upkeep of a running member: first steps that only observe, then steps that interrupt etcd.
 
-use super::permit::{self, Declared};
-use super::{Hold, Steps, Upkeep, backup, certificate, edit, space};
-use crate::observed::{Instance, Observed, Process, Reading, Writing};
-use crate::plan::permit::Permit;
+use super::permit::{self, Declared, Permit};
+use super::{Act, Hold, Interruption, Steps, Upkeep, backup, certificate, edit, space};
+use crate::observed::{Instance, Membership, Observed, Process, Reading, Writing};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Refusal, Writable};
 
@@ -26,8 +25,7 @@ pub(super) fn steps(
         return Err(Hold::Start(refusal));
     }
     if spec.size == 0 {
-        let permit = permit(observed, instance, Declared::SizeZero)?;
-        steps.push(Upkeep::Stop(permit));
+        steps.interrupt(permit(observed, instance, Act::Stop, Declared::SizeZero)?);
         return Ok(());
     }
     // A write to a frozen file system blocks until it thaws, so nothing is written now.
@@ -48,7 +46,6 @@ pub(super) fn steps(
     if service.alarms.corrupt {
         return Err(Hold::Corrupt);
     }
-    let begun = steps.upkeep.len();
     // An operator that may not read may not free space either.
     let permitted = !matches!(service.read, Reading::NotPermitted(_));
     let interruption = if service.alarms.no_space && permitted {
@@ -56,8 +53,9 @@ pub(super) fn steps(
     } else {
         edit_steps(spec, observed, instance, steps)
     };
-    let interrupted = steps.upkeep[begun..].iter().any(Upkeep::interrupts);
-    if !interrupted && let Some(step) = backup::step(spec, observed, instance) {
+    if !steps.interrupts()
+        && let Some(step) = backup::step(spec, observed, instance)
+    {
         steps.push(step);
     }
     interruption.and(certificates)?;
@@ -92,9 +90,31 @@ fn foreign(instance: &Instance) -> Option<Hold> {
     (details.cluster != cluster).then_some(Hold::ForeignCluster(details.cluster))
 }
 
-fn permit(observed: &Observed, instance: &Instance, declared: Declared) -> Result<Permit, Hold> {
-    let member = instance.service.details.map(|it| it.member);
-    permit::to_interrupt(&observed.membership, member, instance.alone, Some(declared))
+/// The permit to interrupt this instance, of which nothing may run.
+pub(super) fn permit(
+    observed: &Observed,
+    instance: &Instance,
+    act: Act,
+    declared: Declared,
+) -> Result<Permit<Interruption>, Hold> {
+    let pid = match instance.process {
+        Process::Running { pid, .. } => Some(pid),
+        _ => None,
+    };
+    // A member that does not answer is known by its name, where others tell of it.
+    let id = instance.service.details.map(|it| it.member);
+    let named = match &observed.membership {
+        Membership::Known(members) => members.named(&instance.member).map(|it| it.id),
+        _ => None,
+    };
+    let seen = permit::Seen {
+        member: &instance.member,
+        pid,
+        id: id.or(named),
+        alone: instance.alone,
+        membership: &observed.membership,
+    };
+    permit::to_interrupt(seen, act, Some(declared))
 }
 
 /// The database has reached its quota and etcd refuses writes.
@@ -106,9 +126,8 @@ fn space_steps(
 ) -> Result<(), Hold> {
     // A person chose a larger quota as the way out. While that edit is on hold, plan the usual repair.
     if edit::quota_to_start_with(spec, instance).is_some() {
-        let begun = steps.upkeep.len();
         let edited = edit_steps(spec, observed, instance, steps);
-        if edited.is_err() && steps.upkeep.len() == begun {
+        if edited.is_err() && !steps.interrupts() {
             let _ = repair(spec, observed, instance, steps);
         }
         return edited;
@@ -131,8 +150,8 @@ fn repair(
         return Err(Hold::NoSpace);
     }
     space::worth_trying(instance)?;
-    let permit = permit(observed, instance, Declared::NoSpaceRepair)?;
-    steps.push(Upkeep::RegainSpace(permit));
+    let declared = Declared::NoSpaceRepair;
+    steps.interrupt(permit(observed, instance, Act::RegainSpace, declared)?);
     Ok(())
 }
 
@@ -162,12 +181,12 @@ fn edit_steps(
     if let Some(declared) = declared {
         // Do not stop an etcd that could not start again: the edit waits and etcd runs on as it is.
         start::verdict(&instance.facts).map_err(Hold::Start)?;
-        let permit = permit(observed, instance, declared)?;
+        let permit = permit(observed, instance, Act::Restart, declared)?;
         let latched = instance.facts.identity.as_ref().map_or(0, |it| it.quota);
         if let Some(quota) = quota.filter(|it| *it > latched) {
             steps.push(Upkeep::RaiseQuota(quota));
         }
-        steps.push(Upkeep::Restart(permit));
+        steps.interrupt(permit);
     }
     match (spec.version, edit::smaller_quota(spec, instance)) {
         (Some(to), _) if to != version => Err(Hold::UpgradeNotSupportedYet { from: version, to }),

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use super::permit::{Declared, Grounds};
-use super::{Asked, Change, Hold, Mint, Upkeep, space};
+use super::permit::{Declared, Grounds, Lapsed, Permit};
+use super::{Act, Asked, Change, Hold, Interruption, Mint, Plan, Upkeep, space};
 use crate::cluster::{Detail, MemberId, OPERATOR, detail};
 use crate::observed::{Predecessor, RestorePhase};
 use crate::start::Start;
@@ -306,9 +306,9 @@ impl Change {
     /// For people.
     pub fn describe(&self) -> Detail {
         match self {
-            Change::AddLearner { name, .. } => detail(format_args!("add {name} as a learner")),
-            Change::Promote { member, .. } => detail(format_args!("promote member {member}")),
-            Change::Remove { member, .. } => detail(format_args!("remove member {member}")),
+            Change::AddLearner { name } => detail(format_args!("add {name} as a learner")),
+            Change::Promote { member } => detail(format_args!("promote member {member}")),
+            Change::Remove { member } => detail(format_args!("remove member {member}")),
         }
     }
 }
@@ -343,18 +343,8 @@ impl Upkeep {
             Upkeep::RaiseQuota(quota) => {
                 detail(format_args!("raise the quota to {} MiB", quota >> 20))
             }
-            Upkeep::Stop(_) => detail(format_args!("stop etcd, keep everything")),
-            Upkeep::Restart(permit)
-                if permit.grounds() == Grounds::DeclaredOutage(Declared::DriverChanged) =>
-            {
-                detail(format_args!("restart etcd under the driver of this host"))
-            }
-            Upkeep::Restart(_) => detail(format_args!("restart etcd with the edited document")),
             Upkeep::ProbeWrite => detail(format_args!("prove that writes are served")),
             Upkeep::RecordServed => detail(format_args!("record the cluster's identity")),
-            Upkeep::RegainSpace(_) => {
-                detail(format_args!("compact, defragment and accept writes again"))
-            }
             Upkeep::AcceptWrites => detail(format_args!("accept writes again")),
             Upkeep::SkipSnapshot => {
                 detail(format_args!("skip a snapshot that would hold nothing new"))
@@ -371,13 +361,42 @@ impl Upkeep {
             Upkeep::PrepareRestore => detail(format_args!(
                 "verify the snapshot and make new data from it"
             )),
-            Upkeep::SwapRestored(_) => detail(format_args!(
+            Upkeep::FinishRestore => detail(format_args!("end the restore")),
+        }
+    }
+}
+
+impl Permit<Interruption> {
+    /// For people.
+    pub fn describe(&self) -> Detail {
+        match self.step().act {
+            Act::Stop => detail(format_args!("stop etcd, keep everything")),
+            Act::Restart if self.grounds() == Grounds::DeclaredOutage(Declared::DriverChanged) => {
+                detail(format_args!("restart etcd under the driver of this host"))
+            }
+            Act::Restart => detail(format_args!("restart etcd with the edited document")),
+            Act::RegainSpace => detail(format_args!("compact, defragment and accept writes again")),
+            Act::SwapRestored => detail(format_args!(
                 "stop etcd, set its data aside and put the snapshot's data in its place"
             )),
-            Upkeep::FinishRestore => detail(format_args!("end the restore")),
-            Upkeep::UndoRestore(_) => {
-                detail(format_args!("put back the data from before the restore"))
-            }
+            Act::UndoRestore => detail(format_args!("put back the data from before the restore")),
+        }
+    }
+}
+
+impl Plan {
+    /// The first step, for people: upkeep, the interruption, a change of the member list.
+    pub fn first_step(&self) -> Option<Detail> {
+        let upkeep = self.upkeep.first().map(|it| it.step.describe());
+        upkeep.or_else(|| self.interruption.as_ref().map(Permit::describe))
+    }
+}
+
+impl fmt::Display for Lapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Lapsed::Held(hold) => hold.fmt(f),
+            Lapsed::ProcessChanged => write!(f, "etcd's process has changed in the meantime"),
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn healthy(spec: &ClusterSpec, observed: &Observed) -> Condition {
     if let Some(failed) = &backups.failed {
         return no(failed.reason, failed.why.clone());
     }
-    if let (Some(last), Some(instance)) = (&backups.last, observed.instances.first())
+    if let (Some(last), Some(instance)) = (&backups.last, observed.speaker())
         && is_behind(observed, instance)
     {
         let revision = instance.service.details.map_or(0, |it| it.revision);

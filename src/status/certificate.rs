@@ -2,22 +2,31 @@
 
 use super::{Condition, Kind, Verdict, condition};
 use crate::cluster::detail;
-use crate::observed::{CaState, Clock, Observed, Pairs};
+use crate::observed::{CaState, Clock, Instance, Observed, Pairs};
 use crate::plan::certificate;
 
 /// Whether etcd and its clients have usable certificates.
 pub(super) fn valid(observed: &Observed) -> Condition {
     let told =
         |verdict, reason, message| condition(Kind::CertificatesValid, verdict, reason, message);
-    let Some(instance) = observed.instances.first() else {
-        return told(
-            Verdict::Unknown,
-            "NotObserved",
-            detail(format_args!(
-                "the operator has not checked the certificates yet"
-            )),
-        );
-    };
+    // The worst of all members; of equals the first.
+    let all = observed.instances.iter().map(|it| of(it, observed));
+    all.min_by_key(|it| (it.verdict != Verdict::False, it.reason == "Valid"))
+        .unwrap_or_else(|| {
+            told(
+                Verdict::Unknown,
+                "NotObserved",
+                detail(format_args!(
+                    "the operator has not checked the certificates yet"
+                )),
+            )
+        })
+}
+
+/// The same of one member.
+fn of(instance: &Instance, observed: &Observed) -> Condition {
+    let told =
+        |verdict, reason, message| condition(Kind::CertificatesValid, verdict, reason, message);
     let certificates = &instance.certificates;
     let no = |reason, text: &str| told(Verdict::False, reason, detail(format_args!("{text}")));
     match certificates.pairs {

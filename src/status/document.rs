@@ -15,13 +15,18 @@ pub(super) fn accepted(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
     if let DocumentSeen::Refused { reason, why } = &observed.document {
         return told(Verdict::False, reason, why.clone());
     }
-    let instance = observed.instances.first();
-    match instance.map_or(Pending::Nothing, |it| edit::pending(spec, it, hold)) {
-        Pending::Refused(reason, why) => told(Verdict::False, reason, why),
-        Pending::Waits(why) => told(Verdict::True, "Waits", why),
-        Pending::Nothing => {
-            let message = detail(format_args!("the document is in force"));
-            told(Verdict::True, "InForce", message)
+    // What one member refuses says more than what another one still waits for.
+    let mut waits = None;
+    for instance in &observed.instances {
+        match edit::pending(spec, instance, hold) {
+            Pending::Refused(reason, why) => return told(Verdict::False, reason, why),
+            Pending::Waits(why) => waits = waits.or(Some(why)),
+            Pending::Nothing => {}
         }
     }
+    if let Some(why) = waits {
+        return told(Verdict::True, "Waits", why);
+    }
+    let message = detail(format_args!("the document is in force"));
+    told(Verdict::True, "InForce", message)
 }
