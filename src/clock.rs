@@ -1,7 +1,6 @@
 //! The wall clock, and whether it can be believed (rules G2, G3). The only place that reads it.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::cluster::Timestamp;
@@ -109,20 +108,6 @@ fn newest_segment(data_dir: &Path) -> Option<std::path::PathBuf> {
     segments
         .filter(|it| it.extension().is_some_and(|it| it == "wal"))
         .max()
-}
-
-/// Asks timedated for the kernel's state (adjtimex), if systemd runs this host. This starts a process.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "asks timedated; the kernel's call has no safe binding"
-)]
-pub fn kernel_synchronised() -> bool {
-    let output = Command::new("timedatectl")
-        .args(["show", "--property=NTPSynchronized", "--value"])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output();
-    output.is_ok_and(|it| it.stdout.starts_with(b"yes"))
 }
 
 /// Whether a time source confirms the clock, and nothing contradicts it.

@@ -37,8 +37,8 @@
 //!   ([`diagnosis`]); [`etcd::examine`] makes the proofs.
 //! - No decision depends on state from an earlier pass: such state only saves work.
 //! - The agent starts only these programs: the guard, etcdutl for a restore, an etcd for a trial
-//!   restore, and itself to ask a disk that may not answer. It also asks timedated. The guard
-//!   starts only etcd, and itself to ask such a disk.
+//!   restore, and itself to ask a disk that may not answer. The guard starts only etcd, and itself
+//!   to ask such a disk.
 //! - A snapshot is visible only once it is verified. A restore is final only once etcd serves its data.
 //! - No process is signalled by its id alone: see [`process`].
 //! - An idle operator writes nothing to disk.

@@ -74,6 +74,25 @@ pub fn runs(paths: &Paths) -> bool {
     paths.root == Path::new("/") && Path::new("/run/systemd/system").is_dir()
 }
 
+/// timedated is started to answer, and may be asked at a bad moment.
+const CLOCK_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Whether the kernel's clock is synchronised (adjtimex), as timedated tells; false without an answer. The
+/// kernel's own call has no safe binding.
+pub async fn clock_is_synchronised() -> bool {
+    let asked = async {
+        let bus = Connection::system().await?;
+        let timedate = "org.freedesktop.timedate1";
+        let property = (timedate, "NTPSynchronized");
+        let path = "/org/freedesktop/timedate1";
+        let answer = bus.call_method(Some(timedate), path, Some(PROPERTIES), "Get", &property);
+        let value: OwnedVariant = answer.await?.body().deserialize()?;
+        Ok::<bool, zbus::Error>(bool::try_from(&*value).unwrap_or(false))
+    };
+    let answer = tokio::time::timeout(CLOCK_DEADLINE, asked).await;
+    answer.is_ok_and(|it| it.unwrap_or(false))
+}
+
 /// A connection to systemd.
 #[derive(Debug)]
 pub struct Systemd(Connection);

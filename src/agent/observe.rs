@@ -55,6 +55,7 @@ impl Agent {
         let runs = matches!(process, Process::Running { .. });
         let running = Running::load(&self.paths).filter(|_| runs);
         let place = self.place(spec);
+        self.ask_timedated().await;
         let now = clock::now();
         let (mut summary, clock) = self.certificates(spec, &place, now);
         let restoring = self.restoring();
@@ -296,26 +297,24 @@ impl Agent {
         let certificates = self.certificates.clone();
         survey_by_clock(&certificates, now, &place.names, spec, |dated| {
             let newest = clock::newest_known(&records::data_dir(&place.storage_dir), dated);
-            let synchronised = self.kernel_synchronised();
+            let synchronised = self.memory.kernel_synchronised.is_some_and(|(it, _)| it);
             clock::trust(&self.paths, now, newest, synchronised)
         })
     }
 
-    /// Whether the kernel reports a synchronised clock (adjtimex), through timedated if systemd
-    /// runs this host.
-    fn kernel_synchronised(&mut self) -> bool {
+    /// Asks whether the kernel's clock is synchronised, if systemd runs this host and it is time to ask.
+    async fn ask_timedated(&mut self) {
         if !systemd::runs(&self.paths) {
-            return false;
+            return;
         }
         let uptime = clock::since_boot().as_secs();
         if let Some((synchronised, asked)) = self.memory.kernel_synchronised
             && (synchronised || uptime < asked + (asked / 2).clamp(60, CLOCK_ASK_SECONDS_MAX))
         {
-            return synchronised;
+            return;
         }
-        let synchronised = clock::kernel_synchronised();
+        let synchronised = systemd::clock_is_synchronised().await;
         self.memory.kernel_synchronised = Some((synchronised, uptime));
-        synchronised
     }
 
     /// The version that a start would use: the cluster's own, else the document's, else the newest

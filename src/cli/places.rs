@@ -43,9 +43,16 @@ pub(super) fn trusted_now(context: &Context) -> Option<crate::cluster::Timestamp
     use crate::clock;
     let now = clock::now();
     let newest = clock::newest_known(Path::new("/nonexistent"), None);
-    let kernel = crate::systemd::runs(&context.paths) && clock::kernel_synchronised();
+    let kernel = crate::systemd::runs(&context.paths) && clock_is_synchronised();
     let clock = clock::trust(&context.paths, now, newest, kernel);
     clock.trusted(now)
+}
+
+/// Asks timedated on a thread of its own: some commands ask from within a runtime.
+fn clock_is_synchronised() -> bool {
+    let ask = || super::runtime().map(|it| it.block_on(crate::systemd::clock_is_synchronised()));
+    let asked = std::thread::spawn(ask).join();
+    matches!(asked, Ok(Ok(true)))
 }
 
 /// A destination.

@@ -124,16 +124,19 @@ fn gather(context: &Context, skip_disk: bool) -> Result<PreflightFacts, Failure>
     let cluster = spec.map_or("", |it| it.name.as_str());
     let systemd = runtime()?.block_on(async {
         if !systemd::runs(paths) {
-            return (None, false);
+            return (None, false, false);
         }
         match Systemd::connect().await {
-            Ok(systemd) => (Some(systemd.version().await.unwrap_or(0)), true),
-            Err(_) => (Some(0), false),
+            Ok(it) => {
+                let version = it.version().await.unwrap_or(0);
+                (Some(version), true, systemd::clock_is_synchronised().await)
+            }
+            Err(_) => (Some(0), false, false),
         }
     });
     let now = clock::now();
     let newest = clock::newest_known(&records::data_dir(&storage_dir), None);
-    let synchronised = systemd.0.is_some() && clock::kernel_synchronised();
+    let synchronised = systemd.2;
     let writable = disk::writable(&storage_dir, DISK_DEADLINE);
     Ok(PreflightFacts {
         host: sysfs::look(paths, &storage_dir, writable),
