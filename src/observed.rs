@@ -152,6 +152,8 @@ pub struct Instance {
     pub service: Service,
     /// Seconds until another start may be tried (growing back-off).
     pub restart_in: u64,
+    /// What an instance that waits to run was made for. `None`: nothing waits, or it is asked at its start.
+    pub made_for: Option<MadeFor>,
     /// The guard's last refusal since etcd last served.
     pub refused: Option<Refusal>,
     /// The disk was moved to another machine since the cluster was born: a warning only.
@@ -160,6 +162,15 @@ pub struct Instance {
     pub kept_elsewhere: bool,
     /// The last attempt to regain space, while the NOSPACE alarm is raised.
     pub regain: Option<Regain>,
+}
+
+/// What an instance was made for that does not run: a Pod keeps it until it is made anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MadeFor {
+    /// The document's settings.
+    pub settings: Settings,
+    /// etcd's version.
+    pub version: Version,
 }
 
 /// What was read of a member right before it is interrupted.

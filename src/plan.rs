@@ -23,12 +23,12 @@ use crate::cluster::{ClusterId, Detail, MEMBERS_MAX, MemberId, MemberName, PeerU
 use crate::observed::{Instance, Observed, Predecessor, Predecessors, Process, RestorePhase};
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Source;
-use crate::start::{self, Refusal, Start};
+use crate::start::{self, Completeness, Refusal, Start};
 use crate::version::{Class, Version, classify};
 
 pub use certificate::Mint;
 use draft::{Draft, Steps};
-use permit::Permit;
+use permit::{Declared, Permit};
 pub use requeue::{REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING, STARTING_SECONDS};
 pub use step::{Act, Asked, Change, Interruption, Task, Upkeep};
 
@@ -229,6 +229,14 @@ fn start_steps(
     let version = version_to_start(spec, instance)?;
     let unborn = facts.identity.is_none() && facts.marker.is_none();
     let has_source = !matches!(spec.bootstrap, None | Some(Source::Empty));
+    if let Some(made) = instance.made_for
+        && (made.settings != spec.settings || made.version != version)
+    {
+        latch(spec, instance, version, steps);
+        let permit = running::permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
+        steps.interrupt(permit);
+        return Ok(());
+    }
     let start = match start::verdict(facts) {
         Ok(start) => start,
         Err(refusal) if spec.restore_when_damaged && restore::is_damage(&refusal) => {
@@ -262,16 +270,7 @@ fn start_steps(
             Predecessors::Unreadable(why) => return Err(Hold::SnapshotsUnknown(why.clone())),
         }
     }
-    match (&facts.identity, &facts.marker) {
-        (Some(_), _) => {}
-        (None, Some(_)) => steps.push(Upkeep::AdoptIdentity),
-        (None, None) => {
-            steps.push(Upkeep::LatchIdentity {
-                version,
-                quota: spec.quota.unwrap_or(instance.quota_at_birth),
-            });
-        }
-    }
+    latch(spec, instance, version, steps);
     if let Some(identity) = facts.identity.as_ref().or(facts.marker.as_ref())
         && let Some(quota) = spec.quota.filter(|it| *it > identity.quota)
     {
@@ -288,6 +287,20 @@ fn start_steps(
     steps.push(Upkeep::Start(start));
     certificate::client_steps(instance, steps);
     certificates
+}
+
+/// Plans the record of what is fixed at birth, or of the version that a cluster which never served is given
+/// now.
+fn latch(spec: &ClusterSpec, instance: &Instance, version: Version, steps: &mut Steps<'_>) {
+    let facts = &instance.facts;
+    match (&facts.identity, &facts.marker) {
+        (Some(born), _) if born.version == version => {}
+        (None, Some(born)) if born.version == version => steps.push(Upkeep::AdoptIdentity),
+        _ => steps.push(Upkeep::LatchIdentity {
+            version,
+            quota: spec.quota.unwrap_or(instance.quota_at_birth),
+        }),
+    }
 }
 
 /// Plans a start with the settings that served last, if etcd ended and cannot start with the edited
@@ -322,24 +335,20 @@ fn restore_steps(observed: &Observed, asked: Asked, steps: &mut Steps<'_>) -> Re
     Ok(())
 }
 
-/// The version to start. A cluster keeps the version it was born with, even one that no new cluster
-/// may be born with.
+/// The version to start, if one may be. What a cluster was born with runs on, even a version that no new
+/// cluster may be born with.
 fn version_to_start(spec: &ClusterSpec, instance: &Instance) -> Result<Version, Hold> {
-    let born = instance
-        .facts
-        .identity
-        .as_ref()
-        .or(instance.facts.marker.as_ref());
-    if let Some(born) = born {
-        return match born.version.line() {
-            Some(_) => Ok(born.version),
-            None => Err(Hold::VersionUnsupported(born.version)),
+    let facts = &instance.facts;
+    let born = facts.identity.as_ref().or(facts.marker.as_ref());
+    let data = facts.data.completeness() != Completeness::Empty;
+    let version = start::version(spec.version, born, data, instance.newest_installed);
+    let version = version.ok_or(Hold::NoVersion)?;
+    if born.is_some_and(|it| it.version == version) {
+        return match version.line() {
+            Some(_) => Ok(version),
+            None => Err(Hold::VersionUnsupported(version)),
         };
     }
-    let version = spec
-        .version
-        .or(instance.newest_installed)
-        .ok_or(Hold::NoVersion)?;
     match classify(version) {
         Class::NeverCreate(bug) => Err(Hold::VersionLosesData(version, bug)),
         Class::TooOld | Class::Unknown => Err(Hold::VersionUnsupported(version)),

@@ -36,6 +36,22 @@ pub struct Identity {
     pub served: Option<(ClusterId, MemberId)>,
 }
 
+/// The version that a start uses. A cluster that has served, or has data, keeps the version it was born with.
+/// Until then the document's counts: a version that was written wrong must be correctable. `data`: something
+/// lies in the data directory. `newest`: for a document without one.
+pub fn version(
+    declared: Option<Version>,
+    born: Option<&Identity>,
+    data: bool,
+    newest: Option<Version>,
+) -> Option<Version> {
+    match born {
+        Some(born) if born.served.is_some() || data => Some(born.version),
+        Some(born) => declared.or(Some(born.version)),
+        None => declared.or(newest),
+    }
+}
+
 /// The file system under the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filesystem {

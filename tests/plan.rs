@@ -19,7 +19,7 @@ use etcd_operator::cluster::{ClusterId, Health, MemberSet, Role, Timestamp};
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
     BackupFailure, CaState, Clock, DestinationSeen, DocumentSeen, Instance, LastServed, Looker,
-    Membership, Observed, Pairs, Pause, Process, Proposals, Reading, Regain, RestorePhase,
+    MadeFor, Membership, Observed, Pairs, Pause, Process, Proposals, Reading, Regain, RestorePhase,
     Restoring, Service, Unanswered, Writing,
 };
 use etcd_operator::plan::plan;
@@ -117,16 +117,14 @@ impl Scene {
                 host.certificates.pairs = Pairs::Missing;
                 self.seen.membership = Membership::Unbootstrapped;
             }
-            ("identity", "unreadable") => {
-                let why = "failed to read identity.json";
-                host.facts.unreadable = Some(why.try_into().unwrap());
+            ("identity" | "marker", _) => self.identity_word(key, value),
+            ("waits", made_for) => {
+                host.restart_in = 5;
+                host.made_for = Some(MadeFor {
+                    settings: world::SETTINGS,
+                    version: made_for.parse().unwrap(),
+                });
             }
-            ("identity", "none") => host.facts.identity = None,
-            ("identity", "unserved") => {
-                host.facts.identity = Some(identity(false));
-                host.facts.marker = Some(identity(false));
-            }
-            ("marker", "none") => host.facts.marker = None,
             ("binary", "missing") => host.facts.binary = Binary::Missing(None),
             ("binary", stored) if stored.starts_with("missing/") => {
                 let stored = stored["missing/".len()..].parse().unwrap();
@@ -177,6 +175,23 @@ impl Scene {
             ("operator", "none") => self.seen.looker = Looker::Command,
             ("process", "foreign") => host.process = Process::Foreign { pid: Some(4711) },
             ("process", "unknown") => host.process = Process::Unknown,
+            _ => panic!("host {key}={value}"),
+        }
+    }
+
+    fn identity_word(&mut self, key: &str, value: &str) {
+        let host = self.host();
+        match (key, value) {
+            ("identity", "unreadable") => {
+                let why = "failed to read identity.json";
+                host.facts.unreadable = Some(why.try_into().unwrap());
+            }
+            ("identity", "none") => host.facts.identity = None,
+            ("identity", "unserved") => {
+                host.facts.identity = Some(identity(false));
+                host.facts.marker = Some(identity(false));
+            }
+            ("marker", "none") => host.facts.marker = None,
             _ => panic!("host {key}={value}"),
         }
     }

@@ -110,6 +110,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
             }),
         },
         restart_in: 0,
+        made_for: None,
         refused: None,
         machine_changed: false,
         kept_elsewhere: false,

@@ -22,7 +22,7 @@ use crate::observed::{
     Process, Restoring,
 };
 use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT};
-use crate::start::{Facts, Refusal, Writable};
+use crate::start::{self, Facts, Refusal, Writable};
 use crate::state;
 use crate::sysfs;
 use crate::systemd;
@@ -85,6 +85,7 @@ impl Agent {
             certificates: summary,
             service,
             restart_in,
+            made_for: None, // each start reads the document's
             refused,
             machine_changed: found.machine_changed,
             kept_elsewhere: self.driver.kept_elsewhere(),
@@ -317,16 +318,14 @@ impl Agent {
         self.memory.kernel_synchronised = Some((synchronised, uptime));
     }
 
-    /// The version that a start would use: the cluster's own, else the document's, else the newest
-    /// installed.
+    /// The version that a start would use.
     fn version(&self, spec: &ClusterSpec, place: &HostPlace, newest: Option<Version>) -> Version {
-        let born = records::load_identities(&self.paths, &place.storage_dir)
-            .ok()
-            .and_then(|(identity, marker)| identity.or(marker))
-            .and_then(|it| it.version.parse().ok());
-        born.or(spec.version)
-            .or(newest)
-            .unwrap_or(Version::new(0, 0, 0))
+        let found = records::load_identities(&self.paths, &place.storage_dir).ok();
+        let born = found.and_then(|(identity, marker)| identity.or(marker)?.to_identity());
+        let data = records::data_dir(&place.storage_dir)
+            .join("member")
+            .exists();
+        start::version(spec.version, born.as_ref(), data, newest).unwrap_or(Version::new(0, 0, 0))
     }
 
     /// Facts about the host. Asking the firmware of a Pi interrupts it, so not every pass asks.

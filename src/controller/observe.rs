@@ -17,14 +17,14 @@ use crate::member::place::HostPlace;
 use crate::member::pod::{refusal_from, unplaceable};
 use crate::member::records::IdentityFile;
 use crate::observed::{
-    Authority, Certificates, Clock, DocumentSeen, Instance, Looker, Membership, Observed,
+    Authority, Certificates, Clock, DocumentSeen, Instance, Looker, MadeFor, Membership, Observed,
     Predecessors, Process, Reading, Service, Writing,
 };
 use crate::render;
 use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT, Settings};
 use crate::start::{
-    Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Refusal, Room,
-    StartHistory, Writable,
+    self, Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Refusal,
+    Room, StartHistory, Writable,
 };
 use crate::version::VERSION_AT_BIRTH;
 
@@ -73,10 +73,11 @@ impl Cluster {
             } else {
                 WAITS_SECONDS
             },
-            refused: match waiting {
-                Waiting::Refused(refusal) => Some(refusal),
-                Waiting::No | Waiting::Silently => None,
-            },
+            made_for: pod
+                .as_deref()
+                .filter(|_| process == Process::Stopped)
+                .and_then(made_for),
+            refused: waiting.refusal(),
             machine_changed: false,
             kept_elsewhere: false,
             regain,
@@ -145,7 +146,10 @@ impl Cluster {
         let name = names::member(&self.name);
         let pod = self.shared.pods.get(&self.namespace, &name);
         let place = self.place(spec, pod.as_deref());
-        (self.process(pod.as_deref()), self.endpoint(&place, spec))
+        let process = self.process(pod.as_deref());
+        let refused = refused_before(pod.as_deref(), process, &Service::UNKNOWN);
+        let process = refused.map_or(process, |_| Process::Stopped);
+        (process, self.endpoint(&place, spec))
     }
 
     /// A name that the server's certificate always carries: Pods' addresses come and go.
@@ -305,8 +309,8 @@ impl Cluster {
         certificates: CertificatesUsable,
     ) -> Facts {
         let served = identity.as_ref().is_some_and(|it| it.served.is_some());
-        let born = identity.as_ref().map(|it| it.version);
-        let version = born.or(spec.version).unwrap_or(VERSION_AT_BIRTH);
+        let version = start::version(spec.version, identity.as_ref(), false, None);
+        let version = version.unwrap_or(VERSION_AT_BIRTH);
         Facts {
             cluster: spec.name.clone(),
             hibernates: false,
@@ -382,6 +386,17 @@ fn member(spec: &ClusterSpec, identity: Option<&IdentityFile>) -> MemberName {
     asked.or_else(born).unwrap_or_default()
 }
 
+/// What a Pod that does not run was made for. One that ended is replaced in any case.
+fn made_for(pod: &PodSeen) -> Option<MadeFor> {
+    if ended(pod) {
+        return None;
+    }
+    Some(MadeFor {
+        settings: Settings(pod.settings?),
+        version: pod.version.as_deref()?.parse().ok()?,
+    })
+}
+
 /// What is in the way of a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Waiting {
@@ -396,6 +411,13 @@ enum Waiting {
 impl Waiting {
     fn because(refusal: Option<Refusal>) -> Self {
         refusal.map_or(Waiting::Silently, Waiting::Refused)
+    }
+
+    fn refusal(self) -> Option<Refusal> {
+        match self {
+            Waiting::Refused(refusal) => Some(refusal),
+            Waiting::No | Waiting::Silently => None,
+        }
     }
 }
 

@@ -65,6 +65,15 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
         }
         // The answer wakes the loop.
         Ok(None) if observed.predecessors == Predecessors::Looking => REQUEUE_PROGRESSING,
+        // Its end wakes the loop; one that never ends, such as a Pod of a lost node, costs little.
+        Ok(None)
+            if observed
+                .instances
+                .iter()
+                .any(|it| it.process == Process::Unknown) =>
+        {
+            REQUEUE_PROGRESSING
+        }
         Ok(None) if settling && waiting > 0 => Duration::from_secs(waiting),
         Ok(None) if settling => REQUEUE_STARTING,
         Ok(None)

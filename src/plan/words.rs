@@ -374,6 +374,9 @@ impl Permit<Interruption> {
             Act::Restart if self.grounds() == Grounds::DeclaredOutage(Declared::DriverChanged) => {
                 detail(format_args!("restart etcd under the driver of this host"))
             }
+            Act::Restart if self.grounds() == Grounds::NothingRuns => detail(format_args!(
+                "replace what waits to run with what the edited document asks for"
+            )),
             Act::Restart => detail(format_args!("restart etcd with the edited document")),
             Act::RegainSpace => detail(format_args!("compact, defragment and accept writes again")),
             Act::SwapRestored => detail(format_args!(

@@ -87,6 +87,7 @@ fn what_is_missing_around_a_member_is_told_and_nothing_is_lost() {
     a_certificate_is_renewed_in_place(&it);
     an_image_is_nowhere(&it);
     an_evicted_member_comes_back(&it);
+    what_was_written_wrong_is_corrected(&it);
     it.apply(&format!(
         "{NOWHERE}---\n{}",
         document("EtcdCluster", "nowhere", ON_NOWHERE)
@@ -299,6 +300,29 @@ fn an_evicted_member_comes_back(it: &Operated) {
 }
 
 /// With `Delete` nothing is left, and the next one of that name is another one.
+/// A Pod that does not run is replaced when the document is corrected, and a cluster that never served is
+/// given the version that the document names now.
+fn what_was_written_wrong_is_corrected(it: &Operated) {
+    it.apply(&document("EtcdCluster", "typo", "{version: 3.6.15}"));
+    it.says("typo", "Degraded", "ImageUnavailable");
+    it.patch("typo", r#"{"spec":{"version":"3.6.16"}}"#);
+    it.available("typo");
+    it.put("typo", "kept", "1");
+    it.patch("typo", r#"{"spec":{"image":"quay.io/coreos/etcd:v9.9.9"}}"#);
+    it.says("typo", "Degraded", "ImageUnavailable");
+    it.patch("typo", r#"{"spec":{"image":null}}"#);
+    it.available("typo");
+    it.patch(
+        "typo",
+        r#"{"spec":{"pod":{"nodeSelector":{"disk":"ssd"}}}}"#,
+    );
+    it.says("typo", "Degraded", "Unschedulable");
+    it.patch("typo", r#"{"spec":{"pod":null}}"#);
+    it.available("typo");
+    assert_eq!(it.get("typo", "kept"), "1");
+    it.kubectl(&["delete", "etcdcluster", "typo"]).good();
+}
+
 fn deleted_with_its_data_and_applied_again(it: &Operated) {
     let spec = "{deletionPolicy: Delete}";
     it.apply(&document("EtcdCluster", "brief", spec));

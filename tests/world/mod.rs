@@ -216,6 +216,7 @@ pub fn stopped() -> Instance {
         certificates: certificates(),
         service: Service::UNKNOWN,
         restart_in: 0,
+        made_for: None,
         refused: None,
         machine_changed: false,
         kept_elsewhere: false,
