@@ -34,7 +34,7 @@ use crate::error::chain;
 use crate::etcd::store::StoreError;
 use crate::member::contact::{CallError, Contact};
 use crate::member::examiner::Examiner;
-use crate::observed::{Again, Observed};
+use crate::observed::{Again, Membership, Observed};
 use crate::paths::Paths;
 use crate::plan::Plan;
 use crate::plan::permit::Lapsed;
@@ -369,11 +369,15 @@ impl Runtime for Agent {
         observed: &Observed,
         member: &MemberName,
     ) -> Again {
-        let process = self.driver.look();
-        let endpoint = self.endpoint(spec);
-        let (id, membership) = self.memory.contact.look_again(&endpoint, process).await;
+        let asked = self.driver.look();
+        let (id, membership) = if spec.size == 0 {
+            (None, Membership::Unreachable) // needs no answer of an etcd that may hang
+        } else {
+            let endpoint = self.endpoint(spec);
+            self.memory.contact.look_again(&endpoint, asked).await
+        };
         Again {
-            process,
+            process: self.driver.look(), // etcd may have taken its time to answer
             id,
             alone: observed.instance(member).is_some_and(|it| it.alone),
             membership,

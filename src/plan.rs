@@ -179,7 +179,9 @@ pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
     }
     let starting = draft.upkeep.iter().any(|it| it.step.starts());
     let settling = observed.instances.iter().any(|it| settling(spec, it));
-    let waits = spec.size == 0 || starting || draft.interruption.is_some() || settling;
+    let foreign = draft.holds.iter().any(|(_, hold)| hold.is_foreign());
+    let interrupts = draft.interruption.is_some();
+    let waits = spec.size == 0 || starting || interrupts || settling || foreign;
     let vote_missing = |it: &(_, Hold)| matches!(it.1, Hold::QuorumLost | Hold::Unreachable);
     let change = if !waits {
         membership::change(spec, observed)
@@ -232,7 +234,7 @@ fn start_steps(
     if let Some(made) = instance.made_for
         && (made.settings != spec.settings || made.version != version)
     {
-        latch(spec, instance, version, steps);
+        // Once it has gone, the version is recorded and the start follows.
         let permit = running::permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
         steps.interrupt(permit);
         return Ok(());

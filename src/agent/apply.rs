@@ -201,7 +201,11 @@ impl Agent {
         version: Version,
         quota: u64,
     ) -> Result<(), AgentError> {
-        let file = self.identity_at_birth(spec, version, quota)?;
+        let (identity, marker) = records::load_identities(&self.paths, &place.storage_dir)?;
+        let file = match identity.or(marker) {
+            Some(known) => known.with(version, quota),
+            None => self.identity_at_birth(spec, version, quota)?,
+        };
         if !place.storage_named {
             state::create_private_dir(&place.storage_dir)?;
         }

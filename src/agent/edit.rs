@@ -11,12 +11,13 @@ use super::report::HostDocument;
 use crate::api::EtcdClusterSpec;
 use crate::document::Document;
 use crate::document::compare::{differences, spelled_out};
+use crate::etcd::data_dir;
 use crate::member::records::{self, IdentityFile, Running};
 use crate::member::{facts, place};
 use crate::paths::Paths;
 use crate::plan::edit::{Effect, Situation, effect, rename};
 use crate::spec::field::{self, FIELDS};
-use crate::start::Refusal;
+use crate::start::{Completeness, Refusal};
 use crate::state;
 use crate::version::Version;
 
@@ -124,7 +125,15 @@ impl InForce {
     pub fn changes(&self, paths: &Paths, asked: &Document) -> Vec<FieldChange> {
         let identity = self.identity.as_ref().and_then(IdentityFile::to_identity);
         let refusal = self.refusal(paths, asked);
+        let empty = |dir: &PathBuf| {
+            let data = data_dir::look(&records::data_dir(dir), None, false);
+            data.completeness() == Completeness::Empty
+        };
+        let served = identity.as_ref().is_none_or(|it| it.served.is_some());
         let situation = Situation {
+            unserved: !served
+                && self.running.is_none()
+                && self.storage_dir.as_ref().is_some_and(empty),
             identity: identity.as_ref(),
             running: self.running.as_ref().and_then(|it| it.parse().ok()),
             quota: self.quota,

@@ -507,6 +507,33 @@ mod tests {
     const DOCUMENT: &str = "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\n\
         metadata: {name: shop}\nspec: {size: 1, version: 3.6.0}\n";
 
+    fn prepared(spec: &ClusterSpec, identity: IdentityFile) -> RestoreRecord {
+        RestoreRecord {
+            id: "1".to_owned(),
+            reason: Reason::Command,
+            phase: StoredPhase::Prepared,
+            source: source::unresolved(spec, Reason::Command),
+            live_revision: None,
+            live_at_most: None,
+            bump: restore_record::BUMP,
+            former: Some(identity.clone()),
+            next: Some(identity),
+            asked: None,
+            takes_back: None,
+        }
+    }
+
+    fn permit(observed: &Observed, act: Act) -> Permit<Interruption> {
+        let seen = Seen {
+            member: &observed.instances[0].member,
+            pid: None,
+            id: None,
+            alone: true,
+            membership: &observed.membership,
+        };
+        to_interrupt(seen, act, Some(Declared::Restore)).unwrap()
+    }
+
     /// As a guard that has read the record already, and is about to become etcd.
     #[tokio::test]
     async fn data_is_not_exchanged_under_an_etcd_that_is_just_starting() {
@@ -526,38 +553,27 @@ mod tests {
         let made = RestoreRecord::scratch(&place.storage_dir).join("data");
         std::fs::create_dir_all(data.join("old")).unwrap();
         std::fs::create_dir_all(made.join("new")).unwrap();
-        let mut record = RestoreRecord {
-            id: "1".to_owned(),
-            reason: Reason::Command,
-            phase: StoredPhase::Prepared,
-            source: source::unresolved(&spec, Reason::Command),
-            live_revision: None,
-            live_at_most: None,
-            bump: restore_record::BUMP,
-            former: Some(identity.clone()),
-            next: Some(identity),
-            asked: None,
-            takes_back: None,
-        };
+        let mut record = prepared(&spec, identity);
         record.save(&paths).unwrap();
         let observed = agent.observe(&spec).await;
 
         let guard = crate::state::open_lock(&paths.member_lock()).unwrap();
         let exclusive = rustix::fs::FlockOperation::LockExclusive;
         rustix::fs::flock(&guard, exclusive).unwrap();
-        let permit = |act| {
-            let seen = Seen {
-                member: &observed.instances[0].member,
-                pid: None,
-                id: None,
-                alone: true,
-                membership: &observed.membership,
-            };
-            to_interrupt(seen, act, Some(Declared::Restore)).unwrap()
-        };
+        let permit = |act| permit(&observed, act);
         let swap = permit(Act::SwapRestored);
         let swapped = agent.swap_restored(&spec, &observed, &place, swap).await;
-        assert!(matches!(swapped, Err(AgentError::NoPermit(_))));
+        assert!(matches!(
+            swapped,
+            Err(AgentError::NoPermit(Lapsed::ProcessChanged))
+        ));
+        // Where the guard takes the lock only after that look.
+        let lock = agent.hold_the_member().await;
+        let held = matches!(
+            lock,
+            Err(AgentError::NoPermit(Lapsed::Held(Hold::ForeignProcess(_))))
+        );
+        assert!(held, "{:?}", lock.err());
         assert!(data.join("old").exists(), "nothing was renamed");
         drop(guard);
         agent
@@ -571,7 +587,10 @@ mod tests {
         agent.enter(&mut record, StoredPhase::Starting).unwrap();
         let undo = permit(Act::UndoRestore);
         let undone = agent.undo_restore(&spec, &observed, &place, undo).await;
-        assert!(matches!(undone, Err(AgentError::NoPermit(_))));
+        assert!(matches!(
+            undone,
+            Err(AgentError::NoPermit(Lapsed::ProcessChanged))
+        ));
         assert!(data.join("new").exists(), "nothing was renamed");
         drop(guard);
         agent

@@ -15,7 +15,7 @@ use crate::member::certificates;
 use crate::member::contact::CallError;
 use crate::member::pod::PodMember;
 use crate::member::records::{self, IdentityFile};
-use crate::observed::{Again, Instance, Observed, Process};
+use crate::observed::{Again, Instance, Membership, Observed, Process};
 use crate::plan::permit::Permit;
 use crate::plan::{Act, Asked, Hold, Interruption, Plan, Task, Upkeep};
 use crate::runtime::Failures;
@@ -222,9 +222,15 @@ impl Cluster {
         observed: &Observed,
         member: &MemberName,
     ) -> Again {
-        let (process, endpoint) = self.member_now(spec);
-        let contact = &mut self.memory.contact;
-        let (id, membership) = contact.look_again(&endpoint, process).await;
+        let (asked, endpoint) = self.member_now(spec, false);
+        let somewhere = !endpoint.metrics.ip().is_unspecified();
+        let (id, membership) = if spec.size > 0 && somewhere {
+            self.memory.contact.look_again(&endpoint, asked).await
+        } else {
+            (None, Membership::Unreachable) // size 0 needs no answer of an etcd that may hang
+        };
+        // etcd may have taken its time to answer.
+        let (process, _) = self.member_now(spec, id.is_some());
         Again {
             process,
             id,
@@ -239,7 +245,10 @@ impl Cluster {
         version: Version,
         quota: u64,
     ) -> Result<(), ControllerError> {
-        self.identity = Some(self.identity_at_birth(spec, version, quota)?);
+        self.identity = Some(match self.identity.take() {
+            Some(known) => known.with(version, quota),
+            None => self.identity_at_birth(spec, version, quota)?,
+        });
         Ok(())
     }
 

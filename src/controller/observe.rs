@@ -142,13 +142,17 @@ impl Cluster {
     }
 
     /// The member's process as its Pod shows it now, and where it is reached.
-    pub(super) fn member_now(&self, spec: &ClusterSpec) -> (Process, Endpoint) {
+    /// `answers`: etcd has just answered, so no guard refuses.
+    pub(super) fn member_now(&self, spec: &ClusterSpec, answers: bool) -> (Process, Endpoint) {
         let name = names::member(&self.name);
         let pod = self.shared.pods.get(&self.namespace, &name);
         let place = self.place(spec, pod.as_deref());
         let process = self.process(pod.as_deref());
         let refused = refused_before(pod.as_deref(), process, &Service::UNKNOWN);
-        let process = refused.map_or(process, |_| Process::Stopped);
+        let process = match refused.filter(|_| !answers) {
+            Some(_) => Process::Stopped,
+            None => process,
+        };
         (process, self.endpoint(&place, spec))
     }
 
@@ -308,8 +312,13 @@ impl Cluster {
         identity: Option<Identity>,
         certificates: CertificatesUsable,
     ) -> Facts {
-        let served = identity.as_ref().is_some_and(|it| it.served.is_some());
-        let version = start::version(spec.version, identity.as_ref(), false, None);
+        // A restore brings data that has not served yet.
+        let restored = self
+            .identity
+            .as_ref()
+            .is_some_and(|it| !it.former_ids.is_empty());
+        let served = restored || identity.as_ref().is_some_and(|it| it.served.is_some());
+        let version = start::version(spec.version, identity.as_ref(), served, None);
         let version = version.unwrap_or(VERSION_AT_BIRTH);
         Facts {
             cluster: spec.name.clone(),

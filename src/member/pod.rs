@@ -238,15 +238,20 @@ impl PodMember {
         let storage_dir = &self.launch.storage_dir;
         let (_, beside) = records::load_identities(paths, storage_dir)?;
         let ours = &self.identity;
+        let data = records::data_dir(storage_dir);
+        let is_empty = || std::fs::read_dir(&data).map_or(true, |mut it| it.next().is_none());
         let Some(beside) = beside else {
-            let data = records::data_dir(storage_dir);
-            let empty = std::fs::read_dir(&data).map_or(true, |mut it| it.next().is_none());
-            return match (&ours.cluster_id, empty) {
+            return match (&ours.cluster_id, is_empty()) {
                 (None, true) => Ok(records::save_identity(paths, storage_dir, ours)?),
                 (Some(_), true) => Err(LayDownError::Refused(Refusal::DataMissing)), // rule D3
                 (_, false) => Err(LayDownError::Refused(Refusal::DataForeign)),      // rule A10
             };
         };
+        // A cluster that never served is given another version as long as no etcd has written anything.
+        let unserved = ours.cluster_id.is_none() && beside.cluster_id.is_none();
+        if unserved && beside.version != ours.version && beside.token == ours.token && is_empty() {
+            return Ok(records::save_identity(paths, storage_dir, ours)?);
+        }
         if beside.version != ours.version {
             return Err(refused(
                 "ImageVersion",

@@ -91,6 +91,16 @@ impl SeenFile {
 }
 
 impl IdentityFile {
+    /// The same cluster, which never served, with another version and quota.
+    #[must_use]
+    pub fn with(self, version: Version, quota: u64) -> Self {
+        IdentityFile {
+            version: version.to_string(),
+            quota,
+            ..self
+        }
+    }
+
     /// The ids that the cluster has and had, in hexadecimal.
     pub fn clusters(&self) -> Vec<String> {
         self.former_ids

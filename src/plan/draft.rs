@@ -47,7 +47,7 @@ pub(super) struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// The list has room for [`STEPS_MAX`] steps of each member, which is more than any rule plans.
+    /// The list has room for [`super::STEPS_MAX`] steps of each member, which is more than any rule plans.
     pub(super) fn push(&mut self, step: Upkeep) {
         let member = self.instance.member.clone();
         let _ = self.draft.upkeep.push(Task { member, step });

@@ -26,6 +26,8 @@ pub struct Situation<'a> {
     pub refusal: Option<&'a Refusal>,
     /// How long the last start of etcd took, in milliseconds.
     pub start_took: Option<u64>,
+    /// It never served, does not run and has no data: the document's version counts.
+    pub unserved: bool,
     /// What the document asks for.
     pub asked: &'a ClusterSpec,
 }
@@ -109,7 +111,8 @@ impl fmt::Display for Effect {
 /// What an edit of a field of this class does.
 pub fn effect(class: Class, situation: &Situation<'_>) -> Effect {
     let asked = situation.asked;
-    let Some(identity) = situation.identity else {
+    let unborn = situation.identity.is_none() || class == Class::Version && situation.unserved;
+    let Some(identity) = situation.identity.filter(|_| !unborn) else {
         return match (class, asked.version.map(|it| (it, classify(it)))) {
             (Class::Kubernetes, _) => Effect::Nothing("it has no effect on a host"),
             (Class::Version, Some((it, Grade::NeverCreate(bug)))) => {

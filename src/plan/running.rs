@@ -2,7 +2,7 @@
 
 use super::permit::{self, Declared, Permit};
 use super::{Act, Hold, Interruption, Steps, Upkeep, backup, certificate, edit, space};
-use crate::observed::{Instance, Membership, Observed, Process, Reading, Writing};
+use crate::observed::{Instance, Observed, Process, Reading, Writing};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Refusal, Writable};
 
@@ -101,16 +101,10 @@ pub(super) fn permit(
         Process::Running { pid, .. } => Some(pid),
         _ => None,
     };
-    // A member that does not answer is known by its name, where others tell of it.
-    let id = instance.service.details.map(|it| it.member);
-    let named = match &observed.membership {
-        Membership::Known(members) => members.named(&instance.member).map(|it| it.id),
-        _ => None,
-    };
     let seen = permit::Seen {
         member: &instance.member,
         pid,
-        id: id.or(named),
+        id: instance.service.details.map(|it| it.member),
         alone: instance.alone,
         membership: &observed.membership,
     };

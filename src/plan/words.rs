@@ -6,9 +6,20 @@ use super::permit::{Declared, Grounds, Lapsed, Permit};
 use super::{Act, Asked, Change, Hold, Interruption, Mint, Plan, Upkeep, space};
 use crate::cluster::{Detail, MemberId, OPERATOR, detail};
 use crate::observed::{Predecessor, RestorePhase};
-use crate::start::Start;
+use crate::start::{Refusal, Start};
 
 impl Hold {
+    /// Whether the member list may be another cluster's, or is not to be trusted.
+    pub(super) fn is_foreign(&self) -> bool {
+        matches!(
+            self,
+            Hold::Start(Refusal::DocumentOfAnotherCluster(_))
+                | Hold::ForeignProcess(_)
+                | Hold::ForeignCluster(_)
+                | Hold::Corrupt
+        )
+    }
+
     /// Whether somebody paused the operator.
     pub fn is_pause(&self) -> bool {
         matches!(self, Hold::Paused | Hold::PausedFor(..))

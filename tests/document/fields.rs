@@ -147,6 +147,7 @@ fn living<'a>(identity: &'a Identity, asked: &'a ClusterSpec) -> Situation<'a> {
         database: Some(50 << 20),
         refusal: None,
         start_took: Some(840),
+        unserved: false,
         asked,
     }
 }
@@ -227,6 +228,16 @@ fn what_an_edit_does_depends_on_what_is_in_force() {
         ..living
     };
     assert_eq!(effect(Class::Restart, &unborn), Effect::Birth);
+    // Until it has served, a version that was written wrong is corrected by the document.
+    let unserved = Situation {
+        unserved: true,
+        ..stopped
+    };
+    assert_eq!(effect(Class::Version, &unserved), Effect::Birth);
+    assert_eq!(
+        effect(Class::Quota, &unserved),
+        effect(Class::Quota, &stopped)
+    );
     assert_eq!(rename(&unborn), Effect::Birth);
     assert_eq!(effect(Class::Restart, &stopped), Effect::NextStart);
 }

@@ -299,7 +299,6 @@ fn an_evicted_member_comes_back(it: &Operated) {
     assert_eq!(it.get("one", "kept"), "1");
 }
 
-/// With `Delete` nothing is left, and the next one of that name is another one.
 /// A Pod that does not run is replaced when the document is corrected, and a cluster that never served is
 /// given the version that the document names now.
 fn what_was_written_wrong_is_corrected(it: &Operated) {
@@ -323,6 +322,7 @@ fn what_was_written_wrong_is_corrected(it: &Operated) {
     it.kubectl(&["delete", "etcdcluster", "typo"]).good();
 }
 
+/// With `Delete` nothing is left, and the next one of that name is another one.
 fn deleted_with_its_data_and_applied_again(it: &Operated) {
     let spec = "{deletionPolicy: Delete}";
     it.apply(&document("EtcdCluster", "brief", spec));
