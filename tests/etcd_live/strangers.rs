@@ -106,12 +106,18 @@ fn auth_of_etcd_3_7_is_named() {
     auth_is_named_and_both_ways_out_work("3.7");
 }
 
-/// The id in what `member add` printed, which leaves out zeros at its beginning.
+/// The id in what `member add` printed, which has spaces in place of zeros at its beginning.
 fn added(words: &str) -> String {
     let id = words
         .strip_prefix("Member ")
-        .and_then(|it| it.split(' ').next());
+        .and_then(|it| it.trim_start().split(' ').next());
     format!("{:0>16}", id.unwrap_or_else(|| panic!("{words}")))
+}
+
+#[test]
+fn an_id_that_begins_with_zero_is_read() {
+    let words = "Member  f3baf47f0dd9051 added to cluster 18798c5ceb4abd6c\n";
+    assert_eq!(added(words), "0f3baf47f0dd9051");
 }
 
 #[test]
