@@ -12,6 +12,7 @@
 //!   plan(spec, observed) -> Plan                   pure and total                  plan
 //!   status(...)       -> Status                    published before acting         status
 //!   Runtime::execute(plan)                         in order; see Upkeep::needs     agent/apply
+//!     Runtime::look_again(member)                  before it is interrupted        plan/permit
 //!     -> requeue_after
 //!                                    guard -> exec etcd      every start of etcd, whoever asks
 //! ```
@@ -31,7 +32,8 @@
 //!
 //! - The core does no I/O, reads no clock, allocates nothing while planning, and cannot fail.
 //! - Nothing interrupts, adds, promotes or removes a member without a [`plan::permit::Permit`],
-//!   which only one module can make.
+//!   which only one module can make, and which is good for one act on what is read right before it.
+//! - A pass interrupts one member at most, and changes the member list once at most.
 //! - Data is never deleted: the operator renames it. Only a person's word removes it for good.
 //! - Data counts as damaged only after a reader of ours read it. etcd's messages are hints
 //!   ([`diagnosis`]); [`etcd::examine`] makes the proofs.

@@ -57,7 +57,8 @@ impl Agent {
             let unmarked = marked.is_err() && act == Act::Stop;
             if !unmarked && failures.let_interrupt(act) {
                 self.board.doing(&permit.describe());
-                interrupted = self.interrupt(spec, observed, &place, permit).await;
+                // On the heap: it is large, seldom there, and each caller's frame would hold it.
+                interrupted = Box::pin(self.interrupt(spec, observed, &place, permit)).await;
             }
         }
         // Membership changes need more than one host, which the document does not accept yet.

@@ -75,7 +75,8 @@ impl Cluster {
             let act = permit.step().act;
             if failures.let_interrupt(act) {
                 self.tell(act_reason(act), &permit.describe(), false).await;
-                interrupted = self.interrupt(spec, observed, permit).await;
+                // On the heap: it is large, seldom there, and each caller's frame would hold it.
+                interrupted = Box::pin(self.interrupt(spec, observed, permit)).await;
             }
         }
         let failed = failures.into_errors().into_iter().next();
