@@ -72,7 +72,7 @@ fn memory_max_is_enforced() {
     let Some(machine) = Machine::bare() else {
         return;
     };
-    if !machine.limits_memory() {
+    if !machine.can_limit_memory() {
         return;
     }
     // tail keeps a line without an end in memory.

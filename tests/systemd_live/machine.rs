@@ -240,14 +240,20 @@ impl Machine {
         self.sh("DEBIAN_FRONTEND=noninteractive dpkg -i --force-confold /var/tmp/package.deb 2>&1")
     }
 
-    /// Whether the machine can limit memory: where cgroup v2 lacks that controller, the test is skipped.
+    /// Whether the machine can limit memory: where cgroup v2 lacks that controller, it cannot.
     pub fn limits_memory(&self) -> bool {
         let group = "/sys/fs/cgroup/{memory/memory.limit_in_bytes,init.scope/memory.max}";
         let limits = self.sh(&format!("ls {group} 2> /dev/null || true"));
-        if limits.trim().is_empty() {
+        !limits.trim().is_empty()
+    }
+
+    /// [`Machine::limits_memory`], and the test is skipped where it cannot.
+    pub fn can_limit_memory(&self) -> bool {
+        let limits = self.limits_memory();
+        if !limits {
             skip("limits of memory need the memory controller of cgroup v1 or v2");
         }
-        !limits.trim().is_empty()
+        limits
     }
 
     /// A property of a unit, as `systemctl show` prints it.

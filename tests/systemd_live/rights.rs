@@ -44,7 +44,7 @@ fn the_operators_memory_is_limited_and_etcds_is_not() {
         return;
     };
     assert_eq!(machine.property(MEMBER, "MemoryMax"), "infinity");
-    if !machine.limits_memory() {
+    if !machine.can_limit_memory() {
         return;
     }
     let etcd = machine.pid(MEMBER);
