@@ -363,12 +363,7 @@ impl Runtime for Agent {
         self.tell(spec, observed, status)
     }
 
-    async fn look_again(
-        &mut self,
-        spec: &ClusterSpec,
-        observed: &Observed,
-        member: &MemberName,
-    ) -> Again {
+    async fn look_again(&mut self, spec: &ClusterSpec, _: &MemberName) -> Again {
         let asked = self.driver.look();
         let (id, membership) = if spec.size == 0 {
             (None, Membership::Unreachable) // needs no answer of an etcd that may hang
@@ -379,7 +374,6 @@ impl Runtime for Agent {
         Again {
             process: self.driver.look(), // etcd may have taken its time to answer
             id,
-            alone: observed.instance(member).is_some_and(|it| it.alone),
             membership,
         }
     }

@@ -180,8 +180,6 @@ pub struct Again {
     pub process: Process,
     /// The member's id, if it answers.
     pub id: Option<MemberId>,
-    /// It was its cluster's only member when it was last seen.
-    pub alone: bool,
     /// etcd's member list.
     pub membership: Membership,
 }

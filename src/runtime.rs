@@ -29,7 +29,6 @@ pub trait Runtime {
     fn look_again(
         &mut self,
         spec: &ClusterSpec,
-        observed: &Observed,
         member: &MemberName,
     ) -> impl Future<Output = Again>;
 

@@ -1336,7 +1336,6 @@ fn a_permit_is_exchanged_only_for_what_is_read_again() {
                 let again = Again {
                     process,
                     id: Some(MemberId(1)),
-                    alone: false,
                     membership: now.clone(),
                 };
                 let undeclared = permit.grounds() == Grounds::QuorumSurvives;

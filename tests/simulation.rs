@@ -370,7 +370,6 @@ impl Host {
         Again {
             process: self.instance.process,
             id: details.map(|it| it.member),
-            alone: true,
             membership: if details.is_some() {
                 single()
             } else {
@@ -487,7 +486,7 @@ impl Runtime for Host {
         }
     }
 
-    async fn look_again(&mut self, _: &ClusterSpec, _: &Observed, _: &MemberName) -> Again {
+    async fn look_again(&mut self, _: &ClusterSpec, _: &MemberName) -> Again {
         self.again()
     }
 
@@ -774,7 +773,7 @@ impl Runtime for Cluster {
         Ok(())
     }
 
-    async fn look_again(&mut self, _: &ClusterSpec, _: &Observed, _: &MemberName) -> Again {
+    async fn look_again(&mut self, _: &ClusterSpec, _: &MemberName) -> Again {
         panic!("no member is interrupted here");
     }
 

@@ -141,18 +141,18 @@ impl Agent {
             Act::SwapRestored => self.swap_restored(spec, observed, place, permit).await,
             Act::UndoRestore => self.undo_restore(spec, observed, place, permit).await,
             Act::Stop => {
-                self.permitted(spec, observed, permit).await?;
+                self.permitted(spec, permit).await?;
                 self.driver.stop().await
             }
             Act::Restart => {
-                self.permitted(spec, observed, permit).await?;
+                self.permitted(spec, permit).await?;
                 // Write the records before etcd is stopped, so that a failed write does not stop it.
                 self.prepare(spec, place)?;
                 self.driver.stop().await?;
                 self.driver.start().await
             }
             Act::RegainSpace => {
-                let step = self.permitted(spec, observed, permit).await?;
+                let step = self.permitted(spec, permit).await?;
                 match observed.instance(&step.member) {
                     Some(instance) => Ok(self.memory.contact.regain_space(instance).await?),
                     None => Ok(()),
@@ -165,10 +165,9 @@ impl Agent {
     pub(super) async fn permitted(
         &mut self,
         spec: &ClusterSpec,
-        observed: &Observed,
         permit: Permit<Interruption>,
     ) -> Result<Interruption, AgentError> {
-        let again = self.look_again(spec, observed, &permit.step().member).await;
+        let again = self.look_again(spec, &permit.step().member).await;
         permit.exchange(&again).map_err(AgentError::NoPermit)
     }
 

@@ -17,7 +17,7 @@ use crate::member::{facts, place};
 use crate::paths::Paths;
 use crate::plan::edit::{Effect, Situation, effect, rename};
 use crate::spec::field::{self, FIELDS};
-use crate::start::{Completeness, Refusal};
+use crate::start::Refusal;
 use crate::state;
 use crate::version::Version;
 
@@ -125,10 +125,7 @@ impl InForce {
     pub fn changes(&self, paths: &Paths, asked: &Document) -> Vec<FieldChange> {
         let identity = self.identity.as_ref().and_then(IdentityFile::to_identity);
         let refusal = self.refusal(paths, asked);
-        let empty = |dir: &PathBuf| {
-            let data = data_dir::look(&records::data_dir(dir), None, false);
-            data.completeness() == Completeness::Empty
-        };
+        let empty = |dir: &PathBuf| !data_dir::has_data(&records::data_dir(dir));
         let served = identity.as_ref().is_none_or(|it| it.served.is_some());
         let situation = Situation {
             unserved: !served

@@ -22,7 +22,7 @@ use crate::observed::{
     Process, Restoring,
 };
 use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT};
-use crate::start::{self, Completeness, Facts, Refusal, Writable};
+use crate::start::{self, Facts, Refusal, Writable};
 use crate::state;
 use crate::sysfs;
 use crate::systemd;
@@ -322,9 +322,8 @@ impl Agent {
     fn version(&self, spec: &ClusterSpec, place: &HostPlace, newest: Option<Version>) -> Version {
         let found = records::load_identities(&self.paths, &place.storage_dir).ok();
         let born = found.and_then(|(identity, marker)| identity.or(marker)?.to_identity());
-        let data = || data_dir::look(&records::data_dir(&place.storage_dir), None, false);
         let unserved = born.as_ref().is_some_and(|it| it.served.is_none());
-        let data = unserved && data().completeness() != Completeness::Empty;
+        let data = unserved && data_dir::has_data(&records::data_dir(&place.storage_dir));
         start::version(spec.version, born.as_ref(), data, newest).unwrap_or(Version::new(0, 0, 0))
     }
 

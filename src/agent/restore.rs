@@ -287,7 +287,7 @@ impl Agent {
         }
         self.enter(&mut record, StoredPhase::Swapping)?;
         CrashPoint::SwappingWritten.pass();
-        self.stop_for_restore(spec, observed, permit).await?;
+        self.stop_for_restore(spec, permit).await?;
         CrashPoint::EtcdStopped.pass();
         let lock = self.hold_the_member().await?;
         let swapped = restore::swap(&record, &self.paths, &place.storage_dir);
@@ -351,7 +351,7 @@ impl Agent {
         });
         self.enter(&mut record, StoredPhase::Undoing)?;
         CrashPoint::UndoingWritten.pass();
-        self.stop_for_restore(spec, observed, permit).await?;
+        self.stop_for_restore(spec, permit).await?;
         let lock = self.hold_the_member().await?;
         restore::undo(&record, &self.paths, &place.storage_dir)?;
         drop(lock);
@@ -379,10 +379,9 @@ impl Agent {
     async fn stop_for_restore(
         &mut self,
         spec: &ClusterSpec,
-        observed: &Observed,
         permit: Permit<Interruption>,
     ) -> Result<(), AgentError> {
-        let step = self.permitted(spec, observed, permit).await?;
+        let step = self.permitted(spec, permit).await?;
         match step.pid {
             Some(_) => self.driver.stop().await,
             None => Ok(()),

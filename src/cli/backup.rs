@@ -169,7 +169,8 @@ fn copy(context: &Context, output: Output) -> Outcome {
     let (spec, store) = primary(context)?;
     let _lock = lock(context, Work::Copies)?;
     let clusters = clusters(context, &spec)?;
-    let ages = Ages::new(trusted_now(context));
+    let now = trusted_now(context);
+    let ages = Ages::new(now);
     let queue = |entries: &[Entry]| copy::queue(&context.paths, &spec, entries, &clusters, &ages);
     let before = queue(&store.list()?);
     let mut display = Display::new();
@@ -177,7 +178,7 @@ fn copy(context: &Context, output: Output) -> Outcome {
         &context.paths,
         &spec,
         &clusters,
-        trusted_now(context),
+        now,
         &mut |it| display.show(it),
     ));
     drop(display);

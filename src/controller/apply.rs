@@ -10,15 +10,15 @@ use super::pod::{self, Parts};
 use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
 use crate::api::node_paths::NODE_DIR;
-use crate::cluster::{MemberName, detail};
+use crate::cluster::detail;
 use crate::member::certificates;
 use crate::member::contact::CallError;
 use crate::member::pod::PodMember;
 use crate::member::records::{self, IdentityFile};
-use crate::observed::{Again, Instance, Membership, Observed, Process};
+use crate::observed::{Instance, Observed, Process};
 use crate::plan::permit::Permit;
 use crate::plan::{Act, Asked, Hold, Interruption, Plan, Task, Upkeep};
-use crate::runtime::Failures;
+use crate::runtime::{Failures, Runtime as _};
 use crate::spec::ClusterSpec;
 use crate::state;
 use crate::version::Version;
@@ -200,9 +200,7 @@ impl Cluster {
         observed: &Observed,
         permit: Permit<Interruption>,
     ) -> Result<(), ControllerError> {
-        let again = self
-            .member_again(spec, observed, &permit.step().member)
-            .await;
+        let again = self.look_again(spec, &permit.step().member).await;
         let step = permit.exchange(&again).map_err(ControllerError::NoPermit)?;
         match step.act {
             // A Restart is the same: the next pass finds no Pod and makes one as the document says.
@@ -213,30 +211,6 @@ impl Cluster {
             },
             // Of a restore on a host: here its Pod takes these steps.
             Act::SwapRestored | Act::UndoRestore => Ok(()),
-        }
-    }
-
-    /// Reads a member again, right before it is interrupted.
-    pub(super) async fn member_again(
-        &mut self,
-        spec: &ClusterSpec,
-        observed: &Observed,
-        member: &MemberName,
-    ) -> Again {
-        let (asked, endpoint) = self.member_now(spec, false);
-        let somewhere = !endpoint.metrics.ip().is_unspecified();
-        let (id, membership) = if spec.size > 0 && somewhere {
-            self.memory.contact.look_again(&endpoint, asked).await
-        } else {
-            (None, Membership::Unreachable) // size 0 needs no answer of an etcd that may hang
-        };
-        // etcd may have taken its time to answer.
-        let (process, _) = self.member_now(spec, id.is_some());
-        Again {
-            process,
-            id,
-            alone: observed.instance(member).is_some_and(|it| it.alone),
-            membership,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use super::names::SPEC_INVALID;
 use super::seen::{Container, PodSeen};
@@ -41,10 +42,7 @@ impl Cluster {
     /// Looks at everything.
     pub(super) async fn gather(&mut self, spec: &ClusterSpec) -> Observed {
         let now = clock::now();
-        let pod = self
-            .shared
-            .pods
-            .get(&self.namespace, &names::member(&self.name));
+        let pod = self.pod_now();
         let place = self.place(spec, pod.as_deref());
         let process = self.process(pod.as_deref());
         let (certificates, clock) = self.certificates(spec, &place, now);
@@ -141,19 +139,25 @@ impl Cluster {
         }
     }
 
-    /// The member's process as its Pod shows it now, and where it is reached.
-    /// `answers`: etcd has just answered, so no guard refuses.
-    pub(super) fn member_now(&self, spec: &ClusterSpec, answers: bool) -> (Process, Endpoint) {
+    fn pod_now(&self) -> Option<Rc<PodSeen>> {
         let name = names::member(&self.name);
-        let pod = self.shared.pods.get(&self.namespace, &name);
-        let place = self.place(spec, pod.as_deref());
+        self.shared.pods.get(&self.namespace, &name)
+    }
+
+    /// Where the member is reached by what its Pod shows now.
+    pub(super) fn endpoint_now(&self, spec: &ClusterSpec) -> Endpoint {
+        let place = self.place(spec, self.pod_now().as_deref());
+        self.endpoint(&place, spec)
+    }
+
+    /// The member's process as its Pod shows it now. `answers`: etcd has just answered, so no guard refuses.
+    pub(super) fn process_now(&self, answers: bool) -> Process {
+        let pod = self.pod_now();
         let process = self.process(pod.as_deref());
-        let refused = refused_before(pod.as_deref(), process, &Service::UNKNOWN);
-        let process = match refused.filter(|_| !answers) {
-            Some(_) => Process::Stopped,
-            None => process,
-        };
-        (process, self.endpoint(&place, spec))
+        match refused_before(pod.as_deref(), process, &Service::UNKNOWN) {
+            Some(_) if !answers => Process::Stopped,
+            _ => process,
+        }
     }
 
     /// A name that the server's certificate always carries: Pods' addresses come and go.

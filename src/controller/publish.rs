@@ -18,7 +18,7 @@ use crate::clock;
 use crate::clock::rfc3339;
 use crate::cluster::{Detail, MemberName, Timestamp, detail};
 use crate::error::chain;
-use crate::observed::{Again, Observed};
+use crate::observed::{Again, Membership, Observed};
 use crate::plan::Plan;
 use crate::runtime::{Runtime, reconcile};
 use crate::spec::{ClusterSpec, Settings};
@@ -399,13 +399,20 @@ impl Runtime for Cluster {
         self.write_status(wire).await
     }
 
-    async fn look_again(
-        &mut self,
-        spec: &ClusterSpec,
-        observed: &Observed,
-        member: &MemberName,
-    ) -> Again {
-        self.member_again(spec, observed, member).await
+    async fn look_again(&mut self, spec: &ClusterSpec, _: &MemberName) -> Again {
+        let asked = self.process_now(false);
+        let endpoint = self.endpoint_now(spec);
+        let somewhere = !endpoint.metrics.ip().is_unspecified();
+        let (id, membership) = if spec.size > 0 && somewhere {
+            self.memory.contact.look_again(&endpoint, asked).await
+        } else {
+            (None, Membership::Unreachable) // size 0 needs no answer of an etcd that may hang
+        };
+        Again {
+            process: self.process_now(id.is_some()), // etcd may have taken its time to answer
+            id,
+            membership,
+        }
     }
 
     async fn execute(

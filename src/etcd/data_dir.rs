@@ -10,7 +10,7 @@ use crate::cluster::{Detail, detail};
 use crate::etcd::examine::{applied, ends_too_early};
 use crate::etcd::files::{Unreadable, database, files, list, open_regular};
 use crate::etcd::wal;
-use crate::start::{DataDir, Database, Log, Room};
+use crate::start::{Completeness, DataDir, Database, Log, Room};
 use crate::version::Line;
 
 /// etcd takes the room of a segment of its log at once, and the next one's ahead of time.
@@ -34,6 +34,11 @@ pub fn look(data_dir: &Path, line: Option<Line>, read_log: bool) -> DataDir {
         unreadable: Some(error.detail()),
         ..DataDir::EMPTY
     })
+}
+
+/// Whether a part of a member's data is there.
+pub fn has_data(data_dir: &Path) -> bool {
+    look(data_dir, None, false).completeness() != Completeness::Empty
 }
 
 fn look_at(data_dir: &Path, line: Option<Line>, read_log: bool) -> Result<DataDir, Unreadable> {

@@ -13,6 +13,8 @@ use crate::plan::{Change, Hold, Interruption};
 pub struct Permit<Step> {
     step: Step,
     grounds: Grounds,
+    /// Of an interruption: the member was its cluster's only one when it was last seen.
+    alone: bool,
 }
 
 /// Why a step is allowed.
@@ -68,7 +70,11 @@ impl Permit<Interruption> {
     /// # Errors
     /// [`Lapsed`]: the world has changed since the step was planned. The next pass plans anew.
     pub fn exchange(self, again: &Again) -> Result<Interruption, Lapsed> {
-        let Permit { step, grounds } = self;
+        let Permit {
+            step,
+            grounds,
+            alone,
+        } = self;
         let pid = match again.process {
             Process::Running { pid, .. } => Some(pid),
             Process::Stopped => None,
@@ -82,7 +88,7 @@ impl Permit<Interruption> {
             Grounds::DeclaredOutage(declared) => Some(declared),
             Grounds::NothingRuns => return Ok(step),
         };
-        let still = grounds_to_interrupt(&again.membership, again.id, again.alone, declared);
+        let still = grounds_to_interrupt(&again.membership, again.id, alone, declared);
         still.map_err(Lapsed::Held)?;
         Ok(step)
     }
@@ -134,7 +140,11 @@ pub fn to_interrupt(
         act,
         pid: seen.pid,
     };
-    Ok(Permit { step, grounds })
+    Ok(Permit {
+        step,
+        grounds,
+        alone: seen.alone,
+    })
 }
 
 fn grounds_to_interrupt(
@@ -212,6 +222,7 @@ fn survived(step: Change) -> Permit<Change> {
     Permit {
         step,
         grounds: Grounds::QuorumSurvives,
+        alone: false,
     }
 }
 

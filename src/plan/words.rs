@@ -399,7 +399,7 @@ impl Permit<Interruption> {
 }
 
 impl Plan {
-    /// The first step, for people: upkeep, the interruption, a change of the member list.
+    /// The first step that is taken on a member, for people: of the upkeep, else the interruption.
     pub fn first_step(&self) -> Option<Detail> {
         let upkeep = self.upkeep.first().map(|it| it.step.describe());
         upkeep.or_else(|| self.interruption.as_ref().map(Permit::describe))
