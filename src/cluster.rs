@@ -6,8 +6,8 @@ use core::fmt;
 
 /// More voters than this are not allowed ("no more than seven nodes", etcd's FAQ).
 pub const VOTERS_MAX: usize = 7;
-/// Learners at one time: etcd's own default of `--max-learners`.
-pub const LEARNERS_MAX: usize = 1;
+/// Learners at one time, rendered as `max-learners`: a cluster of one grows to the largest at once.
+pub const LEARNERS_MAX: usize = VOTERS_MAX - 1;
 /// Members at one time.
 pub const MEMBERS_MAX: usize = VOTERS_MAX + LEARNERS_MAX;
 const _: () = assert!(VOTERS_MAX % 2 == 1); // an even count adds no failure tolerance
@@ -143,6 +143,27 @@ pub struct Member {
     pub health: Health,
 }
 
+/// Seconds without an answer after which a member counts as failed (rule D15).
+pub const FAILED_SECONDS: u64 = 600;
+
+/// A member that does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// Which one.
+    pub member: MemberId,
+    /// For how long.
+    pub seconds: u64,
+}
+
+/// A member's own answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Who answered.
+    pub member: MemberId,
+    /// The last index of the log that it knows to be committed.
+    pub raft_index: u64,
+}
+
 /// Why a member list cannot be represented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsertError {
@@ -190,9 +211,54 @@ impl MemberSet {
         self.members.iter().filter(|it| it.role == Role::Voter)
     }
 
-    /// The learner in flight, if any.
-    pub fn learner(&self) -> Option<&Member> {
-        self.members.iter().find(|it| it.role != Role::Voter)
+    /// The member with this id.
+    pub fn by_id(&self, id: MemberId) -> Option<&Member> {
+        self.members.iter().find(|it| it.id == id)
+    }
+
+    /// The entry of a member: by its name, or by its peer URL while it has never started.
+    pub fn entry(&self, name: &str, peer_url: &str) -> Option<&Member> {
+        let unnamed = |it: &&Member| it.name.is_empty() && it.peer_url == peer_url;
+        let named = self.named(name);
+        named.or_else(|| self.members.iter().find(unnamed))
+    }
+
+    /// The members without a vote.
+    pub fn learners(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|it| it.role != Role::Voter)
+    }
+
+    /// The same members; who was silent for [`FAILED_SECONDS`] has failed.
+    #[must_use]
+    pub fn after(mut self, silences: &[Silence]) -> Self {
+        let failed = |it: &Member| {
+            let long =
+                |silence: &Silence| silence.member == it.id && silence.seconds >= FAILED_SECONDS;
+            it.health != Health::Serving && silences.iter().any(long)
+        };
+        for member in &mut self.members {
+            if failed(member) {
+                member.health = Health::Failed;
+            }
+        }
+        self
+    }
+
+    /// The same members with what [`Answer`]s tell: who answers serves, and a learner has caught up that
+    /// holds nine tenths of the log that the furthest of them has (etcd's own measure for a promotion).
+    #[must_use]
+    pub fn with(mut self, answers: &[Answer]) -> Self {
+        let reached = answers.iter().map(|it| it.raft_index).max().unwrap_or(0);
+        for member in &mut self.members {
+            let Some(answer) = answers.iter().find(|it| it.member == member.id) else {
+                continue;
+            };
+            member.health = Health::Serving;
+            if let Role::Learner { caught_up } = &mut member.role {
+                *caught_up = answer.raft_index.saturating_mul(10) >= reached.saturating_mul(9);
+            }
+        }
+        self
     }
 
     /// How many voters there are.

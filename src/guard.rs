@@ -270,6 +270,7 @@ fn ensure_certificates(paths: &Paths, launch: &Launch) -> CertificatesUsable {
     let now = clock::now();
     let wanted = Wanted {
         names: &launch.names,
+        peer_names: &launch.peer_names,
         clients: &[],
         clock: Clock::Unsynchronised,
     };
@@ -284,6 +285,7 @@ fn ensure_certificates(paths: &Paths, launch: &Launch) -> CertificatesUsable {
         let validity = Validity::provisional(newest, launch.leaf_seconds);
         certificates.mint(&Leaves {
             names: &launch.names,
+            peer_names: &launch.peer_names,
             cluster: &launch.cluster,
             validity,
         })

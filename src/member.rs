@@ -2,6 +2,7 @@
 //! that [`crate::start`] judges. Guard and agent both stand on it, so that both see the same.
 
 pub mod certificates;
+pub mod change;
 pub mod contact;
 pub mod crash;
 mod ending;

@@ -6,7 +6,9 @@ mod backups;
 mod clock;
 mod predecessor;
 
-use crate::cluster::{ClusterId, Detail, MEMBERS_MAX, MemberId, MemberName, MemberSet, Timestamp};
+use crate::cluster::{
+    Answer, ClusterId, Detail, MemberId, MemberName, MemberSet, Timestamp, VOTERS_MAX,
+};
 use crate::host::HostFacts;
 use crate::spec::Settings;
 use crate::start::{Facts, Refusal, Writable};
@@ -15,6 +17,9 @@ use crate::version::Version;
 pub use backups::{BackupFailure, Backups, DestinationSeen, SnapshotSeen};
 pub use clock::Clock;
 pub use predecessor::{Predecessor, Predecessors};
+
+/// Members that one process runs: those that shall exist, and one that leaves.
+pub const INSTANCES_MAX: usize = VOTERS_MAX + 1;
 
 /// Everything that one pass saw.
 #[derive(Clone, Debug)]
@@ -44,7 +49,7 @@ pub struct Observed {
     /// Who made this observation.
     pub looker: Looker,
     /// The members that this process runs: its own host's, or its pods.
-    pub instances: heapless::Vec<Instance, MEMBERS_MAX>,
+    pub instances: heapless::Vec<Instance, INSTANCES_MAX>,
 }
 
 impl Observed {
@@ -125,6 +130,48 @@ pub enum Membership {
     TooManyMembers,
     /// As etcd reports it.
     Known(MemberSet),
+}
+
+impl Membership {
+    /// Of what several members told, that which is worth most.
+    pub fn best(told: impl Iterator<Item = Membership>) -> Membership {
+        let worth = |it: &Membership| match it {
+            Membership::Unbootstrapped => 0,
+            Membership::Unreachable => 1,
+            Membership::Unconfirmed(_) => 2,
+            Membership::TooManyMembers => 3,
+            Membership::Known(_) => 4,
+        };
+        told.max_by_key(worth).unwrap_or(Membership::Unreachable)
+    }
+
+    /// The same with each member's own answer.
+    #[must_use]
+    pub fn with(self, answers: &[Answer]) -> Self {
+        match self {
+            Membership::Known(members) => Membership::Known(members.with(answers)),
+            other => other,
+        }
+    }
+}
+
+impl Service {
+    /// What counts as the member's own answer: a linearizable read, or that it follows a leader.
+    pub fn answer(&self) -> Option<Answer> {
+        answer(&self.read, self.details)
+    }
+}
+
+/// The same of what a look brought.
+pub fn answer(read: &Reading, details: Option<Details>) -> Option<Answer> {
+    match (read, details) {
+        (Reading::Joining(answer), _) => Some(*answer),
+        (Reading::Answered, Some(details)) => Some(Answer {
+            member: details.member,
+            raft_index: details.raft_index,
+        }),
+        _ => None,
+    }
 }
 
 /// A member that this process runs.
@@ -371,6 +418,8 @@ pub enum Reading {
     Answered,
     /// Refused or failed, with the connection's error.
     Failed(Detail),
+    /// It follows a leader and does not serve clients yet: a member that joins.
+    Joining(Answer),
     /// etcd answered that its own users' permissions (`auth enable`) do not let the operator read.
     NotPermitted(Detail),
     /// No answer within the deadline.
@@ -380,7 +429,10 @@ pub enum Reading {
 impl Reading {
     /// Whether etcd is up: it answered, even if it does not let the operator read.
     pub fn is_answer(&self) -> bool {
-        matches!(self, Reading::Answered | Reading::NotPermitted(_))
+        matches!(
+            self,
+            Reading::Answered | Reading::Joining(_) | Reading::NotPermitted(_)
+        )
     }
 }
 

@@ -8,6 +8,7 @@ pub mod backup;
 pub mod certificate;
 mod draft;
 pub mod edit;
+mod join;
 mod membership;
 pub mod permit;
 mod requeue;
@@ -19,8 +20,12 @@ mod words;
 
 use core::time::Duration;
 
-use crate::cluster::{ClusterId, Detail, MEMBERS_MAX, MemberId, MemberName, PeerUrl, Timestamp};
-use crate::observed::{Instance, Observed, Predecessor, Predecessors, Process, RestorePhase};
+use crate::cluster::{
+    ClusterId, Detail, Health, MemberId, MemberName, MemberSet, PeerUrl, Timestamp,
+};
+use crate::observed::{
+    INSTANCES_MAX, Instance, Membership, Observed, Predecessor, Predecessors, Process, RestorePhase,
+};
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Source;
 use crate::start::{self, Completeness, Refusal, Start};
@@ -28,6 +33,7 @@ use crate::version::{Class, Version, classify};
 
 pub use certificate::Mint;
 use draft::{Draft, Steps};
+use join::Way;
 use permit::{Declared, Permit};
 pub use requeue::{REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING, STARTING_SECONDS};
 pub use step::{Act, Asked, Change, Interruption, Task, Upkeep};
@@ -35,7 +41,7 @@ pub use step::{Act, Asked, Change, Interruption, Task, Upkeep};
 /// Steps of upkeep of one member in one pass.
 pub const STEPS_MAX: usize = 8;
 /// The same of all members that one process runs.
-pub const UPKEEP_MAX: usize = STEPS_MAX * MEMBERS_MAX;
+pub const UPKEEP_MAX: usize = STEPS_MAX * INSTANCES_MAX;
 
 /// Why the plan goes no further. Each hold has a reason, a message and a next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,7 +134,7 @@ pub struct Plan {
     /// The one change of the member list, none if converged, or why changes are on hold.
     pub change: Result<Option<Permit<Change>>, Hold>,
     /// Members for which the plan goes no further, each with the reason.
-    pub holds: heapless::Vec<(MemberName, Hold), MEMBERS_MAX>,
+    pub holds: heapless::Vec<(MemberName, Hold), INSTANCES_MAX>,
     /// When to look again if nothing happens before.
     pub requeue_after: Duration,
 }
@@ -177,22 +183,79 @@ pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
             let _ = draft.holds.push((instance.member.clone(), hold)); // one for each instance
         }
     }
-    let starting = draft.upkeep.iter().any(|it| it.step.starts());
     let settling = observed.instances.iter().any(|it| settling(spec, it));
-    let foreign = draft.holds.iter().any(|(_, hold)| hold.is_foreign());
-    let interrupts = draft.interruption.is_some();
-    let waits = spec.size == 0 || starting || interrupts || settling || foreign;
-    let vote_missing = |it: &(_, Hold)| matches!(it.1, Hold::QuorumLost | Hold::Unreachable);
-    let change = if !waits {
-        membership::change(spec, observed)
-    } else if draft.holds.iter().any(vote_missing) {
-        membership::stranger(spec, observed).map_or(Ok(None), Err)
-    } else {
-        Ok(None)
-    };
+    let change = change(spec, observed, &mut draft, settling);
     let mut plan = draft.plan(change, Duration::ZERO);
     plan.requeue_after = requeue::after(observed, &plan, settling);
     plan
+}
+
+/// The one change of the member list. Repair and growth come before an interruption that an edit asks for,
+/// and shrinking comes after it.
+fn change(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    draft: &mut Draft,
+    settling: bool,
+) -> Result<Option<Permit<Change>>, Hold> {
+    let foreign = draft.holds.iter().any(|(_, hold)| hold.is_foreign());
+    if spec.size == 0 || foreign {
+        return Ok(None);
+    }
+    let voting = match &observed.membership {
+        Membership::Known(members) => Some(members),
+        _ => None,
+    };
+    let coming_up = match voting {
+        Some(members) => draft.starts_a_voter(members) || voter_settles(observed, members),
+        None => settling || draft.upkeep.iter().any(|it| it.step.starts()),
+    };
+    let act = draft.interruption.as_ref().map(|it| it.step().act);
+    let edited = voting.is_some() && act == Some(Act::Restart);
+    if coming_up || act.is_some() && !edited {
+        let vote_missing = |it: &(_, Hold)| matches!(it.1, Hold::QuorumLost | Hold::Unreachable);
+        return if draft.holds.iter().any(vote_missing) {
+            membership::stranger(spec, observed).map_or(Ok(None), Err)
+        } else {
+            Ok(None)
+        };
+    }
+    match membership::repair_and_grow(spec, observed) {
+        Ok(Some(permit)) => {
+            draft.interruption = None; // the edit waits until the cluster is whole
+            Ok(Some(permit))
+        }
+        Err(Hold::LearnerBehind) if joins(observed, voting) => {
+            draft.interruption = None;
+            Err(Hold::LearnerBehind)
+        }
+        Err(hold) => Err(hold),
+        Ok(None) if edited => Ok(None),
+        Ok(None) => membership::shrink(spec, observed),
+    }
+}
+
+/// Whether a voter's etcd runs and is still starting.
+fn voter_settles(observed: &Observed, members: &MemberSet) -> bool {
+    let young = |it: &&Instance| {
+        let seconds = match it.process {
+            Process::Running { seconds, .. } => seconds,
+            _ => STARTING_SECONDS,
+        };
+        seconds < STARTING_SECONDS && !it.service.read.is_answer()
+    };
+    let voter = |it: &Instance| members.voters().any(|voter| voter.name == it.member);
+    observed.instances.iter().filter(young).any(voter)
+}
+
+/// Whether a learner is on its way, so that the cluster is soon larger.
+fn joins(observed: &Observed, members: Option<&MemberSet>) -> bool {
+    let answers = members.is_some_and(|it| it.learners().any(|it| it.health == Health::Serving));
+    let young = |it: &Instance| match it.process {
+        Process::Running { seconds, .. } => seconds < STARTING_SECONDS,
+        _ => false,
+    };
+    answers || observed.instances.iter().any(young)
 }
 
 /// Whether a pause is in force, and when to look again.
@@ -228,8 +291,17 @@ fn start_steps(
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
     let facts = &instance.facts;
+    let way = join::way(spec, observed, instance);
+    if way == Way::SetAside {
+        steps.push(Upkeep::SetDataAside);
+    }
+    if matches!(way, Way::SetAside | Way::Wait) {
+        return Ok(());
+    }
     let version = version_to_start(spec, instance)?;
-    let unborn = facts.identity.is_none() && facts.marker.is_none();
+    let unborn = facts.identity.is_none() && facts.marker.is_none() && way == Way::Own;
+    // Of several members a damaged one is replaced from the others, never by an older snapshot.
+    let recovers = spec.restore_when_damaged && instance.alone && spec.members.len() <= 1;
     let has_source = !matches!(spec.bootstrap, None | Some(Source::Empty));
     if let Some(made) = instance.made_for
         && (made.settings != spec.settings || made.version != version)
@@ -241,7 +313,7 @@ fn start_steps(
     }
     let start = match start::verdict(facts) {
         Ok(start) => start,
-        Err(refusal) if spec.restore_when_damaged && restore::is_damage(&refusal) => {
+        Err(refusal) if recovers && restore::is_damage(&refusal) => {
             return restore_steps(observed, Asked::Recovery, steps);
         }
         // The instance's data comes from a snapshot; the restore makes it beside the data that lies
@@ -256,7 +328,7 @@ fn start_steps(
         .as_ref()
         .filter(|it| restore::is_damage(it))
     {
-        if spec.restore_when_damaged {
+        if recovers {
             return restore_steps(observed, Asked::Recovery, steps);
         }
         return Err(Hold::Start(refusal.clone()));
@@ -272,7 +344,7 @@ fn start_steps(
             Predecessors::Unreadable(why) => return Err(Hold::SnapshotsUnknown(why.clone())),
         }
     }
-    latch(spec, instance, version, steps);
+    latch(spec, instance, version, way == Way::Join, steps);
     if let Some(identity) = facts.identity.as_ref().or(facts.marker.as_ref())
         && let Some(quota) = spec.quota.filter(|it| *it > identity.quota)
     {
@@ -286,21 +358,32 @@ fn start_steps(
             None => Ok(()),
         };
     }
-    steps.push(Upkeep::Start(start));
+    let start = if way == Way::Join { Start::Join } else { start };
+    // One after the other: those that join at once wait 6 s for each other, several times.
+    if start != Start::Join || !steps.another_joins(observed) {
+        steps.push(Upkeep::Start(start));
+    }
     certificate::client_steps(instance, steps);
     certificates
 }
 
 /// Plans the record of what is fixed at birth, or of the version that a cluster which never served is given
 /// now.
-fn latch(spec: &ClusterSpec, instance: &Instance, version: Version, steps: &mut Steps<'_>) {
+fn latch(
+    spec: &ClusterSpec,
+    instance: &Instance,
+    version: Version,
+    joins: bool,
+    steps: &mut Steps<'_>,
+) {
     let facts = &instance.facts;
     match (&facts.identity, &facts.marker) {
-        (Some(born), _) if born.version == version => {}
+        (Some(born), _) if born.version == version && (born.joined || !joins) => {}
         (None, Some(born)) if born.version == version => steps.push(Upkeep::AdoptIdentity),
         _ => steps.push(Upkeep::LatchIdentity {
             version,
             quota: spec.quota.unwrap_or(instance.quota_at_birth),
+            joins,
         }),
     }
 }

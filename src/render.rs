@@ -8,6 +8,7 @@ pub mod unit;
 use core::fmt::Write as _;
 use core::net::IpAddr;
 
+use crate::cluster::LEARNERS_MAX;
 use crate::spec::{AutoCompaction, ClusterSpec, Profile};
 use crate::version::Line;
 
@@ -132,6 +133,13 @@ pub fn url_host(address: &str) -> String {
     }
 }
 
+/// The host of a URL that [`url_host`] wrote.
+pub fn host_of(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let host = rest.rsplit_once(':').map_or(rest, |(host, _)| host);
+    host.trim_matches(['[', ']'])
+}
+
 fn urls<'a>(hosts: impl Iterator<Item = &'a str>, port: u16) -> String {
     hosts
         .map(|it| format!("https://{}:{port}", url_host(it)))
@@ -198,6 +206,10 @@ fn storage_and_limits(spec: &ClusterSpec, line: Line, place: &Place<'_>, put: &m
         // Deprecated since: newer lines keep the number that they need themselves.
         put("max-snapshots", &tuning.max_snapshots.to_string());
     }
+    if line >= Line::V3_6 {
+        // A cluster that grows adds all its new members at once. In 3.5 this is no key of the file.
+        put("max-learners", &LEARNERS_MAX.to_string());
+    }
     if let Some(bytes) = spec.options.max_request_bytes {
         put("max-request-bytes", &bytes.to_string());
     }
@@ -251,7 +263,7 @@ fn security(line: Line, place: &Place<'_>, put: &mut Put<'_>) {
     let mut peer = section("peer", "peer-ca.crt");
     if line >= Line::V3_6 {
         // Peers are trusted by their CA, not by their address. In 3.5 this is a flag only, and a
-        // configuration file excludes flags: there the peer certificate carries no address.
+        // configuration file excludes flags: there a cluster has one member, whose peers are on loopback.
         peer.push_str("\n  skip-client-san-verification: true");
     }
     put("peer-transport-security", &peer);

@@ -39,8 +39,10 @@ pub struct ClusterSpec {
     pub name: ClusterName,
     /// Voting members; 0 stops etcd and keeps everything.
     pub size: u8,
-    /// Names of the members that shall exist, ascending.
-    pub members: heapless::Vec<MemberName, VOTERS_MAX>,
+    /// The members that shall exist. A cluster is born as the first one and grows.
+    pub members: heapless::Vec<MemberSpec, VOTERS_MAX>,
+    /// Which of them this process runs, where it runs one: an index.
+    pub own: usize,
     /// `None`: the newest supported one in the store at birth.
     pub version: Option<Version>,
     /// Observe and report only.
@@ -72,6 +74,40 @@ pub struct ClusterSpec {
     /// Changes exactly when the document asks for another running etcd (settings, network,
     /// profile). A new operator with other defaults does not change it.
     pub settings: Settings,
+}
+
+/// A member that shall exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberSpec {
+    /// Its name.
+    pub name: MemberName,
+    /// Where its peers reach it.
+    pub peer_url: PeerUrl,
+}
+
+impl ClusterSpec {
+    /// The member that this process runs; `None` at size 0.
+    pub fn own(&self) -> Option<&MemberSpec> {
+        self.members.get(self.own)
+    }
+
+    /// Where the peers of this process' member reach it.
+    pub fn peer_url(&self) -> PeerUrl {
+        let own = self.own().map(|it| it.peer_url.clone());
+        own.unwrap_or_else(|| self.network.peer_url())
+    }
+
+    /// Whether this is the name of a member of this cluster, of any size: `NAME-0`, `NAME-1` and so on.
+    pub fn is_member_name(&self, name: &str) -> bool {
+        let number = name.strip_prefix(self.name.as_str());
+        let number = number.and_then(|it| it.strip_prefix('-'));
+        number.is_some_and(|it| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit()))
+    }
+
+    /// The member with this name.
+    pub fn member(&self, name: &str) -> Option<&MemberSpec> {
+        self.members.iter().find(|it| it.name == name)
+    }
 }
 
 /// A hash over what the document says of the running etcd, defaults left out.

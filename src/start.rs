@@ -32,6 +32,8 @@ pub struct Identity {
     pub version: Version,
     /// The database quota in bytes (rule D27).
     pub quota: u64,
+    /// The member joined a cluster that lived.
+    pub joined: bool,
     /// Given by etcd; known once the member has served for the first time.
     pub served: Option<(ClusterId, MemberId)>,
 }
@@ -159,6 +161,8 @@ pub struct Facts {
 pub enum Start {
     /// With the data that is there, or with none for a cluster that never served.
     Go,
+    /// With no data, as a member that the cluster's member list already has.
+    Join,
     /// The first start was cut short before etcd had a log. The guard sets the leftovers aside by
     /// rename, then starts etcd without data. Only for a cluster that never served.
     SetAsideThenGo,

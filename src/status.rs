@@ -290,6 +290,14 @@ fn is_young(instance: &Instance) -> bool {
         && matches!(instance.process, Process::Running { seconds, .. } if seconds < STARTING_SECONDS)
 }
 
+/// A member that joins is no fault.
+fn joining() -> (&'static str, Detail) {
+    let text = detail(format_args!(
+        "the member has joined and does not serve clients yet"
+    ));
+    ("Starting", text)
+}
+
 /// Why reads or writes are known not to be served, worst first.
 fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
     let service = &instance.service;
@@ -306,6 +314,7 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
         Reading::Failed(_) if is_young(instance) => {
             return Some(("Starting", detail(format_args!("etcd was just started"))));
         }
+        Reading::Joining(_) => return Some(joining()),
         Reading::Failed(why) => {
             return Some(("ReadsRefused", detail(format_args!("a read failed: {why}"))));
         }

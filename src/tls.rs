@@ -78,6 +78,8 @@ pub struct Certificates {
 pub struct Leaves<'a> {
     /// Names and addresses for the server's certificate.
     pub names: &'a [String],
+    /// Names and addresses that peers dial: an etcd that dials another one checks them.
+    pub peer_names: &'a [String],
     /// The cluster's name, in every subject.
     pub cluster: &'a str,
     /// When they begin and end.
@@ -210,8 +212,12 @@ impl Certificates {
             Purpose::Server,
             leaves.validity,
         )?;
-        // No address in the peer's certificate: peers are trusted by their CA.
-        let peer = peers.leaf(&name("peer"), &[], Purpose::Peer, leaves.validity)?;
+        let peer = peers.leaf(
+            &name("peer"),
+            leaves.peer_names,
+            Purpose::Peer,
+            leaves.validity,
+        )?;
         let operator = clients.leaf(OPERATOR, &[], Purpose::Client, leaves.validity)?;
         let generations = self.dir.join("generations");
         state::create_private_dir(&generations)?;

@@ -455,7 +455,7 @@ impl Scene {
         self.seen.restoring = Some(restoring);
     }
 
-    /// `m1=voter m2=voter,failed m3=learner`
+    /// `test-1=voter test-2=voter,failed test-3=learner`
     fn members_word(&mut self, key: &str, value: &str) {
         let mut members = match &self.seen.membership {
             Membership::Known(members) if self.seen.instances.is_empty() => members.clone(),
@@ -476,7 +476,7 @@ impl Scene {
             () if has("silent") => Health::Unknown,
             () => Health::Serving,
         };
-        let id = key[1..].parse().unwrap();
+        let id = key["test-".len()..].parse().unwrap();
         members.insert(member(id, key, role, health)).unwrap();
         self.seen.membership = Membership::Known(members);
     }
@@ -584,8 +584,8 @@ fn planning_allocates_nothing() {
         scene.seen
     };
     let mut several = Scene::new();
-    several.line("spec members=m1,m2,m3,m4,m5,m6,m7");
-    several.line("members m1=voter m2=voter m3=voter m4=voter,failed m5=voter m6=voter m7=voter m8=learner,caught-up");
+    several.line("spec members=test-1,test-2,test-3,test-4,test-5,test-6,test-7");
+    several.line("members test-1=voter test-2=voter test-3=voter test-4=voter,failed test-5=voter test-6=voter test-7=voter test-8=learner,caught-up");
     let wanted = spec(&["test-0"]);
     for (spec, seen) in [
         (&wanted, &healthy),

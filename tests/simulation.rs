@@ -21,7 +21,9 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use etcd_operator::cluster::{Health, MemberId, MemberName, MemberSet, Role, Timestamp};
+use etcd_operator::cluster::{
+    Health, LEARNERS_MAX, MemberId, MemberName, MemberSet, Role, Timestamp,
+};
 use etcd_operator::observed::{
     Again, Alarms, Clock, Instance, LastServed, Membership, Observed, Pairs, Process, Proposals,
     Reading, Service, Writing,
@@ -282,6 +284,7 @@ impl Host {
 
     fn step(&mut self, step: &Upkeep) {
         match step {
+            Upkeep::SetDataAside => panic!("the only member is never removed"),
             Upkeep::AdoptIdentity => {
                 self.instance.facts.identity = self.instance.facts.marker.clone();
             }
@@ -627,7 +630,7 @@ struct Peer {
 /// etcd's own rules on one side, the operator on the other.
 struct Cluster {
     random: Random,
-    /// By id; the name is `m` and the id.
+    /// By id.
     peers: std::collections::BTreeMap<u64, Peer>,
     next_id: u64,
     names: std::collections::BTreeMap<u64, String>,
@@ -678,9 +681,11 @@ impl Cluster {
         }
         self.changes += 1;
         match change {
-            Change::AddLearner { name } => {
-                let learner = self.peers.values().any(|it| it.role != Role::Voter);
-                if learner || self.names.values().any(|it| it == name.as_str()) {
+            Change::AddLearner { name, .. } => {
+                let learners = self.peers.values().filter(|it| it.role != Role::Voter);
+                if learners.count() >= LEARNERS_MAX
+                    || self.names.values().any(|it| it == name.as_str())
+                {
                     self.refused += 1;
                     return;
                 }
@@ -810,14 +815,16 @@ fn grow_and_shrink(seed: u64) -> (u32, u32) {
     let mut cluster = Cluster {
         random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
         peers: [(1, first)].into(),
-        names: [(1, "m1".to_owned())].into(),
+        names: [(1, "test-1".to_owned())].into(),
         next_id: 2,
         faults: true,
         refused: 0,
         changes: 0,
     };
-    let mut wanted = spec(&["m1"]);
-    let all = ["m1", "m2", "m3", "m4", "m5", "m6", "m7"];
+    let mut wanted = spec(&["test-1"]);
+    let all = [
+        "test-1", "test-2", "test-3", "test-4", "test-5", "test-6", "test-7",
+    ];
     for pass in 0..200 {
         if pass % 50 == 10 {
             let size = [1, 3, 5, 7][usize::try_from(cluster.random.below(4)).unwrap()];
@@ -847,7 +854,7 @@ fn grow_and_shrink(seed: u64) -> (u32, u32) {
                 == wanted
                     .members
                     .iter()
-                    .map(heapless::string::StringInner::as_str)
+                    .map(|it| it.name.as_str())
                     .collect::<Vec<_>>(),
         "{names:?}"
     );

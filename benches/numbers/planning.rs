@@ -4,16 +4,16 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use etcd_operator::cluster::{
-    ClusterId, ClusterName, Health, MEMBERS_MAX, Member, MemberId, MemberName, MemberSet, Role,
+    ClusterId, ClusterName, Health, Member, MemberId, MemberName, MemberSet, PeerUrl, Role,
     Timestamp,
 };
 use etcd_operator::document;
 use etcd_operator::observed::{
-    Alarms, Authority, Backups, CaState, Certificates, Clock, Details, DocumentSeen, Instance,
-    Looker, Membership, Observed, Pairs, Process, Proposals, Reading, Service, Writing,
+    Alarms, Authority, Backups, CaState, Certificates, Clock, Details, DocumentSeen, INSTANCES_MAX,
+    Instance, Looker, Membership, Observed, Pairs, Process, Proposals, Reading, Service, Writing,
 };
 use etcd_operator::plan::plan;
-use etcd_operator::spec::ClusterSpec;
+use etcd_operator::spec::{ClusterSpec, MemberSpec};
 use etcd_operator::start::{
     Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Room, StartHistory,
     Writable,
@@ -41,6 +41,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
         member: name(number),
         version: VERSION,
         quota: 2 << 30,
+        joined: false,
         served: Some((ClusterId(7), id)),
     };
     Instance {
@@ -126,8 +127,8 @@ fn observed(spec: &ClusterSpec, members: usize) -> Observed {
             id: MemberId(number as u64 + 1),
             name: name(number),
             // The eighth is the learner: there are at most seven voters.
-            peer_url: etcd_operator::cluster::PeerUrl::new(),
-            role: if number + 1 == MEMBERS_MAX {
+            peer_url: PeerUrl::new(),
+            role: if number + 1 == INSTANCES_MAX {
                 Role::Learner { caught_up: false }
             } else {
                 Role::Voter
@@ -158,7 +159,10 @@ fn row(members: usize, stopped: bool) -> Row {
     let mut spec = document::parse(DOCUMENT.as_bytes()).unwrap();
     spec.size = u8::try_from(members).unwrap();
     spec.members = (0..members.min(spec.members.capacity()))
-        .map(name)
+        .map(|it| MemberSpec {
+            name: name(it),
+            peer_url: PeerUrl::new(),
+        })
         .collect();
     let mut observed = observed(&spec, members);
     if stopped {
@@ -199,8 +203,8 @@ pub fn rows() -> Vec<Row> {
     [
         (1, false),
         (1, true),
-        (MEMBERS_MAX, false),
-        (MEMBERS_MAX, true),
+        (INSTANCES_MAX, false),
+        (INSTANCES_MAX, true),
     ]
     .map(|(members, stopped)| row(members, stopped))
     .into()

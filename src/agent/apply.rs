@@ -9,16 +9,17 @@ use crate::clock;
 use crate::error::chain;
 use crate::etcd::store;
 use crate::member::certificates;
+use crate::member::change::initial_cluster;
 use crate::member::contact::CallError;
 use crate::member::place::HostPlace;
 use crate::member::records::{self, IdentityFile, Launch, Running, SeenFile, Served};
 use crate::member::{facts, starts};
-use crate::observed::{Instance, Observed};
+use crate::observed::{Instance, Membership, Observed};
 use crate::plan::permit::Permit;
 use crate::plan::{Act, Hold, Interruption, Plan, Task, Upkeep};
 use crate::runtime::{Failures, Runtime as _};
 use crate::spec::ClusterSpec;
-use crate::start::Writable;
+use crate::start::{Start, Writable};
 use crate::state::{self, StateError};
 use crate::version::Version;
 
@@ -86,13 +87,17 @@ impl Agent {
         let now = observed.clock.trusted(observed.now);
         match step {
             Upkeep::AdoptIdentity => self.adopt_identity(place),
-            Upkeep::LatchIdentity { version, quota } => {
-                self.latch_identity(spec, place, *version, *quota)
-            }
+            Upkeep::LatchIdentity {
+                version,
+                quota,
+                joins,
+            } => self.latch_identity(spec, place, *version, *quota, *joins),
+            Upkeep::SetDataAside => self.set_data_aside(place).await,
             Upkeep::MintCertificates(_) => self.mint_certificates(spec, observed, place),
             Upkeep::MintClients => self.mint_clients(spec, observed, place),
-            Upkeep::Start(_) => {
-                self.prepare(spec, place)?;
+            Upkeep::Start(start) => {
+                let joins = (*start == Start::Join).then_some(&observed.membership);
+                self.prepare(spec, place, joins)?;
                 self.driver.start().await
             }
             Upkeep::StartAsBefore => {
@@ -147,7 +152,7 @@ impl Agent {
             Act::Restart => {
                 self.permitted(spec, permit).await?;
                 // Write the records before etcd is stopped, so that a failed write does not stop it.
-                self.prepare(spec, place)?;
+                self.prepare(spec, place, None)?;
                 self.driver.stop().await?;
                 self.driver.start().await
             }
@@ -200,11 +205,16 @@ impl Agent {
         place: &HostPlace,
         version: Version,
         quota: u64,
+        joins: bool,
     ) -> Result<(), AgentError> {
         let (identity, marker) = records::load_identities(&self.paths, &place.storage_dir)?;
         let file = match identity.or(marker) {
             Some(known) => known.with(version, quota),
             None => self.identity_at_birth(spec, version, quota)?,
+        };
+        let file = IdentityFile {
+            joined: joins || file.joined,
+            ..file
         };
         if !place.storage_named {
             state::create_private_dir(&place.storage_dir)?;
@@ -216,6 +226,25 @@ impl Agent {
         )?)
     }
 
+    /// Renames the data of a member that the cluster has removed, and forgets its id. Done again after a
+    /// crash between the two, it does the rest.
+    async fn set_data_aside(&self, place: &HostPlace) -> Result<(), AgentError> {
+        let _lock = self.hold_the_member().await?; // so no etcd starts on it meanwhile
+        let data = records::data_dir(&place.storage_dir);
+        if data.exists() {
+            let aside = records::data_aside(&data);
+            fs::rename(&data, &aside).map_err(|source| AgentError::System {
+                what: "set aside",
+                path: data.clone(),
+                source,
+            })?;
+            state::sync_dir(&place.storage_dir)?;
+            tracing::warn!(to = %aside.display(), "the cluster has removed this member; its data was set aside");
+        }
+        let _ = fs::remove_file(self.paths.seen()); // of the log that lies aside
+        self.change_identity(&place.storage_dir, |it| Some(it.to_join_again()))
+    }
+
     pub(super) fn mint_certificates(
         &self,
         spec: &ClusterSpec,
@@ -223,7 +252,7 @@ impl Agent {
         place: &HostPlace,
     ) -> Result<(), AgentError> {
         let validity = certificates::validity(spec, observed, &place.storage_dir);
-        let minted = certificates::mint(&self.certificates, &spec.name, &place.names, validity);
+        let minted = certificates::mint(&self.certificates, spec, &place.names, validity);
         Ok(minted?)
     }
 
@@ -238,12 +267,18 @@ impl Agent {
         Ok(issued?)
     }
 
-    /// Writes what the guard needs for a start.
-    pub(super) fn prepare(&self, spec: &ClusterSpec, place: &HostPlace) -> Result<(), AgentError> {
+    /// Writes what the guard needs for a start. `joins`: the member list of the cluster that it joins.
+    pub(super) fn prepare(
+        &self,
+        spec: &ClusterSpec,
+        place: &HostPlace,
+        joins: Option<&Membership>,
+    ) -> Result<(), AgentError> {
         let (identity, _) = records::load_identities(&self.paths, &place.storage_dir)?;
         let unborn = || failed("start etcd", "this host has no identity yet");
         let identity = identity.ok_or_else(unborn)?;
-        let launch = place.launch_of(&self.paths, spec, &identity);
+        let joins = joins.and_then(|it| initial_cluster(spec, it));
+        let launch = place.launch_of(&self.paths, spec, &identity, joins.as_deref());
         self.prepare_launch(&Launch {
             asked: self.memory.asked.clone(),
             ..launch.ok_or_else(unborn)?

@@ -21,6 +21,10 @@ use crate::paths::Paths;
 use crate::state;
 use crate::telemetry::Metrics;
 
+/// As much as a process' first thread has. A pass holds what was seen of all members on its stack; what it does
+/// not touch costs nothing.
+const PASSES_STACK: usize = 8 << 20;
+
 /// Who asks for the status waits so long for a new look; then the last one has to do.
 const FRESH_WITHIN: Duration = Duration::from_millis(700);
 /// Who asks for a certificate waits so long.
@@ -136,6 +140,7 @@ fn begin_passes(
     agent.memory.before = before;
     std::thread::Builder::new()
         .name("passes".to_owned())
+        .stack_size(PASSES_STACK)
         .spawn(move || {
             let _alive: oneshot::Sender<()> = alive;
             runtime.block_on(passes::keep(agent, accepted, orders));

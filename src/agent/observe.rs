@@ -15,7 +15,7 @@ use crate::member::contact::Endpoint;
 use crate::member::facts;
 use crate::member::pause;
 use crate::member::place::{self, HostPlace};
-use crate::member::records::{self, Launch, RefusalFile, Running, Served};
+use crate::member::records::{self, IdentityFile, Launch, RefusalFile, Running, Served};
 use crate::member::starts;
 use crate::observed::{
     Authority, CaState, Certificates, Clock, Instance, LastServed, Looker, Observed, Predecessors,
@@ -286,6 +286,12 @@ impl Agent {
             url: reached.client_url,
             files: self.certificates.operator_files(),
             metrics: reached.metrics,
+            joins: self
+                .board
+                .lock()
+                .identity
+                .as_ref()
+                .is_some_and(IdentityFile::joins),
         }
     }
 
@@ -345,7 +351,7 @@ impl Agent {
 /// The member of this host: the document's, or the one that lives here while the size is 0.
 fn member(spec: &ClusterSpec, facts: &Facts) -> MemberName {
     let born = || facts.identity.as_ref().map(|it| it.member.clone());
-    let asked = spec.members.first().cloned();
+    let asked = spec.own().map(|it| it.name.clone());
     asked.or_else(born).unwrap_or_default()
 }
 

@@ -206,7 +206,7 @@ impl Agent {
             paths: self.paths.clone(),
             spec: spec.clone(),
             storage_dir: place.storage_dir.clone(),
-            peer_url: spec.network.peer_url(),
+            peer_url: spec.peer_url(),
         };
         self.begin(move || Ended::Prepared(Box::new(job.run(record, identity))));
         Ok(())
@@ -306,7 +306,7 @@ impl Agent {
         if let Err(error) = minted {
             self.log_once(&chain(&error));
         }
-        self.prepare(spec, place)?;
+        self.prepare(spec, place, None)?;
         self.enter(&mut record, StoredPhase::Starting)?;
         CrashPoint::StartingWritten.pass();
         Ok(())
@@ -357,7 +357,7 @@ impl Agent {
         drop(lock);
         self.forget_service();
         if record.former.is_some() {
-            self.prepare(spec, place)?;
+            self.prepare(spec, place, None)?;
         }
         let failed = record.failed(&place.storage_dir);
         let message = format!(
@@ -391,7 +391,7 @@ impl Agent {
     /// Takes the member's lock. A guard takes it before it reads the record of the restore, and etcd holds
     /// it while it runs. So a guard that decided to start etcd before the record changed holds the lock
     /// here, and the next pass sees what became of it.
-    async fn hold_the_member(&self) -> Result<std::fs::File, AgentError> {
+    pub(super) async fn hold_the_member(&self) -> Result<std::fs::File, AgentError> {
         use rustix::fs::{FlockOperation, flock};
         // On a new host whose data lies in another directory, this directory does not exist yet.
         crate::state::create_private_dir(&self.paths.member())?;

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::cluster::{ClusterName, MemberName};
 use crate::spec::field::FIELDS;
-use crate::spec::{self, AutoCompaction, ClusterSpec, Settings};
+use crate::spec::{self, AutoCompaction, ClusterSpec, MemberSpec, Settings};
 
 /// A value that the core cannot hold: where, what was found, what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,10 @@ pub fn to_spec(name: &str, wire: &EtcdClusterSpec) -> Result<ClusterSpec, Vec<Mi
     let bootstrap = backup::bootstrap(wire, &mut problems);
     let mut members = heapless::Vec::new();
     for index in 0..wire.size {
-        let _ = members.push(member_name(name, index));
+        let _ = members.push(MemberSpec {
+            name: member_name(name, index),
+            peer_url: network.peer_url(),
+        });
     }
     if !problems.is_empty() {
         return Err(problems);
@@ -82,6 +85,7 @@ pub fn to_spec(name: &str, wire: &EtcdClusterSpec) -> Result<ClusterSpec, Vec<Mi
         name: cluster,
         size: wire.size,
         members,
+        own: 0,
         version,
         paused: wire.paused,
         profile: match wire.profile {

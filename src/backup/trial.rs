@@ -101,8 +101,11 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
     spec.network.client_port = client_port;
     spec.network.peer_port = peer_port;
     spec.network.metrics_port = metrics_port;
+    // One member, on loopback, whatever the cluster is.
+    (spec.members, spec.own) = (heapless::Vec::new(), 0);
     let identity = IdentityFile {
         token: format!("{}-trial", trial.identity.token),
+        joined: false,
         cluster_id: None,
         member_id: None,
         ..trial.identity.clone()
@@ -146,7 +149,7 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
             storage_dir: &scratch.dir,
             identity: &identity,
             store: &trial.paths.store(),
-            peer_url: &spec.network.peer_url(),
+            peer_url: &spec.peer_url(),
         },
         progress,
     )?;
@@ -175,7 +178,7 @@ fn start(
     let unknown = || TrialError::NotServed(format!("{} is no version", identity.version));
     let version: Version = identity.version.parse().map_err(|_| unknown())?;
     let conf = place
-        .etcd_conf(trial.paths, spec, identity)
+        .etcd_conf(trial.paths, spec, identity, None)
         .ok_or_else(unknown)?;
     // Its log is its own: the member's is what the guard reads.
     let own = trial.paths.etcd_log().to_string_lossy().into_owned();

@@ -248,7 +248,7 @@ fn make_keys(paths: &Paths, spec: &ClusterSpec) -> Result<(), Failure> {
     std::os::unix::fs::symlink(&keys, paths.tls())?;
     let validity = Validity::trusted(clock::now(), TRIAL_SECONDS);
     let names = ["127.0.0.1".to_owned()];
-    certificates::mint(&Certificates::at(keys), &spec.name, &names, validity)
+    certificates::mint(&Certificates::at(keys), spec, &names, validity)
         .map_err(|error| Failure::new(super::FAILED, chain(&error)))
 }
 

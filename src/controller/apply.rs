@@ -148,12 +148,12 @@ impl Cluster {
         let now = observed.clock.trusted(observed.now);
         match step {
             Upkeep::AdoptIdentity => Ok(()), // both copies are one here
-            Upkeep::LatchIdentity { version, quota } => self.latch(spec, *version, *quota),
+            Upkeep::LatchIdentity { version, quota, .. } => self.latch(spec, *version, *quota),
             Upkeep::MintCertificates(_) => {
                 let place = self.place(spec, None);
                 let validity = certificates::validity(spec, observed, &self.paths.lib);
                 let (dir, names) = (&self.certificates, &place.names);
-                certificates::mint(dir, &spec.name, names, validity)?;
+                certificates::mint(dir, spec, names, validity)?;
                 self.push().await
             }
             Upkeep::MintClients => {
@@ -188,8 +188,8 @@ impl Cluster {
                 Ok(())
             }
             Upkeep::RequestRestore(Asked::Recovery) => self.request_recovery(now),
-            // Of a restore on a host: here its Pod takes these steps.
-            Upkeep::PrepareRestore | Upkeep::FinishRestore => Ok(()),
+            // Of a restore on a host: here its Pod takes these steps. And of several members.
+            Upkeep::PrepareRestore | Upkeep::FinishRestore | Upkeep::SetDataAside => Ok(()),
         }
     }
 
@@ -254,7 +254,7 @@ impl Cluster {
     ) -> Option<PodMember> {
         let place = self.place(spec, None);
         Some(PodMember {
-            launch: place.launch_of(&Self::pod_paths(), spec, identity)?,
+            launch: place.launch_of(&Self::pod_paths(), spec, identity, None)?,
             identity: identity.clone(),
         })
     }
@@ -440,7 +440,7 @@ fn step_reason(step: &Upkeep) -> &'static str {
         Upkeep::AdoptIdentity | Upkeep::LatchIdentity { .. } => "Born",
         Upkeep::MintCertificates(_) => "CertificatesMade",
         Upkeep::MintClients => "ClientCertificatesMade",
-        Upkeep::Start(_) | Upkeep::StartAsBefore => "Starting",
+        Upkeep::Start(_) | Upkeep::StartAsBefore | Upkeep::SetDataAside => "Starting",
         Upkeep::RaiseQuota(_) => "RaisingQuota",
         Upkeep::ProbeWrite => "WriteProven",
         Upkeep::RecordServed => "Served",

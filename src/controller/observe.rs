@@ -136,6 +136,7 @@ impl Cluster {
                 ..self.certificates.operator_files()
             },
             metrics: (address, spec.network.metrics_port).into(),
+            joins: false,
         }
     }
 
@@ -395,7 +396,7 @@ fn number(id: &str) -> u32 {
 /// The document's member, or who lives here while its size is 0.
 fn member(spec: &ClusterSpec, identity: Option<&IdentityFile>) -> MemberName {
     let born = || MemberName::try_from(identity?.member.as_str()).ok();
-    let asked = spec.members.first().cloned();
+    let asked = spec.own().map(|it| it.name.clone());
     asked.or_else(born).unwrap_or_default()
 }
 

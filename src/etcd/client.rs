@@ -43,7 +43,8 @@ pub struct Look {
 }
 
 impl Look {
-    fn failed(read: Reading) -> Self {
+    /// A look that brought nothing but this.
+    pub fn failed(read: Reading) -> Self {
         Look {
             read,
             membership: Membership::Unreachable,

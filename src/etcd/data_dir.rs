@@ -20,10 +20,11 @@ const SEGMENT_BYTES: u64 = 64_000_000;
 const COMMIT_BYTES: u64 = 16 << 20;
 
 /// What the names of directories begin with that the operator sets aside beside its data.
-pub const OURS_ASIDE: [&str; 3] = [
+pub const OURS_ASIDE: [&str; 4] = [
     "data.before-restore-",
     "data.failed-restore-",
     "data.birth-interrupted-",
+    "data.removed-",
 ];
 
 /// Looks at the directory that etcd gets as `data-dir`. `line`: of the etcd that will read it.
@@ -194,7 +195,7 @@ mod tests {
         let found = || strange_etcd(&dir).map(|it| it.to_string());
         let at = |path: &str| Some(dir.join(path).display().to_string());
         assert_eq!(found(), None, "there is nothing");
-        for ours in ["data", OURS_ASIDE[0], OURS_ASIDE[1], OURS_ASIDE[2]] {
+        for ours in OURS_ASIDE.iter().chain(&["data"]) {
             make(&format!("{ours}/member/wal"));
         }
         make("lost+found/member");

@@ -10,15 +10,19 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::cluster::{Answer, MemberId};
+
 const DEADLINE: Duration = Duration::from_secs(3);
 
 /// The numbers that tell whether writes get through.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Numbers {
     /// Proposals that wait.
     pub pending: f64,
     /// Proposals applied since the start.
     pub applied: f64,
+    /// What it tells of itself before it serves clients, once it follows a leader.
+    pub following: Option<Answer>,
 }
 
 /// Reads them; `None` when etcd does not tell in time.
@@ -47,6 +51,7 @@ async fn fetch(address: SocketAddr) -> Option<Numbers> {
     Some(Numbers {
         pending: lines.pending?,
         applied: lines.applied?,
+        following: lines.following(),
     })
 }
 
@@ -55,9 +60,23 @@ struct Lines {
     rest: Vec<u8>,
     pending: Option<f64>,
     applied: Option<f64>,
+    committed: Option<f64>,
+    has_leader: Option<f64>,
+    member: Option<MemberId>,
 }
 
 impl Lines {
+    fn following(&self) -> Option<Answer> {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "etcd writes an index as a float; a cast saturates"
+        )]
+        let raft_index = self.committed? as u64;
+        let member = self.member.filter(|_| self.has_leader == Some(1.0))?;
+        Some(Answer { member, raft_index })
+    }
+
     fn feed(&mut self, data: &[u8]) {
         for piece in data.split_inclusive(|it| *it == b'\n') {
             if self.rest.is_empty() && piece.ends_with(b"\n") {
@@ -79,7 +98,17 @@ impl Lines {
         };
         self.pending = value("etcd_server_proposals_pending").or(self.pending);
         self.applied = value("etcd_server_proposals_applied_total").or(self.applied);
+        self.committed = value("etcd_server_proposals_committed_total").or(self.committed);
+        self.has_leader = value("etcd_server_has_leader").or(self.has_leader);
+        self.member = member(line).or(self.member);
     }
+}
+
+/// `etcd_server_id{server_id="8e9e05c52164694d"} 1`
+fn member(line: &[u8]) -> Option<MemberId> {
+    let rest = line.strip_prefix(br#"etcd_server_id{server_id=""#)?;
+    let id = std::str::from_utf8(rest).ok()?.split('"').next()?;
+    u64::from_str_radix(id, 16).ok().map(MemberId)
 }
 
 #[cfg(test)]
@@ -88,7 +117,8 @@ mod tests {
 
     #[test]
     fn lines_are_found_however_the_page_is_cut() {
-        let page = b"# HELP x\netcd_server_proposals_pending 2\nother{a=\"b\"} 1\netcd_server_proposals_applied_total 1.5e+06\n";
+        let page = b"# HELP x\netcd_server_proposals_pending 2\nother{a=\"b\"} 1\netcd_server_proposals_applied_total 1.5e+06\n\
+            etcd_server_proposals_committed_total 7\netcd_server_has_leader 1\netcd_server_id{server_id=\"1f\"} 1\n";
         for cut in 0..page.len() {
             let mut lines = Lines::default();
             lines.feed(&page[..cut]);
@@ -98,6 +128,11 @@ mod tests {
                 (Some(2.0), Some(1.5e6)),
                 "cut at {cut}"
             );
+            let following = Answer {
+                member: MemberId(0x1f),
+                raft_index: 7,
+            };
+            assert_eq!(lines.following(), Some(following), "cut at {cut}");
         }
     }
 }

@@ -334,11 +334,17 @@ pub fn place_guard(store: &Path) -> Result<PathBuf, StoreError> {
             });
         }
     };
+    place_program(store, &source)
+}
+
+/// The same with another program than this one, which a home's tests are.
+pub fn place_program(store: &Path, source: &Path) -> Result<PathBuf, StoreError> {
+    let target = store.join("etcd-operator");
     let is_executable = |path: &Path| {
         let mode = fs::metadata(path).map(|it| it.permissions().mode());
         mode.is_ok_and(|it| it & 0o111 != 0)
     };
-    if is_executable(&target) && same_content(&source, &target) {
+    if is_executable(&target) && same_content(source, &target) {
         return Ok(target);
     }
     state::create_private_dir(store)?;
@@ -346,8 +352,8 @@ pub fn place_guard(store: &Path) -> Result<PathBuf, StoreError> {
     let _ = fs::remove_file(&part);
     // Another name for the same file costs no flash, and outlives the one that the package removes.
     // Across file systems, or where the kernel forbids it, it is copied.
-    if !is_executable(&source) || fs::hard_link(&source, &part).is_err() {
-        copy_program(&source, &part)?;
+    if !is_executable(source) || fs::hard_link(source, &part).is_err() {
+        copy_program(source, &part)?;
     }
     fs::rename(&part, &target).map_err(|source| StoreError::Copy { path: part, source })?;
     state::sync_dir(store)?;

@@ -9,6 +9,7 @@ use crate::cluster::ADMIN;
 use crate::cluster::Timestamp;
 use crate::observed::{CaState, Certificates as Summary, Clock, Observed, Pairs};
 use crate::plan::certificate::due;
+use crate::render;
 use crate::spec::ClusterSpec;
 use crate::start::CertificatesUsable;
 use crate::tls::{Certificates, Issued, Leaf, Leaves, TlsError, Usability, Validity};
@@ -17,6 +18,8 @@ use crate::tls::{Certificates, Issued, Leaf, Leaves, TlsError, Usability, Validi
 pub struct Wanted<'a> {
     /// Names and addresses that the server's certificate must carry.
     pub names: &'a [String],
+    /// The same of the peer's certificate.
+    pub peer_names: &'a [String],
     /// Clients of the document; `admin` comes on top.
     pub clients: &'a [&'a str],
     /// Whether renewals may go by the clock.
@@ -30,9 +33,13 @@ pub fn survey(certificates: &Certificates, now: Timestamp, wanted: &Wanted<'_>) 
     for (role, leaf) in certificates.leaves() {
         match leaf {
             Ok(leaf) => {
-                let covers = wanted.names.iter().all(|it| leaf.names.contains(it));
+                let names = match role {
+                    "server" => wanted.names,
+                    "peer" => wanted.peer_names,
+                    _ => &[],
+                };
                 pairs = worst(pairs, pairs_of(&leaf, now));
-                if role == "server" && !covers {
+                if !names.iter().all(|it| leaf.names.contains(it)) {
                     pairs = worst(pairs, Pairs::AddressesDiffer);
                 }
                 leaves.push(leaf);
@@ -107,8 +114,10 @@ pub fn survey_by_clock(
     trust: impl FnOnce(Option<Timestamp>) -> Clock,
 ) -> (Summary, Clock) {
     let clients: Vec<&str> = spec.clients.iter().map(heapless::String::as_str).collect();
+    let peer_names = peer_names(&spec.peer_url());
     let wanted = |clock| Wanted {
         names,
+        peer_names: &peer_names,
         clients: &clients,
         clock,
     };
@@ -154,17 +163,23 @@ pub fn validity(spec: &ClusterSpec, observed: &Observed, storage_dir: &Path) -> 
     }
 }
 
+/// What the certificate of a peer at this URL names.
+pub fn peer_names(peer_url: &str) -> Vec<String> {
+    vec![render::host_of(peer_url).to_owned()]
+}
+
 /// New leaves for etcd and the operator, and the CAs where there are none.
 pub fn mint(
     certificates: &Certificates,
-    cluster: &str,
+    spec: &ClusterSpec,
     names: &[String],
     validity: Validity,
 ) -> Result<(), TlsError> {
-    certificates.ensure_authorities(cluster, validity.not_after)?;
+    certificates.ensure_authorities(&spec.name, validity.not_after)?;
     certificates.mint(&Leaves {
         names,
-        cluster,
+        peer_names: &peer_names(&spec.peer_url()),
+        cluster: &spec.name,
         validity,
     })
 }

@@ -2,14 +2,17 @@
 //! decision depends on it. Both modes use this module.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use etcd_client::Client;
+use tokio::time::timeout;
 
 use crate::clock;
 use crate::cluster::MemberId;
+use crate::etcd::client::Look;
 use crate::etcd::{client, metrics};
 use crate::observed::{
-    Instance, Membership, Process, Proposals, Reading, Regain, Service, Writing,
+    self, Instance, Membership, Process, Proposals, Reading, Regain, Service, Writing,
 };
 use crate::plan::space;
 use crate::tls::ClientFiles;
@@ -23,6 +26,32 @@ pub struct Endpoint {
     pub files: ClientFiles,
     /// Its metrics.
     pub metrics: SocketAddr,
+    /// It has joined, and was not seen to serve since.
+    pub joins: bool,
+}
+
+/// A member that joins serves clients late: etcd waits for its own name in the member list, 6 s and more where
+/// the data came as a snapshot (measured with 3.6 and 3.7). Its port takes connections before.
+const JOINING_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Asks a member's etcd. One that joins counts once it follows a leader.
+pub async fn look(endpoint: &Endpoint) -> Look {
+    let asked = client::look(&endpoint.url, &endpoint.files);
+    if !endpoint.joins {
+        return asked.await;
+    }
+    let (look, numbers) = tokio::join!(
+        timeout(JOINING_PATIENCE, asked),
+        timeout(JOINING_PATIENCE, metrics::read(endpoint.metrics)),
+    );
+    let look = look.unwrap_or_else(|_| Look::failed(Reading::TimedOut));
+    if look.read == Reading::Answered {
+        return look;
+    }
+    match numbers.ok().flatten().and_then(|it| it.following) {
+        Some(answer) => Look::failed(Reading::Joining(answer)),
+        None => look,
+    }
 }
 
 /// Why a call to etcd failed.
@@ -68,7 +97,7 @@ impl Contact {
             };
             return (Service::UNKNOWN, membership);
         };
-        let look = client::look(&endpoint.url, &endpoint.files).await;
+        let look = look(endpoint).await;
         let answered = look.read == Reading::Answered;
         // etcd may have restarted since the last call.
         if self.process != Some(pid) {
@@ -102,9 +131,13 @@ impl Contact {
         if !matches!(process, Process::Running { .. }) {
             return (None, Membership::Unreachable);
         }
-        let look = client::look(&endpoint.url, &endpoint.files).await;
+        let look = look(endpoint).await;
+        let id = observed::answer(&look.read, look.details).map(|it| it.member);
         self.client = look.client;
-        (look.details.map(|it| it.member), look.membership)
+        (
+            id.or_else(|| look.details.map(|it| it.member)),
+            look.membership,
+        )
     }
 
     /// Forgets what was proven about the last process. It is not proven for the next one.

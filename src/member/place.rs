@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 
+use super::certificates;
 use super::records::{self, IdentityFile, Launch};
 use crate::paths::Paths;
 use crate::render::{self, Place};
@@ -124,7 +125,9 @@ impl HostPlace {
     /// Every address that etcd listens on. A single member's peers are on loopback: its address
     /// may change without a word (rule A13).
     fn addresses(&self, spec: &ClusterSpec) -> Vec<SocketAddr> {
+        let peers = spec.peer_url();
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let local = render::host_of(&peers).parse().unwrap_or(local);
         self.listen
             .iter()
             .map(|it| SocketAddr::new(*it, spec.network.client_port))
@@ -145,6 +148,7 @@ impl HostPlace {
             unsafe_filesystem_allowed: spec.unsafe_filesystem_allowed,
             addresses: self.addresses(spec),
             names: self.names.clone(),
+            peer_names: certificates::peer_names(&spec.peer_url()),
             leaf_seconds: spec.leaf_seconds,
             environment: render::environment(spec)
                 .into_iter()
@@ -160,16 +164,18 @@ impl HostPlace {
         }
     }
 
-    /// The same with etcd's configuration; `None` for a version of an unknown line.
+    /// The same with etcd's configuration; `None` for a version of an unknown line. `joins`: the
+    /// `initial-cluster` of a member that joins.
     pub fn launch_of(
         &self,
         paths: &Paths,
         spec: &ClusterSpec,
         identity: &IdentityFile,
+        joins: Option<&str>,
     ) -> Option<Launch> {
         let version = identity.version.parse().ok()?;
         Some(Launch {
-            conf: self.etcd_conf(paths, spec, identity)?,
+            conf: self.etcd_conf(paths, spec, identity, joins)?,
             quota: identity.quota,
             ..self.launch(spec, version)
         })
@@ -181,9 +187,11 @@ impl HostPlace {
         paths: &Paths,
         spec: &ClusterSpec,
         identity: &IdentityFile,
+        joins: Option<&str>,
     ) -> Option<String> {
         let line = identity.version.parse::<Version>().ok()?.line()?;
-        let peer_urls = spec.network.peer_url();
+        let peer_urls = spec.peer_url();
+        let own = format!("{}={peer_urls}", identity.member);
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let data_dir = text(records::data_dir(&self.storage_dir));
         let tls_dir = text(paths.tls().join("current"));
@@ -199,9 +207,15 @@ impl HostPlace {
             listen: &self.listen,
             advertised: &self.advertised,
             token: &identity.token,
-            initial_cluster: &format!("{}={peer_urls}", identity.member),
+            initial_cluster: joins.unwrap_or(&own),
             peer_urls: &peer_urls,
-            initial_state: "new", // rule D2: once there is data, etcd ignores it
+            // Once there is data, etcd ignores it (rule D2). Without data a member that joins never makes a
+            // cluster of its own.
+            initial_state: if identity.joined || joins.is_some() {
+                "existing"
+            } else {
+                "new"
+            },
         };
         Some(render::etcd_conf_yaml(spec, line, &place))
     }

@@ -29,6 +29,9 @@ pub struct IdentityFile {
     pub quota: u64,
     /// `/etc/machine-id` at birth.
     pub machine_id: String,
+    /// The member joined a cluster that lived: it never makes one of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub joined: bool,
     /// In hexadecimal, once etcd has served.
     #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
     pub cluster_id: Option<String>,
@@ -101,6 +104,22 @@ impl IdentityFile {
         }
     }
 
+    /// Whether it has joined, or will, and was not seen to serve since.
+    pub fn joins(&self) -> bool {
+        self.joined && self.cluster_id.is_none()
+    }
+
+    /// The same host as a member that joins the cluster once more.
+    #[must_use]
+    pub fn to_join_again(self) -> Self {
+        IdentityFile {
+            joined: true,
+            cluster_id: None,
+            member_id: None,
+            ..self
+        }
+    }
+
     /// The ids that the cluster has and had, in hexadecimal.
     pub fn clusters(&self) -> Vec<String> {
         self.former_ids
@@ -123,7 +142,7 @@ impl IdentityFile {
         quota: u64,
         machine_id: String,
     ) -> Self {
-        let member = spec.members.first().map(ToString::to_string);
+        let member = spec.own().map(|it| it.name.to_string());
         IdentityFile {
             cluster: spec.name.to_string(),
             member: member.unwrap_or_default(),
@@ -131,6 +150,7 @@ impl IdentityFile {
             version: version.to_string(),
             quota,
             machine_id,
+            joined: false,
             cluster_id: None,
             member_id: None,
             authorities: None,
@@ -149,12 +169,20 @@ impl IdentityFile {
             member: MemberName::try_from(self.member.as_str()).ok()?,
             version: self.version.parse().ok()?,
             quota: self.quota,
+            joined: self.joined,
             served: match ids {
                 (Some(cluster), Some(member)) => Some((ClusterId(cluster), MemberId(member))),
                 _ => None,
             },
         })
     }
+}
+
+/// Where the data of a removed member goes: beside the directory, under a name that is free.
+pub fn data_aside(data: &Path) -> PathBuf {
+    let name = |number: u32| data.with_extension(format!("removed-{number}"));
+    let taken = (1..u32::MAX).take_while(|it| name(*it).exists()).last();
+    name(taken.unwrap_or(0) + 1)
 }
 
 /// A word that no other cluster of this name has: etcd derives the cluster's id from it. `None`: the
@@ -188,6 +216,9 @@ pub struct Launch {
     pub addresses: Vec<SocketAddr>,
     /// Names for a provisional server certificate.
     pub names: Vec<String>,
+    /// The same for the peer's.
+    #[serde(default)]
+    pub peer_names: Vec<String>,
     /// Life of a leaf certificate, in seconds.
     pub leaf_seconds: i64,
     /// Environment of etcd; nothing else is in it.

@@ -3,9 +3,10 @@
 use core::time::Duration;
 
 use super::permit::Permit;
-use super::{Change, Hold, Interruption, Plan, Task, UPKEEP_MAX, Upkeep};
-use crate::cluster::{MEMBERS_MAX, MemberName};
-use crate::observed::Instance;
+use super::{Change, Hold, Interruption, Plan, STARTING_SECONDS, Task, UPKEEP_MAX, Upkeep};
+use crate::cluster::{MemberName, MemberSet};
+use crate::observed::{INSTANCES_MAX, Instance, Observed, Process};
+use crate::start::Start;
 
 /// A plan that is being made.
 #[derive(Default)]
@@ -14,7 +15,7 @@ pub(super) struct Draft {
     pub(super) interruption: Option<Permit<Interruption>>,
     /// The member to interrupt leads: others go first.
     interrupts_leader: bool,
-    pub(super) holds: heapless::Vec<(MemberName, Hold), MEMBERS_MAX>,
+    pub(super) holds: heapless::Vec<(MemberName, Hold), INSTANCES_MAX>,
 }
 
 impl Draft {
@@ -23,6 +24,13 @@ impl Draft {
             draft: self,
             instance,
         }
+    }
+
+    /// Whether a member that has a vote is started in this pass.
+    pub(super) fn starts_a_voter(&self, members: &MemberSet) -> bool {
+        let starts =
+            |it: &Task| it.step.starts() && members.voters().any(|voter| voter.name == it.member);
+        self.upkeep.iter().any(starts)
     }
 
     pub(super) fn plan(
@@ -51,6 +59,21 @@ impl Steps<'_> {
     pub(super) fn push(&mut self, step: Upkeep) {
         let member = self.instance.member.clone();
         let _ = self.draft.upkeep.push(Task { member, step });
+    }
+
+    /// Whether another member joins: it is started in this pass, or was started and does not answer yet.
+    pub(super) fn another_joins(&self, observed: &Observed) -> bool {
+        let started = |it: &Task| it.step == Upkeep::Start(Start::Join);
+        let comes_up = |it: &Instance| {
+            matches!(it.process, Process::Running { seconds, .. } if seconds < STARTING_SECONDS)
+                && !it.service.read.is_answer()
+                && it
+                    .facts
+                    .identity
+                    .as_ref()
+                    .is_some_and(|it| it.served.is_none())
+        };
+        self.draft.upkeep.iter().any(started) || observed.instances.iter().any(comes_up)
     }
 
     /// Whether this member is interrupted in this pass.

@@ -1,20 +1,85 @@
 //! Decides which member joins, gets its vote or is removed: at most one change, in the order that keeps
 //! quorum.
 
-use crate::cluster::{Health, MemberName, MemberSet, Role};
-use crate::observed::{Authority, Membership, Observed, Reading};
+use crate::cluster::{Health, Member, MemberSet, Role};
+use crate::observed::{Authority, Instance, Membership, Observed, Reading};
+use crate::plan::join;
 use crate::plan::permit::Permit;
 use crate::plan::{Change, Hold, permit};
-use crate::spec::ClusterSpec;
+use crate::spec::{ClusterSpec, MemberSpec};
 
-/// The next change of the member list, none, or why none is possible.
+/// The changes that keep a cluster whole and let it grow, or why none is possible.
 ///
-/// The order is the policy: first finish a change under way, then replace a failed member, then add a
-/// missing one, and remove an unwanted one last.
-pub(super) fn change(
+/// The order is the policy: remove learners that are of no use; remove a voter that has failed or whose
+/// data is gone (rule D15: adding first would raise the majority while a vote is missing); add all that
+/// are missing, at once; give a vote to who has caught up.
+pub(super) fn repair_and_grow(
     spec: &ClusterSpec,
     observed: &Observed,
 ) -> Result<Option<Permit<Change>>, Hold> {
+    let Some(members) = changeable(spec, observed)? else {
+        return Ok(None);
+    };
+    // What somebody else added is nobody's to remove, whether it answers or not.
+    let failed =
+        |it: &Member| it.health == Health::Failed && (wanted(spec, it) || unwanted(spec, it));
+    let gone = |it: &&Member| failed(it) || lost(spec, observed, it);
+    let useless = |it: &&Member| gone(it) || unwanted(spec, it);
+    if let Some(learner) = members.learners().find(useless) {
+        return permit::to_remove(members, learner.id).map(Some);
+    }
+    if let Some(voter) = members.voters().find(gone) {
+        return match members.voter_count() {
+            1 => Err(Hold::QuorumLost),
+            _ => permit::to_remove(members, voter.id).map(Some),
+        };
+    }
+    let missing = |it: &&_| is_missing(members, it);
+    if let Some(it) = spec.members.iter().find(missing) {
+        match permit::to_add_learner(members, &it.name, &it.peer_url) {
+            Ok(permit) => return Ok(Some(permit)),
+            // With seven voters, an unwanted one is removed before its replacement joins.
+            Err(_) if members.voters().any(|it| unwanted(spec, it)) => return Ok(None),
+            Err(hold) => return Err(hold),
+        }
+    }
+    let ready = (Role::Learner { caught_up: true }, Health::Serving);
+    if let Some(learner) = members.learners().find(|it| (it.role, it.health) == ready) {
+        return permit::to_promote(members, learner.id).map(Some);
+    }
+    if members.learners().any(|it| wanted(spec, it)) {
+        return Err(Hold::LearnerBehind);
+    }
+    Ok(None)
+}
+
+/// Removes a voter that the document no longer names: last of all, and of several the leader last. Else
+/// the hold for a member that nobody here knows.
+pub(super) fn shrink(
+    spec: &ClusterSpec,
+    observed: &Observed,
+) -> Result<Option<Permit<Change>>, Hold> {
+    let Some(members) = changeable(spec, observed)? else {
+        return Ok(None);
+    };
+    let leader = observed.speaker().and_then(|it| it.service.details?.leader);
+    // Who does not serve goes first: its going costs nothing.
+    let order = |it: &&Member| (it.health == Health::Serving, Some(it.id) == leader);
+    let surplus = members.voters().filter(|it| unwanted(spec, it));
+    if let Some(voter) = surplus.min_by_key(order) {
+        return permit::to_remove(members, voter.id).map(Some);
+    }
+    match members.iter().find(|it| !wanted(spec, it)) {
+        Some(it) => Err(unexpected(it, true)),
+        None => Ok(None),
+    }
+}
+
+/// The member list, if this process may change it now.
+fn changeable<'a>(
+    spec: &ClusterSpec,
+    observed: &'a Observed,
+) -> Result<Option<&'a MemberSet>, Hold> {
     if let Some(stranger) = stranger(spec, observed) {
         return Err(stranger);
     }
@@ -27,49 +92,37 @@ pub(super) fn change(
     if !members.has_quorum() {
         return Err(Hold::QuorumLost);
     }
-    if observed.authority != Authority::Cluster {
-        return Ok(None);
-    }
-    let wanted = |name: &str| spec.members.iter().any(|it| it == name);
-    if let Some(learner) = members.learner() {
-        let unwanted = !learner.name.is_empty() && !wanted(&learner.name);
-        if unwanted || learner.health == Health::Failed {
-            return permit::to_remove(members, learner.id).map(Some);
-        }
-        if (learner.role, learner.health) != (Role::Learner { caught_up: true }, Health::Serving) {
-            return Err(Hold::LearnerBehind);
-        }
-        return permit::to_promote(members, learner.id).map(Some);
-    }
-    let lacking = missing(spec, members);
-    // A failed member is removed before its replacement joins (rule D15): adding first would
-    // raise the majority while a vote is missing.
-    let failed = members.voters().find(|it| it.health == Health::Failed);
-    if let Some(failed) = failed {
-        if members.voter_count() == 1 {
-            return Err(Hold::QuorumLost);
-        }
-        return permit::to_remove(members, failed.id).map(Some);
-    }
-    let unwanted = members
-        .voters()
-        .find(|it| !it.name.is_empty() && !wanted(&it.name));
-    if let Some(name) = lacking {
-        match permit::to_add_learner(members, name.clone()) {
-            Ok(permit) => return Ok(Some(permit)),
-            // With seven voters, an unwanted one is removed before its replacement joins.
-            Err(hold) if unwanted.is_none() => return Err(hold),
-            Err(_) => {}
-        }
-    }
-    if let Some(unwanted) = unwanted {
-        return permit::to_remove(members, unwanted.id).map(Some);
-    }
-    Ok(None)
+    Ok((observed.authority == Authority::Cluster).then_some(members))
 }
 
-fn missing<'a>(spec: &'a ClusterSpec, members: &MemberSet) -> Option<&'a MemberName> {
-    spec.members.iter().find(|it| members.named(it).is_none())
+/// Whether a member list lacks this member.
+fn is_missing(members: &MemberSet, it: &MemberSpec) -> bool {
+    members.entry(&it.name, &it.peer_url).is_none()
+}
+
+/// Whether the document asks for this member.
+fn wanted(spec: &ClusterSpec, member: &Member) -> bool {
+    let is = |it: &MemberSpec| {
+        if member.name.is_empty() {
+            it.peer_url == member.peer_url
+        } else {
+            it.name == member.name
+        }
+    };
+    spec.members.iter().any(is)
+}
+
+/// Whether this was a member of the document's, which no longer asks for it. What has another name is
+/// nobody's to remove: the person who added it had a reason.
+fn unwanted(spec: &ClusterSpec, member: &Member) -> bool {
+    !wanted(spec, member) && spec.is_member_name(&member.name)
+}
+
+/// Whether the data of a member that this process runs is gone or damaged, so that it can never come back
+/// as the same member.
+fn lost(spec: &ClusterSpec, observed: &Observed, member: &Member) -> bool {
+    let lost = |it: &Instance| join::is_lost(spec, it, member);
+    observed.instances.iter().any(lost)
 }
 
 /// If the document asks for one member and there never was another, somebody else added any other member.
@@ -90,10 +143,17 @@ pub(super) fn stranger(spec: &ClusterSpec, observed: &Observed) -> Option<Hold> 
         .map(|(_, it)| it)
         .or_else(|| instance.service.details.map(|it| it.member))?;
     let stranger = members.iter().find(|it| it.id != own)?;
-    Some(Hold::UnexpectedMember {
-        member: stranger.id,
-        peer_url: stranger.peer_url.clone(),
-        learner: stranger.role != Role::Voter,
-        quorum: instance.service.read == Reading::Answered,
-    })
+    Some(unexpected(
+        stranger,
+        instance.service.read == Reading::Answered,
+    ))
+}
+
+fn unexpected(member: &Member, quorum: bool) -> Hold {
+    Hold::UnexpectedMember {
+        member: member.id,
+        peer_url: member.peer_url.clone(),
+        learner: member.role != Role::Voter,
+        quorum,
+    }
 }

@@ -4,7 +4,10 @@
 //! act, `execute` has the member read again ([`crate::runtime::Runtime::look_again`]) and exchanges the
 //! permit for the step itself.
 
-use crate::cluster::{Health, MemberId, MemberName, MemberSet, Role, VOTERS_MAX, quorum};
+use crate::cluster::{
+    Health, LEARNERS_MAX, MEMBERS_MAX, MemberId, MemberName, MemberSet, PeerUrl, Role, VOTERS_MAX,
+    quorum,
+};
 use crate::observed::{Again, Membership, Process};
 use crate::plan::{Change, Hold, Interruption};
 
@@ -102,7 +105,7 @@ impl Permit<Change> {
     /// The hold that the change meets now.
     pub fn exchange(self, members: &MemberSet) -> Result<Change, Hold> {
         let still = match &self.step {
-            Change::AddLearner { name } => to_add_learner(members, name.clone()),
+            Change::AddLearner { name, peer_url } => to_add_learner(members, name, peer_url),
             Change::Promote { member } => to_promote(members, *member),
             Change::Remove { member } => to_remove(members, *member),
         };
@@ -179,11 +182,20 @@ fn grounds_to_interrupt(
 
 /// May a learner be added? Adding one never changes quorum, but a cluster without quorum cannot
 /// commit the change (rules D12, D13).
-pub fn to_add_learner(members: &MemberSet, name: MemberName) -> Result<Permit<Change>, Hold> {
-    if members.learner().is_some() || !members.has_quorum() || members.voter_count() >= VOTERS_MAX {
+pub fn to_add_learner(
+    members: &MemberSet,
+    name: &MemberName,
+    peer_url: &PeerUrl,
+) -> Result<Permit<Change>, Hold> {
+    let learners = members.learners().count();
+    let full = learners >= LEARNERS_MAX || members.voter_count() + learners >= MEMBERS_MAX;
+    if full || !members.has_quorum() || members.voter_count() >= VOTERS_MAX {
         return Err(Hold::QuorumLost);
     }
-    Ok(survived(Change::AddLearner { name }))
+    Ok(survived(Change::AddLearner {
+        name: name.clone(),
+        peer_url: peer_url.clone(),
+    }))
 }
 
 /// May this learner vote? A majority of the larger cluster must answer, and so must the learner.

@@ -12,6 +12,8 @@ use crate::start::Refusal;
 pub const REQUEUE_CONVERGED: Duration = Duration::from_secs(10);
 /// While etcd comes up. A start takes about a second on a fast machine.
 pub const REQUEUE_STARTING: Duration = Duration::from_millis(50);
+/// After a change of the member list, of which several may follow.
+pub(super) const REQUEUE_CHANGED: Duration = Duration::from_millis(5);
 /// While something else is under way or wrong.
 pub const REQUEUE_PROGRESSING: Duration = Duration::from_secs(2);
 /// A start may take this many seconds. After that, looks become rarer and failures are reported.
@@ -48,11 +50,8 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
         .iter()
         .any(|it| matches!(it.service.write, Writing::Failed(_)));
     // Even under a hold, an etcd that comes up is observed until it serves.
-    let comes_up = |it: &Instance| {
-        let young =
-            matches!(it.process, Process::Running { seconds, .. } if seconds < STARTING_SECONDS);
-        young && !it.service.read.is_answer()
-    };
+    let young = |it: &Instance| matches!(it.process, Process::Running { seconds, .. } if seconds < STARTING_SECONDS);
+    let comes_up = |it: &Instance| young(it) && !it.service.read.is_answer();
     let change = match plan.hold() {
         Some(hold) => Err(hold),
         None => Ok(plan.change.as_ref().ok().and_then(Option::as_ref)),
@@ -63,6 +62,9 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
         _ if !retrying && (plan.steps().any(begins) || plan.act() == Some(Act::Restart)) => {
             REQUEUE_STARTING
         }
+        // One that failed is not repeated at once: for 5 s after a change etcd may refuse the next one.
+        Ok(Some(_)) if observed.instances.len() > 1 && observed.failed.is_none() => REQUEUE_CHANGED,
+        Err(Hold::LearnerBehind) if observed.instances.iter().any(young) => REQUEUE_STARTING,
         // The answer wakes the loop.
         Ok(None) if observed.predecessors == Predecessors::Looking => REQUEUE_PROGRESSING,
         // Its end wakes the loop; one that never ends, such as a Pod of a lost node, costs little.

@@ -1,7 +1,7 @@
 //! The steps that a plan may hold, by what they do to a member.
 
 use super::Mint;
-use crate::cluster::{MemberId, MemberName};
+use crate::cluster::{MemberId, MemberName, PeerUrl};
 use crate::start::Start;
 use crate::version::Version;
 
@@ -10,6 +10,8 @@ use crate::version::Version;
 pub enum Change {
     /// A new member joins without a vote.
     AddLearner {
+        /// Where its peers will reach it: what it is known by until it has started.
+        peer_url: PeerUrl,
         /// Its name.
         name: MemberName,
     },
@@ -72,7 +74,12 @@ pub enum Upkeep {
         version: Version,
         /// In bytes.
         quota: u64,
+        /// The member joins a cluster that lives: it never makes one of its own.
+        joins: bool,
     },
+    /// etcd's member list has this member no more, or anew: rename its old data aside and forget its old
+    /// id, so that it can join. Nothing is deleted.
+    SetDataAside,
     /// Make new leaves for etcd and the operator, in one generation, without a restart.
     MintCertificates(Mint),
     /// Make new leaves for the clients that the document names.
@@ -124,6 +131,7 @@ impl Upkeep {
         matches!(
             self,
             Upkeep::AdoptIdentity
+                | Upkeep::SetDataAside
                 | Upkeep::LatchIdentity { .. }
                 | Upkeep::RaiseQuota(_)
                 | Upkeep::MintCertificates(_)

@@ -317,7 +317,7 @@ impl Change {
     /// For people.
     pub fn describe(&self) -> Detail {
         match self {
-            Change::AddLearner { name } => detail(format_args!("add {name} as a learner")),
+            Change::AddLearner { name, .. } => detail(format_args!("add {name} as a learner")),
             Change::Promote { member } => detail(format_args!("promote member {member}")),
             Change::Remove { member } => detail(format_args!("remove member {member}")),
         }
@@ -331,9 +331,17 @@ impl Upkeep {
             Upkeep::AdoptIdentity => {
                 detail(format_args!("adopt the data that lies in storage.path"))
             }
-            Upkeep::LatchIdentity { version, quota } => detail(format_args!(
+            Upkeep::LatchIdentity {
+                version,
+                joins: true,
+                ..
+            } => detail(format_args!("join the cluster with etcd {version}")),
+            Upkeep::LatchIdentity { version, quota, .. } => detail(format_args!(
                 "create the cluster with etcd {version}, quota {} MiB",
                 quota >> 20
+            )),
+            Upkeep::SetDataAside => detail(format_args!(
+                "set the data of the removed member aside, to join again"
             )),
             Upkeep::MintCertificates(Mint::Unusable) => detail(format_args!("issue certificates")),
             Upkeep::MintCertificates(Mint::Renewal) => detail(format_args!("renew certificates")),
@@ -345,6 +353,9 @@ impl Upkeep {
             }
             Upkeep::MintClients => detail(format_args!("issue client certificates")),
             Upkeep::Start(Start::Go) => detail(format_args!("start etcd")),
+            Upkeep::Start(Start::Join) => {
+                detail(format_args!("start etcd as a new member of the cluster"))
+            }
             Upkeep::Start(Start::SetAsideThenGo) => detail(format_args!(
                 "set the leftovers of an interrupted first start aside and start etcd"
             )),

@@ -70,9 +70,9 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
                 "{} announces the peer URL {} and listens at {}: no effect on a single member; to correct it: etcdctl member update {} --peer-urls {}",
                 it.name,
                 it.peer_url,
-                spec.network.peer_url(),
+                spec.peer_url(),
                 it.id,
-                spec.network.peer_url()
+                spec.peer_url()
             )),
         ),
         None => told(
@@ -87,7 +87,7 @@ fn announced_elsewhere<'a>(spec: &ClusterSpec, observed: &'a Observed) -> Option
     let Membership::Known(members) = &observed.membership else {
         return None;
     };
-    let url = spec.network.peer_url();
+    let url = spec.peer_url();
     let mut members = members.iter();
     members
         .next()

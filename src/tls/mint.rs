@@ -54,10 +54,10 @@ fn failed(name: &str) -> impl Fn(rcgen::Error) -> TlsError + '_ {
     }
 }
 
-/// A new CA.
+/// A new CA. One more may stand below it: that of another host, whose keys do not travel.
 pub(super) fn authority(name: &str, validity: Validity) -> Result<Pair, TlsError> {
     let mut params = params(name, validity);
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let key = KeyPair::generate().map_err(failed(name))?;
     let cert = params.self_signed(&key).map_err(failed(name))?;

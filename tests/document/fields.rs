@@ -129,6 +129,7 @@ fn identity() -> Identity {
         member: "edge-0".try_into().unwrap(),
         version: "3.6.14".parse().unwrap(),
         quota: 256 << 20,
+        joined: false,
         served: None,
     }
 }

@@ -169,8 +169,12 @@ fn an_empty_spec_takes_every_default() {
             name: "edge",
             size: 1,
             members: [
-                "edge-0",
+                MemberSpec {
+                    name: "edge-0",
+                    peer_url: "https://127.0.0.1:2380",
+                },
             ],
+            own: 0,
             version: None,
             paused: false,
             profile: Edge,
@@ -227,7 +231,7 @@ fn every_field_with_an_effect_arrives() {
         format!("{:?}", it.settings),
     ];
     expect![[r#"
-        ("edge", 1, ["edge-0"], Some(Version { major: 3, minor: 6, patch: 14 }))
+        ("edge", 1, [MemberSpec { name: "edge-0", peer_url: "https://127.0.0.1:12380" }], Some(Version { major: 3, minor: 6, patch: 14 }))
         (false, Standard, 7776000)
         (Some(536870912), Some("/mnt/etcd"))
         (true, false)

@@ -33,6 +33,7 @@ pub fn replace_generation(lab: &Lab, begin: i64, end: i64) {
     certificates
         .mint(&Leaves {
             names: &server.unwrap().names,
+            peer_names: &["127.0.0.1".to_owned()],
             cluster: "lab",
             validity: span(begin, end),
         })

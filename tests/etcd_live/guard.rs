@@ -534,6 +534,7 @@ fn certificates_that_ran_out_are_made_anew() {
     certificates_are_made(|lab| {
         let over = Leaves {
             names: &["127.0.0.1".to_owned()],
+            peer_names: &["127.0.0.1".to_owned()],
             cluster: "lab",
             validity: Validity {
                 not_before: Timestamp(1_000_000_000),

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use etcd_operator::cluster::{
-    ClusterId, ClusterName, Health, Member, MemberId, MemberName, MemberSet, Role, Timestamp,
+    ClusterId, ClusterName, Health, Member, MemberId, MemberName, MemberSet, PeerUrl, Role,
+    Timestamp,
 };
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
@@ -12,7 +13,9 @@ use etcd_operator::observed::{
     Service, SnapshotSeen, Writing,
 };
 use etcd_operator::spec::backup::{Backup, Destination, Keep, Place, Trigger};
-use etcd_operator::spec::{AutoCompaction, ClusterSpec, Network, Options, Profile, Settings};
+use etcd_operator::spec::{
+    AutoCompaction, ClusterSpec, MemberSpec, Network, Options, Profile, Settings,
+};
 use etcd_operator::start::damage::{Damage, LOG_DAMAGED, Lost};
 use etcd_operator::start::{
     Binary, CertificatesUsable, DataDir, Database, Ending, Facts, Filesystem, Identity, Room,
@@ -32,12 +35,22 @@ pub fn name(text: &str) -> MemberName {
     MemberName::try_from(text).unwrap()
 }
 
+/// A member of the document, at an address of its own.
+pub fn place(member: &str) -> MemberSpec {
+    let url = format!("https://{member}:2380");
+    MemberSpec {
+        name: name(member),
+        peer_url: PeerUrl::try_from(url.as_str()).unwrap(),
+    }
+}
+
 /// A document that asks for these members.
 pub fn spec(members: &[&str]) -> ClusterSpec {
     ClusterSpec {
         name: ClusterName::try_from("test").unwrap(),
         size: u8::try_from(members.len()).unwrap(),
-        members: members.iter().map(|it| name(it)).collect(),
+        members: members.iter().map(|it| place(it)).collect(),
+        own: 0,
         version: Some(VERSION),
         paused: false,
         profile: Profile::Edge,
@@ -77,6 +90,7 @@ pub fn identity(served: bool) -> Identity {
         member: name("test-0"),
         version: VERSION,
         quota: QUOTA,
+        joined: false,
         served: served.then_some((CLUSTER, MEMBER)),
     }
 }

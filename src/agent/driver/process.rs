@@ -1,6 +1,7 @@
 //! No service manager: the guard detaches itself, and etcd inherits its lock.
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ use crate::systemd;
 pub struct ProcessDriver {
     paths: Paths,
     child: Option<Child>,
+    /// The program that becomes etcd, where it is not this one.
+    guard: Option<PathBuf>,
 }
 
 impl ProcessDriver {
@@ -30,6 +33,16 @@ impl ProcessDriver {
         ProcessDriver {
             paths: paths.clone(),
             child: None,
+            guard: None,
+        }
+    }
+
+    /// The same with another program as the guard: a test is not `etcd-operator` itself.
+    #[must_use]
+    pub fn with_guard(self, program: &Path) -> Self {
+        ProcessDriver {
+            guard: Some(program.to_owned()),
+            ..self
         }
     }
 
@@ -80,7 +93,11 @@ impl Driver for ProcessDriver {
     }
 
     async fn start(&mut self) -> Result<(), AgentError> {
-        let guard = store::place_guard(&self.paths.store())?;
+        let store = self.paths.store();
+        let guard = match &self.guard {
+            Some(program) => store::place_program(&store, program)?,
+            None => store::place_guard(&store)?,
+        };
         #[expect(
             clippy::disallowed_methods,
             reason = "the guard is the only program that the agent starts"

@@ -1,0 +1,158 @@
+//! Decides how a member that does not run comes into its cluster: by birth, with its own data, or by joining.
+
+use crate::cluster::{ClusterId, Health, Member, MemberId, MemberSet, Role};
+use crate::observed::{Instance, Membership, Observed, Process};
+use crate::plan::restore;
+use crate::spec::{ClusterSpec, MemberSpec};
+use crate::start::{self, Completeness, Identity, Refusal, Writable};
+
+/// How a member that does not run comes into its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// With its own data, or as the first member of a cluster that is born; or its start is refused.
+    Own,
+    /// Without data, as a learner that the list has and that never started.
+    Join,
+    /// First its old data is renamed aside: the cluster has removed the member that it belongs to.
+    SetAside,
+    /// The list does not have it yet, or cannot be read.
+    Wait,
+}
+
+/// How this member comes into its cluster. A cluster is born as the document's first member, and only where
+/// nothing of it lies with any of its members.
+pub(super) fn way(spec: &ClusterSpec, observed: &Observed, instance: &Instance) -> Way {
+    // What cannot be read says nothing: the start is refused with the reason.
+    if !is_readable(instance) {
+        return Way::Own;
+    }
+    let has_data = instance.facts.data.completeness() != Completeness::Empty;
+    let id = member_id(instance);
+    let Membership::Known(members) = &observed.membership else {
+        let single = observed.instances.len() == 1 && spec.members.len() <= 1;
+        let founder = spec
+            .members
+            .first()
+            .is_none_or(|it| it.name == instance.member);
+        let born = founder && is_unborn(spec, observed);
+        return if single || born || has_data || id.is_some() {
+            Way::Own
+        } else {
+            Way::Wait
+        };
+    };
+    let Some(wanted) = spec.member(&instance.member) else {
+        return Way::Wait; // nobody asks for it any more
+    };
+    let entry = members.entry(&wanted.name, &wanted.peer_url);
+    match (entry, id) {
+        (Some(entry), Some(id)) if entry.id == id => Way::Own,
+        // A majority confirmed that the cluster has no member with the id of this data.
+        (_, Some(id)) if members.by_id(id).is_none() && is_of(spec, observed, instance) => {
+            Way::SetAside
+        }
+        (_, Some(_)) => Way::Own,
+        // A first start as a learner was cut short.
+        (Some(entry), None) if has_data && entry.role != Role::Voter && joins(instance) => {
+            Way::SetAside
+        }
+        (_, None) if has_data => Way::Own,
+        // etcd starts it only with the list as it is, so all are listed before the first one starts.
+        (Some(entry), None)
+            if entry.name.is_empty() && entry.role != Role::Voter && all_listed(spec, members) =>
+        {
+            Way::Join
+        }
+        // Listed as a member that had data: it is removed first.
+        (Some(_) | None, None) => Way::Wait,
+    }
+}
+
+/// Whether a listed member that does not run can never come back as the same member.
+pub(super) fn is_lost(spec: &ClusterSpec, instance: &Instance, member: &Member) -> bool {
+    if instance.process != Process::Stopped || !is_readable(instance) {
+        return false;
+    }
+    let empty = instance.facts.data.completeness() == Completeness::Empty;
+    match member_id(instance) {
+        Some(id) if id == member.id => match start::verdict(&instance.facts) {
+            // Without the copy of the identity beside it, its disk may only be mounted late.
+            Err(Refusal::DataMissing) => {
+                instance.facts.marker.is_some() || member.health == Health::Failed
+            }
+            Err(refusal) if restore::is_damage(&refusal) => true,
+            _ => instance.refused.as_ref().is_some_and(restore::is_damage),
+        },
+        Some(_) => false,
+        None => {
+            let place = spec.member(&instance.member);
+            let at_its_url = place.is_some_and(|it| it.peer_url == member.peer_url);
+            let unnamed = member.name.is_empty() && member.role == Role::Voter && at_its_url;
+            empty && (instance.member == member.name || unnamed)
+        }
+    }
+}
+
+/// Whether what was read of the member's disk is what lies there.
+fn is_readable(instance: &Instance) -> bool {
+    let facts = &instance.facts;
+    facts.unreadable.is_none() && facts.data.unreadable.is_none() && facts.writable == Writable::Yes
+}
+
+/// Whether no member of this cluster ever started: each was looked at, and nothing lies there.
+fn is_unborn(spec: &ClusterSpec, observed: &Observed) -> bool {
+    // Its own first start may have been cut short.
+    let founder = |it: &Instance| {
+        spec.members
+            .first()
+            .is_some_and(|first| first.name == it.member)
+    };
+    let blank = |it: &Instance| {
+        is_readable(it)
+            && it.process == Process::Stopped
+            && member_id(it).is_none()
+            && !joins(it)
+            && (founder(it) || it.facts.data.completeness() == Completeness::Empty)
+    };
+    let seen = |place: &MemberSpec| observed.instance(&place.name).is_some();
+    observed.membership == Membership::Unbootstrapped
+        && spec.members.iter().all(seen)
+        && observed.instances.iter().all(blank)
+}
+
+/// Whether the data, and the identity that says so, are of the cluster whose list was read.
+fn is_of(spec: &ClusterSpec, observed: &Observed, instance: &Instance) -> bool {
+    let listed = observed.speaker().and_then(|it| it.service.details);
+    let listed: Option<ClusterId> = listed.map(|it| it.cluster);
+    let own = identity(instance);
+    let named = own.is_some_and(|it| it.cluster == spec.name);
+    let marker = instance.facts.marker.as_ref();
+    let beside = marker.is_none_or(|it| it.cluster == spec.name);
+    let served = own.and_then(|it| it.served);
+    let owner = instance.facts.data.owner;
+    let same = |id: Option<(ClusterId, MemberId)>| id.is_none_or(|(it, _)| Some(it) == listed);
+    named && beside && same(served) && same(owner)
+}
+
+/// Whether it was to join and was not seen to serve since.
+fn joins(instance: &Instance) -> bool {
+    identity(instance).is_some_and(|it| it.joined && it.served.is_none())
+}
+
+fn all_listed(spec: &ClusterSpec, members: &MemberSet) -> bool {
+    let listed = |it: &MemberSpec| members.entry(&it.name, &it.peer_url).is_some();
+    spec.members.iter().all(listed)
+}
+
+fn identity(instance: &Instance) -> Option<&Identity> {
+    let facts = &instance.facts;
+    facts.identity.as_ref().or(facts.marker.as_ref())
+}
+
+/// The id that the member had: as it was recorded when it served, else as its log has it.
+fn member_id(instance: &Instance) -> Option<MemberId> {
+    let served = identity(instance).and_then(|it| it.served);
+    served
+        .or(instance.facts.data.owner)
+        .map(|(_, member)| member)
+}
