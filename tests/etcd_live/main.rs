@@ -25,6 +25,7 @@ mod disk;
 #[path = "../s3_live/editor.rs"]
 mod editor;
 mod edits;
+mod fleet;
 mod full;
 mod guard;
 mod health;
@@ -38,6 +39,7 @@ mod pause;
 mod predecessor;
 mod restore;
 mod s3;
+mod several;
 #[path = "../skip.rs"]
 mod skip;
 mod store;
