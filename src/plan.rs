@@ -185,6 +185,7 @@ pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
     }
     let settling = observed.instances.iter().any(|it| settling(spec, it));
     let change = change(spec, observed, &mut draft, settling);
+    let change = draft.without_the_leader(spec, observed, change);
     let mut plan = draft.plan(change, Duration::ZERO);
     plan.requeue_after = requeue::after(observed, &plan, settling);
     plan

@@ -608,6 +608,7 @@ fn apply(spec: &ClusterSpec, instance: &mut Instance, plan: &Plan) {
             Upkeep::AcceptWrites => instance.service.alarms = Alarms::default(),
             Upkeep::StartAsBefore | Upkeep::RaiseQuota(_) => panic!("nothing was edited"),
             Upkeep::SetDataAside => panic!("the only member is never removed"),
+            Upkeep::GiveUpLeadership { .. } => panic!("nobody else could lead"),
             Upkeep::SkipSnapshot
             | Upkeep::TakeSnapshot
             | Upkeep::CopySnapshots
@@ -1268,6 +1269,14 @@ fn check_a_pass(spec: &ClusterSpec, etcds: &[Etcd], leader: Option<usize>, plan:
                 "{etcds:?}: both at once"
             );
         }
+        if Some(it) == leader && spec.size > 0 {
+            let heir = |(at, etcd): (usize, &Etcd)| at != it && etcd.serves();
+            let heirs = etcds.iter().enumerate().filter(|it| heir(*it)).count();
+            assert_eq!(
+                heirs, 0,
+                "{etcds:?}: {leader:?} leads while it is restarted"
+            );
+        }
         if Some(it) == leader {
             let waits = |(at, etcd): (usize, &Etcd)| {
                 let stops = spec.size == 0 && etcd.serves();
@@ -1329,13 +1338,24 @@ fn changed(etcds: &[Etcd], change: &Change) -> Vec<Etcd> {
     after
 }
 
-/// The cluster after a plan was carried out, and who was started.
-fn carried_out(spec: &ClusterSpec, etcds: &[Etcd], plan: &Plan) -> Vec<Etcd> {
+/// The cluster after a plan was carried out.
+fn carried_out(
+    spec: &ClusterSpec,
+    etcds: &[Etcd],
+    plan: &Plan,
+    leader: &mut Option<usize>,
+) -> Vec<Etcd> {
     let mut after = etcds.to_vec();
     for Task { member, step } in &plan.upkeep {
         let at = &mut after[index_of(member)];
         match step {
             Upkeep::SetDataAside => *at = Etcd::Blank,
+            Upkeep::GiveUpLeadership { to } => {
+                assert!(*leader == Some(index_of(member)) && at.serves());
+                let to = usize::try_from(to.0).unwrap() - 1;
+                assert!(after[to].serves(), "{etcds:?}");
+                *leader = Some(to);
+            }
             Upkeep::Start(Start::Join) => *at = Etcd::Joining,
             step if step.starts() => *at = Etcd::Current,
             _ => {}
@@ -1361,6 +1381,7 @@ fn carried_out(spec: &ClusterSpec, etcds: &[Etcd], plan: &Plan) -> Vec<Etcd> {
 #[test]
 fn members_are_interrupted_one_after_the_other_and_the_leader_last() {
     let (mut states, mut interrupted, mut replaced, mut longest) = (0_u32, 0_u32, 0_u32, 0_usize);
+    let mut handed_over = 0_u32;
     clusters_with_processes(|spec, etcds, leader| {
         states += 1;
         let first = plan(spec, &cluster(etcds, leader));
@@ -1380,13 +1401,16 @@ fn members_are_interrupted_one_after_the_other_and_the_leader_last() {
         if sound <= voters / 2 || etcds.len() == 2 {
             return; // the majority is lost: only a person can decide; and of two nobody can be spared
         }
+        let mut leader = leader;
         let unsound = etcds.iter().any(|it| !it.serves() && *it != Etcd::Stopped);
         for pass in 0..60 {
-            let leader = leader.filter(|it| etcds[*it].serves());
+            leader = leader.filter(|it| etcds[*it].serves());
             let plan = plan(spec, &cluster(&etcds, leader));
             check_a_pass(spec, &etcds, leader, &plan);
-            let after = carried_out(spec, &etcds, &plan);
-            let still = after == etcds && plan.change == Ok(None);
+            let led = leader;
+            let after = carried_out(spec, &etcds, &plan, &mut leader);
+            handed_over += u32::from(led != leader);
+            let still = after == etcds && plan.change == Ok(None) && led == leader;
             etcds = after.iter().map(heal).collect();
             if still {
                 let done = |it: &Etcd| match spec.size {
@@ -1405,7 +1429,7 @@ fn members_are_interrupted_one_after_the_other_and_the_leader_last() {
         "members with processes: {states} states ({PROCESSES}), {interrupted} interrupted, {replaced} with \
          members replaced or added, longest way {longest} passes"
     );
-    assert!(states > 90_000 && interrupted > 1000 && replaced > 1000);
+    assert!(states > 90_000 && interrupted > 1000 && replaced > 1000 && handed_over > 1000);
 }
 
 /// What lies on a member's disk before any of them runs.

@@ -285,6 +285,7 @@ impl Host {
     fn step(&mut self, step: &Upkeep) {
         match step {
             Upkeep::SetDataAside => panic!("the only member is never removed"),
+            Upkeep::GiveUpLeadership { .. } => panic!("nobody else could lead"),
             Upkeep::AdoptIdentity => {
                 self.instance.facts.identity = self.instance.facts.marker.clone();
             }

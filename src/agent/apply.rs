@@ -10,7 +10,7 @@ use crate::error::chain;
 use crate::etcd::store;
 use crate::member::certificates;
 use crate::member::change::initial_cluster;
-use crate::member::contact::CallError;
+use crate::member::contact::{self, CallError};
 use crate::member::place::HostPlace;
 use crate::member::records::{self, IdentityFile, Launch, Running, SeenFile, Served};
 use crate::member::{facts, starts};
@@ -110,6 +110,9 @@ impl Agent {
                 Ok(())
             }
             Upkeep::RecordServed => self.record_served(spec, instance),
+            Upkeep::GiveUpLeadership { to } => {
+                Ok(contact::give_up_leadership(&self.endpoint(spec), *to).await?)
+            }
             Upkeep::AcceptWrites => match instance {
                 Some(instance) => Ok(self.memory.contact.accept_writes(instance).await?),
                 None => Ok(()),

@@ -189,7 +189,10 @@ impl Cluster {
             }
             Upkeep::RequestRestore(Asked::Recovery) => self.request_recovery(now),
             // Of a restore on a host: here its Pod takes these steps. And of several members.
-            Upkeep::PrepareRestore | Upkeep::FinishRestore | Upkeep::SetDataAside => Ok(()),
+            Upkeep::PrepareRestore
+            | Upkeep::FinishRestore
+            | Upkeep::SetDataAside
+            | Upkeep::GiveUpLeadership { .. } => Ok(()),
         }
     }
 
@@ -444,6 +447,7 @@ fn step_reason(step: &Upkeep) -> &'static str {
         Upkeep::RaiseQuota(_) => "RaisingQuota",
         Upkeep::ProbeWrite => "WriteProven",
         Upkeep::RecordServed => "Served",
+        Upkeep::GiveUpLeadership { .. } => "Restarting",
         Upkeep::AcceptWrites => "RegainingSpace",
         Upkeep::SkipSnapshot | Upkeep::TakeSnapshot => "TakingSnapshot",
         Upkeep::CopySnapshots => "CopyingSnapshots",

@@ -31,18 +31,24 @@ pub struct Endpoint {
 }
 
 /// A member that joins serves clients late: etcd waits for its own name in the member list, 6 s and more where
-/// the data came as a snapshot (measured with 3.6 and 3.7). Its port takes connections before.
-const JOINING_PATIENCE: Duration = Duration::from_millis(500);
+/// the data came as a snapshot (measured with 3.6 and 3.7). Its port takes connections before. So a look at it
+/// waits shortly at first, because others wait for it, and longer each time, for a board that is slow.
+const JOINING_PATIENCE: Duration = Duration::from_millis(40);
+const JOINING_PATIENCE_MAX: Duration = Duration::from_secs(1);
 
 /// Asks a member's etcd. One that joins counts once it follows a leader.
 pub async fn look(endpoint: &Endpoint) -> Look {
+    look_for(endpoint, JOINING_PATIENCE).await
+}
+
+async fn look_for(endpoint: &Endpoint, patience: Duration) -> Look {
     let asked = client::look(&endpoint.url, &endpoint.files);
     if !endpoint.joins {
         return asked.await;
     }
     let (look, numbers) = tokio::join!(
-        timeout(JOINING_PATIENCE, asked),
-        timeout(JOINING_PATIENCE, metrics::read(endpoint.metrics)),
+        timeout(patience, asked),
+        timeout(JOINING_PATIENCE_MAX, metrics::read(endpoint.metrics)),
     );
     let look = look.unwrap_or_else(|_| Look::failed(Reading::TimedOut));
     if look.read == Reading::Answered {
@@ -64,12 +70,39 @@ pub struct CallError {
     pub why: String,
 }
 
+/// Has the leader hand its leadership over to this member, and waits until it has.
+///
+/// # Errors
+/// etcd refused, or did not answer in time. The leader is as before, or the other one.
+pub async fn give_up_leadership(endpoint: &Endpoint, to: MemberId) -> Result<(), CallError> {
+    let what = "hand the leadership over";
+    let failed = |why: String| CallError { what, why };
+    let asked = async {
+        let connected = client::connect(&endpoint.url, &endpoint.files).await;
+        let mut client = connected.map_err(failed)?;
+        let moved = client.move_leader(to.0).await;
+        moved.map(drop).map_err(|it| failed(client::plain(&it)))
+    };
+    match timeout(LEADERSHIP_DEADLINE, asked).await {
+        Ok(done) => done,
+        Err(_) => Err(failed(format!(
+            "no answer within {} s",
+            LEADERSHIP_DEADLINE.as_secs()
+        ))),
+    }
+}
+
+/// Longer than an election takes with the slowest timing that this operator renders.
+const LEADERSHIP_DEADLINE: Duration = Duration::from_secs(15);
+
 /// State from the last calls to one member.
 #[derive(Default)]
 pub struct Contact {
     /// The last connection, if this pass may still need it. Idle connections are not kept: a
     /// controller of 50 clusters would hold 50 of them, with their buffers.
     client: Option<Client>,
+    /// How long the next look waits for a member that joins.
+    joining: Duration,
     /// The id of the process that was asked last.
     process: Option<u32>,
     /// The last attempt to write to it.
@@ -97,7 +130,11 @@ impl Contact {
             };
             return (Service::UNKNOWN, membership);
         };
-        let look = look(endpoint).await;
+        if self.process != Some(pid) {
+            self.joining = JOINING_PATIENCE;
+        }
+        let look = look_for(endpoint, self.joining).await;
+        self.joining = (self.joining * 2).min(JOINING_PATIENCE_MAX);
         let answered = look.read == Reading::Answered;
         // etcd may have restarted since the last call.
         if self.process != Some(pid) {

@@ -3,9 +3,10 @@
 use core::time::Duration;
 
 use super::permit::Permit;
-use super::{Change, Hold, Interruption, Plan, STARTING_SECONDS, Task, UPKEEP_MAX, Upkeep};
-use crate::cluster::{MemberName, MemberSet};
-use crate::observed::{INSTANCES_MAX, Instance, Observed, Process};
+use super::{Act, Change, Hold, Interruption, Plan, STARTING_SECONDS, Task, UPKEEP_MAX, Upkeep};
+use crate::cluster::{Health, Member, MemberId, MemberName, MemberSet};
+use crate::observed::{INSTANCES_MAX, Instance, Membership, Observed, Process};
+use crate::spec::ClusterSpec;
 use crate::start::Start;
 
 /// A plan that is being made.
@@ -33,6 +34,43 @@ impl Draft {
         self.upkeep.iter().any(starts)
     }
 
+    /// Who leads hands its leadership over before it is interrupted by an edit or removed; the step itself
+    /// follows in the next pass. If the last pass failed, it is not waited for: etcd hands it over when it ends.
+    pub(super) fn without_the_leader(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        change: Result<Option<Permit<Change>>, Hold>,
+    ) -> Result<Option<Permit<Change>>, Hold> {
+        let planned = self.interruption.as_ref().map(Permit::step);
+        let restarts = planned
+            .filter(|it| it.act == Act::Restart)
+            .map(|it| &it.member);
+        let removes = match &change {
+            Ok(Some(permit)) => match permit.step() {
+                Change::Remove { member } => Some(*member),
+                _ => None,
+            },
+            _ => None,
+        };
+        let goes = |it: &&Instance| {
+            let details = it.service.details;
+            let leads = details.is_some_and(|it| it.leader == Some(it.member));
+            let gone = removes.is_some() && details.map(|it| it.member) == removes;
+            leads && (restarts == Some(&it.member) || gone)
+        };
+        let goes = observed.instances.iter().find(goes);
+        let (Some(leader), None) = (goes, &observed.failed) else {
+            return change;
+        };
+        let Some(to) = successor(spec, observed, leader) else {
+            return change;
+        };
+        self.of(leader).push(Upkeep::GiveUpLeadership { to });
+        self.interruption = None;
+        Ok(None)
+    }
+
     pub(super) fn plan(
         self,
         change: Result<Option<Permit<Change>>, Hold>,
@@ -46,6 +84,22 @@ impl Draft {
             requeue_after,
         }
     }
+}
+
+/// Who leads next: a voter that serves and stays, and best one that need not be restarted.
+fn successor(spec: &ClusterSpec, observed: &Observed, leader: &Instance) -> Option<MemberId> {
+    let Membership::Known(members) = &observed.membership else {
+        return None;
+    };
+    let edited = |it: &Member| match observed.instance(&it.name).map(|it| it.process) {
+        Some(Process::Running { settings, .. }) => settings != spec.settings,
+        _ => false,
+    };
+    let fit = |it: &&Member| {
+        it.health == Health::Serving && it.name != leader.member && spec.member(&it.name).is_some()
+    };
+    let fit = members.voters().filter(fit);
+    fit.min_by_key(|it| edited(it)).map(|it| it.id)
 }
 
 /// The steps for one member.

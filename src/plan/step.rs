@@ -94,6 +94,12 @@ pub enum Upkeep {
     ProbeWrite,
     /// Record the ids that etcd assigned.
     RecordServed,
+    /// Hand the leadership over to this member, before the leader is interrupted or removed: nobody then waits
+    /// for an election.
+    GiveUpLeadership {
+        /// A voter that serves.
+        to: MemberId,
+    },
     /// Disarm the alarm where there is already space, as after a raised quota (rule D28).
     AcceptWrites,
     /// A snapshot is due, but nothing was written since the last one. Note that in memory only

@@ -367,6 +367,9 @@ impl Upkeep {
             }
             Upkeep::ProbeWrite => detail(format_args!("prove that writes are served")),
             Upkeep::RecordServed => detail(format_args!("record the cluster's identity")),
+            Upkeep::GiveUpLeadership { to } => {
+                detail(format_args!("hand the leadership over to member {to}"))
+            }
             Upkeep::AcceptWrites => detail(format_args!("accept writes again")),
             Upkeep::SkipSnapshot => {
                 detail(format_args!("skip a snapshot that would hold nothing new"))

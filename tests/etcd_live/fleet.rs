@@ -18,7 +18,7 @@ use etcd_operator::member::contact::Endpoint;
 use etcd_operator::member::records::IdentityFile;
 use etcd_operator::observed::{Again, Instance, Membership, Observed, Process, Reading};
 use etcd_operator::paths::Paths;
-use etcd_operator::plan::{Act, Hold, Plan, plan};
+use etcd_operator::plan::{Act, Hold, Plan, Task, Upkeep, plan};
 use etcd_operator::runtime::{Runtime, reconcile};
 use etcd_operator::spec::{ClusterSpec, MemberSpec, Settings};
 use etcd_operator::status::Status;
@@ -72,6 +72,8 @@ pub struct Fleet {
     silent: BTreeMap<MemberId, Instant>,
     /// What counts as silent for the whole grace: tests do not wait ten minutes.
     pub grace: Duration,
+    /// What the last pass saw.
+    seen: Option<Box<Observed>>,
     /// Changes of the member list and interruptions, in order.
     pub acts: Vec<String>,
 }
@@ -120,6 +122,7 @@ impl Fleet {
             listed: 0,
             silent: BTreeMap::new(),
             grace: Duration::from_secs(600),
+            seen: None,
             acts: Vec::new(),
         }
     }
@@ -150,7 +153,7 @@ impl Fleet {
         loop {
             let spec = self.spec(0);
             let wait = reconcile(self, &spec).await;
-            let observed = self.observe(&spec).await;
+            let observed = self.seen.take().unwrap();
             let next = plan(&spec, &observed);
             if wanted(&observed, &next) {
                 return;
@@ -202,6 +205,26 @@ impl Fleet {
         members.named(&name).unwrap().id
     }
 
+    /// The document is edited: every member has to be restarted with other settings.
+    pub fn edit(&mut self, snapshot_count: u32) {
+        for home in &mut self.homes {
+            home.spec.options.snapshot_count = Some(snapshot_count);
+            home.spec.settings = Settings(snapshot_count.into());
+        }
+    }
+
+    /// Who leads: an index.
+    pub async fn leader(&mut self) -> usize {
+        let spec = self.spec(0);
+        let observed = self.observe(&spec).await;
+        let leads = |it: &Instance| {
+            it.service
+                .details
+                .is_some_and(|it| it.leader == Some(it.member))
+        };
+        observed.instances.iter().position(leads).unwrap()
+    }
+
     pub fn urls(&self) -> Vec<String> {
         self.homes.iter().map(Home::url).collect()
     }
@@ -237,11 +260,12 @@ impl Runtime for Fleet {
     type Error = AgentError;
 
     async fn observe(&mut self, _: &ClusterSpec) -> Observed {
-        let mut all: Vec<Observed> = Vec::new();
-        for own in 0..self.homes.len() {
-            let spec = self.spec_of_host(own);
-            all.push(self.homes[own].agent.observe(&spec).await);
-        }
+        let specs: Vec<ClusterSpec> = (0..self.homes.len())
+            .map(|own| self.spec_of_host(own))
+            .collect();
+        let agents = self.homes.iter_mut().map(|it| &mut it.agent);
+        let looks = agents.zip(&specs).map(|(agent, spec)| agent.observe(spec));
+        let mut all: Vec<Observed> = futures_util::future::join_all(looks).await;
         let answers: Vec<Answer> = all
             .iter()
             .filter_map(|it| it.instances[0].service.answer())
@@ -277,6 +301,7 @@ impl Runtime for Fleet {
         for it in &mut first.instances {
             it.alone = alone;
         }
+        self.seen = Some(Box::new(first.clone()));
         first
     }
 
@@ -319,6 +344,10 @@ impl Runtime for Fleet {
             let host = self.spec_of_host(own);
             let name = &host.own().unwrap().name;
             let tasks = plan.upkeep.iter().filter(|it| it.member == *name);
+            let leaves = |it: &&Task| matches!(it.step, Upkeep::GiveUpLeadership { .. });
+            for it in tasks.clone().filter(leaves) {
+                self.acts.push(format!("{name}: {}", it.step.describe()));
+            }
             let part = Plan {
                 upkeep: tasks.cloned().collect(),
                 interruption: None,
@@ -329,7 +358,8 @@ impl Runtime for Fleet {
             self.homes[own].agent.execute(&host, observed, part).await?;
         }
         if let Some(permit) = plan.interruption {
-            self.acts.push(permit.describe().to_string());
+            let member = permit.step().member.to_string();
+            self.acts.push(format!("{member}: {}", permit.describe()));
             let again = self.look_again(spec, &permit.step().member).await;
             let step = permit.exchange(&again).map_err(AgentError::NoPermit)?;
             assert!(matches!(step.act, Act::Stop | Act::Restart));

@@ -166,6 +166,75 @@ fn a_frozen_member_is_waited_for() {
     });
 }
 
+/// An edit restarts one member after the other, the leader last and after it handed its leadership over.
+#[test]
+fn an_edit_is_rolled_one_member_after_the_other() {
+    run(|| async {
+        let (mut fleet, writer) = cluster("3.6", 3, 3).await;
+        let leader = fleet.leader().await;
+        let before: Vec<u32> = fleet
+            .homes
+            .iter()
+            .map(|it| it.lab.etcd_pid().unwrap())
+            .collect();
+        let acts = fleet.acts.len();
+        fleet.edit(2000);
+        let begin = Instant::now();
+        fleet.until_whole().await;
+        println!(
+            "an edit: rolled through three members after {:?}",
+            begin.elapsed()
+        );
+        for (home, before) in fleet.homes.iter().zip(before) {
+            assert_ne!(home.lab.etcd_pid(), Some(before));
+        }
+        let acts = &fleet.acts[acts..];
+        let restarts: Vec<&String> = acts
+            .iter()
+            .filter(|it| it.contains("restart etcd"))
+            .collect();
+        let name = format!("lab-{leader}: ");
+        assert!(
+            restarts.len() == 3 && restarts[2].starts_with(&name),
+            "{acts:?}"
+        );
+        let handed = acts
+            .iter()
+            .position(|it| it.starts_with(&name) && it.contains("hand the leadership"));
+        let restarted = acts
+            .iter()
+            .position(|it| it.starts_with(&name) && it.contains("restart etcd"));
+        assert!(handed.is_some() && handed < restarted, "{acts:?}");
+        assert_all_there(&fleet, writer).await;
+    });
+}
+
+/// A leader that the document no longer asks for hands its leadership over before it is removed.
+#[test]
+fn a_leader_that_is_removed_hands_its_leadership_over_first() {
+    run(|| async {
+        let (mut fleet, writer) = cluster("3.6", 3, 3).await;
+        while fleet.leader().await != 2 {
+            let (from, to) = (fleet.leader().await, fleet.id_of(2).await.to_string());
+            fleet.homes[from].lab.etcdctl(&["move-leader", &to]);
+        }
+        let acts = fleet.acts.len();
+        fleet.size = 1;
+        fleet.until_whole().await;
+        let acts = &fleet.acts[acts..];
+        assert!(
+            acts.iter()
+                .any(|it| it.starts_with("lab-2: hand the leadership")),
+            "{acts:?}"
+        );
+        assert!(
+            acts.last().unwrap().starts_with("remove member"),
+            "{acts:?}"
+        );
+        assert_all_there(&fleet, writer).await;
+    });
+}
+
 /// A member that is silent beyond its grace is removed, and comes back as a new one once its process is gone.
 #[test]
 fn a_member_that_failed_gives_its_place_to_a_new_one() {
