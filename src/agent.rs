@@ -150,7 +150,7 @@ pub struct Agent {
     board: Arc<Board>,
 }
 
-/// State carried between passes. Losing it on a restart is safe, because no decision depends on it.
+/// State carried between passes. What a restart forgets is asked or counted anew; the crate's text says what.
 #[derive(Default)]
 struct Memory {
     /// The last look at etcd.

@@ -37,7 +37,9 @@
 //! - Data is never deleted: the operator renames it. Only a person's word removes it for good.
 //! - Data counts as damaged only after a reader of ours read it. etcd's messages are hints
 //!   ([`diagnosis`]); [`etcd::examine`] makes the proofs.
-//! - No decision depends on state from an earlier pass: such state only saves work.
+//! - What a restart of the operator forgets is asked or counted anew: whether a write was proven, for how long
+//!   etcd has not answered, attempts to regain space, retries and their waits. In Kubernetes it also forgets the
+//!   last sound object: where a newer one is refused, the cluster stays as it is until that one is corrected.
 //! - The agent starts only these programs: the guard, etcdutl for a restore, an etcd for a trial
 //!   restore, and itself to ask a disk that may not answer. The guard starts only etcd, and itself
 //!   to ask such a disk.

@@ -79,7 +79,7 @@ impl<'a, E> Failures<'a, E> {
 /// One pass: observe, plan, publish, act. Returns when to look again.
 ///
 /// # Guarantees
-/// Level-triggered: nothing is remembered from pass to pass, so a pass may be repeated, lost or cut
+/// Level-triggered: each pass begins with what is observed, so a pass may be repeated, lost or cut
 /// anywhere. At most one member is interrupted and at most one membership change is made, each with a
 /// [`crate::plan::permit::Permit`].
 ///

@@ -1,5 +1,5 @@
-//! Calls a member's etcd, and keeps state between calls. Losing that state is safe, because no
-//! decision depends on it. Both modes use this module.
+//! Calls a member's etcd, for both modes, and keeps state between calls. What a restart forgets of it is asked
+//! anew.
 
 use std::net::SocketAddr;
 use std::time::Duration;

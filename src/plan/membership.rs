@@ -53,8 +53,8 @@ pub(super) fn repair_and_grow(
     Ok(None)
 }
 
-/// Removes a voter that the document no longer names: last of all, and of several the leader last. Else
-/// the hold for a member that nobody here knows.
+/// Removes a voter that the document no longer names: last of all; of several one that does not serve first and
+/// the leader last. Else the hold for a member that the document never named.
 pub(super) fn shrink(
     spec: &ClusterSpec,
     observed: &Observed,

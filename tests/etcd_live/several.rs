@@ -142,6 +142,66 @@ fn a_killed_member_comes_back_as_itself() {
     });
 }
 
+/// The power of all of them fails at once.
+#[test]
+fn members_that_were_all_killed_come_back_as_themselves() {
+    run(|| async {
+        let (mut fleet, writer) = cluster("3.6", 3, 3).await;
+        let before = [
+            fleet.id_of(0).await,
+            fleet.id_of(1).await,
+            fleet.id_of(2).await,
+        ];
+        let acts = fleet.acts.len();
+        fleet.homes.iter().for_each(kill_member);
+        fleet.until_whole().await;
+        for (index, before) in before.into_iter().enumerate() {
+            assert_eq!(fleet.id_of(index).await, before);
+        }
+        assert_eq!(fleet.acts.len(), acts, "{:?}", fleet.acts);
+        assert_all_there(&fleet, writer).await;
+    });
+}
+
+/// Two of three disks are empty. Only a person can decide: nothing is started on them, no second cluster is
+/// born, and the last member is left as it is.
+#[test]
+fn where_the_majority_is_lost_nothing_is_changed() {
+    run(|| async {
+        let (mut fleet, writer) = cluster("3.6", 3, 3).await;
+        let (acts, survivor) = (fleet.acts.len(), fleet.homes[0].lab.etcd_pid());
+        for home in &fleet.homes[1..] {
+            kill_member(home);
+            fs::remove_dir_all(home.lab.lib("member")).unwrap();
+        }
+        writer.end();
+        let begin = Instant::now();
+        fleet
+            .until("six seconds", |observed, plan| {
+                assert!(!runs(observed, 1) && !runs(observed, 2));
+                assert!(!matches!(plan.change, Ok(Some(_))) && plan.interruption.is_none());
+                begin.elapsed() > Duration::from_secs(6)
+            })
+            .await;
+        assert_eq!(fleet.acts.len(), acts, "{:?}", fleet.acts);
+        assert_eq!(fleet.homes[0].lab.etcd_pid(), survivor);
+    });
+}
+
+/// From one to the most voters that there may be, in one edit.
+#[test]
+fn a_cluster_grows_to_seven_at_once() {
+    run(|| async {
+        let (mut fleet, writer) = cluster("3.6", 7, 1).await;
+        fleet.size = 7;
+        let begin = Instant::now();
+        fleet.until_voters().await;
+        println!("seven voters after {:?}", begin.elapsed());
+        fleet.until_whole().await;
+        assert_all_there(&fleet, writer).await;
+    });
+}
+
 /// A frozen member is not touched while its grace lasts.
 #[test]
 fn a_frozen_member_is_waited_for() {
