@@ -147,8 +147,10 @@ rest() {
     suite artefacts --test artefacts
     suite kubernetes --test kube_live -- "${AT_ONCE[@]}"
     suite etcd-3.6-more --test etcd_live -- "${AT_ONCE[@]}" "${ONLY_3_6[@]}" "${MAIN[@]/#/--skip=}" \
-        --skip="$AT_REST"
-    suite etcd-3.5-3.7 --test etcd_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]}"
+        --skip="$AT_REST" --skip=several::
+    suite etcd-3.5-3.7 --test etcd_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]}" --skip=several::
+    # Up to seven members each, under a writer: nothing else runs beside them.
+    suite several --test etcd_live -- --test-threads=2 several::
     suite backup-more --test backup_live -- "${AT_ONCE[@]}" "${ONLY_3_6[@]}" \
         "${MAIN_OF_BACKUP[@]/#/--skip=}"
     suite backup-3.5-3.7 --test backup_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]}"
