@@ -56,7 +56,7 @@ check: lint ## Lints, and the tests that need nothing: a few minutes cold
 test: ## What a newcomer runs: every promise on real parts; 23 min from nothing on 2 cores, then 8
 	@tests/run.sh quick
 
-test-all: test ## Everything: 3.5 to 3.7, release artefacts, arm64, all tests on nodes; 66 min from nothing, then 47
+test-all: test ## Everything: 3.5 to 3.7, release artefacts, arm64, all tests on nodes; 68 min from nothing, then 49
 	@tests/run.sh rest
 
 s3-makes: tools ## The S3 tests on every make of server, garage among them: 10 min from nothing
