@@ -304,14 +304,9 @@ fn ensure_certificates(paths: &Paths, launch: &Launch) -> CertificatesUsable {
 
 /// Renames the data that an interrupted birth left. Deletes nothing.
 fn set_aside(data: &Path) -> Result<(), GuardError> {
-    for number in 1.. {
-        let target = data.with_extension(format!("birth-interrupted-{number}"));
-        if !target.exists() {
-            tracing::warn!(to = %target.display(), "set the leftovers of an interrupted first start aside");
-            return fs::rename(data, target).map_err(system("set the data directory aside"));
-        }
-    }
-    Ok(())
+    let target = records::aside(data, "birth-interrupted");
+    tracing::warn!(to = %target.display(), "set the leftovers of an interrupted first start aside");
+    fs::rename(data, target).map_err(system("set the data directory aside"))
 }
 
 /// Records the process before exec. Exec keeps the id and start time, so they are already etcd's.

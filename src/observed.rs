@@ -5,10 +5,9 @@
 mod backups;
 mod clock;
 mod predecessor;
+mod service;
 
-use crate::cluster::{
-    Answer, ClusterId, Detail, MemberId, MemberName, MemberSet, Timestamp, VOTERS_MAX,
-};
+use crate::cluster::{Answer, Detail, MemberId, MemberName, MemberSet, Timestamp, VOTERS_MAX};
 use crate::host::HostFacts;
 use crate::spec::Settings;
 use crate::start::{Facts, Refusal, Writable};
@@ -17,6 +16,7 @@ use crate::version::Version;
 pub use backups::{BackupFailure, Backups, DestinationSeen, SnapshotSeen};
 pub use clock::Clock;
 pub use predecessor::{Predecessor, Predecessors};
+pub use service::{Alarms, Details, Proposals, Reading, Service, Writing, answer};
 
 /// Members that one process runs: those that shall exist, and one that leaves.
 pub const INSTANCES_MAX: usize = VOTERS_MAX + 1;
@@ -155,25 +155,6 @@ impl Membership {
     }
 }
 
-impl Service {
-    /// What counts as the member's own answer: a linearizable read, or that it follows a leader.
-    pub fn answer(&self) -> Option<Answer> {
-        answer(&self.read, self.details)
-    }
-}
-
-/// The same of what a look brought.
-pub fn answer(read: &Reading, details: Option<Details>) -> Option<Answer> {
-    match (read, details) {
-        (Reading::Joining(answer), _) => Some(*answer),
-        (Reading::Answered, Some(details)) => Some(Answer {
-            member: details.member,
-            raft_index: details.raft_index,
-        }),
-        _ => None,
-    }
-}
-
 /// A member that this process runs.
 #[derive(Clone, Debug)]
 pub struct Instance {
@@ -209,6 +190,13 @@ pub struct Instance {
     pub kept_elsewhere: bool,
     /// The last attempt to regain space, while the NOSPACE alarm is raised.
     pub regain: Option<Regain>,
+}
+
+impl Instance {
+    /// Whether its etcd was started recently and does not answer yet.
+    pub fn comes_up(&self) -> bool {
+        self.process.is_young() && !self.service.read.is_answer()
+    }
 }
 
 /// What an instance was made for that does not run: a Pod keeps it until it is made anew.
@@ -323,6 +311,16 @@ pub enum Process {
     },
 }
 
+/// A start may take this many seconds. After that, looks become rarer and failures are reported.
+const STARTING_SECONDS: u64 = 20;
+
+impl Process {
+    /// Whether it was started so recently that it may still come up.
+    pub fn is_young(self) -> bool {
+        matches!(self, Process::Running { seconds, .. } if seconds < STARTING_SECONDS)
+    }
+}
+
 /// The pairs that etcd and the operator read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairs {
@@ -378,112 +376,4 @@ impl Certificates {
     pub fn can_be_made(&self) -> bool {
         self.authorities != CaState::Damaged
     }
-}
-
-/// What etcd answers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Service {
-    /// A linearizable read over a new mutual TLS connection.
-    pub read: Reading,
-    /// One write under the operator's own key, after each start (rule D7).
-    pub write: Writing,
-    /// Alarms that etcd raised.
-    pub alarms: Alarms,
-    /// Whether etcd applies what clients propose.
-    pub proposals: Proposals,
-    /// The details that came with the answers.
-    pub details: Option<Details>,
-}
-
-impl Service {
-    /// etcd was not asked.
-    pub const UNKNOWN: Service = Service {
-        read: Reading::NotTried,
-        write: Writing::NotTried,
-        alarms: Alarms {
-            no_space: false,
-            corrupt: false,
-        },
-        proposals: Proposals::Unknown,
-        details: None,
-    };
-}
-
-/// A linearizable read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reading {
-    /// Not tried: nothing runs.
-    NotTried,
-    /// Answered.
-    Answered,
-    /// Refused or failed, with the connection's error.
-    Failed(Detail),
-    /// It follows a leader and does not serve clients yet: a member that joins.
-    Joining(Answer),
-    /// etcd answered that its own users' permissions (`auth enable`) do not let the operator read.
-    NotPermitted(Detail),
-    /// No answer within the deadline.
-    TimedOut,
-}
-
-impl Reading {
-    /// Whether etcd is up: it answered, even if it does not let the operator read.
-    pub fn is_answer(&self) -> bool {
-        matches!(
-            self,
-            Reading::Answered | Reading::Joining(_) | Reading::NotPermitted(_)
-        )
-    }
-}
-
-/// A write under the operator's own key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Writing {
-    /// Not tried since the process started.
-    NotTried,
-    /// Acknowledged since the process started.
-    Acknowledged,
-    /// Refused or unanswered.
-    Failed(Detail),
-}
-
-/// etcd's alarms.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Alarms {
-    /// The quota was reached: writes are refused.
-    pub no_space: bool,
-    /// Members disagree on the data.
-    pub corrupt: bool,
-}
-
-/// Whether proposals are applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proposals {
-    /// The metrics could not be read, or only once so far.
-    Unknown,
-    /// None is waiting, or they are being applied.
-    Moving,
-    /// Proposals waited in this pass and in the one before, and none was applied in between.
-    Stuck,
-}
-
-/// What came with the answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Details {
-    /// The cluster that answered.
-    pub cluster: ClusterId,
-    /// The member that answered.
-    pub member: MemberId,
-    /// Raft's leader, if there is one.
-    pub leader: Option<MemberId>,
-    /// The store's revision.
-    pub revision: i64,
-    /// The last index that Raft has committed.
-    pub raft_index: u64,
-    /// The database file, in bytes.
-    pub db_size: u64,
-    /// The part of it in use.
-    pub db_in_use: u64,
-    /// The version of a downgrade under way (`etcdctl downgrade enable`). etcd 3.5 does not report it.
-    pub downgrade_to: Option<Version>,
 }

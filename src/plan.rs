@@ -35,7 +35,7 @@ pub use certificate::Mint;
 use draft::{Draft, Steps};
 use join::Way;
 use permit::{Declared, Permit};
-pub use requeue::{REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING, STARTING_SECONDS};
+pub use requeue::{REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING};
 pub use step::{Act, Asked, Change, Interruption, Task, Upkeep};
 
 /// Steps of upkeep of one member in one pass.
@@ -221,42 +221,37 @@ fn change(
             Ok(None)
         };
     }
-    match membership::repair_and_grow(spec, observed) {
+    let Some(members) = membership::changeable(spec, observed)? else {
+        return Ok(None);
+    };
+    match membership::repair_and_grow(spec, observed, members) {
         Ok(Some(permit)) => {
             draft.interruption = None; // the edit waits until the cluster is whole
             Ok(Some(permit))
         }
-        Err(Hold::LearnerBehind) if joins(observed, voting) => {
+        Err(Hold::LearnerBehind) if joins(observed, members) => {
             draft.interruption = None;
             Err(Hold::LearnerBehind)
         }
         Err(hold) => Err(hold),
         Ok(None) if edited => Ok(None),
-        Ok(None) => membership::shrink(spec, observed),
+        Ok(None) => membership::shrink(spec, observed, members),
     }
 }
 
 /// Whether a voter's etcd runs and is still starting.
 fn voter_settles(observed: &Observed, members: &MemberSet) -> bool {
-    let young = |it: &&Instance| {
-        let seconds = match it.process {
-            Process::Running { seconds, .. } => seconds,
-            _ => STARTING_SECONDS,
-        };
-        seconds < STARTING_SECONDS && !it.service.read.is_answer()
-    };
     let voter = |it: &Instance| members.voters().any(|voter| voter.name == it.member);
-    observed.instances.iter().filter(young).any(voter)
+    observed
+        .instances
+        .iter()
+        .any(|it| it.comes_up() && voter(it))
 }
 
 /// Whether a learner is on its way, so that the cluster is soon larger.
-fn joins(observed: &Observed, members: Option<&MemberSet>) -> bool {
-    let answers = members.is_some_and(|it| it.learners().any(|it| it.health == Health::Serving));
-    let young = |it: &Instance| match it.process {
-        Process::Running { seconds, .. } => seconds < STARTING_SECONDS,
-        _ => false,
-    };
-    answers || observed.instances.iter().any(young)
+fn joins(observed: &Observed, members: &MemberSet) -> bool {
+    let answers = members.learners().any(|it| it.health == Health::Serving);
+    answers || observed.instances.iter().any(|it| it.process.is_young())
 }
 
 /// Whether a pause is in force, and when to look again.
@@ -300,7 +295,7 @@ fn start_steps(
         return Ok(());
     }
     let version = version_to_start(spec, instance)?;
-    let unborn = facts.identity.is_none() && facts.marker.is_none() && way == Way::Own;
+    let unborn = facts.born().is_none() && way == Way::Own;
     // Of several members a damaged one is replaced from the others, never by an older snapshot.
     let recovers = spec.restore_when_damaged && instance.alone && spec.members.len() <= 1;
     let has_source = !matches!(spec.bootstrap, None | Some(Source::Empty));
@@ -346,7 +341,7 @@ fn start_steps(
         }
     }
     latch(spec, instance, version, way == Way::Join, steps);
-    if let Some(identity) = facts.identity.as_ref().or(facts.marker.as_ref())
+    if let Some(identity) = facts.born()
         && let Some(quota) = spec.quota.filter(|it| *it > identity.quota)
     {
         steps.push(Upkeep::RaiseQuota(quota));
@@ -425,7 +420,7 @@ fn restore_steps(observed: &Observed, asked: Asked, steps: &mut Steps<'_>) -> Re
 /// cluster may be born with.
 fn version_to_start(spec: &ClusterSpec, instance: &Instance) -> Result<Version, Hold> {
     let facts = &instance.facts;
-    let born = facts.identity.as_ref().or(facts.marker.as_ref());
+    let born = facts.born();
     let data = facts.data.completeness() != Completeness::Empty;
     let version = start::version(spec.version, born, data, instance.newest_installed);
     let version = version.ok_or(Hold::NoVersion)?;
@@ -447,8 +442,6 @@ fn settling(spec: &ClusterSpec, instance: &Instance) -> bool {
     match instance.process {
         Process::Unknown | Process::Stopped => spec.size > 0,
         Process::Foreign { .. } => false,
-        Process::Running { seconds, .. } => {
-            seconds < STARTING_SECONDS && !instance.service.read.is_answer()
-        }
+        Process::Running { .. } => instance.comes_up(),
     }
 }

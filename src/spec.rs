@@ -7,7 +7,7 @@ pub mod field;
 
 use core::fmt::Write as _;
 
-use crate::cluster::{ClusterName, MemberName, PeerUrl, VOTERS_MAX};
+use crate::cluster::{ClusterName, Member, MemberName, MemberSet, PeerUrl, VOTERS_MAX};
 use crate::version::Version;
 
 /// Client certificates that a document may name (`spec.clients`).
@@ -76,6 +76,13 @@ pub struct ClusterSpec {
     pub settings: Settings,
 }
 
+/// The name of a cluster's member: `NAME-0`, `NAME-1` and so on.
+pub fn member_name(cluster: &str, index: u8) -> MemberName {
+    let mut name = MemberName::new();
+    let _ = write!(name, "{cluster}-{index}");
+    name
+}
+
 /// A member that shall exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberSpec {
@@ -97,7 +104,26 @@ impl ClusterSpec {
         own.unwrap_or_else(|| self.network.peer_url())
     }
 
-    /// Whether this is the name of a member of this cluster, of any size: `NAME-0`, `NAME-1` and so on.
+    /// The place that an entry of etcd's member list has in the document: by its name, or by its peer URL while it
+    /// has never started.
+    pub fn place_of(&self, member: &Member) -> Option<&MemberSpec> {
+        let is = |it: &&MemberSpec| {
+            if member.name.is_empty() {
+                it.peer_url == member.peer_url
+            } else {
+                it.name == member.name
+            }
+        };
+        self.members.iter().find(is)
+    }
+
+    /// The first member that etcd's member list lacks.
+    pub fn missing(&self, members: &MemberSet) -> Option<&MemberSpec> {
+        let lacks = |it: &&MemberSpec| members.entry(&it.name, &it.peer_url).is_none();
+        self.members.iter().find(lacks)
+    }
+
+    /// Whether this is the name of a member of this cluster, of any size, as [`member_name`] makes them.
     pub fn is_member_name(&self, name: &str) -> bool {
         let number = name.strip_prefix(self.name.as_str());
         let number = number.and_then(|it| it.strip_prefix('-'));

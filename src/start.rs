@@ -156,6 +156,13 @@ pub struct Facts {
     pub history: StartHistory,
 }
 
+impl Facts {
+    /// Who lives here: by the state directory, or, where that was lost, by the copy beside the data.
+    pub fn born(&self) -> Option<&Identity> {
+        self.identity.as_ref().or(self.marker.as_ref())
+    }
+}
+
 /// How etcd may be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
@@ -423,7 +430,7 @@ fn check_data(facts: &Facts) -> Result<Start, Refusal> {
     }
     let completeness = facts.data.completeness();
     // If the state directory was lost, the copy beside the data says which cluster lives here.
-    let Some(identity) = facts.identity.as_ref().or(facts.marker.as_ref()) else {
+    let Some(identity) = facts.born() else {
         // No cluster is known here, so any data here is not ours (rule A10).
         return match completeness {
             Completeness::Empty => check_birth(facts),

@@ -13,7 +13,7 @@ use crate::host::{self, HostFacts};
 use crate::observed::{
     Backups, Instance, Looker, Membership, Observed, Pairs, Process, Proposals, Reading, Writing,
 };
-use crate::plan::{Hold, Plan, STARTING_SECONDS};
+use crate::plan::{Hold, Plan};
 use crate::spec::ClusterSpec;
 use crate::start::Writable;
 
@@ -286,8 +286,7 @@ fn not_running(
 
 /// Whether etcd has not served yet but started so recently that it may still come up.
 fn is_young(instance: &Instance) -> bool {
-    instance.service.write == Writing::NotTried
-        && matches!(instance.process, Process::Running { seconds, .. } if seconds < STARTING_SECONDS)
+    instance.service.write == Writing::NotTried && instance.process.is_young()
 }
 
 /// A member that joins is no fault.

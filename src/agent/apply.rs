@@ -235,7 +235,7 @@ impl Agent {
         let _lock = self.hold_the_member().await?; // so no etcd starts on it meanwhile
         let data = records::data_dir(&place.storage_dir);
         if data.exists() {
-            let aside = records::data_aside(&data);
+            let aside = records::aside(&data, "removed");
             fs::rename(&data, &aside).map_err(|source| AgentError::System {
                 what: "set aside",
                 path: data.clone(),

@@ -13,7 +13,7 @@ use super::{
     AutoCompactionMode, EtcdClusterSpec, LogLevel, OnNoSpace, Profile, SingleMemberRecovery,
     UnsafeFilesystem, formats,
 };
-use crate::cluster::{ClusterName, MemberName};
+use crate::cluster::ClusterName;
 use crate::spec::field::FIELDS;
 use crate::spec::{self, AutoCompaction, ClusterSpec, MemberSpec, Settings};
 
@@ -74,7 +74,7 @@ pub fn to_spec(name: &str, wire: &EtcdClusterSpec) -> Result<ClusterSpec, Vec<Mi
     let mut members = heapless::Vec::new();
     for index in 0..wire.size {
         let _ = members.push(MemberSpec {
-            name: member_name(name, index),
+            name: spec::member_name(name, index),
             peer_url: network.peer_url(),
         });
     }
@@ -106,13 +106,6 @@ pub fn to_spec(name: &str, wire: &EtcdClusterSpec) -> Result<ClusterSpec, Vec<Mi
             == SingleMemberRecovery::RestoreLatestVerified,
         settings: settings(wire),
     })
-}
-
-/// The name of a cluster's member, by its place.
-pub fn member_name(cluster: &str, index: u8) -> MemberName {
-    let mut name = MemberName::new();
-    let _ = std::fmt::Write::write_fmt(&mut name, format_args!("{cluster}-{index}"));
-    name
 }
 
 fn quantity(path: &str, text: Option<&str>, problems: &mut Vec<Misfit>) -> Option<u64> {

@@ -15,7 +15,7 @@ use crate::cluster::{Answer, MemberId};
 const DEADLINE: Duration = Duration::from_secs(3);
 
 /// The numbers that tell whether writes get through.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Numbers {
     /// Proposals that wait.
     pub pending: f64,

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use etcd_client::{Client, MemberAddOptions};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 use super::contact::{self, CallError, Endpoint};
 use crate::cluster::{Answer, Member, MemberSet, Role};
-use crate::etcd::client::{self, Look};
+use crate::etcd::client::Look;
 use crate::observed::{Membership, Reading, answer};
 use crate::plan::permit::Permit;
 use crate::plan::{Change, Hold};
@@ -45,22 +44,10 @@ pub async fn make(
         return Ok(());
     }
     let change = permit.exchange(&members).map_err(ChangeError::NoPermit)?;
-    match timeout(CHANGE_DEADLINE, ask(client, &change)).await {
-        Ok(Ok(())) => {
-            tracing::info!("changed the member list: {}", change.describe());
-            Ok(())
-        }
-        Ok(Err(error)) => Err(failed(client::plain(&error))),
-        Err(_) => Err(failed(format!(
-            "no answer within {} s",
-            CHANGE_DEADLINE.as_secs()
-        ))),
-    }
-}
-
-fn failed(why: String) -> ChangeError {
-    let what = "change the member list";
-    CallError { what, why }.into()
+    let asked = ask(client, &change);
+    contact::call("change the member list", CHANGE_DEADLINE, asked).await?;
+    tracing::info!("changed the member list: {}", change.describe());
+    Ok(())
 }
 
 /// The list as a majority confirms it, with each member's own answer, and a connection to a voter. All are
@@ -123,16 +110,10 @@ pub fn initial_cluster(spec: &ClusterSpec, membership: &Membership) -> Option<St
     let Membership::Known(members) = membership else {
         return None;
     };
-    let name = |it: &Member| {
-        let place = spec
-            .members
-            .iter()
-            .find(|place| place.peer_url == it.peer_url);
-        match place {
-            _ if !it.name.is_empty() => it.name.to_string(),
-            Some(place) => place.name.to_string(),
-            None => it.id.to_string(),
-        }
+    let name = |it: &Member| match spec.place_of(it) {
+        Some(place) => place.name.to_string(),
+        None if it.name.is_empty() => it.id.to_string(),
+        None => it.name.to_string(),
     };
     let entries = members
         .iter()

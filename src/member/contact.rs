@@ -76,20 +76,27 @@ pub struct CallError {
 /// etcd refused, or did not answer in time. The leader is as before, or the other one.
 pub async fn give_up_leadership(endpoint: &Endpoint, to: MemberId) -> Result<(), CallError> {
     let what = "hand the leadership over";
-    let failed = |why: String| CallError { what, why };
-    let asked = async {
-        let connected = client::connect(&endpoint.url, &endpoint.files).await;
-        let mut client = connected.map_err(failed)?;
-        let moved = client.move_leader(to.0).await;
-        moved.map(drop).map_err(|it| failed(client::plain(&it)))
+    let connected = client::connect(&endpoint.url, &endpoint.files).await;
+    let mut client = connected.map_err(|why| CallError { what, why })?;
+    call(what, LEADERSHIP_DEADLINE, client.move_leader(to.0)).await?;
+    Ok(())
+}
+
+/// Waits for etcd's answer to a call.
+///
+/// # Errors
+/// etcd refused, or did not answer in time.
+pub(super) async fn call<T>(
+    what: &'static str,
+    deadline: Duration,
+    asked: impl Future<Output = Result<T, etcd_client::Error>>,
+) -> Result<T, CallError> {
+    let why = match timeout(deadline, asked).await {
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(error)) => client::plain(&error),
+        Err(_) => format!("no answer within {} s", deadline.as_secs()),
     };
-    match timeout(LEADERSHIP_DEADLINE, asked).await {
-        Ok(done) => done,
-        Err(_) => Err(failed(format!(
-            "no answer within {} s",
-            LEADERSHIP_DEADLINE.as_secs()
-        ))),
-    }
+    Err(CallError { what, why })
 }
 
 /// Longer than an election takes with the slowest timing that this operator renders.
@@ -130,17 +137,15 @@ impl Contact {
             };
             return (Service::UNKNOWN, membership);
         };
+        // etcd may have restarted since the last call.
         if self.process != Some(pid) {
+            self.forget();
+            self.process = Some(pid);
             self.joining = JOINING_PATIENCE;
         }
         let look = look_for(endpoint, self.joining).await;
         self.joining = (self.joining * 2).min(JOINING_PATIENCE_MAX);
         let answered = look.read == Reading::Answered;
-        // etcd may have restarted since the last call.
-        if self.process != Some(pid) {
-            self.forget();
-            self.process = Some(pid);
-        }
         let write = self.written.clone().unwrap_or(Writing::NotTried);
         let proposals = if answered && write == Writing::Acknowledged {
             self.proposals(endpoint.metrics).await

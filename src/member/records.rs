@@ -178,9 +178,9 @@ impl IdentityFile {
     }
 }
 
-/// Where the data of a removed member goes: beside the directory, under a name that is free.
-pub fn data_aside(data: &Path) -> PathBuf {
-    let name = |number: u32| data.with_extension(format!("removed-{number}"));
+/// Where data goes that is set aside: beside the directory, under `data.REASON-1` or the next name that is free.
+pub fn aside(data: &Path, reason: &str) -> PathBuf {
+    let name = |number: u32| data.with_extension(format!("{reason}-{number}"));
     let taken = (1..u32::MAX).take_while(|it| name(*it).exists()).last();
     name(taken.unwrap_or(0) + 1)
 }

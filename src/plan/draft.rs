@@ -3,9 +3,9 @@
 use core::time::Duration;
 
 use super::permit::Permit;
-use super::{Act, Change, Hold, Interruption, Plan, STARTING_SECONDS, Task, UPKEEP_MAX, Upkeep};
+use super::{Act, Change, Hold, Interruption, Plan, Task, UPKEEP_MAX, Upkeep};
 use crate::cluster::{Health, Member, MemberId, MemberName, MemberSet};
-use crate::observed::{INSTANCES_MAX, Instance, Membership, Observed, Process};
+use crate::observed::{Details, INSTANCES_MAX, Instance, Membership, Observed, Process};
 use crate::spec::ClusterSpec;
 use crate::start::Start;
 
@@ -46,24 +46,18 @@ impl Draft {
         let restarts = planned
             .filter(|it| it.act == Act::Restart)
             .map(|it| &it.member);
-        let removes = match &change {
-            Ok(Some(permit)) => match permit.step() {
-                Change::Remove { member } => Some(*member),
-                _ => None,
-            },
-            _ => None,
+        let removes = |member: MemberId| {
+            let remove = Change::Remove { member };
+            matches!(&change, Ok(Some(permit)) if *permit.step() == remove)
         };
         let goes = |it: &&Instance| {
-            let details = it.service.details;
-            let leads = details.is_some_and(|it| it.leader == Some(it.member));
-            let gone = removes.is_some() && details.map(|it| it.member) == removes;
-            leads && (restarts == Some(&it.member) || gone)
+            let leader = it.service.details.filter(Details::leads);
+            leader.is_some_and(|leader| restarts == Some(&it.member) || removes(leader.member))
         };
-        let goes = observed.instances.iter().find(goes);
-        let (Some(leader), None) = (goes, &observed.failed) else {
-            return change;
-        };
-        let Some(to) = successor(spec, observed, leader) else {
+        let leader = observed.instances.iter().find(goes);
+        let leader = leader.filter(|_| observed.failed.is_none());
+        let heir = leader.and_then(|it| Some((it, successor(spec, observed, it)?)));
+        let Some((leader, to)) = heir else {
             return change;
         };
         self.of(leader).push(Upkeep::GiveUpLeadership { to });
@@ -118,15 +112,13 @@ impl Steps<'_> {
     /// Whether another member joins: it is started in this pass, or was started and does not answer yet.
     pub(super) fn another_joins(&self, observed: &Observed) -> bool {
         let started = |it: &Task| it.step == Upkeep::Start(Start::Join);
-        let comes_up = |it: &Instance| {
-            matches!(it.process, Process::Running { seconds, .. } if seconds < STARTING_SECONDS)
-                && !it.service.read.is_answer()
-                && it
-                    .facts
-                    .identity
-                    .as_ref()
-                    .is_some_and(|it| it.served.is_none())
+        let identity = |it: &Instance| {
+            it.facts
+                .identity
+                .as_ref()
+                .is_some_and(|it| it.served.is_none())
         };
+        let comes_up = |it: &Instance| it.comes_up() && identity(it);
         self.draft.upkeep.iter().any(started) || observed.instances.iter().any(comes_up)
     }
 
@@ -139,8 +131,7 @@ impl Steps<'_> {
     /// One interruption in a pass: of several members the leader comes last, so that it gives up its
     /// leadership once only.
     pub(super) fn interrupt(&mut self, permit: Permit<Interruption>) {
-        let details = self.instance.service.details;
-        let leads = details.is_some_and(|it| it.leader == Some(it.member));
+        let leads = self.instance.service.details.is_some_and(|it| it.leads());
         if self.draft.interruption.is_none() || self.draft.interrupts_leader && !leads {
             self.draft.interruption = Some(permit);
             self.draft.interrupts_leader = leads;

@@ -1,10 +1,10 @@
 //! Decides how a member that does not run comes into its cluster: by birth, with its own data, or by joining.
 
-use crate::cluster::{ClusterId, Health, Member, MemberId, MemberSet, Role};
+use crate::cluster::{ClusterId, Health, Member, MemberId, Role};
 use crate::observed::{Instance, Membership, Observed, Process};
 use crate::plan::restore;
 use crate::spec::{ClusterSpec, MemberSpec};
-use crate::start::{self, Completeness, Identity, Refusal, Writable};
+use crate::start::{self, Completeness, Refusal, Writable};
 
 /// How a member that does not run comes into its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,9 @@ pub(super) fn way(spec: &ClusterSpec, observed: &Observed, instance: &Instance) 
         (_, None) if has_data => Way::Own,
         // etcd starts it only with the list as it is, so all are listed before the first one starts.
         (Some(entry), None)
-            if entry.name.is_empty() && entry.role != Role::Voter && all_listed(spec, members) =>
+            if entry.name.is_empty()
+                && entry.role != Role::Voter
+                && spec.missing(members).is_none() =>
         {
             Way::Join
         }
@@ -124,7 +126,7 @@ fn is_unborn(spec: &ClusterSpec, observed: &Observed) -> bool {
 fn is_of(spec: &ClusterSpec, observed: &Observed, instance: &Instance) -> bool {
     let listed = observed.speaker().and_then(|it| it.service.details);
     let listed: Option<ClusterId> = listed.map(|it| it.cluster);
-    let own = identity(instance);
+    let own = instance.facts.born();
     let named = own.is_some_and(|it| it.cluster == spec.name);
     let marker = instance.facts.marker.as_ref();
     let beside = marker.is_none_or(|it| it.cluster == spec.name);
@@ -136,22 +138,13 @@ fn is_of(spec: &ClusterSpec, observed: &Observed, instance: &Instance) -> bool {
 
 /// Whether it was to join and was not seen to serve since.
 fn joins(instance: &Instance) -> bool {
-    identity(instance).is_some_and(|it| it.joined && it.served.is_none())
-}
-
-fn all_listed(spec: &ClusterSpec, members: &MemberSet) -> bool {
-    let listed = |it: &MemberSpec| members.entry(&it.name, &it.peer_url).is_some();
-    spec.members.iter().all(listed)
-}
-
-fn identity(instance: &Instance) -> Option<&Identity> {
-    let facts = &instance.facts;
-    facts.identity.as_ref().or(facts.marker.as_ref())
+    let born = instance.facts.born();
+    born.is_some_and(|it| it.joined && it.served.is_none())
 }
 
 /// The id that the member had: as it was recorded when it served, else as its log has it.
 fn member_id(instance: &Instance) -> Option<MemberId> {
-    let served = identity(instance).and_then(|it| it.served);
+    let served = instance.facts.born().and_then(|it| it.served);
     served
         .or(instance.facts.data.owner)
         .map(|(_, member)| member)

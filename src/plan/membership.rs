@@ -6,7 +6,7 @@ use crate::observed::{Authority, Instance, Membership, Observed, Reading};
 use crate::plan::join;
 use crate::plan::permit::Permit;
 use crate::plan::{Change, Hold, permit};
-use crate::spec::{ClusterSpec, MemberSpec};
+use crate::spec::ClusterSpec;
 
 /// The changes that keep a cluster whole and let it grow, or why none is possible.
 ///
@@ -16,10 +16,8 @@ use crate::spec::{ClusterSpec, MemberSpec};
 pub(super) fn repair_and_grow(
     spec: &ClusterSpec,
     observed: &Observed,
+    members: &MemberSet,
 ) -> Result<Option<Permit<Change>>, Hold> {
-    let Some(members) = changeable(spec, observed)? else {
-        return Ok(None);
-    };
     // What somebody else added is nobody's to remove, whether it answers or not.
     let failed =
         |it: &Member| it.health == Health::Failed && (wanted(spec, it) || unwanted(spec, it));
@@ -34,8 +32,7 @@ pub(super) fn repair_and_grow(
             _ => permit::to_remove(members, voter.id).map(Some),
         };
     }
-    let missing = |it: &&_| is_missing(members, it);
-    if let Some(it) = spec.members.iter().find(missing) {
+    if let Some(it) = spec.missing(members) {
         match permit::to_add_learner(members, &it.name, &it.peer_url) {
             Ok(permit) => return Ok(Some(permit)),
             // With seven voters, an unwanted one is removed before its replacement joins.
@@ -58,10 +55,8 @@ pub(super) fn repair_and_grow(
 pub(super) fn shrink(
     spec: &ClusterSpec,
     observed: &Observed,
+    members: &MemberSet,
 ) -> Result<Option<Permit<Change>>, Hold> {
-    let Some(members) = changeable(spec, observed)? else {
-        return Ok(None);
-    };
     let leader = observed.speaker().and_then(|it| it.service.details?.leader);
     // Who does not serve goes first: its going costs nothing.
     let order = |it: &&Member| (it.health == Health::Serving, Some(it.id) == leader);
@@ -76,7 +71,7 @@ pub(super) fn shrink(
 }
 
 /// The member list, if this process may change it now.
-fn changeable<'a>(
+pub(super) fn changeable<'a>(
     spec: &ClusterSpec,
     observed: &'a Observed,
 ) -> Result<Option<&'a MemberSet>, Hold> {
@@ -95,21 +90,9 @@ fn changeable<'a>(
     Ok((observed.authority == Authority::Cluster).then_some(members))
 }
 
-/// Whether a member list lacks this member.
-fn is_missing(members: &MemberSet, it: &MemberSpec) -> bool {
-    members.entry(&it.name, &it.peer_url).is_none()
-}
-
 /// Whether the document asks for this member.
 fn wanted(spec: &ClusterSpec, member: &Member) -> bool {
-    let is = |it: &MemberSpec| {
-        if member.name.is_empty() {
-            it.peer_url == member.peer_url
-        } else {
-            it.name == member.name
-        }
-    };
-    spec.members.iter().any(is)
+    spec.place_of(member).is_some()
 }
 
 /// Whether this was a member of the document's, which no longer asks for it. What has another name is

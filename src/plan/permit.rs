@@ -5,8 +5,7 @@
 //! permit for the step itself.
 
 use crate::cluster::{
-    Health, LEARNERS_MAX, MEMBERS_MAX, MemberId, MemberName, MemberSet, PeerUrl, Role, VOTERS_MAX,
-    quorum,
+    Health, LEARNERS_MAX, MemberId, MemberName, MemberSet, PeerUrl, Role, VOTERS_MAX, quorum,
 };
 use crate::observed::{Again, Membership, Process};
 use crate::plan::{Change, Hold, Interruption};
@@ -187,9 +186,8 @@ pub fn to_add_learner(
     name: &MemberName,
     peer_url: &PeerUrl,
 ) -> Result<Permit<Change>, Hold> {
-    let learners = members.learners().count();
-    let full = learners >= LEARNERS_MAX || members.voter_count() + learners >= MEMBERS_MAX;
-    if full || !members.has_quorum() || members.voter_count() >= VOTERS_MAX {
+    let full = members.learners().count() >= LEARNERS_MAX || members.voter_count() >= VOTERS_MAX;
+    if full || !members.has_quorum() {
         return Err(Hold::QuorumLost);
     }
     Ok(survived(Change::AddLearner {

@@ -16,8 +16,6 @@ pub const REQUEUE_STARTING: Duration = Duration::from_millis(50);
 pub(super) const REQUEUE_CHANGED: Duration = Duration::from_millis(5);
 /// While something else is under way or wrong.
 pub const REQUEUE_PROGRESSING: Duration = Duration::from_secs(2);
-/// A start may take this many seconds. After that, looks become rarer and failures are reported.
-pub const STARTING_SECONDS: u64 = 20;
 
 /// When to look again at a paused cluster, which is only observed.
 pub(super) fn while_paused(observed: &Observed, upkeep: &[Task]) -> Duration {
@@ -50,21 +48,21 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
         .iter()
         .any(|it| matches!(it.service.write, Writing::Failed(_)));
     // Even under a hold, an etcd that comes up is observed until it serves.
-    let young = |it: &Instance| matches!(it.process, Process::Running { seconds, .. } if seconds < STARTING_SECONDS);
-    let comes_up = |it: &Instance| young(it) && !it.service.read.is_answer();
     let change = match plan.hold() {
         Some(hold) => Err(hold),
         None => Ok(plan.change.as_ref().ok().and_then(Option::as_ref)),
     };
     let idle = plan.upkeep.is_empty() && plan.interruption.is_none();
     match change {
-        _ if observed.instances.iter().any(comes_up) => REQUEUE_STARTING,
+        _ if observed.instances.iter().any(Instance::comes_up) => REQUEUE_STARTING,
         _ if !retrying && (plan.steps().any(begins) || plan.act() == Some(Act::Restart)) => {
             REQUEUE_STARTING
         }
         // One that failed is not repeated at once: for 5 s after a change etcd may refuse the next one.
         Ok(Some(_)) if observed.instances.len() > 1 && observed.failed.is_none() => REQUEUE_CHANGED,
-        Err(Hold::LearnerBehind) if observed.instances.iter().any(young) => REQUEUE_STARTING,
+        Err(Hold::LearnerBehind) if observed.instances.iter().any(|it| it.process.is_young()) => {
+            REQUEUE_STARTING
+        }
         // The answer wakes the loop.
         Ok(None) if observed.predecessors == Predecessors::Looking => REQUEUE_PROGRESSING,
         // Its end wakes the loop; one that never ends, such as a Pod of a lost node, costs little.

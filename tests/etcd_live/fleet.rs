@@ -20,7 +20,7 @@ use etcd_operator::observed::{Again, Instance, Membership, Observed, Process, Re
 use etcd_operator::paths::Paths;
 use etcd_operator::plan::{Act, Hold, Plan, Task, Upkeep, plan};
 use etcd_operator::runtime::{Runtime, reconcile};
-use etcd_operator::spec::{ClusterSpec, MemberSpec, Settings};
+use etcd_operator::spec::{ClusterSpec, MemberSpec, Settings, member_name};
 use etcd_operator::status::Status;
 use etcd_operator::tls::ClientFiles;
 
@@ -37,11 +37,6 @@ pub struct Home {
 impl Home {
     fn paths(&self) -> Paths {
         Paths::under(&self.lab.root)
-    }
-
-    fn driver(&self) -> HostDriver {
-        let driver = ProcessDriver::new(&self.paths());
-        HostDriver::Process(driver.with_guard(&program()))
     }
 
     pub fn url(&self) -> String {
@@ -90,9 +85,8 @@ impl Fleet {
             let mut options = spec.options.clone();
             (options.heartbeat, options.election) = (Some(100), Some(1000));
             let paths = Paths::under(&lab.root);
-            let driver = ProcessDriver::new(&paths).with_guard(&program());
             Home {
-                agent: Agent::new(&paths, HostDriver::Process(driver), None),
+                agent: Agent::new(&paths, driver(&paths), None),
                 spec: ClusterSpec {
                     members: members.clone(),
                     own,
@@ -195,14 +189,18 @@ impl Fleet {
         .await;
     }
 
-    /// The member list has this entry.
-    pub async fn id_of(&mut self, index: usize) -> MemberId {
+    /// The ids of the document's members, as etcd's member list has them.
+    pub async fn ids(&mut self) -> Vec<MemberId> {
         let spec = self.spec(0);
-        let name = self.homes[index].spec.members[index].name.clone();
         let Membership::Known(members) = self.observe(&spec).await.membership else {
             panic!("no list");
         };
-        members.named(&name).unwrap().id
+        let id = |it: &MemberSpec| members.named(&it.name).unwrap().id;
+        spec.members.iter().map(id).collect()
+    }
+
+    pub async fn id_of(&mut self, index: usize) -> MemberId {
+        self.ids().await[index]
     }
 
     /// The document is edited: every member has to be restarted with other settings.
@@ -217,11 +215,7 @@ impl Fleet {
     pub async fn leader(&mut self) -> usize {
         let spec = self.spec(0);
         let observed = self.observe(&spec).await;
-        let leads = |it: &Instance| {
-            it.service
-                .details
-                .is_some_and(|it| it.leader == Some(it.member))
-        };
+        let leads = |it: &Instance| it.service.details.is_some_and(|it| it.leads());
         observed.instances.iter().position(leads).unwrap()
     }
 
@@ -234,10 +228,15 @@ impl Fleet {
     }
 }
 
+fn driver(paths: &Paths) -> HostDriver {
+    let driver = ProcessDriver::new(paths);
+    HostDriver::Process(driver.with_guard(&program()))
+}
+
 fn place((index, lab): (u8, &Lab)) -> MemberSpec {
     let url = format!("https://127.0.0.1:{}", lab.ports[1]);
     MemberSpec {
-        name: etcd_operator::api::convert::member_name("lab", index),
+        name: member_name("lab", index),
         peer_url: url.as_str().try_into().unwrap(),
     }
 }
@@ -368,7 +367,7 @@ impl Runtime for Fleet {
                 .iter()
                 .find(|it| it.spec.own().unwrap().name == step.member);
             // The next pass starts it with the document's settings.
-            home.unwrap().driver().stop().await?;
+            driver(&home.unwrap().paths()).stop().await?;
         }
         if let Ok(Some(permit)) = plan.change {
             self.acts.push(permit.step().describe().to_string());

@@ -7,6 +7,7 @@ use std::fs;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use etcd_operator::cluster::MemberId;
 use etcd_operator::observed::{Membership, Observed};
 
 use crate::fleet::{Fleet, Writer, is_of_a_stranger, kill_member, runs, written};
@@ -42,6 +43,13 @@ async fn assert_all_there(fleet: &Fleet, writer: Writer) {
         fleet.acts
     );
     assert!(acknowledged > 0 && found >= acknowledged);
+}
+
+/// A member is a new one, and its old data lies aside.
+async fn assert_replaced_and_kept(fleet: &mut Fleet, index: usize, before: MemberId) {
+    assert_ne!(fleet.id_of(index).await, before);
+    let aside = fleet.homes[index].lab.data("").with_extension("removed-1");
+    assert!(aside.join("member/wal").is_dir(), "{}", aside.display());
 }
 
 async fn grow_and_shrink(line: &str) {
@@ -116,9 +124,7 @@ fn a_member_whose_log_is_damaged_is_replaced_and_its_data_kept() {
         bytes[values[values.len() / 2]] ^= 0x40;
         fs::write(&segments[0], bytes).unwrap();
         fleet.until_whole().await;
-        assert_ne!(fleet.id_of(2).await, before);
-        let aside = fleet.homes[2].lab.data("").with_extension("removed-1");
-        assert!(aside.join("member/wal").is_dir(), "{}", aside.display());
+        assert_replaced_and_kept(&mut fleet, 2, before).await;
         assert_all_there(&fleet, writer).await;
     });
 }
@@ -128,11 +134,7 @@ fn a_member_whose_log_is_damaged_is_replaced_and_its_data_kept() {
 fn a_killed_member_comes_back_as_itself() {
     run(|| async {
         let (mut fleet, writer) = cluster("3.6", 3, 3).await;
-        let before = [
-            fleet.id_of(0).await,
-            fleet.id_of(1).await,
-            fleet.id_of(2).await,
-        ];
+        let before = fleet.ids().await;
         for index in [2, 0, 1] {
             kill_member(&fleet.homes[index]);
             fleet.until_whole().await;
@@ -147,17 +149,11 @@ fn a_killed_member_comes_back_as_itself() {
 fn members_that_were_all_killed_come_back_as_themselves() {
     run(|| async {
         let (mut fleet, writer) = cluster("3.6", 3, 3).await;
-        let before = [
-            fleet.id_of(0).await,
-            fleet.id_of(1).await,
-            fleet.id_of(2).await,
-        ];
+        let before = fleet.ids().await;
         let acts = fleet.acts.len();
         fleet.homes.iter().for_each(kill_member);
         fleet.until_whole().await;
-        for (index, before) in before.into_iter().enumerate() {
-            assert_eq!(fleet.id_of(index).await, before);
-        }
+        assert_eq!(fleet.ids().await, before);
         assert_eq!(fleet.acts.len(), acts, "{:?}", fleet.acts);
         assert_all_there(&fleet, writer).await;
     });
@@ -314,9 +310,7 @@ fn a_member_that_failed_gives_its_place_to_a_new_one() {
         fleet.grace = Duration::from_secs(600);
         kill("CONT", pid);
         fleet.until_whole().await;
-        assert_ne!(fleet.id_of(2).await, before);
-        let aside = fleet.homes[2].lab.data("").with_extension("removed-1");
-        assert!(aside.join("member/wal").is_dir(), "{}", aside.display());
+        assert_replaced_and_kept(&mut fleet, 2, before).await;
         assert_all_there(&fleet, writer).await;
     });
 }
