@@ -176,6 +176,7 @@ pub enum InsertError {
 /// The members of one etcd cluster. Invariant: ids are unique and ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberSet {
+    cluster: Option<ClusterId>,
     members: heapless::Vec<Member, MEMBERS_MAX>,
 }
 
@@ -185,6 +186,19 @@ pub const fn quorum(voters: usize) -> usize {
 }
 
 impl MemberSet {
+    /// The empty list of this cluster.
+    pub fn of(cluster: ClusterId) -> Self {
+        MemberSet {
+            cluster: Some(cluster),
+            ..MemberSet::default()
+        }
+    }
+
+    /// The cluster that the list is of; none for a list that etcd did not tell.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.cluster
+    }
+
     /// Adds a member in its place.
     pub fn insert(&mut self, member: Member) -> Result<(), InsertError> {
         match self.members.binary_search_by_key(&member.id, |it| it.id) {

@@ -374,7 +374,9 @@ fn latch(
 ) {
     let facts = &instance.facts;
     match (&facts.identity, &facts.marker) {
-        (Some(born), _) if born.version == version && (born.joined || !joins) => {}
+        // With both copies: data beside which the second one is missing could not be started again.
+        (Some(born), Some(_)) if born.version == version && (born.joined || !joins) => {}
+        (Some(born), None) if born.served.is_some() => {}
         (None, Some(born)) if born.version == version => steps.push(Upkeep::AdoptIdentity),
         _ => steps.push(Upkeep::LatchIdentity {
             version,

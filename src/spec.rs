@@ -41,6 +41,9 @@ pub struct ClusterSpec {
     pub size: u8,
     /// The members that shall exist. A cluster is born as the first one and grows.
     pub members: heapless::Vec<MemberSpec, VOTERS_MAX>,
+    /// Places of the same cluster that the document does not ask for now, as far as the home knows them: etcd lists
+    /// a learner that never started by its URL alone.
+    pub former: heapless::Vec<MemberSpec, VOTERS_MAX>,
     /// Which of them this process runs, where it runs one: an index.
     pub own: usize,
     /// `None`: the newest supported one in the store at birth.

@@ -1,7 +1,7 @@
 //! The promised numbers, as a table: `make bench`, or `cargo bench --bench numbers -- PART...`.
 //!
 //! Everything is a ratio of two things measured in the same run, in turns, or a count. Parts:
-//! `plan`, `size`, `starts`, `guard`, `idle`, `flash`, `memory`, `backup`, `restore`; and, by name only,
+//! `plan`, `size`, `starts`, `guard`, `idle`, `flash`, `memory`, `backup`, `restore`, `several`; and, by name only,
 //! `where` (where the time of a start goes) and `candidates` (settings that the edge profile could have).
 
 #![allow(
@@ -20,6 +20,9 @@ mod bare;
 mod candidates;
 mod client;
 mod flash;
+#[path = "../../tests/etcd_live/fleet.rs"]
+#[allow(dead_code, reason = "the home has more tools than the bench needs")]
+mod fleet;
 mod guard;
 mod idle;
 #[path = "../../tests/etcd_live/lab.rs"]
@@ -28,6 +31,7 @@ mod lab;
 mod planning;
 mod procfs;
 mod restore;
+mod several;
 #[path = "../../tests/skip.rs"]
 #[allow(dead_code, reason = "nothing is skipped here")]
 mod skip;
@@ -45,7 +49,7 @@ const LINE: &str = "3.6";
 /// A part of the table: its name, whether it runs without being named, what makes its rows.
 type Part = (&'static str, bool, fn() -> Vec<Row>);
 
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 12] = [
     ("plan", true, planning::rows),
     ("size", true, size),
     ("starts", true, starts::rows),
@@ -55,6 +59,7 @@ const PARTS: [Part; 11] = [
     ("memory", true, flash::memory_rows),
     ("backup", true, backup::rows),
     ("restore", true, restore::rows),
+    ("several", true, several::rows),
     ("where", false, starts::where_rows),
     ("candidates", false, candidates::rows),
 ];

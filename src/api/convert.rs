@@ -85,6 +85,7 @@ pub fn to_spec(name: &str, wire: &EtcdClusterSpec) -> Result<ClusterSpec, Vec<Mi
         name: cluster,
         size: wire.size,
         members,
+        former: heapless::Vec::new(),
         own: 0,
         version,
         paused: wire.paused,

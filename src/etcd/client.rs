@@ -168,7 +168,8 @@ async fn tell(client: &mut Client) -> Result<Told, etcd_client::Error> {
     let listed = client.member_list().await?;
     let header = status.header();
     let own = MemberId(header.map_or(0, etcd_client::ResponseHeader::member_id));
-    let mut members = Some(MemberSet::default());
+    let cluster = ClusterId(header.map_or(0, etcd_client::ResponseHeader::cluster_id));
+    let mut members = Some(MemberSet::of(cluster));
     for it in listed.members() {
         let peer_url = it.peer_urls().first().map_or("", String::as_str);
         let member = Member {
@@ -197,7 +198,7 @@ async fn tell(client: &mut Client) -> Result<Told, etcd_client::Error> {
             corrupt: told("CORRUPT"),
         },
         details: Details {
-            cluster: ClusterId(header.map_or(0, etcd_client::ResponseHeader::cluster_id)),
+            cluster,
             member: own,
             leader: (status.leader() != 0).then_some(MemberId(status.leader())),
             revision: header.map_or(0, etcd_client::ResponseHeader::revision),

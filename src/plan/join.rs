@@ -1,6 +1,6 @@
 //! Decides how a member that does not run comes into its cluster: by birth, with its own data, or by joining.
 
-use crate::cluster::{ClusterId, Health, Member, MemberId, Role};
+use crate::cluster::{ClusterId, Health, Member, MemberId, MemberSet, Role};
 use crate::observed::{Instance, Membership, Observed, Process};
 use crate::plan::restore;
 use crate::spec::{ClusterSpec, MemberSpec};
@@ -29,13 +29,14 @@ pub(super) fn way(spec: &ClusterSpec, observed: &Observed, instance: &Instance) 
     let has_data = instance.facts.data.completeness() != Completeness::Empty;
     let id = member_id(instance);
     let Membership::Known(members) = &observed.membership else {
-        let single = observed.instances.len() == 1 && spec.members.len() <= 1;
         let founder = spec
             .members
             .first()
-            .is_none_or(|it| it.name == instance.member);
-        let born = founder && is_unborn(spec, observed);
-        return if single || born || has_data || id.is_some() {
+            .is_some_and(|it| it.name == instance.member);
+        // Its record says that it is to be born here, and never that it joins.
+        let begun = instance.facts.born().is_some_and(|it| !it.joined) && spec.members.len() == 1;
+        let born = founder && (begun || is_unborn(spec, observed));
+        return if born || has_data || id.is_some() {
             Way::Own
         } else {
             Way::Wait
@@ -48,7 +49,7 @@ pub(super) fn way(spec: &ClusterSpec, observed: &Observed, instance: &Instance) 
     match (entry, id) {
         (Some(entry), Some(id)) if entry.id == id => Way::Own,
         // A majority confirmed that the cluster has no member with the id of this data.
-        (_, Some(id)) if members.by_id(id).is_none() && is_of(spec, observed, instance) => {
+        (_, Some(id)) if members.by_id(id).is_none() && is_of(spec, members, instance) => {
             Way::SetAside
         }
         (_, Some(_)) => Way::Own,
@@ -123,9 +124,8 @@ fn is_unborn(spec: &ClusterSpec, observed: &Observed) -> bool {
 }
 
 /// Whether the data, and the identity that says so, are of the cluster whose list was read.
-fn is_of(spec: &ClusterSpec, observed: &Observed, instance: &Instance) -> bool {
-    let listed = observed.speaker().and_then(|it| it.service.details);
-    let listed: Option<ClusterId> = listed.map(|it| it.cluster);
+fn is_of(spec: &ClusterSpec, members: &MemberSet, instance: &Instance) -> bool {
+    let listed = members.cluster();
     let own = instance.facts.born();
     let named = own.is_some_and(|it| it.cluster == spec.name);
     let marker = instance.facts.marker.as_ref();

@@ -6,7 +6,7 @@ use crate::observed::{Authority, Instance, Membership, Observed, Reading};
 use crate::plan::join;
 use crate::plan::permit::Permit;
 use crate::plan::{Change, Hold, permit};
-use crate::spec::ClusterSpec;
+use crate::spec::{ClusterSpec, MemberSpec};
 
 /// The changes that keep a cluster whole and let it grow, or why none is possible.
 ///
@@ -95,10 +95,12 @@ fn wanted(spec: &ClusterSpec, member: &Member) -> bool {
     spec.place_of(member).is_some()
 }
 
-/// Whether this was a member of the document's, which no longer asks for it. What has another name is
-/// nobody's to remove: the person who added it had a reason.
+/// Whether this was a member of the document's, which no longer asks for it. What has another name, or waits at
+/// another URL, is nobody's to remove: the person who added it had a reason.
 fn unwanted(spec: &ClusterSpec, member: &Member) -> bool {
-    !wanted(spec, member) && spec.is_member_name(&member.name)
+    let waits = |it: &MemberSpec| member.name.is_empty() && it.peer_url == member.peer_url;
+    let ours = spec.is_member_name(&member.name) || spec.former.iter().any(waits);
+    ours && !wanted(spec, member)
 }
 
 /// Whether the data of a member that this process runs is gone or damaged, so that it can never come back

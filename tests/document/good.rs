@@ -174,6 +174,7 @@ fn an_empty_spec_takes_every_default() {
                     peer_url: "https://127.0.0.1:2380",
                 },
             ],
+            former: [],
             own: 0,
             version: None,
             paused: false,

@@ -67,6 +67,8 @@ pub struct Fleet {
     silent: BTreeMap<MemberId, Instant>,
     /// What counts as silent for the whole grace: tests do not wait ten minutes.
     pub grace: Duration,
+    /// The list is left as it is, and nobody is interrupted.
+    pub upkeep_only: bool,
     /// What the last pass saw.
     seen: Option<Box<Observed>>,
     /// Changes of the member list and interruptions, in order.
@@ -116,6 +118,7 @@ impl Fleet {
             listed: 0,
             silent: BTreeMap::new(),
             grace: Duration::from_secs(600),
+            upkeep_only: false,
             seen: None,
             acts: Vec::new(),
         }
@@ -127,6 +130,7 @@ impl Fleet {
         ClusterSpec {
             size: u8::try_from(self.size).unwrap(),
             members: spec.members.iter().take(self.size).cloned().collect(),
+            former: spec.members.iter().skip(self.size).cloned().collect(),
             own,
             ..spec.clone()
         }
@@ -189,18 +193,33 @@ impl Fleet {
         .await;
     }
 
-    /// The ids of the document's members, as etcd's member list has them.
+    /// The ids of the members that etcd's list has under their names.
     pub async fn ids(&mut self) -> Vec<MemberId> {
-        let spec = self.spec(0);
-        let Membership::Known(members) = self.observe(&spec).await.membership else {
+        let Membership::Known(members) = self.membership().await else {
             panic!("no list");
         };
-        let id = |it: &MemberSpec| members.named(&it.name).unwrap().id;
-        spec.members.iter().map(id).collect()
+        let id = |it: &MemberSpec| members.named(&it.name).map(|it| it.id);
+        let all = &self.homes[0].spec.members;
+        all.iter().filter_map(id).collect()
     }
 
     pub async fn id_of(&mut self, index: usize) -> MemberId {
-        self.ids().await[index]
+        let name = self.homes[index].spec.members[index].name.clone();
+        match self.membership().await {
+            Membership::Known(members) => members.named(&name).unwrap().id,
+            other => panic!("no list: {other:?}"),
+        }
+    }
+
+    /// The member list, with every member's own answer.
+    pub async fn membership(&mut self) -> Membership {
+        let spec = self.spec(0);
+        self.observe(&spec).await.membership
+    }
+
+    /// Where its peers reach a member.
+    pub fn peer_url(&self, index: usize) -> String {
+        self.homes[index].spec.members[index].peer_url.to_string()
     }
 
     /// The document is edited: every member has to be restarted with other settings.
@@ -355,6 +374,9 @@ impl Runtime for Fleet {
                 requeue_after: plan.requeue_after,
             };
             self.homes[own].agent.execute(&host, observed, part).await?;
+        }
+        if self.upkeep_only {
+            return Ok(());
         }
         if let Some(permit) = plan.interruption {
             let member = permit.step().member.to_string();

@@ -37,6 +37,8 @@ mod link;
 mod overview;
 mod pause;
 mod predecessor;
+#[path = "../world/raft.rs"]
+mod raft;
 mod restore;
 mod s3;
 mod several;

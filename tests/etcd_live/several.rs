@@ -3,6 +3,8 @@
 
 #![allow(clippy::print_stdout, reason = "figures of a test")]
 
+mod rules;
+
 use std::fs;
 use std::future::Future;
 use std::time::{Duration, Instant};

@@ -2,6 +2,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+pub mod raft;
+
 use etcd_operator::cluster::{
     ClusterId, ClusterName, Health, Member, MemberId, MemberName, MemberSet, PeerUrl, Role,
     Timestamp,
@@ -50,6 +52,7 @@ pub fn spec(members: &[&str]) -> ClusterSpec {
         name: ClusterName::try_from("test").unwrap(),
         size: u8::try_from(members.len()).unwrap(),
         members: members.iter().map(|it| place(it)).collect(),
+        former: heapless::Vec::new(),
         own: 0,
         version: Some(VERSION),
         paused: false,
@@ -268,7 +271,7 @@ pub fn member(id: u64, member_name: &str, role: Role, health: Health) -> Member 
 }
 
 pub fn single() -> Membership {
-    let mut members = MemberSet::default();
+    let mut members = MemberSet::of(CLUSTER);
     members
         .insert(member(MEMBER.0, "test-0", Role::Voter, Health::Serving))
         .unwrap();

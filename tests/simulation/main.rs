@@ -15,21 +15,21 @@
     reason = "dimensions are loops, and loops nest"
 )]
 
+mod several;
+#[path = "../world/mod.rs"]
 mod world;
 
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use etcd_operator::cluster::{
-    Health, LEARNERS_MAX, MemberId, MemberName, MemberSet, Role, Timestamp,
-};
+use etcd_operator::cluster::{Health, MemberId, MemberName, MemberSet, Role, Timestamp};
 use etcd_operator::observed::{
     Again, Alarms, Clock, Instance, LastServed, Membership, Observed, Pairs, Process, Proposals,
     Reading, Service, Writing,
 };
 use etcd_operator::plan::permit::{Grounds, Lapsed, Permit};
-use etcd_operator::plan::{Act, Change, Interruption, Plan, Upkeep};
+use etcd_operator::plan::{Act, Interruption, Plan, Upkeep};
 use etcd_operator::runtime::{Failures, Runtime, reconcile};
 use etcd_operator::spec::{ClusterSpec, Settings};
 use etcd_operator::start::{
@@ -616,272 +616,12 @@ fn a_host_lives_through_everything_and_heals() {
     assert!(as_before > 0);
 }
 
-// ------------------------------------------------------------------------------------------------
-// Several members.
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Peer {
-    role: Role,
-    up: bool,
-    /// Passes since it was last up.
-    down: u32,
-    reachable: bool,
-}
-
-/// etcd's own rules on one side, the operator on the other.
-struct Cluster {
-    random: Random,
-    /// By id.
-    peers: std::collections::BTreeMap<u64, Peer>,
-    next_id: u64,
-    names: std::collections::BTreeMap<u64, String>,
-    faults: bool,
-    /// Changes for which etcd answered "unhealthy cluster".
-    refused: u32,
-    changes: u32,
-}
-
-impl Cluster {
-    fn voters_up(&self, without: Option<u64>) -> usize {
-        let counts =
-            |(id, it): &(&u64, &Peer)| it.role == Role::Voter && it.up && Some(**id) != without;
-        self.peers.iter().filter(counts).count()
-    }
-
-    fn voters(&self) -> usize {
-        self.peers
-            .values()
-            .filter(|it| it.role == Role::Voter)
-            .count()
-    }
-
-    fn has_quorum(&self) -> bool {
-        self.voters_up(None) > self.voters() / 2
-    }
-
-    /// The member list as etcd gives it.
-    fn members(&self) -> MemberSet {
-        let mut members = MemberSet::default();
-        for (id, peer) in &self.peers {
-            let health = match (peer.up && peer.reachable, peer.down) {
-                (true, _) => Health::Serving,
-                (false, 0..10) => Health::Unknown,
-                (false, _) => Health::Failed,
-            };
-            members
-                .insert(member(*id, &self.names[id], peer.role, health))
-                .unwrap();
-        }
-        members
-    }
-
-    /// etcd applies a change, or refuses it as its strict reconfiguration check does.
-    fn apply(&mut self, change: &Change) {
-        if !self.has_quorum() {
-            return; // nothing is committed
-        }
-        self.changes += 1;
-        match change {
-            Change::AddLearner { name, .. } => {
-                let learners = self.peers.values().filter(|it| it.role != Role::Voter);
-                if learners.count() >= LEARNERS_MAX
-                    || self.names.values().any(|it| it == name.as_str())
-                {
-                    self.refused += 1;
-                    return;
-                }
-                self.names.insert(self.next_id, name.to_string());
-                let role = Role::Learner { caught_up: false };
-                self.peers.insert(
-                    self.next_id,
-                    Peer {
-                        role,
-                        up: true,
-                        down: 0,
-                        reachable: true,
-                    },
-                );
-                self.next_id += 1;
-            }
-            Change::Promote { member } => match self.peers.get_mut(&member.0) {
-                Some(peer) if peer.role == (Role::Learner { caught_up: true }) => {
-                    peer.role = Role::Voter;
-                }
-                _ => self.refused += 1,
-            },
-            Change::Remove { member } => {
-                let voter = self
-                    .peers
-                    .get(&member.0)
-                    .is_some_and(|it| it.role == Role::Voter);
-                let left = self.voters() - usize::from(voter);
-                if left == 0 || self.voters_up(Some(member.0)) <= left / 2 {
-                    self.refused += 1;
-                    return;
-                }
-                self.peers.remove(&member.0);
-                self.names.remove(&member.0);
-            }
-        }
-        assert!(self.has_quorum(), "the change cost quorum");
-    }
-
-    fn disturb(&mut self) {
-        let ids: Vec<u64> = self.peers.keys().copied().collect();
-        let Some(id) = ids.get(usize::try_from(self.random.below(ids.len() as u64 + 1)).unwrap())
-        else {
-            return;
-        };
-        let kind = self.random.below(4);
-        let peer = self.peers.get_mut(id).unwrap();
-        match kind {
-            0 => peer.up = false,
-            1 => peer.up = true,
-            2 => peer.reachable = false,
-            _ => peer.reachable = true,
-        }
-        if !self.has_quorum() && self.random.chance(90) {
-            // Mostly the cluster keeps its majority; losing it now and then is tested too.
-            self.peers.get_mut(id).unwrap().up = true;
-        }
-    }
-
-    fn tick(&mut self) {
-        for peer in self.peers.values_mut() {
-            peer.down = if peer.up && peer.reachable {
-                0
-            } else {
-                peer.down + 1
-            };
-            if peer.up && matches!(peer.role, Role::Learner { .. }) {
-                peer.role = Role::Learner { caught_up: true };
-            }
-        }
-    }
-}
-
-impl Runtime for Cluster {
-    type Error = Lost;
-
-    async fn observe(&mut self, _: &ClusterSpec) -> Observed {
-        let members = self.members();
-        let seen = if self.faults && self.random.chance(10) || !self.has_quorum() {
-            Membership::Unreachable
-        } else {
-            Membership::Known(members)
-        };
-        let mut seen = observed(stopped(), seen);
-        seen.instances.clear();
-        seen
-    }
-
-    async fn publish(&mut self, _: &ClusterSpec, _: &Observed, _: &Status) -> Result<(), Lost> {
-        Ok(())
-    }
-
-    async fn look_again(&mut self, _: &ClusterSpec, _: &MemberName) -> Again {
-        panic!("no member is interrupted here");
-    }
-
-    async fn execute(&mut self, _: &ClusterSpec, _: &Observed, plan: Plan) -> Result<(), Lost> {
-        assert!(plan.interruption.is_none());
-        let Ok(Some(permit)) = plan.change else {
-            return Ok(());
-        };
-        if self.faults && self.random.chance(10) {
-            return Err(Lost("lost"));
-        }
-        // The world changed between the look and the act.
-        if self.faults && self.random.chance(20) {
-            self.disturb();
-        }
-        let Ok(change) = permit.exchange(&self.members()) else {
-            return Err(Lost("not taken after a second look"));
-        };
-        self.apply(&change);
-        if self.faults && self.random.chance(10) {
-            self.apply(&change); // repeated: the answer of the first was late
-        }
-        Ok(())
-    }
-}
-
-fn grow_and_shrink(seed: u64) -> (u32, u32) {
-    let first = Peer {
-        role: Role::Voter,
-        up: true,
-        down: 0,
-        reachable: true,
-    };
-    let mut cluster = Cluster {
-        random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
-        peers: [(1, first)].into(),
-        names: [(1, "test-1".to_owned())].into(),
-        next_id: 2,
-        faults: true,
-        refused: 0,
-        changes: 0,
-    };
-    let mut wanted = spec(&["test-1"]);
-    let all = [
-        "test-1", "test-2", "test-3", "test-4", "test-5", "test-6", "test-7",
-    ];
-    for pass in 0..200 {
-        if pass % 50 == 10 {
-            let size = [1, 3, 5, 7][usize::try_from(cluster.random.below(4)).unwrap()];
-            let from = usize::try_from(cluster.random.below(8 - size as u64)).unwrap();
-            wanted = spec(&all[from..from + size]);
-        }
-        let _ = now_or_panic(reconcile(&mut cluster, &wanted));
-        if cluster.random.chance(30) {
-            cluster.disturb();
-        }
-        cluster.tick();
-    }
-    cluster.faults = false;
-    for peer in cluster.peers.values_mut() {
-        (peer.up, peer.reachable, peer.down) = (true, true, 0);
-    }
-    for _ in 0..60 {
-        now_or_panic(reconcile(&mut cluster, &wanted)).unwrap();
-        cluster.tick();
-    }
-    let mut names: Vec<&str> = cluster.names.values().map(String::as_str).collect();
-    names.sort_unstable();
-    let voters = cluster.peers.values().all(|it| it.role == Role::Voter);
-    assert!(
-        voters
-            && names
-                == wanted
-                    .members
-                    .iter()
-                    .map(|it| it.name.as_str())
-                    .collect::<Vec<_>>(),
-        "{names:?}"
-    );
-    (cluster.changes, cluster.refused)
-}
-
-#[test]
-fn a_cluster_gets_its_members_through_partitions_and_lost_calls() {
-    let (mut changes, mut refused) = (0, 0);
-    let range = seeds(1500);
-    let count = range.end() - range.start() + 1;
-    for seed in range {
-        let result = std::panic::catch_unwind(|| grow_and_shrink(seed));
-        let (made, denied) = result.unwrap_or_else(|_| panic!("SEED={seed}"));
-        changes += made;
-        refused += denied;
-    }
-    println!("{count} clusters, {changes} changes, {refused} of them refused by etcd's own check");
-}
-
 /// What the two worlds start from is what the planner takes for sound.
 #[test]
 fn the_worlds_are_sound() {
     assert!(verdict(&facts()).is_ok());
     assert_eq!(single(), {
-        let mut members = MemberSet::default();
+        let mut members = MemberSet::of(CLUSTER);
         members
             .insert(member(MEMBER.0, "test-0", Role::Voter, Health::Serving))
             .unwrap();

@@ -1,0 +1,911 @@
+//! Several members: hosts with disks and processes over etcd's own rules (`world::raft`), kept by one controller
+//! that sees all of them and sometimes late, or by an agent on each host, of which one may change the member list.
+//!
+//! Hosts freeze, are cut off, lose power, lose their disks as long as a majority keeps its data; calls are lost,
+//! late and repeated; the operator is killed between any two actions; sizes and settings are edited. Of the agents
+//! only the lock for restarts and the election are this test's own.
+
+use std::collections::BTreeMap;
+
+use etcd_operator::cluster::{
+    Answer, FAILED_SECONDS, Health, LEARNERS_MAX, MemberId, MemberName, MemberSet, Role, Silence,
+    VOTERS_MAX,
+};
+use etcd_operator::observed::{
+    Again, Authority, Details, Instance, Membership, Observed, Process, Reading, Service, Writing,
+};
+use etcd_operator::plan::permit::Permit;
+use etcd_operator::plan::{Act, Change, Interruption, Plan, Task, Upkeep};
+use etcd_operator::runtime::{Runtime, reconcile};
+use etcd_operator::spec::{ClusterSpec, Settings};
+use etcd_operator::start::{DataDir, Facts, Identity, Start, StartHistory, verdict};
+use etcd_operator::status::Status;
+
+use crate::world::raft::{Entry, Raft, Refused};
+use crate::world::{
+    self, CLUSTER, QUOTA, VERSION, data, details, facts, identity, observed, serving, stopped,
+};
+use crate::{Lost, Random, now_or_panic, seeds};
+
+const NAMES: [&str; VOTERS_MAX] = [
+    "test-0", "test-1", "test-2", "test-3", "test-4", "test-5", "test-6",
+];
+/// Seconds for which an agent holds the election or the lock for restarts, unless it renews.
+const LEASE: u64 = 30;
+/// For so many passes faults happen.
+const PASSES: u32 = 80;
+
+/// What a member's etcd wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Data {
+    /// Whose it is; none where the first start was cut short before there was a log.
+    member: Option<u64>,
+    damaged: bool,
+    /// A reader has found the damage.
+    found: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    pid: u32,
+    settings: Settings,
+    since: u64,
+    /// A write was acknowledged.
+    wrote: bool,
+}
+
+/// A place for a member.
+#[derive(Clone, Debug, Default)]
+struct Host {
+    identity: Option<Identity>,
+    marker: Option<Identity>,
+    data: Option<Data>,
+    /// Data that was renamed.
+    aside: Vec<Data>,
+    process: Option<Running>,
+    frozen: bool,
+    cut: bool,
+    failed: u32,
+    restart_at: u64,
+}
+
+impl Host {
+    fn reaches(&self) -> bool {
+        self.process.is_some() && !self.frozen && !self.cut
+    }
+
+    /// Its disk lost what a vote stands on.
+    fn is_lost(&self) -> bool {
+        self.data.is_none_or(|it| it.damaged)
+    }
+
+    fn facts(&self, index: usize, now: u64) -> Facts {
+        let found = match self.data {
+            None => DataDir::EMPTY,
+            Some(Data { member: None, .. }) => data(false, true, None),
+            Some(it) => {
+                let mut found = data(true, true, Some(CLUSTER));
+                found.owner = it.member.map(|it| (CLUSTER, MemberId(it)));
+                found.damage = it.found.then(world::damage);
+                found
+            }
+        };
+        Facts {
+            identity: self.identity.clone(),
+            marker: self.marker.clone(),
+            data: found,
+            history: StartHistory {
+                failed: self.failed,
+                window_left: self.restart_at.saturating_sub(now),
+                ..StartHistory::NONE
+            },
+            cluster: identity_of(index).cluster,
+            ..facts()
+        }
+    }
+}
+
+fn identity_of(index: usize) -> Identity {
+    Identity {
+        member: world::name(NAMES[index]),
+        ..identity(false)
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    changes: u32,
+    refused: BTreeMap<Refused, u32>,
+    interruptions: u32,
+    joined: u32,
+    set_aside: u32,
+    disks_lost: u32,
+    quorum_lost: u32,
+}
+
+/// What is true, whatever anybody sees of it.
+struct World {
+    random: Random,
+    faults: bool,
+    /// Seconds.
+    now: u64,
+    raft: Raft,
+    hosts: Vec<Host>,
+    size: usize,
+    settings: Settings,
+    next_pid: u32,
+    /// Since when an entry does not answer.
+    silent: BTreeMap<u64, u64>,
+    /// How many members were in the list when it was last read.
+    listed: usize,
+    /// What a controller saw of each member the last time.
+    before: Vec<Option<Instance>>,
+    /// A change that was sent and has not arrived.
+    late: Option<Change>,
+    /// Which agent may change the list, and which one may interrupt its member, until when.
+    election: Option<(usize, u64)>,
+    lock: Option<(usize, u64)>,
+    counts: Counts,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut world = World {
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            faults: true,
+            now: 1000,
+            raft: Raft {
+                committed: 1,
+                max_learners: LEARNERS_MAX,
+                next_id: 2,
+                ..Raft::default()
+            },
+            hosts: vec![Host::default(); NAMES.len()],
+            size: 1,
+            settings: world::SETTINGS,
+            next_pid: 100,
+            silent: BTreeMap::new(),
+            listed: 1,
+            before: vec![None; NAMES.len()],
+            late: None,
+            election: None,
+            lock: None,
+            counts: Counts::default(),
+        };
+        // One member that serves: every cluster is born so.
+        let born = Identity {
+            served: Some((CLUSTER, MemberId(1))),
+            ..identity_of(0)
+        };
+        let first = &mut world.hosts[0];
+        (first.identity, first.marker) = (Some(born.clone()), Some(born));
+        first.data = Some(Data {
+            member: Some(1),
+            damaged: false,
+            found: false,
+        });
+        world.raft.entries.push(Entry {
+            id: 1,
+            name: NAMES[0].to_owned(),
+            peer_url: peer_url(0),
+            learner: false,
+            connected: None,
+            held: 1,
+        });
+        world.run(0, world::SETTINGS);
+        world.settle();
+        world
+    }
+
+    /// What a reader of a failure needs.
+    fn tell(&self) -> String {
+        let entries = self.raft.entries.iter().map(|it| {
+            let role = if it.learner { "learner" } else { "voter" };
+            let up = it.connected.is_some();
+            format!(
+                "\n  {} '{}' {role} up {up} holds {}",
+                it.id, it.name, it.held
+            )
+        });
+        let hosts = self.hosts.iter().zip(NAMES).map(|(it, name)| {
+            let served = it.identity.as_ref().map(|it| (it.joined, it.served));
+            format!(
+                "\n  {name} {:?} runs {:?} identity {served:?} marker {} failed {}",
+                it.data,
+                it.process,
+                it.marker.is_some(),
+                it.failed
+            )
+        });
+        format!(
+            "size {} settings {:?} now {} leader {:?} committed {}, list:{}\nhosts:{}",
+            self.size,
+            self.settings,
+            self.now,
+            self.raft.leader,
+            self.raft.committed,
+            entries.collect::<String>(),
+            hosts.collect::<String>()
+        )
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.faults && self.random.chance(percent)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.random.below(limit as u64)).unwrap()
+    }
+
+    /// The document, as this host has it.
+    fn spec(&self, own: usize) -> ClusterSpec {
+        ClusterSpec {
+            own,
+            settings: self.settings,
+            former: NAMES[self.size..]
+                .iter()
+                .map(|it| world::place(it))
+                .collect(),
+            ..world::spec(&NAMES[..self.size])
+        }
+    }
+
+    fn run(&mut self, index: usize, settings: Settings) {
+        self.next_pid += 1;
+        self.hosts[index].process = Some(Running {
+            pid: self.next_pid,
+            settings,
+            since: self.now,
+            wrote: false,
+        });
+    }
+
+    fn end(&mut self, index: usize) {
+        self.hosts[index].process = None;
+        self.hosts[index].frozen = false;
+    }
+
+    /// Who reaches whom decides who leads; who was removed and learns of it ends.
+    fn settle(&mut self) {
+        self.raft.now = self.now * 1000;
+        for entry in &mut self.raft.entries {
+            let mine = |it: &&Host| it.data.is_some_and(|it| it.member == Some(entry.id));
+            let reached = self.hosts.iter().filter(mine).any(Host::reaches);
+            entry.connected = reached.then_some(entry.connected.unwrap_or(self.raft.now));
+        }
+        self.raft.elect();
+        if self.raft.leader.is_none() {
+            return;
+        }
+        for (index, host) in self.hosts.iter_mut().enumerate() {
+            let Some(member) = host.data.and_then(|it| it.member) else {
+                continue;
+            };
+            let entry = self.raft.entries.iter_mut().find(|it| it.id == member);
+            match entry {
+                Some(it) if host.reaches() => NAMES[index].clone_into(&mut it.name),
+                None if host.reaches() => host.process = None,
+                _ => {}
+            }
+        }
+    }
+
+    /// Time passes, clients write.
+    fn tick(&mut self) {
+        self.now += self.random.below(if self.faults { 40 } else { 10 }) + 1;
+        self.settle();
+        if self.raft.leader.is_some() {
+            self.raft.commit();
+        }
+        for host in &mut self.hosts {
+            if host.restart_at < self.now {
+                host.failed = 0;
+            }
+        }
+        if let Some(late) = self.late.take_if(|_| self.random.chance(40)) {
+            let _ = self.arrive(&late); // nobody waits for the answer any more
+        }
+    }
+
+    /// Voters whose disks hold nothing that can be used.
+    fn lost_voters(&self) -> usize {
+        let holds = |entry: &&Entry| {
+            let mine =
+                |it: &Host| it.data.is_some_and(|it| it.member == Some(entry.id)) && !it.is_lost();
+            self.hosts.iter().any(mine)
+        };
+        self.raft.voters().filter(|it| !holds(it)).count()
+    }
+
+    fn disturb(&mut self) {
+        let index = self.below(NAMES.len());
+        match self.random.below(14) {
+            0 | 1 => self.end(index),
+            2 => (0..NAMES.len()).for_each(|it| self.end(it)), // a power cut for all of them
+            3 => self.hosts[index].frozen = self.hosts[index].process.is_some(),
+            4 | 5 => self.hosts[index].frozen = false,
+            6 => self.hosts[index].cut = true,
+            7 | 8 => self.hosts[index].cut = false,
+            9 => self.lose_disk(index),
+            10 => {
+                let slow = self.raft.entries.iter().map(|it| it.id);
+                let slow: Vec<u64> = slow.filter(|_| self.random.chance(30)).collect();
+                self.raft.slow = slow;
+            }
+            11 => self.settings = Settings(self.random.below(3) + 7),
+            12 => self.size = [1, 3, 5, 7][self.below(4)],
+            _ => self.now += self.random.below(2 * FAILED_SECONDS),
+        }
+        self.settle();
+    }
+
+    /// A minority of the voters may lose what it has: emptied, damaged, or a disk that is not there.
+    fn lose_disk(&mut self, index: usize) {
+        let voters = self.raft.voters().count();
+        let has = self.hosts[index].data.and_then(|it| it.member);
+        let votes = has
+            .and_then(|it| self.raft.entry(it))
+            .is_some_and(|it| !it.learner);
+        if votes && (self.lost_voters() + 1 > (voters - 1) / 2 || self.late.is_some()) {
+            return;
+        }
+        self.counts.disks_lost += 1;
+        self.end(index);
+        let kind = self.random.below(3);
+        let host = &mut self.hosts[index];
+        match (kind, &mut host.data) {
+            (0, Some(data)) => data.damaged = true,
+            (1, _) => (host.data, host.marker) = (None, None),
+            _ => (host.data, host.marker, host.identity) = (None, None, None),
+        }
+    }
+
+    /// The member list as etcd gives it, with what each member answers.
+    fn members(&mut self) -> MemberSet {
+        let mut members = MemberSet::of(CLUSTER);
+        let mut answers = Vec::new();
+        for entry in self.raft.entries.clone() {
+            let role = if entry.learner {
+                Role::Learner { caught_up: false }
+            } else {
+                Role::Voter
+            };
+            let mut it = world::member(entry.id, &entry.name, role, Health::Unknown);
+            it.peer_url = entry.peer_url.as_str().try_into().unwrap();
+            members.insert(it).unwrap();
+            if entry.connected.is_some() && !self.chance(5) {
+                self.silent.remove(&entry.id);
+                answers.push(Answer {
+                    member: MemberId(entry.id),
+                    raft_index: entry.held,
+                });
+            } else {
+                self.silent.entry(entry.id).or_insert(self.now);
+            }
+        }
+        let silences = self.silent.iter().map(|(id, since)| Silence {
+            member: MemberId(*id),
+            seconds: self.now - since,
+        });
+        let silences: Vec<Silence> = silences.collect();
+        self.listed = members.iter().count();
+        members.with(&answers).after(&silences)
+    }
+
+    fn membership(&mut self) -> Membership {
+        if self.raft.leader.is_none() || self.chance(5) {
+            return Membership::Unreachable;
+        }
+        Membership::Known(self.members())
+    }
+
+    fn instance(&self, index: usize) -> Instance {
+        let host = &self.hosts[index];
+        let mut it = Instance {
+            member: world::name(NAMES[index]),
+            alone: self.listed <= 1,
+            facts: host.facts(index, self.now),
+            restart_in: host.restart_at.saturating_sub(self.now),
+            ..stopped()
+        };
+        if let Some(running) = host.process {
+            it.process = Process::Running {
+                pid: running.pid,
+                settings: running.settings,
+                version: VERSION,
+                quota: QUOTA,
+                seconds: self.now - running.since,
+            };
+            it.service = self.service(host, running);
+        }
+        it
+    }
+
+    fn service(&self, host: &Host, running: Running) -> Service {
+        let member = host.data.and_then(|it| it.member);
+        let entry = member.and_then(|it| self.raft.entry(it));
+        let Some(entry) = entry.filter(|_| host.reaches() && self.raft.leader.is_some()) else {
+            return Service {
+                read: Reading::TimedOut,
+                ..Service::UNKNOWN
+            };
+        };
+        if entry.learner {
+            return Service {
+                read: Reading::Joining(Answer {
+                    member: MemberId(entry.id),
+                    raft_index: entry.held,
+                }),
+                ..Service::UNKNOWN
+            };
+        }
+        Service {
+            write: if running.wrote {
+                Writing::Acknowledged
+            } else {
+                Writing::NotTried
+            },
+            details: Some(Details {
+                member: MemberId(entry.id),
+                leader: self.raft.leader.map(MemberId),
+                raft_index: entry.held,
+                ..details()
+            }),
+            ..serving()
+        }
+    }
+
+    fn again(&mut self, index: usize) -> Again {
+        let it = self.instance(index);
+        let asked = matches!(it.process, Process::Running { .. });
+        Again {
+            process: it.process,
+            id: it.service.answer().map(|it| it.member),
+            membership: match self.raft.leader {
+                Some(_) if asked && it.service.read == Reading::Answered => {
+                    Membership::Known(self.members())
+                }
+                _ => Membership::Unreachable,
+            },
+        }
+    }
+
+    /// etcd answers a change of its list.
+    fn arrive(&mut self, change: &Change) -> Result<(), Refused> {
+        let led = self.raft.leader.is_some();
+        let answer = match change {
+            Change::AddLearner { peer_url, .. } => self.raft.add_learner(peer_url).map(drop),
+            Change::Promote { member } => self.raft.promote(member.0),
+            Change::Remove { member } => self.raft.remove(member.0),
+        };
+        match answer {
+            Ok(()) => self.counts.changes += 1,
+            Err(why) => *self.counts.refused.entry(why).or_default() += 1,
+        }
+        self.settle();
+        assert_eq!(
+            led,
+            self.raft.leader.is_some(),
+            "{change:?} cost the quorum: {:?}",
+            self.raft
+        );
+        answer
+    }
+
+    fn step(&mut self, index: usize, step: &Upkeep, observed: &Observed) -> Result<(), Lost> {
+        let half = self.chance(10);
+        match step {
+            Upkeep::AdoptIdentity => self.hosts[index].identity = self.hosts[index].marker.clone(),
+            Upkeep::LatchIdentity { joins, .. } => {
+                assert!(*joins, "born twice");
+                let host = &mut self.hosts[index];
+                let known = host.identity.take().unwrap_or_else(|| identity_of(index));
+                assert_eq!(known.served, None, "a member that served is made anew");
+                let it = Identity {
+                    joined: true,
+                    ..known
+                };
+                host.marker = Some(it.clone());
+                if half {
+                    return Err(Lost("killed between the two copies of the identity"));
+                }
+                host.identity = Some(it);
+            }
+            Upkeep::SetDataAside => self.set_aside(index, half)?,
+            Upkeep::Start(start) => self.start(index, *start, observed),
+            Upkeep::ProbeWrite => {
+                let serves = self.instance(index).service.read == Reading::Answered;
+                if let Some(it) = self.hosts[index].process.as_mut().filter(|_| serves) {
+                    it.wrote = true;
+                }
+            }
+            Upkeep::RecordServed => {
+                let member = self.hosts[index].data.and_then(|it| it.member);
+                let host = &mut self.hosts[index];
+                if let Some(it) = &mut host.identity {
+                    it.served = member.map(|it| (CLUSTER, MemberId(it)));
+                }
+                host.marker = host.identity.clone();
+            }
+            Upkeep::GiveUpLeadership { to } => {
+                let heir = self.raft.connected().find(|it| it.id == to.0);
+                match heir {
+                    Some(heir)
+                        if self.raft.leader.is_some() && !self.raft.slow.contains(&heir.id) =>
+                    {
+                        self.raft.leader = Some(to.0);
+                        self.raft.commit();
+                    }
+                    _ => return Err(Lost("etcd did not hand the leadership over")),
+                }
+            }
+            Upkeep::MintCertificates(_) | Upkeep::MintClients => {}
+            other => panic!("nobody asked for this: {other:?}"),
+        }
+        Ok(())
+    }
+
+    fn set_aside(&mut self, index: usize, half: bool) -> Result<(), Lost> {
+        let host = &mut self.hosts[index];
+        if host.process.is_some() {
+            return Err(Lost("an etcd holds the data"));
+        }
+        if let Some(it) = host.data.take() {
+            let listed = it.member.is_some_and(|it| self.raft.entry(it).is_some());
+            assert!(!listed, "the data of a member went aside");
+            host.aside.push(it);
+            self.counts.set_aside += 1;
+        }
+        if half {
+            return Err(Lost("killed before the identity was changed"));
+        }
+        let it = host.identity.take().or_else(|| host.marker.take());
+        let again = it.map(|it| Identity {
+            served: None,
+            joined: true,
+            ..it
+        });
+        (host.identity, host.marker) = (again.clone(), again);
+        Ok(())
+    }
+
+    /// The guard, then etcd itself.
+    fn start(&mut self, index: usize, start: Start, observed: &Observed) {
+        let host = &self.hosts[index];
+        let facts = host.facts(index, self.now);
+        if host.process.is_some() || host.identity.is_none() || verdict(&facts).is_err() {
+            return;
+        }
+        match host.data {
+            None if start == Start::Join => return self.join(index, observed),
+            Some(Data {
+                member: Some(_),
+                damaged: false,
+                ..
+            }) => {
+                return self.run(index, self.settings);
+            }
+            Some(Data { damaged: true, .. }) => {
+                let damaged = |it: Data| Data { found: true, ..it };
+                self.hosts[index].data = host.data.map(damaged);
+            }
+            // `initial-cluster-state: existing` with a list of one: etcd does not come up.
+            _ => assert!(
+                self.hosts[index].identity.as_ref().unwrap().joined,
+                "born twice"
+            ),
+        }
+        self.fail(index);
+    }
+
+    fn fail(&mut self, index: usize) {
+        self.hosts[index].failed += 1;
+        self.hosts[index].restart_at = self.now + 10;
+    }
+
+    /// etcd comes up only with the list as it is, and only as a member that never started.
+    fn join(&mut self, index: usize, observed: &Observed) {
+        let Membership::Known(members) = &observed.membership else {
+            panic!("joined without a list");
+        };
+        let mut told: Vec<&str> = members.iter().map(|it| it.peer_url.as_str()).collect();
+        let mut listed: Vec<&str> = self
+            .raft
+            .entries
+            .iter()
+            .map(|it| it.peer_url.as_str())
+            .collect();
+        told.sort_unstable();
+        listed.sort_unstable();
+        let url = peer_url(index);
+        let entry = self.raft.entries.iter().find(|it| it.peer_url == url);
+        let entry = entry.filter(|it| it.name.is_empty() && told == listed);
+        let Some(id) = entry.map(|it| it.id) else {
+            return self.fail(index);
+        };
+        self.counts.joined += 1;
+        let cut_short = self.chance(10);
+        let member = (!cut_short || self.random.chance(50)).then_some(id);
+        self.hosts[index].data = Some(Data {
+            member,
+            damaged: false,
+            found: false,
+        });
+        if !cut_short {
+            self.run(index, self.settings);
+            self.settle();
+        }
+    }
+
+    /// An agent has to be the only one whose member is away, or gives its leadership up.
+    fn lock(&mut self, own: Option<usize>) -> Result<(), Lost> {
+        let Some(own) = own else {
+            return Ok(());
+        };
+        let held = self
+            .lock
+            .filter(|(holder, until)| *holder != own && *until >= self.now);
+        if held.is_some() {
+            return Err(Lost("another host interrupts its member"));
+        }
+        self.lock = Some((own, self.now + LEASE));
+        Ok(())
+    }
+
+    fn interrupt(&mut self, own: Option<usize>, permit: Permit<Interruption>) -> Result<(), Lost> {
+        let index = index_of(&permit.step().member);
+        let again = self.again(index);
+        let step = permit
+            .exchange(&again)
+            .map_err(|_| Lost("not taken after a second look"))?;
+        assert_eq!(step.pid, self.hosts[index].process.map(|it| it.pid));
+        self.lock(own)?;
+        assert_eq!(step.act, Act::Restart, "nobody asked for another act");
+        let led = self.raft.leader.is_some() && self.raft.voters().count() > 1;
+        self.counts.interruptions += 1;
+        self.end(index);
+        self.settle();
+        if led {
+            assert!(
+                self.raft.leader.is_some(),
+                "a restart cost the quorum: {:?}",
+                self.raft
+            );
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, permit: Permit<Change>) -> Result<(), Lost> {
+        if self.raft.leader.is_none() {
+            return Err(Lost("nobody tells the list"));
+        }
+        let members = self.members();
+        let Ok(change) = permit.exchange(&members) else {
+            return Err(Lost("not made after a second look"));
+        };
+        // A call that is overtaken by its deadline is not sent; one that waits in a buffer is.
+        if self.chance(5) && !matches!(change, Change::Promote { .. }) {
+            self.late = Some(change);
+            return Err(Lost("sent, and nobody answered"));
+        }
+        let answer = self.arrive(&change);
+        if self.chance(5) {
+            let _ = self.arrive(&change); // by a layer that repeats
+        }
+        if self.chance(5) {
+            return Err(Lost("made, and the answer was lost"));
+        }
+        answer.map_err(|_| Lost("etcd refused it"))
+    }
+}
+
+fn peer_url(index: usize) -> String {
+    world::place(NAMES[index]).peer_url.to_string()
+}
+
+fn index_of(name: &str) -> usize {
+    NAMES.iter().position(|it| *it == name).unwrap()
+}
+
+/// A controller, or the agent of one host.
+struct Operator<'a> {
+    world: &'a mut World,
+    own: Option<usize>,
+}
+
+impl Operator<'_> {
+    /// The holder of the election changes the list; whoever finds it free takes it.
+    fn authority(&mut self) -> Authority {
+        let Some(own) = self.own else {
+            return Authority::Cluster;
+        };
+        let now = self.world.now;
+        let free = self
+            .world
+            .election
+            .is_none_or(|(holder, until)| holder == own || until < now);
+        let reached = !self.world.hosts[own].cut && self.world.raft.leader.is_some();
+        if free && reached {
+            self.world.election = Some((own, now + LEASE));
+            return Authority::Cluster;
+        }
+        Authority::Host
+    }
+}
+
+impl Runtime for Operator<'_> {
+    type Error = Lost;
+
+    async fn observe(&mut self, _: &ClusterSpec) -> Observed {
+        let authority = self.authority();
+        let world = &mut *self.world;
+        let membership = match self.own {
+            Some(own) if world.hosts[own].cut => Membership::Unreachable,
+            _ => world.membership(),
+        };
+        let mut seen = observed(stopped(), membership);
+        (seen.authority, seen.instances) = (authority, heapless::Vec::new());
+        for index in 0..NAMES.len() {
+            if self.own.is_some_and(|it| it != index) {
+                continue;
+            }
+            let mut it = world.instance(index);
+            if self.own.is_none() {
+                if world.hosts[index].cut {
+                    it.process = Process::Unknown;
+                    it.service = Service::UNKNOWN;
+                }
+                // A watch lags behind.
+                let before = world.before[index].replace(it.clone());
+                it = before.filter(|_| world.chance(5)).unwrap_or(it);
+            }
+            seen.instances.push(it).unwrap();
+        }
+        let it = &seen.instances[0];
+        let current =
+            matches!(it.process, Process::Running { settings, .. } if settings == world.settings);
+        if current && it.service.read == Reading::Answered {
+            world.lock = world.lock.filter(|(holder, _)| self.own != Some(*holder));
+        }
+        seen
+    }
+
+    async fn publish(&mut self, _: &ClusterSpec, _: &Observed, _: &Status) -> Result<(), Lost> {
+        if self.world.chance(3) {
+            return Err(Lost("nobody could be told"));
+        }
+        Ok(())
+    }
+
+    async fn look_again(&mut self, _: &ClusterSpec, member: &MemberName) -> Again {
+        self.world.again(index_of(member))
+    }
+
+    async fn execute(&mut self, _: &ClusterSpec, seen: &Observed, plan: Plan) -> Result<(), Lost> {
+        let world = &mut *self.world;
+        for Task { member, step } in &plan.upkeep {
+            if world.chance(3) {
+                return Err(Lost("the operator was killed here"));
+            }
+            if world.chance(3) {
+                world.disturb();
+            }
+            if matches!(step, Upkeep::GiveUpLeadership { .. }) {
+                world.lock(self.own)?;
+            }
+            world.step(index_of(member), step, seen)?;
+        }
+        if world.chance(10) {
+            world.disturb();
+        }
+        if let Some(permit) = plan.interruption {
+            world.interrupt(self.own, permit)?;
+        }
+        match plan.change {
+            Ok(Some(permit)) => world.change(permit),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One pass of the controller, or of each agent in turn.
+fn pass(world: &mut World, agents: bool) {
+    let owners: Vec<Option<usize>> = if agents {
+        (0..NAMES.len()).map(Some).collect()
+    } else {
+        vec![None]
+    };
+    for own in owners {
+        let spec = world.spec(own.unwrap_or(0));
+        if own.is_some() && world.chance(20) {
+            continue; // this one sleeps
+        }
+        let _ = now_or_panic(reconcile(&mut Operator { world, own }, &spec));
+        if own.is_some() && world.chance(20) {
+            world.tick();
+        }
+    }
+}
+
+fn is_as_asked(world: &World) -> bool {
+    let names = world.raft.voters().map(|it| it.name.as_str());
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    let runs = |it: &Host| {
+        it.process
+            .is_some_and(|it| it.settings == world.settings && it.wrote)
+            && it.identity.as_ref().is_some_and(|it| it.served.is_some())
+    };
+    world.raft.leader.is_some()
+        && world.raft.entries.len() == world.size
+        && names == NAMES[..world.size]
+        && world.hosts[..world.size].iter().all(runs)
+}
+
+fn live_through(seed: u64, agents: bool) -> Counts {
+    let mut world = World::new(seed);
+    for _ in 0..PASSES {
+        pass(&mut world, agents);
+        if world.random.chance(40) {
+            world.disturb();
+        }
+        world.tick();
+        world.counts.quorum_lost += u32::from(world.raft.leader.is_none());
+    }
+    world.faults = false;
+    world.raft.slow.clear();
+    for host in &mut world.hosts {
+        (host.frozen, host.cut) = (false, false);
+    }
+    world.settle();
+    for _ in 0..400 {
+        pass(&mut world, agents);
+        world.tick();
+        if is_as_asked(&world) {
+            return world.counts;
+        }
+    }
+    panic!("not healed: {}", world.tell());
+}
+
+fn live(agents: bool) {
+    let mut all = Counts::default();
+    let range = seeds(1000);
+    let lives = range.end() - range.start() + 1;
+    for seed in range {
+        let lived = std::panic::catch_unwind(|| live_through(seed, agents));
+        let counts = lived.unwrap_or_else(|_| panic!("SEED={seed}"));
+        all.changes += counts.changes;
+        all.interruptions += counts.interruptions;
+        all.joined += counts.joined;
+        all.set_aside += counts.set_aside;
+        all.disks_lost += counts.disks_lost;
+        all.quorum_lost += counts.quorum_lost;
+        for (why, count) in counts.refused {
+            *all.refused.entry(why).or_default() += count;
+        }
+    }
+    println!(
+        "{lives} clusters lived {PASSES} passes each: {} changes of the list, {} restarts, {} joined, {} disks lost, {} \
+         data set aside, {} passes without a majority; etcd refused {:?}",
+        all.changes,
+        all.interruptions,
+        all.joined,
+        all.disks_lost,
+        all.set_aside,
+        all.quorum_lost,
+        all.refused
+    );
+    let enough = u32::try_from(lives).unwrap();
+    assert!(all.changes > enough && all.interruptions > enough / 2 && all.set_aside > enough / 20);
+}
+
+#[test]
+fn a_controller_keeps_a_cluster_through_everything() {
+    live(false);
+}
+
+#[test]
+fn agents_keep_a_cluster_through_everything() {
+    live(true);
+}
