@@ -290,6 +290,8 @@ struct Memory {
     tried: Option<restore::Tried>,
     /// The restore's Pod that nobody asks for any more and that waits.
     waits: Since,
+    /// The member's Pod, while it ends.
+    going: Since,
     /// The document's own restore failed.
     restore_failed: Option<restore::FailedRestore>,
 }

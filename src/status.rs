@@ -259,6 +259,12 @@ fn not_running(
 ) -> Condition {
     let no = |reason, message| condition(Kind::Available, Verdict::False, reason, message);
     match (instance.process, hold) {
+        (Process::Unknown, Some(hold @ Hold::DoesNotGo)) => condition(
+            Kind::Available,
+            Verdict::Unknown,
+            hold.reason(),
+            detail(format_args!("{hold}")),
+        ),
         (Process::Unknown, _) => condition(
             Kind::Available,
             Verdict::Unknown,

@@ -32,7 +32,7 @@ use crate::tls::ClientFiles;
 
 pub use due::skip;
 pub use jobs::runtime;
-pub use kept::{Ask, Done, Kept, Task, UnderWay};
+pub use kept::{Ask, Done, Kept, Made, Task, UnderWay};
 
 pub use due::note_check;
 
@@ -168,8 +168,8 @@ pub enum Told {
 pub struct Asked {
     /// Of what asked for it.
     pub id: String,
-    /// The newest snapshot then: just taken, or there already with nothing written since.
-    pub result: Result<Option<Entry>, BackupFailure>,
+    /// The snapshot: just taken, or there already with nothing written since.
+    pub result: Result<Option<Made>, BackupFailure>,
 }
 
 impl Work {
@@ -392,9 +392,11 @@ impl Work {
             match asked {
                 Some(id) => Ended::Asked(Box::new(Asked {
                     id,
-                    result: result.and_then(|()| job.newest()),
+                    result: result.and_then(|name| job.made(&name)),
                 })),
-                None => Ended::Snapshot(result, clock::since_boot().saturating_sub(begin)),
+                None => {
+                    Ended::Snapshot(result.map(drop), clock::since_boot().saturating_sub(begin))
+                }
             }
         });
     }

@@ -13,7 +13,7 @@ use super::{Context, DONE, Failure, Outcome, RestoreArgs, runtime};
 use crate::agent::Agent;
 use crate::agent::driver::{HostDriver, ProcessDriver};
 use crate::backup::restore;
-use crate::backup::work::{Ask, Done, Member, Task, Told, Work};
+use crate::backup::work::{Ask, Done, Made, Member, Task, Told, Work};
 use crate::clock;
 use crate::cluster::Timestamp;
 use crate::error::chain;
@@ -231,8 +231,8 @@ pub(super) fn backup(context: &Context) -> Outcome {
     let mut kept = work.kept(&member);
     match asked {
         // One that nobody can see is none.
-        Some(Ok(())) if kept.listed => kept.snapshot = Done::Well,
-        Some(Ok(())) => {}
+        Some(Ok(made)) if kept.listed => (kept.snapshot, kept.made) = (Done::Well, made),
+        Some(Ok(_)) => {}
         Some(Err(failure)) => kept.snapshot = Done::Failed((&failure).into()),
         None => {} // by the document
     }
@@ -272,7 +272,10 @@ fn check(
 }
 
 /// Waits for what was begun; how a snapshot went that a person asked for.
-fn settle(runtime: &tokio::runtime::Runtime, work: &mut Work) -> Option<Result<(), BackupFailure>> {
+fn settle(
+    runtime: &tokio::runtime::Runtime,
+    work: &mut Work,
+) -> Option<Result<Option<Made>, BackupFailure>> {
     let bell = work.bell();
     let mut ended = None;
     while work.is_busy() || work.is_copying() {
@@ -281,7 +284,7 @@ fn settle(runtime: &tokio::runtime::Runtime, work: &mut Work) -> Option<Result<(
         for told in work.collect() {
             match told {
                 Told::Failure(text) => tracing::warn!("{text}"),
-                Told::Asked(asked) => ended = Some(asked.result.map(|_| ())),
+                Told::Asked(asked) => ended = Some(asked.result),
                 Told::Prepared(_) => {} // of a restore on a host
             }
         }

@@ -19,7 +19,7 @@ use crate::api::requests::{EtcdBackupStatus, Phase};
 use crate::backup::local::LocalError;
 use crate::backup::name::LATEST;
 use crate::backup::place;
-use crate::backup::work::{self, Asked, Member, Task, Told, Work};
+use crate::backup::work::{self, Asked, Made, Member, Task, Told, Work};
 use crate::cluster::{Timestamp, detail};
 use crate::error::chain;
 use crate::member::records::IdentityFile;
@@ -220,6 +220,24 @@ impl Cluster {
         Ok(path.map(|it| it.to_string_lossy().into_owned()))
     }
 
+    /// Whether a restore would find nothing. Where other places than a directory of this node may have it,
+    /// only the restore's own Pod can tell.
+    pub(super) fn is_nowhere(&self, spec: &ClusterSpec, from: &str) -> bool {
+        let alone = spec
+            .backup
+            .as_ref()
+            .is_some_and(|it| it.destinations.len() == 1);
+        let store = place::primary(spec).filter(|_| alone && self.claimed().is_none());
+        let Some(Ok(entries)) = store.map(|it| it.list()) else {
+            return false;
+        };
+        let clusters = self.identity.as_ref().map(IdentityFile::clusters);
+        match from {
+            LATEST => place::newest_verified(&entries, &clusters.unwrap_or_default()).is_none(),
+            name => !entries.iter().any(|it| it.name.to_string() == name),
+        }
+    }
+
     /// What has ended is told, and what was asked for is begun.
     pub(super) async fn carry_backups_on(
         &mut self,
@@ -334,21 +352,21 @@ impl Cluster {
 
     async fn ended_as(&mut self, asked: Asked) -> EtcdBackupStatus {
         match asked.result {
-            Ok(Some(entry)) => {
+            Ok(Some(Made {
+                name,
+                revision,
+                level,
+                size,
+            })) => {
                 self.memory.work.copy_soon();
-                let text = format!(
-                    "{} at revision {}, verified at level {}",
-                    entry.name,
-                    entry.name.revision,
-                    entry.level()
-                );
+                let text = format!("{name} at revision {revision}, verified at level {level}");
                 self.tell("SnapshotTaken", &text, false).await;
                 EtcdBackupStatus {
                     phase: Some(Phase::Succeeded),
-                    snapshot: Some(entry.name.to_string()),
-                    revision: Some(entry.name.revision),
-                    level: Some(entry.level()),
-                    size: entry.size,
+                    snapshot: Some(name),
+                    revision: Some(revision),
+                    level: Some(level),
+                    size,
                     message: None,
                     completed: wire_now(),
                 }

@@ -58,6 +58,7 @@ impl Cluster {
         let instance = Instance {
             member: member(spec, self.identity.as_ref()),
             process,
+            going: self.going(pod.as_deref()),
             alone: true, // sizes above 1 are refused, so no cluster of ours had another member
             writable: facts.writable,
             facts,
@@ -243,6 +244,15 @@ impl Cluster {
             quota: pod.quota.or(latched).unwrap_or(0),
             seconds: u64::try_from(seconds).unwrap_or(0),
         }
+    }
+
+    /// For how long the Pod has been asked to end.
+    fn going(&mut self, pod: Option<&PodSeen>) -> u64 {
+        if let Some(pod) = pod.filter(|it| it.meta.deleting) {
+            return self.memory.going.seconds(&pod.meta.uid);
+        }
+        self.memory.going.end();
+        0
     }
 
     /// A Pod that is there and does not run.

@@ -282,6 +282,17 @@ impl Cluster {
         let Some(asked) = self.in_place() else {
             return;
         };
+        if self.is_nowhere(spec, &asked.from) {
+            let (name, from) = (&self.name, &asked.from);
+            let text = format!("there is no snapshot {from} of {name}, which runs on unchanged");
+            if let Some(request) = asked.request() {
+                let answered = self.answer(request, &new_cluster::failed(text)).await;
+                if let Err(error) = answered {
+                    tracing::debug!("{error}");
+                }
+            }
+            return;
+        }
         let now = clock::since_boot().as_secs();
         let tried = self.memory.tried.as_ref().filter(|it| it.id == asked.id);
         let refused_at = tried.and_then(|it| it.refused_at);

@@ -17,6 +17,9 @@ pub(super) const REQUEUE_CHANGED: Duration = Duration::from_millis(5);
 /// While something else is under way or wrong.
 pub const REQUEUE_PROGRESSING: Duration = Duration::from_secs(2);
 
+/// The longest time between two looks at what was asked to end and is still there.
+const GOING_MAX: Duration = Duration::from_secs(60);
+
 /// When to look again at a paused cluster, which is only observed.
 pub(super) fn while_paused(observed: &Observed, upkeep: &[Task]) -> Duration {
     let retrying = observed
@@ -85,6 +88,11 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
                         .all(|it| it.process == Process::Stopped)) =>
         {
             REQUEUE_CONVERGED
+        }
+        // Its end wakes the loop; the longer it takes, the rarer are the looks.
+        Err(Hold::DoesNotGo) => {
+            let going = observed.instances.iter().map(|it| it.going).max();
+            Duration::from_secs(going.unwrap_or(0) / 10).clamp(REQUEUE_PROGRESSING, GOING_MAX)
         }
         // Space may become free at any moment, and then etcd can start.
         Err(Hold::Start(Refusal::DiskFull { .. } | Refusal::Examining)) => REQUEUE_PROGRESSING,

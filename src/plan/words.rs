@@ -42,6 +42,7 @@ impl Hold {
             Hold::VersionUnsupported(_) => "VersionUnsupported",
             Hold::UpgradeNotSupportedYet { .. } => "UpgradeNotSupportedYet",
             Hold::ForeignProcess(_) => "ForeignProcess",
+            Hold::DoesNotGo => "DoesNotGo",
             Hold::ForeignCluster(_) => "ForeignCluster",
             Hold::NoSpace => "NoSpace",
             Hold::QuotaSmaller { .. } => "QuotaSmaller",
@@ -97,6 +98,7 @@ impl Hold {
             Hold::ForeignProcess(None) => {
                 detail(format_args!("find who holds the lock: fuser member.lock"))
             }
+            Hold::DoesNotGo => detail(format_args!("see what keeps it: a lost node, or a finalizer")),
             Hold::ForeignCluster(_) => detail(format_args!("find what else serves on this port")),
             Hold::NoSpace => detail(format_args!(
                 "compact, defragment and disarm with etcdctl, set maintenance.onNoSpace: repair, or raise storage.quota"
@@ -197,6 +199,9 @@ impl fmt::Display for Hold {
                 )
             }
             Hold::ForeignProcess(None) => write!(f, "an unknown process holds the member's lock"),
+            Hold::DoesNotGo => {
+                write!(f, "the Pod of the member was asked to end and is still there")
+            }
             Hold::ForeignCluster(id) => {
                 write!(f, "another cluster, {id}, answers on this cluster's port")
             }

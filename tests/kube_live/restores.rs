@@ -75,6 +75,7 @@ fn a_restore_that_is_withdrawn_or_cut_leaves_a_member_that_serves() {
     it.apply(&document("EtcdBackup", "till", "{cluster: till}"));
     it.phase("etcdbackup", "till", "Succeeded");
     it.put("till", "kept", "after");
+    not_begun_where_there_is_no_such_snapshot(&it);
     not_begun_where_its_pod_is_refused(&it);
     withdrawn_before_it_began(&it);
     assert_eq!(it.get("till", "kept"), "after");
@@ -87,6 +88,51 @@ fn a_restore_that_is_withdrawn_or_cut_leaves_a_member_that_serves() {
     bootstrap_where_there_is_data(&it);
     assert_eq!(it.get("till", "kept"), "later");
     a_bootstrap_that_failed_is_tried_again(&it);
+    a_pod_that_does_not_go(&it);
+}
+
+/// A mistyped name stops nobody, and changes nothing of what is known of snapshots.
+fn not_begun_where_there_is_no_such_snapshot(it: &Operated) {
+    let uid = it.pod_uid("till");
+    let taken = || it.json(&["get", "etcdcluster", "till"])["status"]["backups"].clone();
+    let before = taken();
+    it.apply(&document(
+        "EtcdRestore",
+        "typo",
+        "{cluster: till, from: till-0-typo, replaceData: till}",
+    ));
+    let told = it.phase("etcdrestore", "typo", "Failed");
+    let message = told["status"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("no snapshot till-0-typo of till, which runs on unchanged"),
+        "{message}"
+    );
+    pass(3);
+    assert_eq!(it.pod_uid("till"), uid);
+    assert_eq!(taken()["count"], before["count"]);
+    withdraw(it, "typo");
+}
+
+/// Something holds a Pod that was asked to end: nothing is made beside it, and it is told.
+fn a_pod_that_does_not_go(it: &Operated) {
+    let finalizers = |value: &str| {
+        let patch = format!(r#"{{"metadata": {{"finalizers": {value}}}}}"#);
+        it.kubectl(&["patch", "pod", "till-0", "--type=merge", "-p", &patch])
+            .good();
+    };
+    finalizers(r#"["example.com/kept"]"#);
+    it.kubectl(&["delete", "pod", "till-0", "--wait=false"])
+        .good();
+    let told = it.eventually("DoesNotGo", 4 * SOON, || {
+        let cluster = it.try_json(&["get", "etcdcluster", "till"])?;
+        let conditions = cluster["status"]["conditions"].as_array()?.clone();
+        let told = |it: &&serde_json::Value| it["type"] == "Degraded" && it["status"] == "True";
+        let found = conditions.iter().find(told)?.clone();
+        (found["reason"] == "DoesNotGo").then_some(found)
+    });
+    println!("{told}");
+    finalizers("null");
+    it.available("till");
 }
 
 /// The member serves on.

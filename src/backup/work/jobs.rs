@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::{BUSY, DAMAGED, last_check, note_check};
+use super::{BUSY, DAMAGED, Made, last_check, note_check};
 use crate::backup::create::{self, Created};
-use crate::backup::local::{Entry, LocalStore};
+use crate::backup::local::LocalStore;
 use crate::backup::manifest::Class;
 use crate::backup::{place, prune, trial, verify};
 use crate::cluster::{Timestamp, detail};
@@ -63,21 +63,28 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, BackupFailure> {
 }
 
 impl SnapshotJob {
-    pub(super) fn run(&self) -> Result<(), BackupFailure> {
+    /// The name of the snapshot that was taken, or of the one since which nothing was written.
+    pub(super) fn run(&self) -> Result<String, BackupFailure> {
         let _lock = locked(&self.paths, place::Work::Local)?;
         let taken = self.take();
         place::note_save(&self.paths, taken.is_ok());
         taken
     }
 
-    /// The newest one of this cluster.
-    pub(super) fn newest(&self) -> Result<Option<Entry>, BackupFailure> {
+    /// The snapshot of this name as it lies there; none where it was removed meanwhile.
+    pub(super) fn made(&self, name: &str) -> Result<Option<Made>, BackupFailure> {
         let entries = self.store.list();
         let entries = entries.map_err(|error| failure("DestinationUnusable", &error))?;
-        Ok(entries.into_iter().find(|it| it.is_of(&self.clusters)))
+        let entry = entries.into_iter().find(|it| it.name.to_string() == name);
+        Ok(entry.map(|it| Made {
+            name: name.to_owned(),
+            revision: it.name.revision,
+            level: it.level(),
+            size: it.size,
+        }))
     }
 
-    fn take(&self) -> Result<(), BackupFailure> {
+    fn take(&self) -> Result<String, BackupFailure> {
         let unusable = |error: &dyn std::error::Error| failure("DestinationUnusable", error);
         place::prepare(&self.paths, &self.store).map_err(|it| unusable(&it))?;
         let entries = self.store.list().map_err(|it| unusable(&it))?;
@@ -95,7 +102,7 @@ impl SnapshotJob {
         let created = runtime()?
             .block_on(create::create(&request, &mut |_| ()))
             .map_err(|error| failure(SNAPSHOT_FAILED, &error))?;
-        match created {
+        let made = match created {
             Created::Saved(it) => {
                 tracing::info!(
                     name = it.name,
@@ -108,9 +115,10 @@ impl SnapshotJob {
                 if last_check(&self.paths).is_none() && entries.is_empty() {
                     note_check(&self.paths, self.now).map_err(|it| unusable(&it))?;
                 }
+                it.name
             }
-            Created::Unchanged(_) => return Ok(()),
-        }
+            Created::Unchanged(it) => return Ok(it.name),
+        };
         let pruned = prune::run(&self.store, self.keep, &self.clusters, self.now);
         match pruned.map_err(|it| unusable(&it))? {
             Ok(removed) => {
@@ -120,7 +128,7 @@ impl SnapshotJob {
             }
             Err(why) => tracing::info!("no snapshot is removed: {}", prune::words(why)),
         }
-        Ok(())
+        Ok(made)
     }
 }
 

@@ -91,12 +91,28 @@ pub struct Kept {
     pub checked: Option<i64>,
     /// When copies were last read back.
     pub copies_checked: Option<i64>,
+    /// The snapshot that was asked for.
+    pub made: Option<Made>,
     /// A snapshot.
     pub snapshot: Done,
     /// Copies.
     pub copies: Done,
     /// Checks of what is kept.
     pub checks: Done,
+}
+
+/// A snapshot that was asked for: just taken, or there already with nothing written since.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Made {
+    /// Its name.
+    pub name: String,
+    /// etcd's revision in it.
+    pub revision: i64,
+    /// The level to which it was verified.
+    pub level: u8,
+    /// Bytes of its file.
+    pub size: Option<u64>,
 }
 
 /// How a part of the work went.
@@ -260,15 +276,17 @@ impl Kept {
             return self;
         }
         Kept {
+            made: self.made,
             snapshot: self.snapshot,
             copies: self.copies,
             checks: self.checks,
             ..before
         }
     }
+}
 
-    /// The newest snapshot, as a listing would show it.
-    pub fn entry(&self) -> Option<Entry> {
+impl Kept {
+    fn newest_entry(&self) -> Option<Entry> {
         let manifest = self.newest.clone()?;
         Some(Entry {
             name: manifest.name.parse().ok()?,
@@ -398,7 +416,7 @@ impl Work {
         };
         let copy_due = kept.queued.0 > 0 || long_ago(kept.copies_checked);
         let ages = Ages::new(Some(now).filter(|_| trusted));
-        let last = newest.and_then(|_| Some(seen(&kept.entry()?, &ages)));
+        let last = newest.and_then(|_| Some(seen(&kept.newest_entry()?, &ages)));
         Backups {
             due_in: due_in(member.paths, backup, newest, clock, now),
             last,
@@ -473,6 +491,12 @@ mod tests {
         let kept = Kept {
             listed: true,
             restorable: Some(manifest.name.clone()),
+            made: Some(Made {
+                name: manifest.name.clone(),
+                revision: i64::MAX,
+                level: 4,
+                size: Some(u64::MAX),
+            }),
             newest: Some(manifest),
             newest_size: Some(u64::MAX),
             verified: Some(seen),

@@ -283,7 +283,7 @@ impl Cluster {
         if let Some(id) = id.filter(|it| !self.memory.ended.contains(it)) {
             let result = match kept.snapshot.failure() {
                 Some(failure) => Err(failure.into()),
-                None => Ok(kept.entry()),
+                None => Ok(kept.made.clone()),
             };
             let asked = Asked {
                 id: id.clone(),

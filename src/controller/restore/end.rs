@@ -6,6 +6,7 @@ use crate::cluster::detail;
 use crate::controller::seen::PodSeen;
 use crate::controller::{Cluster, ControllerError};
 use crate::member::pod::Restored;
+use crate::member::records::IdentityFile;
 
 impl Cluster {
     /// One step of what a Pod works on.
@@ -130,7 +131,10 @@ impl Cluster {
 
     /// Who lives on the volume now: a new cluster with ids of its own, which etcd tells once it serves.
     async fn adopt(&mut self, restored: &Restored) -> Result<(), ControllerError> {
-        let Some(identity) = &restored.identity else {
+        // What was not restored may leave a record that is older than the operator's own.
+        let known = |it: &IdentityFile| it.cluster_id.is_some() || self.identity.is_none();
+        let told = restored.identity.as_ref();
+        let Some(identity) = told.filter(|it| restored.succeeded || known(it)) else {
             return Ok(());
         };
         self.identity = Some(identity.clone());

@@ -173,7 +173,7 @@ fn waits(message: String) -> EtcdRestoreStatus {
     }
 }
 
-fn failed(message: String) -> EtcdRestoreStatus {
+pub(super) fn failed(message: String) -> EtcdRestoreStatus {
     EtcdRestoreStatus {
         phase: Some(Phase::Failed),
         message: Some(message),
