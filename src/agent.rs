@@ -121,6 +121,9 @@ pub enum AgentError {
     /// A call to etcd failed.
     #[error(transparent)]
     Etcd(#[from] CallError),
+    /// The member list was not changed.
+    #[error(transparent)]
+    Change(#[from] crate::member::change::ChangeError),
     /// Several steps of one pass failed.
     #[error("{}", .0.iter().map(|it| chain(it)).collect::<Vec<_>>().join("; and "))]
     Several(Vec<AgentError>),

@@ -116,6 +116,9 @@ pub enum ControllerError {
     /// A step is no longer allowed by what a second look shows.
     #[error("the operator checked again right before a step and did not take it: {0}")]
     NoPermit(Lapsed),
+    /// The member list was not changed.
+    #[error(transparent)]
+    Change(#[from] crate::member::change::ChangeError),
     /// Another operator acts.
     #[error("the Lease was taken by {0}; this operator ends")]
     LeaseLost(String),

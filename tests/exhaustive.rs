@@ -989,6 +989,7 @@ fn change(hosts: &mut [Host; 5], change: &Change) {
             *place = Host::Member(Role::Voter, Health::Serving);
         }
         Change::Remove { member } => hosts[index(*member)] = Host::Absent,
+        Change::Update { .. } => panic!("all are where the document has them"),
     }
 }
 
@@ -1334,6 +1335,7 @@ fn changed(etcds: &[Etcd], change: &Change) -> Vec<Etcd> {
                 _ => Etcd::Blank,
             };
         }
+        Change::Update { .. } => panic!("all are where the document has them"),
     }
     after
 }

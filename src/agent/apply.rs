@@ -9,7 +9,7 @@ use crate::clock;
 use crate::error::chain;
 use crate::etcd::store;
 use crate::member::certificates;
-use crate::member::change::initial_cluster;
+use crate::member::change::{self, initial_cluster};
 use crate::member::contact::{self, CallError};
 use crate::member::place::HostPlace;
 use crate::member::records::{self, IdentityFile, Launch, Running, SeenFile, Served};
@@ -62,8 +62,14 @@ impl Agent {
                 interrupted = Box::pin(self.interrupt(spec, observed, &place, permit)).await;
             }
         }
-        // Membership changes need more than one host, which the document does not accept yet.
+        let mut changed = Ok(());
+        if let Ok(Some(permit)) = plan.change {
+            self.board.doing(&permit.step().describe());
+            let own = std::iter::once(self.endpoint(spec));
+            changed = Box::pin(change::make(own, permit)).await;
+        }
         let mut failed = failures.into_errors();
+        failed.extend(changed.err().map(AgentError::from));
         failed.extend(interrupted.err());
         failed.extend(marked.err());
         failed.extend(accepted.err());

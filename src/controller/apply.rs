@@ -11,10 +11,10 @@ use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
 use crate::api::node_paths::NODE_DIR;
 use crate::cluster::detail;
-use crate::member::certificates;
 use crate::member::contact::CallError;
 use crate::member::pod::PodMember;
 use crate::member::records::{self, IdentityFile};
+use crate::member::{certificates, change};
 use crate::observed::{Instance, Observed, Process};
 use crate::plan::permit::Permit;
 use crate::plan::{Act, Asked, Hold, Interruption, Plan, Task, Upkeep};
@@ -79,8 +79,16 @@ impl Cluster {
                 interrupted = Box::pin(self.interrupt(spec, observed, permit)).await;
             }
         }
+        let mut changed = Ok(());
+        if let Ok(Some(permit)) = plan.change {
+            self.tell("Changing", &permit.step().describe(), false)
+                .await;
+            let own = std::iter::once(self.endpoint_now(spec));
+            changed = Box::pin(change::make(own, permit)).await;
+        }
         let failed = failures.into_errors().into_iter().next();
         let failed = failed.or_else(|| interrupted.err());
+        let failed = failed.or_else(|| changed.err().map(ControllerError::from));
         if failed.is_none() {
             self.carry_restore_on(spec, observed).await?;
         }

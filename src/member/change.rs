@@ -89,6 +89,10 @@ fn is_made(change: &Change, members: &MemberSet) -> bool {
             entry.is_some_and(|it| it.role == Role::Voter)
         }
         Change::Remove { member } => members.by_id(*member).is_none(),
+        Change::Update { member, peer_url } => {
+            let entry = members.by_id(*member);
+            entry.is_some_and(|it| it.peer_url == *peer_url)
+        }
     }
 }
 
@@ -101,6 +105,10 @@ async fn ask(mut client: Client, change: &Change) -> Result<(), etcd_client::Err
         }
         Change::Promote { member } => client.member_promote(member.0).await.map(drop),
         Change::Remove { member } => client.member_remove(member.0).await.map(drop),
+        Change::Update { member, peer_url } => {
+            let urls = vec![peer_url.to_string()];
+            client.member_update(member.0, urls).await.map(drop)
+        }
     }
 }
 

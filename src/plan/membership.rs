@@ -1,7 +1,7 @@
 //! Decides which member joins, gets its vote or is removed: at most one change, in the order that keeps
 //! quorum.
 
-use crate::cluster::{Health, Member, MemberSet, Role};
+use crate::cluster::{Health, Member, MemberId, MemberSet, PeerUrl, Role};
 use crate::observed::{Authority, Instance, Membership, Observed, Reading};
 use crate::plan::join;
 use crate::plan::permit::Permit;
@@ -31,6 +31,11 @@ pub(super) fn repair_and_grow(
             1 => Err(Hold::QuorumLost),
             _ => permit::to_remove(members, voter.id).map(Some),
         };
+    }
+    if let Some((id, peer_url)) = moved(spec, members)
+        && let Ok(permit) = permit::to_update(members, id, peer_url)
+    {
+        return Ok(Some(permit));
     }
     if let Some(it) = spec.missing(members) {
         match permit::to_add_learner(members, &it.name, &it.peer_url) {
@@ -88,6 +93,17 @@ pub(super) fn changeable<'a>(
         return Err(Hold::QuorumLost);
     }
     Ok((observed.authority == Authority::Cluster).then_some(members))
+}
+
+/// A member that the document has at another peer URL than etcd's list, and that URL.
+fn moved<'a>(spec: &'a ClusterSpec, members: &MemberSet) -> Option<(MemberId, &'a PeerUrl)> {
+    // A URL that was too long to be read is no other one.
+    let named = |it: &&Member| !it.name.is_empty() && !it.peer_url.is_empty();
+    let mut moved = members.iter().filter(named).filter_map(|it| {
+        let url = &spec.place_of(it)?.peer_url;
+        (*url != it.peer_url).then_some((it.id, url))
+    });
+    moved.next()
 }
 
 /// Whether the document asks for this member.

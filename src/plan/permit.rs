@@ -107,6 +107,7 @@ impl Permit<Change> {
             Change::AddLearner { name, peer_url } => to_add_learner(members, name, peer_url),
             Change::Promote { member } => to_promote(members, *member),
             Change::Remove { member } => to_remove(members, *member),
+            Change::Update { member, peer_url } => to_update(members, *member, peer_url),
         };
         still.map(|it| it.step)
     }
@@ -226,6 +227,23 @@ pub fn to_remove(members: &MemberSet, member: MemberId) -> Result<Permit<Change>
     } else {
         Err(Hold::QuorumLost)
     }
+}
+
+/// May this member's peer URL be changed? Only while it is the only voter: of several, two that listen where the
+/// others do not look for them cannot reach each other.
+pub fn to_update(
+    members: &MemberSet,
+    member: MemberId,
+    peer_url: &PeerUrl,
+) -> Result<Permit<Change>, Hold> {
+    let mut voters = members.voters();
+    if voters.all(|it| it.id == member) && members.has_quorum() {
+        return Ok(survived(Change::Update {
+            member,
+            peer_url: peer_url.clone(),
+        }));
+    }
+    Err(Hold::QuorumLost)
 }
 
 fn survived(step: Change) -> Permit<Change> {

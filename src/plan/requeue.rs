@@ -62,7 +62,7 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
             REQUEUE_STARTING
         }
         // One that failed is not repeated at once: for 5 s after a change etcd may refuse the next one.
-        Ok(Some(_)) if observed.instances.len() > 1 && observed.failed.is_none() => REQUEUE_CHANGED,
+        Ok(Some(_)) if observed.failed.is_none() => REQUEUE_CHANGED,
         Err(Hold::LearnerBehind) if observed.instances.iter().any(|it| it.process.is_young()) => {
             REQUEUE_STARTING
         }

@@ -25,6 +25,14 @@ pub enum Change {
         /// Which one.
         member: MemberId,
     },
+    /// The cluster learns where a member's peers reach it from now on. The member listens there once it is
+    /// restarted; until then its own connections to the others carry it.
+    Update {
+        /// Which one.
+        member: MemberId,
+        /// The document's.
+        peer_url: PeerUrl,
+    },
 }
 
 /// A step that stops a member from serving, for a while or until the document asks for it again.

@@ -98,7 +98,7 @@ impl Hold {
             Hold::ForeignProcess(None) => {
                 detail(format_args!("find who holds the lock: fuser member.lock"))
             }
-            Hold::DoesNotGo => detail(format_args!("see what keeps it: a lost node, or a finalizer")),
+            Hold::DoesNotGo => detail(format_args!("see what keeps it: a finalizer, its node")),
             Hold::ForeignCluster(_) => detail(format_args!("find what else serves on this port")),
             Hold::NoSpace => detail(format_args!(
                 "compact, defragment and disarm with etcdctl, set maintenance.onNoSpace: repair, or raise storage.quota"
@@ -200,7 +200,10 @@ impl fmt::Display for Hold {
             }
             Hold::ForeignProcess(None) => write!(f, "an unknown process holds the member's lock"),
             Hold::DoesNotGo => {
-                write!(f, "the Pod of the member was asked to end and is still there")
+                write!(
+                    f,
+                    "the Pod of the member was asked to end and is still there"
+                )
             }
             Hold::ForeignCluster(id) => {
                 write!(f, "another cluster, {id}, answers on this cluster's port")
@@ -325,6 +328,9 @@ impl Change {
             Change::AddLearner { name, .. } => detail(format_args!("add {name} as a learner")),
             Change::Promote { member } => detail(format_args!("promote member {member}")),
             Change::Remove { member } => detail(format_args!("remove member {member}")),
+            Change::Update { member, peer_url } => {
+                detail(format_args!("move member {member} to {peer_url}"))
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::lab::{Lab, condition, text};
+use crate::lab::{Lab, condition, free_ports, text};
 
 fn born(lines: &[&str]) -> Lab {
     let mut lab = Lab::new("3.6");
@@ -707,4 +707,27 @@ fn the_quota_grows_by_one_restart_and_never_shrinks() {
     assert_eq!(reload(lab).status.code(), Some(0));
     wait_in_force(lab);
     assert_eq!((lab.etcd_pid(), quota_in_force(lab)), (pid, 128));
+}
+
+/// A cluster of one that moves before it grows: new members would look for it where it was.
+#[test]
+fn an_edited_peer_port_is_told_to_the_member_list() {
+    let lab = &mut born(&[]);
+    assert!(lab.put("kept", "1"));
+    let pid = lab.etcd_pid();
+    let (ports, _claims) = free_ports();
+    lab.ports[1] = ports[1];
+    lab.write_document();
+    assert!(reload(lab).status.success());
+    let url = format!("https://127.0.0.1:{}", ports[1]);
+    lab.wait("the new peer URL", |_| {
+        let list = lab.etcdctl(&["member", "list", "-w", "json"]);
+        text(&list.stdout).contains(&url)
+    });
+    wait_in_force(lab);
+    assert_ne!(lab.etcd_pid(), pid, "it listens there");
+    assert!(TcpListener::bind(("127.0.0.1", ports[1])).is_err());
+    assert_eq!(lab.get("kept").as_deref(), Some("1"));
+    let log = lab.log();
+    assert_eq!(log.matches("changed the member list").count(), 1, "{log}");
 }

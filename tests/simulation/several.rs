@@ -17,7 +17,7 @@ use etcd_operator::observed::{
 use etcd_operator::plan::permit::Permit;
 use etcd_operator::plan::{Act, Change, Interruption, Plan, Task, Upkeep};
 use etcd_operator::runtime::{Runtime, reconcile};
-use etcd_operator::spec::{ClusterSpec, Settings};
+use etcd_operator::spec::{ClusterSpec, MemberSpec, Settings};
 use etcd_operator::start::{DataDir, Facts, Identity, Start, StartHistory, verdict};
 use etcd_operator::status::Status;
 
@@ -32,6 +32,8 @@ const NAMES: [&str; VOTERS_MAX] = [
 ];
 /// Seconds for which an agent holds the election or the lock for restarts, unless it renews.
 const LEASE: u64 = 30;
+/// Peer ports that the document may ask for.
+const PORTS: [u16; 2] = [2380, 2390];
 /// For so many passes faults happen.
 const PASSES: u32 = 80;
 
@@ -133,6 +135,8 @@ struct World {
     hosts: Vec<Host>,
     size: usize,
     settings: Settings,
+    /// Where the document has the members listen for their peers.
+    port: u16,
     next_pid: u32,
     /// Since when an entry does not answer.
     silent: BTreeMap<u64, u64>,
@@ -163,6 +167,7 @@ impl World {
             hosts: vec![Host::default(); NAMES.len()],
             size: 1,
             settings: world::SETTINGS,
+            port: PORTS[0],
             next_pid: 100,
             silent: BTreeMap::new(),
             listed: 1,
@@ -187,7 +192,7 @@ impl World {
         world.raft.entries.push(Entry {
             id: 1,
             name: NAMES[0].to_owned(),
-            peer_url: peer_url(0),
+            peer_url: format!("https://{}:{}", NAMES[0], PORTS[0]),
             learner: false,
             connected: None,
             held: 1,
@@ -242,11 +247,28 @@ impl World {
         ClusterSpec {
             own,
             settings: self.settings,
-            former: NAMES[self.size..]
-                .iter()
-                .map(|it| world::place(it))
-                .collect(),
+            members: (0..self.size).map(|it| self.place(it)).collect(),
+            former: (self.size..NAMES.len()).map(|it| self.place(it)).collect(),
             ..world::spec(&NAMES[..self.size])
+        }
+    }
+
+    fn place(&self, index: usize) -> MemberSpec {
+        MemberSpec {
+            peer_url: self.peer_url(index).as_str().try_into().unwrap(),
+            ..world::place(NAMES[index])
+        }
+    }
+
+    fn peer_url(&self, index: usize) -> String {
+        format!("https://{}:{}", NAMES[index], self.port)
+    }
+
+    /// The only member moves to another port.
+    fn move_member(&mut self) {
+        if self.raft.entries.len() == 1 && self.late.is_none() {
+            self.port = PORTS[self.below(PORTS.len())];
+            self.settings = Settings(self.settings.0 + 10);
         }
     }
 
@@ -477,6 +499,7 @@ impl World {
             Change::AddLearner { peer_url, .. } => self.raft.add_learner(peer_url).map(drop),
             Change::Promote { member } => self.raft.promote(member.0),
             Change::Remove { member } => self.raft.remove(member.0),
+            Change::Update { member, peer_url } => self.raft.update(member.0, peer_url),
         };
         match answer {
             Ok(()) => self.counts.changes += 1,
@@ -617,7 +640,7 @@ impl World {
             .collect();
         told.sort_unstable();
         listed.sort_unstable();
-        let url = peer_url(index);
+        let url = self.peer_url(index);
         let entry = self.raft.entries.iter().find(|it| it.peer_url == url);
         let entry = entry.filter(|it| it.name.is_empty() && told == listed);
         let Some(id) = entry.map(|it| it.id) else {
@@ -697,10 +720,6 @@ impl World {
         }
         answer.map_err(|_| Lost("etcd refused it"))
     }
-}
-
-fn peer_url(index: usize) -> String {
-    world::place(NAMES[index]).peer_url.to_string()
 }
 
 fn index_of(name: &str) -> usize {
@@ -838,6 +857,11 @@ fn is_as_asked(world: &World) -> bool {
     };
     world.raft.leader.is_some()
         && world.raft.entries.len() == world.size
+        && world
+            .raft
+            .entries
+            .iter()
+            .all(|it| it.peer_url.ends_with(&world.port.to_string()))
         && names == NAMES[..world.size]
         && world.hosts[..world.size].iter().all(runs)
 }
@@ -848,6 +872,9 @@ fn live_through(seed: u64, agents: bool) -> Counts {
         pass(&mut world, agents);
         if world.random.chance(40) {
             world.disturb();
+        }
+        if world.random.chance(20) {
+            world.move_member();
         }
         world.tick();
         world.counts.quorum_lost += u32::from(world.raft.leader.is_none());

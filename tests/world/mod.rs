@@ -265,7 +265,10 @@ pub fn member(id: u64, member_name: &str, role: Role, health: Health) -> Member 
     Member {
         id: MemberId(id),
         name: name(member_name),
-        peer_url: "http://192.0.2.9:2380".try_into().unwrap(),
+        peer_url: match member_name {
+            "" => "http://192.0.2.9:2380".try_into().unwrap(),
+            name => place(name).peer_url,
+        },
         role,
         health,
     }

@@ -158,6 +158,23 @@ impl Raft {
         Ok(())
     }
 
+    /// `etcdctl member update`.
+    pub fn update(&mut self, id: u64, peer_url: &str) -> Result<(), Refused> {
+        if !self.has_quorum() {
+            return Err(Refused::NoQuorum);
+        }
+        self.entry(id).ok_or(Refused::NotFound)?;
+        let others = self.entries.iter().filter(|it| it.id != id);
+        if others.into_iter().any(|it| it.peer_url == peer_url) {
+            return Err(Refused::UrlExists);
+        }
+        self.commit();
+        for it in self.entries.iter_mut().filter(|it| it.id == id) {
+            peer_url.clone_into(&mut it.peer_url);
+        }
+        Ok(())
+    }
+
     /// An entry is committed: a majority of the voters holds it, and so do the others that are connected and not
     /// slow.
     pub fn commit(&mut self) {
