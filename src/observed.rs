@@ -199,6 +199,12 @@ impl Instance {
     pub fn comes_up(&self) -> bool {
         self.process.is_young() && !self.service.read.is_answer()
     }
+
+    /// Whether it was to join its cluster and was not seen to serve since.
+    pub fn joins(&self) -> bool {
+        let born = self.facts.born();
+        born.is_some_and(|it| it.joined && it.served.is_none())
+    }
 }
 
 /// What an instance was made for that does not run: a Pod keeps it until it is made anew.

@@ -17,6 +17,9 @@ const GROWTH: [(usize, Duration); 3] = [
 /// What it may take until a member with an emptied disk is a voter again.
 const EMPTIED_MAX: Duration = Duration::from_secs(3);
 
+/// For 5 s after members have met, etcd takes no new one. A disk fails later.
+const SETTLED: Duration = Duration::from_secs(6);
+
 pub fn rows() -> Vec<Row> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -42,6 +45,7 @@ async fn measure() -> Vec<Row> {
         let (mut fleet, writer) = single(3).await;
         grow(&mut fleet, 3).await;
         fleet.until_whole().await;
+        tokio::time::sleep(SETTLED).await;
         kill_member(&fleet.homes[1]);
         fs::remove_dir_all(fleet.homes[1].lab.lib("member")).unwrap();
         let begin = Instant::now();

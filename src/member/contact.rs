@@ -32,9 +32,11 @@ pub struct Endpoint {
 
 /// A member that joins serves clients late: etcd waits for its own name in the member list, 6 s and more where
 /// the data came as a snapshot (measured with 3.6 and 3.7). Its port takes connections before. So a look at it
-/// waits shortly at first, because others wait for it, and longer each time, for a board that is slow.
+/// waits for so long at first, because others wait for it, and for a twentieth of the time since its first look
+/// later, for a board that is slow.
 const JOINING_PATIENCE: Duration = Duration::from_millis(40);
 const JOINING_PATIENCE_MAX: Duration = Duration::from_secs(1);
+const JOINING_PART: u32 = 20;
 
 /// Asks a member's etcd. One that joins counts once it follows a leader.
 pub async fn look(endpoint: &Endpoint) -> Look {
@@ -108,8 +110,8 @@ pub struct Contact {
     /// The last connection, if this pass may still need it. Idle connections are not kept: a
     /// controller of 50 clusters would hold 50 of them, with their buffers.
     client: Option<Client>,
-    /// How long the next look waits for a member that joins.
-    joining: Duration,
+    /// When the process was first asked, since boot.
+    since: Duration,
     /// The id of the process that was asked last.
     process: Option<u32>,
     /// The last attempt to write to it.
@@ -141,10 +143,11 @@ impl Contact {
         if self.process != Some(pid) {
             self.forget();
             self.process = Some(pid);
-            self.joining = JOINING_PATIENCE;
+            self.since = clock::since_boot();
         }
-        let look = look_for(endpoint, self.joining).await;
-        self.joining = (self.joining * 2).min(JOINING_PATIENCE_MAX);
+        let asked_for = clock::since_boot().saturating_sub(self.since);
+        let patience = (asked_for / JOINING_PART).clamp(JOINING_PATIENCE, JOINING_PATIENCE_MAX);
+        let look = look_for(endpoint, patience).await;
         let answered = look.read == Reading::Answered;
         let write = self.written.clone().unwrap_or(Writing::NotTried);
         let proposals = if answered && write == Writing::Acknowledged {

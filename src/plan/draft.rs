@@ -112,13 +112,7 @@ impl Steps<'_> {
     /// Whether another member joins: it is started in this pass, or was started and does not answer yet.
     pub(super) fn another_joins(&self, observed: &Observed) -> bool {
         let started = |it: &Task| it.step == Upkeep::Start(Start::Join);
-        let identity = |it: &Instance| {
-            it.facts
-                .identity
-                .as_ref()
-                .is_some_and(|it| it.served.is_none())
-        };
-        let comes_up = |it: &Instance| it.comes_up() && identity(it);
+        let comes_up = |it: &Instance| it.comes_up() && it.joins();
         self.draft.upkeep.iter().any(started) || observed.instances.iter().any(comes_up)
     }
 

@@ -54,7 +54,7 @@ pub(super) fn way(spec: &ClusterSpec, observed: &Observed, instance: &Instance) 
         }
         (_, Some(_)) => Way::Own,
         // A first start as a learner was cut short.
-        (Some(entry), None) if has_data && entry.role != Role::Voter && joins(instance) => {
+        (Some(entry), None) if has_data && entry.role != Role::Voter && instance.joins() => {
             Way::SetAside
         }
         (_, None) if has_data => Way::Own,
@@ -114,7 +114,7 @@ fn is_unborn(spec: &ClusterSpec, observed: &Observed) -> bool {
         is_readable(it)
             && it.process == Process::Stopped
             && member_id(it).is_none()
-            && !joins(it)
+            && !it.joins()
             && (founder(it) || it.facts.data.completeness() == Completeness::Empty)
     };
     let seen = |place: &MemberSpec| observed.instance(&place.name).is_some();
@@ -134,12 +134,6 @@ fn is_of(spec: &ClusterSpec, members: &MemberSet, instance: &Instance) -> bool {
     let owner = instance.facts.data.owner;
     let same = |id: Option<(ClusterId, MemberId)>| id.is_none_or(|(it, _)| Some(it) == listed);
     named && beside && same(served) && same(owner)
-}
-
-/// Whether it was to join and was not seen to serve since.
-fn joins(instance: &Instance) -> bool {
-    let born = instance.facts.born();
-    born.is_some_and(|it| it.joined && it.served.is_none())
 }
 
 /// The id that the member had: as it was recorded when it served, else as its log has it.
