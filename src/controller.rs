@@ -294,7 +294,7 @@ struct Memory {
     /// The restore's Pod that nobody asks for any more and that waits.
     waits: Since,
     /// The member's Pod, while it ends.
-    going: Since,
+    terminating: Since,
     /// The document's own restore failed.
     restore_failed: Option<restore::FailedRestore>,
 }

@@ -163,7 +163,7 @@ pub struct Instance {
     /// The process.
     pub process: Process,
     /// Seconds since what runs it was asked to end, as far as this operator saw; 0: it was not.
-    pub going: u64,
+    pub terminating: u64,
     /// It was its cluster's only member when it was last seen.
     pub alone: bool,
     /// What a start with the document's settings would find.
@@ -320,7 +320,7 @@ pub enum Process {
 }
 
 /// What was asked to end has this many seconds: the 60 that etcd gets, and those in which its end is told.
-pub const GOING_SECONDS: u64 = 90;
+pub const TERMINATING_SECONDS: u64 = 90;
 
 /// A start may take this many seconds. After that, looks become rarer and failures are reported.
 const STARTING_SECONDS: u64 = 20;

@@ -24,8 +24,8 @@ use crate::cluster::{
     ClusterId, Detail, Health, MemberId, MemberName, MemberSet, PeerUrl, Timestamp,
 };
 use crate::observed::{
-    GOING_SECONDS, INSTANCES_MAX, Instance, Membership, Observed, Predecessor, Predecessors,
-    Process, RestorePhase,
+    INSTANCES_MAX, Instance, Membership, Observed, Predecessor, Predecessors, Process,
+    RestorePhase, TERMINATING_SECONDS,
 };
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Source;
@@ -92,7 +92,7 @@ pub enum Hold {
     /// A process that is not ours holds the lock.
     ForeignProcess(Option<u32>),
     /// What runs the member was asked to end and is still there.
-    DoesNotGo,
+    Terminating,
     /// Another cluster answers on our port.
     ForeignCluster(ClusterId),
     /// The quota was reached and the document asks to wait.
@@ -274,7 +274,7 @@ fn instance_steps(
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
     match instance.process {
-        Process::Unknown if instance.going > GOING_SECONDS => Err(Hold::DoesNotGo),
+        Process::Unknown if instance.terminating > TERMINATING_SECONDS => Err(Hold::Terminating),
         Process::Unknown => Ok(()),
         Process::Foreign { pid } => Err(Hold::ForeignProcess(pid)),
         Process::Stopped if spec.size == 0 => Ok(()),

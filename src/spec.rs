@@ -42,7 +42,7 @@ pub struct ClusterSpec {
     /// The members that shall exist. A cluster is born as the first one and grows.
     pub members: heapless::Vec<MemberSpec, VOTERS_MAX>,
     /// Places of the same cluster that the document does not ask for now, as far as the home knows them: etcd lists
-    /// a learner that never started by its URL alone.
+    /// a learner that never started by its URL alone. The homes of several members fill it.
     pub former: heapless::Vec<MemberSpec, VOTERS_MAX>,
     /// Which of them this process runs, where it runs one: an index.
     pub own: usize,

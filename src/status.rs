@@ -140,7 +140,7 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
         conditions: [
             available(spec, observed, hold.as_ref()),
             progressing(observed, plan, hold.as_ref()),
-            degraded::degraded(spec, observed, hold.as_ref()),
+            degraded::degraded(observed, hold.as_ref()),
             backup::healthy(spec, observed),
             certificate::valid(observed),
             certificate::clock_trusted(observed.clock),
@@ -259,7 +259,7 @@ fn not_running(
 ) -> Condition {
     let no = |reason, message| condition(Kind::Available, Verdict::False, reason, message);
     match (instance.process, hold) {
-        (Process::Unknown, Some(hold @ Hold::DoesNotGo)) => condition(
+        (Process::Unknown, Some(hold @ Hold::Terminating)) => condition(
             Kind::Available,
             Verdict::Unknown,
             hold.reason(),

@@ -175,7 +175,7 @@ impl Scene {
             ("operator", "none") => self.seen.looker = Looker::Command,
             ("process", "foreign") => host.process = Process::Foreign { pid: Some(4711) },
             ("process", "unknown") => host.process = Process::Unknown,
-            ("going", _) => host.going = value.parse().unwrap(),
+            ("terminating", _) => host.terminating = value.parse().unwrap(),
             _ => panic!("host {key}={value}"),
         }
     }

@@ -53,7 +53,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
             quota: identity.quota,
             seconds: 3600,
         },
-        going: 0,
+        terminating: 0,
         alone: false,
         last_served: None,
         writable: Writable::Yes,

@@ -76,8 +76,8 @@ impl Agent {
         let instance = Instance {
             member: member(spec, &found.facts),
             process,
-            going: 0,    // the driver waits for its end
-            alone: true, // sizes above 1 are refused, so no cluster of ours had another member
+            terminating: 0, // the driver waits for its end
+            alone: true,    // sizes above 1 are refused, so no cluster of ours had another member
             facts: found.facts,
             last_served: found.last_served,
             writable: found.writable,

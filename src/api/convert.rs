@@ -220,7 +220,7 @@ pub fn settings_of(wire: &EtcdClusterSpec) -> Value {
         let differs = default.pointer(&pointer) != Some(value);
         differs.then(|| (it.path.to_owned(), value.clone()))
     });
-    // Timing and checks that only several members need. A stopped cluster is of the size that it had.
+    // Timing and checks that only several members need.
     let several = (wire.size > 1).then(|| ("size".to_owned(), Value::from("several")));
     Value::Object(said.chain(several).collect())
 }

@@ -220,14 +220,18 @@ impl Cluster {
         Ok(path.map(|it| it.to_string_lossy().into_owned()))
     }
 
-    /// Whether a restore would find nothing. Where other places than a directory of this node may have it,
-    /// only the restore's own Pod can tell.
-    pub(super) fn is_nowhere(&self, spec: &ClusterSpec, from: &str) -> bool {
+    /// Whether a restore would find nothing. Where other places than the directory of the member's own node, which
+    /// is this one, may have the snapshot, only the restore's Pod can tell.
+    pub(super) fn snapshot_is_missing(&self, spec: &ClusterSpec, from: &str) -> bool {
         let alone = spec
             .backup
             .as_ref()
             .is_some_and(|it| it.destinations.len() == 1);
-        let store = place::primary(spec).filter(|_| alone && self.claimed().is_none());
+        let member = names::member(&self.name);
+        let pod = self.shared.pods.get(&self.namespace, &member);
+        let here = pod.is_some_and(|it| it.node.as_ref() == Some(&self.shared.own.node));
+        let known = alone && here && self.claimed().is_none();
+        let store = place::primary(spec).filter(|_| known);
         let Some(Ok(entries)) = store.map(|it| it.list()) else {
             return false;
         };

@@ -58,7 +58,7 @@ impl Cluster {
         let instance = Instance {
             member: member(spec, self.identity.as_ref()),
             process,
-            going: self.going(pod.as_deref()),
+            terminating: self.terminating(pod.as_deref()),
             alone: true, // sizes above 1 are refused, so no cluster of ours had another member
             writable: facts.writable,
             facts,
@@ -247,11 +247,11 @@ impl Cluster {
     }
 
     /// For how long the Pod has been asked to end.
-    fn going(&mut self, pod: Option<&PodSeen>) -> u64 {
+    fn terminating(&mut self, pod: Option<&PodSeen>) -> u64 {
         if let Some(pod) = pod.filter(|it| it.meta.deleting) {
-            return self.memory.going.seconds(&pod.meta.uid);
+            return self.memory.terminating.seconds(&pod.meta.uid);
         }
-        self.memory.going.end();
+        self.memory.terminating.end();
         0
     }
 

@@ -282,22 +282,14 @@ impl Cluster {
         let Some(asked) = self.in_place() else {
             return;
         };
-        if self.is_nowhere(spec, &asked.from) {
-            let (name, from) = (&self.name, &asked.from);
-            let text = format!("there is no snapshot {from} of {name}, which runs on unchanged");
-            if let Some(request) = asked.request() {
-                let answered = self.answer(request, &new_cluster::failed(text)).await;
-                if let Err(error) = answered {
-                    tracing::debug!("{error}");
-                }
-            }
-            return;
-        }
         let now = clock::since_boot().as_secs();
         let tried = self.memory.tried.as_ref().filter(|it| it.id == asked.id);
         let refused_at = tried.and_then(|it| it.refused_at);
         if refused_at.is_some_and(|it| now < it + TRIED_AFTER_SECONDS) {
             return;
+        }
+        if tried.is_none() && self.snapshot_is_missing(spec, &asked.from) {
+            return self.refuse_restore(&asked).await;
         }
         let Err(error) = self.try_restore_pod(spec, &asked).await else {
             self.memory.tried = Some(Tried {
@@ -322,6 +314,23 @@ impl Cluster {
         if let Err(error) = self.restore_says(&asked, &text).await {
             tracing::debug!("{error}");
         }
+    }
+
+    /// Ends a request for a snapshot that is not there. The member runs on.
+    async fn refuse_restore(&mut self, asked: &Asked) {
+        let Some(request) = asked.request() else {
+            return;
+        };
+        let (name, from) = (&self.name, &asked.from);
+        let text = format!("there is no snapshot {from} of {name}, which runs on unchanged");
+        match self
+            .answer(request, &new_cluster::failed(text.clone()))
+            .await
+        {
+            Ok(()) => self.memory.note_end(&request.meta.uid),
+            Err(error) => tracing::debug!("{error}"),
+        }
+        self.tell("RestoreFailed", &text, true).await;
     }
 
     /// One that was cut, and that nobody asks for any more.

@@ -1,8 +1,8 @@
 //! Decides which member joins, gets its vote or is removed: at most one change, in the order that keeps
 //! quorum.
 
-use crate::cluster::{Health, Member, MemberId, MemberSet, PeerUrl, Role};
-use crate::observed::{Authority, Instance, Membership, Observed, Reading};
+use crate::cluster::{Health, Member, MemberSet, PeerUrl, Role};
+use crate::observed::{Authority, Instance, Membership, Observed, Process, Reading};
 use crate::plan::join;
 use crate::plan::permit::Permit;
 use crate::plan::{Change, Hold, permit};
@@ -32,10 +32,16 @@ pub(super) fn repair_and_grow(
             _ => permit::to_remove(members, voter.id).map(Some),
         };
     }
-    if let Some((id, peer_url)) = moved(spec, members)
-        && let Ok(permit) = permit::to_update(members, id, peer_url)
-    {
-        return Ok(Some(permit));
+    if let Some((only, peer_url)) = moved(spec, members) {
+        // First it listens there: who joins looks for it there.
+        let listens = observed.instance(&only.name).is_some_and(|it| {
+            matches!(it.process, Process::Running { settings, .. } if settings == spec.settings)
+        });
+        return if listens {
+            permit::to_update(members, only.id, peer_url).map(Some)
+        } else {
+            Ok(None)
+        };
     }
     if let Some(it) = spec.missing(members) {
         match permit::to_add_learner(members, &it.name, &it.peer_url) {
@@ -95,15 +101,14 @@ pub(super) fn changeable<'a>(
     Ok((observed.authority == Authority::Cluster).then_some(members))
 }
 
-/// A member that the document has at another peer URL than etcd's list, and that URL.
-fn moved<'a>(spec: &'a ClusterSpec, members: &MemberSet) -> Option<(MemberId, &'a PeerUrl)> {
+/// The only voter, if the document has it at another peer URL than etcd's list, and that URL. Of several none is
+/// moved: two that listen where the others do not look for them cannot reach each other.
+fn moved<'a>(spec: &'a ClusterSpec, members: &'a MemberSet) -> Option<(&'a Member, &'a PeerUrl)> {
+    let mut voters = members.voters();
+    let only = voters.next().filter(|_| voters.next().is_none())?;
+    let url = &spec.place_of(only)?.peer_url;
     // A URL that was too long to be read is no other one.
-    let named = |it: &&Member| !it.name.is_empty() && !it.peer_url.is_empty();
-    let mut moved = members.iter().filter(named).filter_map(|it| {
-        let url = &spec.place_of(it)?.peer_url;
-        (*url != it.peer_url).then_some((it.id, url))
-    });
-    moved.next()
+    (!only.peer_url.is_empty() && *url != only.peer_url).then_some((only, url))
 }
 
 /// Whether the document asks for this member.
@@ -136,7 +141,8 @@ pub(super) fn stranger(spec: &ClusterSpec, observed: &Observed) -> Option<Hold> 
     else {
         return None;
     };
-    if spec.size > 1 || !instance.alone {
+    // Whom the document does not ask for has no say in who belongs.
+    if spec.size > 1 || !instance.alone || spec.member(&instance.member).is_none() {
         return None;
     }
     let served = instance.facts.identity.as_ref().and_then(|it| it.served);

@@ -229,8 +229,7 @@ pub fn to_remove(members: &MemberSet, member: MemberId) -> Result<Permit<Change>
     }
 }
 
-/// May this member's peer URL be changed? Only while it is the only voter: of several, two that listen where the
-/// others do not look for them cannot reach each other.
+/// May this member's peer URL be changed? Only while it is the only voter: nobody else looks for it.
 pub fn to_update(
     members: &MemberSet,
     member: MemberId,

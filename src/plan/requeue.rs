@@ -18,7 +18,7 @@ pub(super) const REQUEUE_CHANGED: Duration = Duration::from_millis(5);
 pub const REQUEUE_PROGRESSING: Duration = Duration::from_secs(2);
 
 /// The longest time between two looks at what was asked to end and is still there.
-const GOING_MAX: Duration = Duration::from_secs(60);
+const TERMINATING_MAX: Duration = Duration::from_secs(60);
 
 /// When to look again at a paused cluster, which is only observed.
 pub(super) fn while_paused(observed: &Observed, upkeep: &[Task]) -> Duration {
@@ -51,9 +51,11 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
         .iter()
         .any(|it| matches!(it.service.write, Writing::Failed(_)));
     // Even under a hold, an etcd that comes up is observed until it serves.
-    let change = match plan.hold() {
-        Some(hold) => Err(hold),
-        None => Ok(plan.change.as_ref().ok().and_then(Option::as_ref)),
+    // One member's hold does not slow the repair of another.
+    let change = match (&plan.change, plan.hold()) {
+        (Ok(Some(change)), _) => Ok(Some(change)),
+        (_, Some(hold)) => Err(hold),
+        _ => Ok(None),
     };
     let idle = plan.upkeep.is_empty() && plan.interruption.is_none();
     match change {
@@ -90,9 +92,10 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
             REQUEUE_CONVERGED
         }
         // Its end wakes the loop; the longer it takes, the rarer are the looks.
-        Err(Hold::DoesNotGo) => {
-            let going = observed.instances.iter().map(|it| it.going).max();
-            Duration::from_secs(going.unwrap_or(0) / 10).clamp(REQUEUE_PROGRESSING, GOING_MAX)
+        Err(Hold::Terminating) => {
+            let terminating = observed.instances.iter().map(|it| it.terminating).max();
+            Duration::from_secs(terminating.unwrap_or(0) / 10)
+                .clamp(REQUEUE_PROGRESSING, TERMINATING_MAX)
         }
         // Space may become free at any moment, and then etcd can start.
         Err(Hold::Start(Refusal::DiskFull { .. } | Refusal::Examining)) => REQUEUE_PROGRESSING,

@@ -25,8 +25,7 @@ pub enum Change {
         /// Which one.
         member: MemberId,
     },
-    /// The cluster learns where a member's peers reach it from now on. The member listens there once it is
-    /// restarted; until then its own connections to the others carry it.
+    /// The cluster learns where its only voter listens for those that join.
     Update {
         /// Which one.
         member: MemberId,

@@ -42,7 +42,7 @@ impl Hold {
             Hold::VersionUnsupported(_) => "VersionUnsupported",
             Hold::UpgradeNotSupportedYet { .. } => "UpgradeNotSupportedYet",
             Hold::ForeignProcess(_) => "ForeignProcess",
-            Hold::DoesNotGo => "DoesNotGo",
+            Hold::Terminating => "Terminating",
             Hold::ForeignCluster(_) => "ForeignCluster",
             Hold::NoSpace => "NoSpace",
             Hold::QuotaSmaller { .. } => "QuotaSmaller",
@@ -98,7 +98,7 @@ impl Hold {
             Hold::ForeignProcess(None) => {
                 detail(format_args!("find who holds the lock: fuser member.lock"))
             }
-            Hold::DoesNotGo => detail(format_args!("see what keeps it: a finalizer, its node")),
+            Hold::Terminating => detail(format_args!("see what keeps it: a finalizer, its node")),
             Hold::ForeignCluster(_) => detail(format_args!("find what else serves on this port")),
             Hold::NoSpace => detail(format_args!(
                 "compact, defragment and disarm with etcdctl, set maintenance.onNoSpace: repair, or raise storage.quota"
@@ -199,7 +199,7 @@ impl fmt::Display for Hold {
                 )
             }
             Hold::ForeignProcess(None) => write!(f, "an unknown process holds the member's lock"),
-            Hold::DoesNotGo => {
+            Hold::Terminating => {
                 write!(
                     f,
                     "the Pod of the member was asked to end and is still there"

@@ -1,15 +1,14 @@
 //! The condition Degraded: the worst problem, or a harmless oddity.
 
 use super::{Condition, Kind, Verdict, condition, running_version};
-use crate::cluster::{Member, Role, detail};
+use crate::cluster::{Role, detail};
 use crate::observed::{DocumentSeen, Membership, Observed, Process};
 use crate::plan::Hold;
-use crate::spec::ClusterSpec;
 use crate::start::Refusal;
 use crate::version::{Class, classify};
 
 /// Whether something needs a person, or the cluster falls short of its specification.
-pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Condition {
+pub(super) fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
     let yes = |reason, message| condition(Kind::Degraded, Verdict::True, reason, message);
     if let Some(hold) = hold
         && !hold.is_pause()
@@ -63,34 +62,8 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
         );
     }
     let told = |reason, message| condition(Kind::Degraded, Verdict::False, reason, message);
-    match announced_elsewhere(spec, observed) {
-        Some(it) => told(
-            "PeerUrlDiffers",
-            detail(format_args!(
-                "{} announces the peer URL {} and listens at {}: no effect on a single member; to correct it: etcdctl member update {} --peer-urls {}",
-                it.name,
-                it.peer_url,
-                spec.peer_url(),
-                it.id,
-                spec.peer_url()
-            )),
-        ),
-        None => told(
-            "AsAsked",
-            detail(format_args!("nothing is known to be wrong")),
-        ),
-    }
-}
-
-/// The single member, if it announces a peer URL where it does not listen.
-fn announced_elsewhere<'a>(spec: &ClusterSpec, observed: &'a Observed) -> Option<&'a Member> {
-    let Membership::Known(members) = &observed.membership else {
-        return None;
-    };
-    let url = spec.peer_url();
-    let mut members = members.iter();
-    members
-        .next()
-        .filter(|it| !it.peer_url.is_empty() && it.peer_url != url)
-        .filter(|_| members.next().is_none())
+    told(
+        "AsAsked",
+        detail(format_args!("nothing is known to be wrong")),
+    )
 }

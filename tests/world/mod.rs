@@ -224,7 +224,7 @@ pub fn stopped() -> Instance {
     Instance {
         member: name("test-0"),
         process: Process::Stopped,
-        going: 0,
+        terminating: 0,
         alone: true,
         facts: facts(),
         last_served: None,

@@ -1,5 +1,5 @@
 //! etcd's rules about its member list, as an operator meets them: what it accepts, what it refuses, who may lead.
-//! `tests/etcd_live/model.rs` gives the same commands to this model and to a real etcd.
+//! `tests/etcd_live/several/rules.rs` gives the same commands to this model and to a real etcd.
 
 /// Only who was connected for so long counts when etcd asks whether a change is safe (its `HealthInterval`).
 pub const CONNECTED_FOR: u64 = 5000;

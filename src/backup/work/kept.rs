@@ -283,9 +283,7 @@ impl Kept {
             ..before
         }
     }
-}
 
-impl Kept {
     fn newest_entry(&self) -> Option<Entry> {
         let manifest = self.newest.clone()?;
         Some(Entry {
