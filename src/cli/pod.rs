@@ -231,7 +231,9 @@ pub(super) fn backup(context: &Context) -> Outcome {
     let mut kept = work.kept(&member);
     match asked {
         // One that nobody can see is none.
-        Some(Ok(made)) if kept.listed => (kept.snapshot, kept.made) = (Done::Well, made),
+        Some(Ok(made)) if kept.listed => {
+            (kept.snapshot, kept.made) = (Done::Well, made.map(|it| kept.checked_since(it)));
+        }
         Some(Ok(_)) => {}
         Some(Err(failure)) => kept.snapshot = Done::Failed((&failure).into()),
         None => {} // by the document

@@ -284,6 +284,19 @@ impl Kept {
         }
     }
 
+    /// The snapshot, with the level that it has by now: checks follow when it was taken.
+    #[must_use]
+    pub fn checked_since(&self, made: Made) -> Made {
+        let same = |it: &Entry| it.name.to_string() == made.name;
+        match self.newest_entry().filter(same) {
+            Some(now) => Made {
+                level: now.level(),
+                ..made
+            },
+            None => made,
+        }
+    }
+
     fn newest_entry(&self) -> Option<Entry> {
         let manifest = self.newest.clone()?;
         Some(Entry {
