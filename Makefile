@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 STATIC := target/cross/$(shell uname -m)-unknown-linux-musl/release/etcd-operator
 OPERATOR := target/release/etcd-operator
 # Tests that need nothing but cargo.
-FAST := --lib --bins --test document --test exhaustive --test restoring --test generated --test plan --test simulation --test tidy
+FAST := --lib --bins --test document --test exhaustive --test hostile --test restoring --test generated --test plan --test simulation --test tidy
 
 .PHONY: help tools build demo demo-tools demo-stop fmt lint check test test-all s3-makes test-vm bench lab dist install uninstall
 

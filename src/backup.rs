@@ -23,6 +23,7 @@ pub mod restore;
 pub mod schedule;
 pub mod source;
 pub mod trial;
+pub mod trust;
 pub mod verify;
 mod window;
 pub mod work;

@@ -175,9 +175,11 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Reload(it) => edit::reload(&context, it.output),
         Command::Env(it) => show::env(&context, it.target == EnvFor::K3s),
         Command::Etcdctl { arguments } => etcdctl::etcdctl(&context, arguments),
-        Command::Etcd(EtcdCommand::Install { version, from }) => {
-            install(&context, version, from.as_deref())
-        }
+        Command::Etcd(EtcdCommand::Install {
+            version,
+            from,
+            unverified,
+        }) => install(&context, version, from.as_deref(), *unverified),
         Command::Etcd(EtcdCommand::List(it)) => list_store(&context, it.output),
         Command::Certs(CertsCommand::List(it)) => certs::list(&context, it.output),
         Command::Certs(CertsCommand::Issue(it)) => certs::issue(&context, it),
@@ -354,7 +356,12 @@ fn run_guard(context: &Context, arguments: &GuardArgs) -> Outcome {
     }
 }
 
-fn install(context: &Context, text: &str, from: Option<&std::path::Path>) -> Outcome {
+fn install(
+    context: &Context,
+    text: &str,
+    from: Option<&std::path::Path>,
+    unverified: bool,
+) -> Outcome {
     let version: Version = text
         .parse()
         .map_err(|_| Failure::new(USAGE, format!("'{text}' is not a version such as 3.6.16")))?;
@@ -374,6 +381,7 @@ fn install(context: &Context, text: &str, from: Option<&std::path::Path>) -> Out
     }
     let unpacked = match from {
         Some(file) if !file.is_dir() => {
+            check_release(file, version, unverified)?;
             let beside = context.paths.lib.parent().unwrap_or(&context.paths.lib);
             std::fs::create_dir_all(beside)?;
             Some(archive::unpack(file, beside)?)
@@ -396,6 +404,29 @@ fn install(context: &Context, text: &str, from: Option<&std::path::Path>) -> Out
         installed.sha256
     ))?;
     Ok(DONE)
+}
+
+/// Whether an archive is the one that the project released.
+fn check_release(
+    file: &std::path::Path,
+    version: Version,
+    unverified: bool,
+) -> Result<(), Failure> {
+    let sum = archive::sha256(file)?;
+    match archive::released(version, std::env::consts::ARCH) {
+        Some(known) if known == sum || unverified => {}
+        Some(known) => {
+            let text = format!(
+                "{} has the sha256 {sum}, and the release of etcd {version} has {known}: download it again; if you built it yourself, add --unverified",
+                file.display()
+            );
+            return Err(Failure::new(FAILED, text));
+        }
+        None => eprintln!(
+            "etcd-operator: note: no checksum of etcd {version} is known here: compare the sha256 {sum} with the release's SHA256SUMS"
+        ),
+    }
+    Ok(())
 }
 
 fn list_store(context: &Context, output: Output) -> Outcome {

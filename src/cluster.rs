@@ -21,8 +21,8 @@ pub const ADMIN: &str = "admin";
 pub type MemberName = heapless::String<63>;
 /// The name of a cluster: one DNS label.
 pub type ClusterName = heapless::String<63>;
-/// A member's peer URL; empty where it is longer.
-pub type PeerUrl = heapless::String<128>;
+/// A member's peer URL; empty where it is longer. The longest names of Kubernetes fit.
+pub type PeerUrl = heapless::String<208>;
 /// A sentence for people inside a fixed-size value; longer text is cut at a character boundary.
 pub type Detail = heapless::String<240>;
 
@@ -39,12 +39,13 @@ pub fn detail(arguments: fmt::Arguments<'_>) -> Detail {
     struct Cutting(Detail);
     impl fmt::Write for Cutting {
         fn write_str(&mut self, text: &str) -> fmt::Result {
-            for character in text.chars() {
-                if self.0.push(character).is_err() {
-                    break;
-                }
+            let space = self.0.capacity() - self.0.len();
+            let mut end = text.len().min(space);
+            while !text.is_char_boundary(end) {
+                end -= 1;
             }
-            Ok(())
+            let fits = self.0.push_str(&text[..end]);
+            fits.ok().filter(|()| end == text.len()).ok_or(fmt::Error)
         }
     }
     let mut cutting = Cutting(Detail::new());

@@ -285,6 +285,8 @@ struct Memory {
     taken: Option<(String, EtcdBackupStatus)>,
     /// EtcdBackups and EtcdRestores whose end was written: a watch may be long behind.
     ended: std::collections::VecDeque<String>,
+    /// Directories for snapshots that were made.
+    made: std::collections::BTreeMap<PathBuf, crate::disk::Look<(), Result<(), Detail>>>,
     /// A restore that the document or an EtcdRestore asked for.
     restoring: Option<restore::Asked>,
     /// The last revision that etcd was seen to have before it was stopped for one.

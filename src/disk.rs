@@ -1,5 +1,7 @@
 //! The file system under the data: its kind, its room, and whether it takes writes at all.
 
+mod look;
+
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -14,6 +16,8 @@ use rustix::io::Errno;
 
 use crate::host::preflight::SyncLatency;
 use crate::start::{Filesystem, Writable};
+
+pub use look::{Look, Seen};
 
 /// Kinds on which an acknowledged write can be lost (rule D5), by their magic number.
 const UNSAFE: &[(u64, &str)] = &[

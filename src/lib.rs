@@ -59,6 +59,8 @@
 //! - **Time** comes from [`clock`] alone; decisions get it in [`observed::Observed`].
 //! - **Limits** are constants with their source, and the capacities of `heapless` containers.
 //! - **Files** are written by [`state`] so that a power cut leaves the old file or the new one.
+//! - **What others may write**, snapshots and manifests, keys, CAs, is opened by [`untrusted`] alone: once, through
+//!   no link, without waiting, up to a limit. A directory that may not answer is looked at by [`disk::Look`].
 //! - **Rules**: Rule numbers such as D35 are explained in [`rules`]. A comment cites a rule where the
 //!   code follows it.
 
@@ -92,6 +94,7 @@ pub mod document;
 pub mod error;
 pub mod etcd;
 pub mod explain;
+pub mod http;
 pub mod member;
 pub mod paths;
 pub mod process;
@@ -101,6 +104,7 @@ pub mod sysfs;
 pub mod systemd;
 pub mod telemetry;
 pub mod tls;
+pub mod untrusted;
 
 // Modes and the command line.
 pub mod agent;

@@ -13,7 +13,7 @@ use crate::spec::Settings;
 use crate::start::{Facts, Refusal, Writable};
 use crate::version::Version;
 
-pub use backups::{BackupFailure, Backups, DestinationSeen, SnapshotSeen};
+pub use backups::{BackupFailure, Backups, DestinationSeen, SnapshotSeen, due_again};
 pub use clock::Clock;
 pub use predecessor::{Predecessor, Predecessors};
 pub use service::{Alarms, Details, Proposals, Reading, Service, Writing, answer};
@@ -162,7 +162,7 @@ pub struct Instance {
     pub member: MemberName,
     /// The process.
     pub process: Process,
-    /// Seconds since what runs it was asked to end, as far as this operator saw; 0: it was not.
+    /// Seconds since its Pod was asked to end, as far as this operator saw; 0: it was not.
     pub terminating: u64,
     /// It was its cluster's only member when it was last seen.
     pub alone: bool,
@@ -182,7 +182,7 @@ pub struct Instance {
     pub service: Service,
     /// Seconds until another start may be tried (growing back-off).
     pub restart_in: u64,
-    /// What an instance that waits to run was made for. `None`: nothing waits, or it is asked at its start.
+    /// What an instance that does not run was made for, if it was made and is kept until it is made anew.
     pub made_for: Option<MadeFor>,
     /// The guard's last refusal since etcd last served.
     pub refused: Option<Refusal>,
@@ -195,6 +195,11 @@ pub struct Instance {
 }
 
 impl Instance {
+    /// Whether its process runs, or waits to run.
+    pub fn is_there(&self) -> bool {
+        matches!(self.process, Process::Running { .. }) || self.made_for.is_some()
+    }
+
     /// Whether its etcd was started recently and does not answer yet.
     pub fn comes_up(&self) -> bool {
         self.process.is_young() && !self.service.read.is_answer()
@@ -207,7 +212,7 @@ impl Instance {
     }
 }
 
-/// What an instance was made for that does not run: a Pod keeps it until it is made anew.
+/// What a Pod was made for: it keeps that until it is made anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadeFor {
     /// The document's settings.
@@ -254,10 +259,12 @@ pub struct Regain {
 pub struct Restoring {
     /// Where it is.
     pub phase: RestorePhase,
-    /// Its job runs in this process.
+    /// Its job runs in this process, or its Pod is there.
     pub busy: bool,
     /// How long etcd has not answered on the new data.
     pub unanswered: Unanswered,
+    /// Its Pod carries out all phases where the old data lies, so etcd ends before the first one.
+    pub stops_first: bool,
 }
 
 /// Unanswered questions to the running process, since this operator first asked it. The time that
@@ -319,7 +326,7 @@ pub enum Process {
     },
 }
 
-/// What was asked to end has this many seconds: the 60 that etcd gets, and those in which its end is told.
+/// A Pod that was asked to end has this many seconds: 60 for its etcd, and 30 for the kubelet to say so.
 pub const TERMINATING_SECONDS: u64 = 90;
 
 /// A start may take this many seconds. After that, looks become rarer and failures are reported.

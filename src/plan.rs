@@ -91,7 +91,7 @@ pub enum Hold {
     },
     /// A process that is not ours holds the lock.
     ForeignProcess(Option<u32>),
-    /// What runs the member was asked to end and is still there.
+    /// The member's Pod was asked to end and is still there.
     Terminating,
     /// Another cluster answers on our port.
     ForeignCluster(ClusterId),
@@ -267,6 +267,14 @@ fn paused(spec: &ClusterSpec, observed: &Observed) -> Option<(Hold, Duration)> {
     Some((hold, Duration::from_secs(pause.left)))
 }
 
+/// A process of unknown state counts neither as running nor as stopped; one that was asked to end has its time.
+fn ends_in_time(instance: &Instance) -> Result<(), Hold> {
+    if instance.terminating > TERMINATING_SECONDS {
+        return Err(Hold::Terminating);
+    }
+    Ok(())
+}
+
 fn instance_steps(
     spec: &ClusterSpec,
     observed: &Observed,
@@ -274,9 +282,13 @@ fn instance_steps(
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
     match instance.process {
-        Process::Unknown if instance.terminating > TERMINATING_SECONDS => Err(Hold::Terminating),
-        Process::Unknown => Ok(()),
+        Process::Unknown => ends_in_time(instance),
         Process::Foreign { pid } => Err(Hold::ForeignProcess(pid)),
+        Process::Stopped if spec.size == 0 && instance.is_there() => {
+            let permit = running::permit(observed, instance, Act::Stop, Declared::SizeZero)?;
+            steps.interrupt(permit);
+            Ok(())
+        }
         Process::Stopped if spec.size == 0 => Ok(()),
         Process::Stopped => start_steps(spec, observed, instance, steps),
         Process::Running { .. } => running::steps(spec, observed, instance, steps),

@@ -140,6 +140,12 @@ pub fn host_of(url: &str) -> &str {
     host.trim_matches(['[', ']'])
 }
 
+/// The addresses at which peers are waited for: the one of the peer URL, or all where that is a name.
+pub fn listen_for_peers(peer_url: &str, all: &[IpAddr]) -> Vec<IpAddr> {
+    let address = host_of(peer_url).parse();
+    address.map_or_else(|_| all.to_vec(), |it| vec![it])
+}
+
 fn urls<'a>(hosts: impl Iterator<Item = &'a str>, port: u16) -> String {
     hosts
         .map(|it| format!("https://{}:{port}", url_host(it)))
@@ -168,7 +174,15 @@ fn cluster_and_network(spec: &ClusterSpec, place: &Place<'_>, put: &mut Put<'_>)
             spec.network.client_port,
         )),
     );
-    put("listen-peer-urls", &quoted(place.peer_urls));
+    let peers = listen_for_peers(place.peer_urls, place.listen);
+    let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
+    put(
+        "listen-peer-urls",
+        &quoted(&urls(
+            peers.iter().map(String::as_str),
+            spec.network.peer_port,
+        )),
+    );
     put("initial-advertise-peer-urls", &quoted(place.peer_urls));
     put(
         "listen-metrics-urls",
@@ -263,7 +277,7 @@ fn security(line: Line, place: &Place<'_>, put: &mut Put<'_>) {
     let mut peer = section("peer", "peer-ca.crt");
     if line >= Line::V3_6 {
         // Peers are trusted by their CA, not by their address. In 3.5 this is a flag only, and a
-        // configuration file excludes flags: there a cluster has one member, whose peers are on loopback.
+        // configuration file excludes flags: there a cluster has one member.
         peer.push_str("\n  skip-client-san-verification: true");
     }
     put("peer-transport-security", &peer);

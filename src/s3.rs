@@ -235,15 +235,26 @@ impl Bucket {
         let ask = Ask::new(Method::PUT, &full)
             .header("content-type", OCTETS)
             .header(META_SHA256, sha256);
-        self.send(&ask, payload, progress).await?;
-        Ok(())
+        let answer = self.send(&ask, payload, progress).await?;
+        self.of_an_object(&answer)
+    }
+
+    /// Whether the store itself has answered.
+    fn of_an_object(&self, answer: &Answer) -> Result<(), S3Error> {
+        if answer.is_object() {
+            return Ok(());
+        }
+        Err(self.not_s3("an object without an ETag"))
     }
 
     /// What is known of an object, if there is one.
     pub async fn head(&mut self, key: &str) -> Result<Option<Object>, S3Error> {
         let full = self.full(key)?;
         match self.ask(&Ask::new(Method::HEAD, &full)).await {
-            Ok(answer) => Ok(Some(object(key, &answer))),
+            Ok(answer) => {
+                self.of_an_object(&answer)?;
+                Ok(Some(object(key, &answer)))
+            }
             // HEAD has no words: the same question as GET says whether it is the bucket that is
             // missing, or a right, or the object.
             Err(error) if error.is_wordless() => self.explain(&full).await.map(|()| None),
@@ -255,7 +266,7 @@ impl Bucket {
     async fn explain(&mut self, full: &str) -> Result<(), S3Error> {
         let ask = Ask::new(Method::GET, full).header("range", "bytes=0-0");
         match self.ask(&ask).await {
-            Ok(_) => Ok(()),
+            Ok(answer) => self.of_an_object(&answer),
             Err(error) if error.is_missing() => Ok(()),
             Err(error) => Err(error),
         }
@@ -334,7 +345,10 @@ impl Bucket {
                 tried = 0;
             }
             match outcome {
-                Ok(_) => return Ok(at - from),
+                Ok(answer) => {
+                    self.of_an_object(&answer)?;
+                    return Ok(at - from);
+                }
                 // Nothing is left from there on.
                 Err(S3Error::Refused { status: 416, .. }) if at > 0 => return Ok(at - from),
                 Err(error) if error.is_missing() => return Err(S3Error::Missing(key.to_owned())),
@@ -353,7 +367,10 @@ impl Bucket {
     pub async fn delete(&mut self, key: &str) -> Result<Deletion, S3Error> {
         let full = self.full(key)?;
         let version = match self.ask(&Ask::new(Method::HEAD, &full)).await {
-            Ok(answer) => answer.header("x-amz-version-id").map(str::to_owned),
+            Ok(answer) => {
+                self.of_an_object(&answer)?;
+                answer.header("x-amz-version-id").map(str::to_owned)
+            }
             // DELETE has words for what HEAD cannot say.
             Err(error) if error.is_wordless() || error.is_missing() => None,
             Err(error) => return Err(error),

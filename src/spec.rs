@@ -95,6 +95,18 @@ pub struct MemberSpec {
     pub peer_url: PeerUrl,
 }
 
+impl MemberSpec {
+    /// Whether an entry of etcd's member list is of this place: by its name, or by its peer URL while it has never
+    /// started.
+    pub fn is_of(&self, member: &Member) -> bool {
+        if member.name.is_empty() {
+            self.peer_url == member.peer_url
+        } else {
+            self.name == member.name
+        }
+    }
+}
+
 impl ClusterSpec {
     /// The member that this process runs; `None` at size 0.
     pub fn own(&self) -> Option<&MemberSpec> {
@@ -107,17 +119,9 @@ impl ClusterSpec {
         own.unwrap_or_else(|| self.network.peer_url())
     }
 
-    /// The place that an entry of etcd's member list has in the document: by its name, or by its peer URL while it
-    /// has never started.
+    /// The place that an entry of etcd's member list has in the document.
     pub fn place_of(&self, member: &Member) -> Option<&MemberSpec> {
-        let is = |it: &&MemberSpec| {
-            if member.name.is_empty() {
-                it.peer_url == member.peer_url
-            } else {
-                it.name == member.name
-            }
-        };
-        self.members.iter().find(is)
+        self.members.iter().find(|it| it.is_of(member))
     }
 
     /// The first member that etcd's member list lacks.

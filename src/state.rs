@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::untrusted;
+
 /// Why a state file could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
@@ -154,6 +156,8 @@ fn write_new(path: &Path, bytes: &[u8]) -> Result<File, StateError> {
     Ok(file)
 }
 
+/// A record of thousands of snapshots in a bucket takes a tenth of this.
+const STATE_MAX: u64 = 4 << 20;
 /// No name is followed to somewhere else.
 const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
@@ -196,6 +200,21 @@ struct Envelope {
 /// The sha256 of some bytes, in hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
+}
+
+/// Copies everything, and returns its sha256 in hexadecimal.
+pub fn copy_hashed(from: &mut dyn io::Read, to: &mut dyn io::Write) -> io::Result<String> {
+    let mut sum = ring::digest::Context::new(&ring::digest::SHA256);
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return Ok(hex(sum.finish().as_ref())),
+            count => {
+                sum.update(&buffer[..count]);
+                to.write_all(&buffer[..count])?;
+            }
+        }
+    }
 }
 
 /// Bytes in hexadecimal.
@@ -254,7 +273,7 @@ pub fn save_new<T: Serialize>(path: &Path, value: &T) -> Result<bool, StateError
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StateError> {
     let mut damaged = false;
     for candidate in [path.to_owned(), with_suffix(path, ".previous")] {
-        match fs::read(&candidate) {
+        match untrusted::read_own(&candidate, STATE_MAX) {
             Ok(bytes) => match open(&bytes) {
                 Opened::Payload(value) => return Ok(Some(value)),
                 Opened::Newer(found) => {
@@ -307,7 +326,7 @@ pub fn save_volatile<T: Serialize>(path: &Path, value: &T) -> Result<(), StateEr
 
 /// Reads a file under /run. Absent or unreadable is the same: nothing is known.
 pub fn load_volatile<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
+    serde_json::from_slice(&untrusted::read_own(path, STATE_MAX).ok()?).ok()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 mod backup;
 mod disk;
+mod line;
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -25,13 +26,16 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::net::TcpListener;
 use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{self, FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::writer::MakeWriterExt as _;
-use tracing_subscriber::fmt::{FmtContext, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
+
+use line::Stderr;
 
 use crate::api::status::condition_name;
 use crate::clock;
+use crate::http;
 use crate::observed::{Observed, Process};
 use crate::status::{Status, Verdict};
 
@@ -66,16 +70,6 @@ pub fn log(format: LogFormat, level: Level) {
             .with_target(false)
             .try_init(),
     };
-}
-
-struct Stderr;
-
-impl<'a> MakeWriter<'a> for Stderr {
-    type Writer = io::Stderr;
-
-    fn make_writer(&'a self) -> io::Stderr {
-        io::stderr()
-    }
 }
 
 /// `<N>` in front of each line is its priority (rule F8); the journal has the time itself.
@@ -339,16 +333,16 @@ impl Metrics {
 pub async fn serve(metrics: Arc<Metrics>, address: SocketAddr) -> io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
+        let mut open = http::Connections::default();
+        loop {
+            let (stream, _) = http::accept(|| listener.accept()).await;
             let metrics = metrics.clone();
             let service = service_fn(move |request| {
                 let response = respond(&metrics, &request);
                 async move { Ok::<_, Infallible>(response) }
             });
-            tokio::spawn(
-                hyper::server::conn::http1::Builder::new()
-                    .serve_connection(TokioIo::new(stream), service),
-            );
+            let served = http::builder().serve_connection(TokioIo::new(stream), service);
+            open.admit(tokio::spawn(served).abort_handle());
         }
     });
     Ok(())

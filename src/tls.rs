@@ -5,7 +5,7 @@
 //! (rule D40). It knows cluster names and times, and nothing of etcd's process.
 //!
 //! ```text
-//! tls/peer-ca/ca.{crt,key}  tls/client-ca/ca.{crt,key}
+//! tls/peer-ca/ca.{crt,key}  tls/client-ca/ca.{crt,key}  tls/signer/signer.key
 //! tls/generations/0001/{server,peer,operator}.{crt,key}  {client,peer}-ca.crt
 //! tls/current -> generations/0001
 //! tls/clients/NAME -> NAME.0001/{client.crt,client.key,ca.crt}
@@ -17,6 +17,7 @@ mod bundle;
 mod check;
 mod issued;
 mod mint;
+mod signer;
 
 use std::fs;
 use std::io;
@@ -25,10 +26,11 @@ use std::path::{Path, PathBuf};
 use crate::cluster::{OPERATOR, Timestamp, is_dns_label};
 use crate::state::{self, StateError};
 
-pub use bundle::Bundle;
+pub use bundle::{Bundle, SignedBundle};
 pub use check::{Leaf, Usability, leaf_of};
 pub use issued::Issued;
 pub use mint::Purpose;
+pub use signer::{Signed, Signer};
 
 /// Why certificates could not be made or read.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +54,9 @@ pub enum TlsError {
         /// What is wrong.
         why: String,
     },
+    /// The key that signs snapshots is damaged.
+    #[error("{} is damaged: put it back from a copy; or move it aside: the operator makes a new key, and restores take snapshots signed by the old one only where backup.trustedSigners has it", .0.display())]
+    Signer(PathBuf),
     /// The certificate library refused.
     #[error("failed to make a certificate for {name}")]
     Mint {
@@ -65,6 +70,11 @@ pub enum TlsError {
         "'{0}' is not a client's name: use lower-case letters, digits and '-', at most 63, and not etcd-operator"
     )]
     ClientName(String),
+    /// There are enough.
+    #[error(
+        "there are {CLIENTS_MAX} clients already: remove one that nobody uses: etcd-operator certs remove NAME"
+    )]
+    TooManyClients,
 }
 
 /// The certificates under one directory.
@@ -116,6 +126,9 @@ impl Validity {
 
 /// Twenty years, from the newest time known; from 1970 on, so that a wrong clock does not matter.
 const AUTHORITY_SECONDS: i64 = 20 * 365 * 86_400;
+/// Clients with a certificate, the document's 16 among them: each takes some 12 KiB of a flash disk, and whoever may ask
+/// for one may ask for many.
+const CLIENTS_MAX: usize = 64;
 /// Generations of leaves that stay: the one in use and the one before it.
 const GENERATIONS_KEPT: usize = 2;
 
@@ -166,7 +179,7 @@ impl Certificates {
         }
     }
 
-    /// Makes the two CAs if there are none. A damaged one is an error, never replaced.
+    /// Makes the two CAs and the key that signs, if there are none. A damaged one is an error, never replaced.
     pub fn ensure_authorities(
         &self,
         cluster: &str,
@@ -189,7 +202,7 @@ impl Certificates {
                 &[("ca.crt", cert.as_bytes()), ("ca.key", key.as_bytes())],
             )?;
         }
-        Ok(())
+        self.ensure_signer()
     }
 
     /// Whether both CAs can sign, or are still to be made.
@@ -250,6 +263,10 @@ impl Certificates {
     pub fn issue(&self, name: &str, validity: Validity) -> Result<ClientFiles, TlsError> {
         if !is_client_name(name) {
             return Err(TlsError::ClientName(name.to_owned()));
+        }
+        let known = self.clients();
+        if known.len() >= CLIENTS_MAX && !known.iter().any(|it| it == name) {
+            return Err(TlsError::TooManyClients);
         }
         let authority = mint::Authority::load(&self.dir.join("client-ca"))?;
         let (cert, key) = authority.leaf(name, &[], Purpose::Client, validity)?;

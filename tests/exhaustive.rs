@@ -16,8 +16,8 @@ mod world;
 
 use etcd_operator::cluster::{Answer, ClusterId, Health, MemberId, MemberName, MemberSet, Role};
 use etcd_operator::observed::{
-    Again, Alarms, CaState, Clock, Instance, LastServed, Membership, Observed, Pairs, Process,
-    Proposals, Reading, Service, Writing,
+    Again, Alarms, Authority, CaState, Clock, Instance, LastServed, Membership, Observed, Pairs,
+    Process, Proposals, Reading, Service, Writing,
 };
 use etcd_operator::plan::permit::{self, Declared, Grounds};
 use etcd_operator::plan::{Act, Asked, Change, Hold, Mint, Plan, STEPS_MAX, Task, Upkeep, plan};
@@ -611,6 +611,7 @@ fn apply(spec: &ClusterSpec, instance: &mut Instance, plan: &Plan) {
             Upkeep::GiveUpLeadership { .. } => panic!("nobody else could lead"),
             Upkeep::SkipSnapshot
             | Upkeep::TakeSnapshot
+            | Upkeep::TakeRequested
             | Upkeep::CopySnapshots
             | Upkeep::CheckSnapshots
             | Upkeep::RequestRestore(_)
@@ -865,6 +866,7 @@ fn only_a_start_needs_what_was_to_be_done_before_it() {
         Upkeep::RecordServed,
         Upkeep::AcceptWrites,
         Upkeep::TakeSnapshot,
+        Upkeep::TakeRequested,
         Upkeep::CopySnapshots,
         Upkeep::CheckSnapshots,
     ];
@@ -1434,6 +1436,39 @@ fn members_are_interrupted_one_after_the_other_and_the_leader_last() {
     assert!(states > 90_000 && interrupted > 1000 && replaced > 1000 && handed_over > 1000);
 }
 
+#[test]
+fn of_several_members_one_gives_the_snapshot() {
+    let (mut states, mut taken) = (0_u32, 0_u32);
+    clusters_with_processes(|spec, etcds, leader| {
+        if etcds.len() > 3 || spec.size == 0 {
+            return;
+        }
+        let spec = ClusterSpec {
+            backup: Some(world::backup("interval")),
+            ..spec.clone()
+        };
+        for asked in [true, false] {
+            states += 1;
+            let mut seen = cluster(etcds, leader);
+            seen.backups.asked = asked;
+            seen.backups.due_in = Some(0);
+            let plan = plan(&spec, &seen);
+            let takes = [Upkeep::TakeSnapshot, Upkeep::TakeRequested];
+            let takes = plan.upkeep.iter().filter(|it| takes.contains(&it.step));
+            let takes: Vec<&Task> = takes.collect();
+            assert!(takes.len() <= 1, "{etcds:?} {plan:?}");
+            let all = etcds.iter().all(|it| *it == Etcd::Current);
+            assert!(!takes.is_empty() || !all, "{etcds:?} {plan:?}");
+            if let [it] = takes[..] {
+                taken += 1;
+                assert!(etcds[index_of(&it.member)].serves(), "{etcds:?} {plan:?}");
+            }
+        }
+    });
+    println!("snapshots of several members: {states} states, {taken} taken");
+    assert!(taken > 100);
+}
+
 /// What lies on a member's disk before any of them runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disk {
@@ -1752,4 +1787,93 @@ fn a_permit_is_given_only_when_quorum_survives() {
     );
     println!("permits given: {given:?} (remove, promote, interrupt, add)");
     assert!(given.iter().all(|it| *it > 0));
+}
+
+/// A member list of so many voters and learners at their old peer URL, of which so many voters serve.
+fn elsewhere(voters: usize, answering: usize, learners: usize) -> MemberSet {
+    let mut members = MemberSet::of(CLUSTER);
+    for index in 0..voters + learners {
+        let role = if index < voters {
+            Role::Voter
+        } else {
+            Role::Learner { caught_up: true }
+        };
+        let health = if index < answering || index >= voters {
+            Health::Serving
+        } else {
+            Health::Unknown
+        };
+        let name = format!("test-{index}");
+        let mut it = member(index as u64 + 1, &name, role, health);
+        it.peer_url = format!("https://{name}:2390").as_str().try_into().unwrap();
+        members.insert(it).unwrap();
+    }
+    members
+}
+
+/// The peer URL of a member is changed where it is the only voter and listens there already; before that, nobody
+/// joins, who would look for it in vain. Of several none is moved.
+#[test]
+fn only_a_sole_voter_that_listens_there_is_moved_to_another_peer_url() {
+    let old = Settings(SETTINGS.0 + 1);
+    let processes = [
+        Process::Unknown,
+        Process::Stopped,
+        running(old, 60),
+        running(SETTINGS, 60),
+    ];
+    let (mut moved, mut waits, mut restarts) = (0_u32, 0_u32, 0_u32);
+    for (voters, answering, learners) in (1..=3)
+        .flat_map(|it| (0..=it).map(move |answering| (it, answering)))
+        .flat_map(|(voters, answering)| [0, 1].map(|it| (voters, answering, it)))
+    {
+        for process in processes {
+            for (size, authority) in [1, 3]
+                .into_iter()
+                .flat_map(|it| [Authority::Cluster, Authority::Host].map(|by| (it, by)))
+            {
+                let spec = spec(&["test-0", "test-1", "test-2"][..size]);
+                let mut instance = stopped();
+                instance.process = process;
+                if matches!(process, Process::Running { .. }) && answering > 0 {
+                    instance.service = serving();
+                }
+                instance.alone = voters + learners == 1;
+                let members = elsewhere(voters, answering, learners);
+                let mut seen = observed(instance, Membership::Known(members.clone()));
+                seen.authority = authority;
+                let plan = plan(&spec, &seen);
+                let listens = process == running(SETTINGS, 60);
+                let Ok(Some(permit)) = &plan.change else {
+                    let edited = process == running(old, 60);
+                    restarts += u32::from(edited && plan.act() == Some(Act::Restart));
+                    waits += u32::from(voters == 1 && !listens);
+                    continue;
+                };
+                match permit.step() {
+                    Change::Update { member, peer_url } => {
+                        assert!(voters == 1 && answering == 1 && listens, "{seen:?}");
+                        assert_eq!(authority, Authority::Cluster);
+                        assert_eq!(*member, MemberId(1));
+                        assert_eq!(peer_url.as_str(), "https://test-0:2380");
+                        moved += 1;
+                    }
+                    Change::AddLearner { .. } | Change::Promote { .. } => {
+                        assert!(voters > 1, "{plan:?}");
+                    }
+                    Change::Remove { .. } => {}
+                }
+                if let Change::Update { .. } = permit.step() {
+                    let other = elsewhere(2, 2, 0);
+                    let step =
+                        permit::to_update(&other, MemberId(1), &world::place("test-0").peer_url);
+                    assert!(step.is_err(), "a second voter came in between");
+                }
+            }
+        }
+    }
+    assert!(
+        moved > 0 && waits > 0 && restarts > 0,
+        "{moved} {waits} {restarts}"
+    );
 }

@@ -413,8 +413,9 @@ impl Scene {
             }
             "age-unknown" => backups.destinations.last_mut().unwrap().waits_since = None,
             "retry-in" => backups.retry_in = number(),
-            "copy-due" => backups.copy_due = true,
-            "check-due" => backups.check_due = true,
+            "copy-due" => backups.queued.0 = 1,
+            "check-due" => self.spec.backup.as_mut().unwrap().verify_every = Some(3600),
+            "asked" => backups.asked = true,
             "next-try-in" => backups.restore_retry_in = Some(number()),
             "of-before" => self.seen.predecessors = world::predecessors(value),
             "restore-failed" => {
@@ -449,8 +450,9 @@ impl Scene {
         };
         let restoring = Restoring {
             phase,
-            busy: value == "busy",
+            busy: value == "busy" || value == "in-its-pod",
             unanswered: Unanswered::default(),
+            stops_first: value == "stops-first" || value == "in-its-pod",
         };
         self.host().facts.restoring = restoring.holds_the_data();
         self.seen.restoring = Some(restoring);

@@ -9,8 +9,8 @@
 mod world;
 
 use etcd_operator::observed::{
-    Alarms, Instance, Membership, Observed, Pairs, Process, Reading, RestorePhase, Restoring,
-    Service, Unanswered, Writing,
+    Alarms, Instance, MadeFor, Membership, Observed, Pairs, Process, Reading, RestorePhase,
+    Restoring, Service, Unanswered, Writing,
 };
 use etcd_operator::plan::permit::{Declared, Grounds, Permit};
 use etcd_operator::plan::{Act, Hold, Interruption, Upkeep, plan};
@@ -81,11 +81,22 @@ fn unanswered() -> [Unanswered; 4] {
         .map(|(looks, seconds)| Unanswered { looks, seconds })
 }
 
+fn made_for(waits: bool) -> Option<MadeFor> {
+    waits.then_some(MadeFor {
+        settings: world::SETTINGS,
+        version: world::VERSION,
+    })
+}
+
+/// Whether the new data is made where the old data lies, and something waits to run there.
+const PLACES: [(bool, bool); 3] = [(false, false), (true, false), (true, true)];
+
 fn states(mut visit: impl FnMut(&Observed, Restoring)) {
-    for ((phase, busy), unanswered) in PHASES
+    for (((phase, busy), unanswered), (stops_first, waits)) in PHASES
         .into_iter()
         .flat_map(|it| [(it, false), (it, true)])
         .flat_map(|it| unanswered().map(|asked| (it, asked)))
+        .flat_map(|it| PLACES.map(|place| (it, place)))
     {
         for process in processes() {
             for service in services() {
@@ -97,9 +108,11 @@ fn states(mut visit: impl FnMut(&Observed, Restoring)) {
                                     phase,
                                     busy,
                                     unanswered,
+                                    stops_first,
                                 };
                                 let mut instance: Instance = stopped();
                                 instance.process = process;
+                                instance.made_for = made_for(waits && process == Process::Stopped);
                                 instance.service = service.clone();
                                 instance.facts.history = history.clone();
                                 instance.facts.data = data.clone();
@@ -131,6 +144,11 @@ fn check_interruption(
     assert_eq!(permit.grounds(), grounds);
     let phase = restoring.phase;
     match permit.step().act {
+        Act::Stop => {
+            assert!(phase == RestorePhase::Requested && restoring.stops_first);
+            assert!(instance.is_there(), "what is not there is not stopped");
+            false
+        }
         Act::SwapRestored => {
             assert!(matches!(
                 phase,
@@ -157,6 +175,7 @@ fn a_restore_is_the_only_thing_that_is_done_and_etcd_is_stopped_only_for_it() {
     spec.bootstrap = Some(etcd_operator::spec::backup::Source::Latest);
     spec.restore_when_damaged = true;
     let (mut count, mut finished, mut undone, mut given_up) = (0_u32, 0_u32, 0_u32, 0_u32);
+    let mut prepared_in_place = 0_u32;
     states(|seen, restoring| {
         count += 1;
         let plan = plan(&spec, seen);
@@ -184,6 +203,9 @@ fn a_restore_is_the_only_thing_that_is_done_and_etcd_is_stopped_only_for_it() {
         match step {
             Upkeep::PrepareRestore => {
                 assert!(restoring.phase == RestorePhase::Requested && !restoring.busy);
+                let in_place = restoring.stops_first && instance.is_there();
+                assert!(!in_place, "two would work on one volume");
+                prepared_in_place += u32::from(restoring.stops_first);
             }
             Upkeep::Start(_) => {
                 assert_eq!(restoring.phase, RestorePhase::Starting);
@@ -201,9 +223,10 @@ fn a_restore_is_the_only_thing_that_is_done_and_etcd_is_stopped_only_for_it() {
         }
     });
     println!(
-        "restores: {count} states (phase 5 x busy 2 x unanswered 4 x process 5 x service 12 x history 3 x data 3 x writable 2 x membership 2), {finished} finished, {undone} undone"
+        "restores: {count} states (phase 5 x busy 2 x place 3 x unanswered 4 x process 5 x service 12 x history 3 x data 3 x writable 2 x membership 2), {finished} finished, {undone} undone"
     );
-    assert!(count == 86_400 && finished > 0 && undone > given_up && given_up > 0);
+    assert!(count == 259_200 && finished > 0 && undone > given_up && given_up > 0);
+    assert!(prepared_in_place > 0);
 }
 
 #[test]

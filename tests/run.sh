@@ -71,7 +71,7 @@ finish() {
 }
 trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
 
-FAST=(--lib --bins --test document --test exhaustive --test restoring --test generated --test plan
+FAST=(--lib --bins --test document --test exhaustive --test hostile --test restoring --test generated --test plan
     --test simulation --test tidy)
 LIVE=(--test etcd_live --test backup_live --test s3_live --test systemd_live --test kube_live)
 

@@ -145,12 +145,14 @@ impl Place {
 
     /// The code of the command in this process: time until all is on the disk, and until it is proven.
     fn pipeline(&self) -> (Duration, Duration) {
-        let files = Certificates::at(self.lab.lib("tls")).operator_files();
+        let certificates = Certificates::at(self.lab.lib("tls"));
+        let files = certificates.operator_files();
         let url = format!("https://127.0.0.1:{}", self.lab.ports[0]);
         let entries = self.store.list().unwrap();
         let request = create::Request {
             url: &url,
             files: &files,
+            signer: certificates.signer(),
             cluster: &self.lab.name,
             member: "lab-0",
             store: &self.store,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::fleet::{Fleet, Writer, kill_member};
+use crate::fleet::{Fleet, kill_member};
 use crate::table::Row;
 use crate::{LINE, median};
 
@@ -16,7 +16,6 @@ const GROWTH: [(usize, Duration); 3] = [
 ];
 /// What it may take until a member with an emptied disk is a voter again.
 const EMPTIED_MAX: Duration = Duration::from_secs(3);
-
 /// For 5 s after members have met, etcd takes no new one. A disk fails later.
 const SETTLED: Duration = Duration::from_secs(6);
 
@@ -33,7 +32,7 @@ async fn measure() -> Vec<Row> {
     for (size, most) in GROWTH {
         let mut times = Vec::new();
         for _ in 0..ROUNDS {
-            let (mut fleet, writer) = single(size).await;
+            let (mut fleet, writer) = Fleet::with_writer(LINE, size).await;
             times.push(grow(&mut fleet, size).await);
             gaps.push(writer.end().1);
         }
@@ -42,7 +41,7 @@ async fn measure() -> Vec<Row> {
     }
     let mut times = Vec::new();
     for _ in 0..ROUNDS {
-        let (mut fleet, writer) = single(3).await;
+        let (mut fleet, writer) = Fleet::with_writer(LINE, 3).await;
         grow(&mut fleet, 3).await;
         fleet.until_whole().await;
         tokio::time::sleep(SETTLED).await;
@@ -59,14 +58,6 @@ async fn measure() -> Vec<Row> {
     let figure = "the longest gap between two acknowledged writes in all of these";
     rows.push(Row::new(figure, format!("{} ms", gap.as_millis())));
     rows
-}
-
-/// One member that serves, places for more, and a writer.
-async fn single(places: usize) -> (Fleet, Writer) {
-    let mut fleet = Fleet::new(LINE, places);
-    fleet.until_whole().await;
-    let writer = Writer::start(fleet.urls(), fleet.files());
-    (fleet, writer)
 }
 
 async fn grow(fleet: &mut Fleet, size: usize) -> Duration {

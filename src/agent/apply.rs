@@ -128,6 +128,7 @@ impl Agent {
                 self.take_snapshot(spec, now);
                 Ok(())
             }
+            Upkeep::TakeRequested => Ok(()), // a command takes it by itself
             Upkeep::CopySnapshots => {
                 self.copy_snapshots(spec, now);
                 Ok(())
@@ -137,7 +138,7 @@ impl Agent {
                 Ok(())
             }
             Upkeep::RequestRestore(asked) => self.request_restore(spec, place, *asked),
-            Upkeep::PrepareRestore => self.prepare_restore(spec, place),
+            Upkeep::PrepareRestore => self.prepare_restore(spec, place, now),
             Upkeep::FinishRestore => self.finish_restore(place),
         }
     }
@@ -217,14 +218,11 @@ impl Agent {
         joins: bool,
     ) -> Result<(), AgentError> {
         let (identity, marker) = records::load_identities(&self.paths, &place.storage_dir)?;
-        let file = match identity.or(marker) {
+        let mut file = match identity.or(marker) {
             Some(known) => known.with(version, quota),
             None => self.identity_at_birth(spec, version, quota)?,
         };
-        let file = IdentityFile {
-            joined: joins || file.joined,
-            ..file
-        };
+        file.member.joined |= joins;
         if !place.storage_named {
             state::create_private_dir(&place.storage_dir)?;
         }
@@ -251,7 +249,10 @@ impl Agent {
             tracing::warn!(to = %aside.display(), "the cluster has removed this member; its data was set aside");
         }
         let _ = fs::remove_file(self.paths.seen()); // of the log that lies aside
-        self.change_identity(&place.storage_dir, |it| Some(it.to_join_again()))
+        self.change_identity(&place.storage_dir, |it| {
+            it.joins_again();
+            true
+        })
     }
 
     pub(super) fn mint_certificates(
@@ -367,22 +368,27 @@ impl Agent {
         }
     }
 
-    /// Writes the identity again where `change` makes another one of it.
+    /// Writes the identity again where `change` says that it made another one of it.
     fn change_identity(
         &self,
         storage_dir: &Path,
-        change: impl FnOnce(IdentityFile) -> Option<IdentityFile>,
+        change: impl FnOnce(&mut IdentityFile) -> bool,
     ) -> Result<(), AgentError> {
         let (identity, marker) = records::load_identities(&self.paths, storage_dir)?;
-        match identity.or(marker).and_then(change) {
-            Some(file) => Ok(records::save_identity(&self.paths, storage_dir, &file)?),
-            None => Ok(()),
+        let Some(mut file) = identity.or(marker) else {
+            return Ok(());
+        };
+        if change(&mut file) {
+            records::save_identity(&self.paths, storage_dir, &file)?;
         }
+        Ok(())
     }
 
     fn raise_quota(&self, spec: &ClusterSpec, quota: u64) -> Result<(), AgentError> {
         self.change_identity(&self.reached(spec).storage_dir, |it| {
-            (it.quota < quota).then_some(IdentityFile { quota, ..it })
+            let raised = it.member.quota < quota;
+            it.member.quota = it.member.quota.max(quota);
+            raised
         })
     }
 
@@ -394,14 +400,12 @@ impl Agent {
         self.memory.accepts_machine = false;
         match (identity, marker) {
             // Only for this cluster's own data: nothing is written beside another cluster's data.
-            (Some(identity), Some(marker))
-                if marker.token == identity.token && identity.is_of_another_machine(&own) =>
+            (Some(mut identity), Some(marker))
+                if marker.cluster.token == identity.cluster.token
+                    && identity.is_of_another_machine(&own) =>
             {
-                let file = IdentityFile {
-                    machine_id: own,
-                    ..identity
-                };
-                records::save_identity(&self.paths, &storage_dir, &file)?;
+                identity.member.machine_id = own;
+                records::save_identity(&self.paths, &storage_dir, &identity)?;
                 tracing::info!(
                     "a person confirmed this machine (reload): the cluster belongs to it from now on"
                 );
@@ -414,10 +418,11 @@ impl Agent {
     /// Records the CAs of a cluster that was born by a restore and has now served.
     pub(super) fn record_authorities(&self, storage_dir: &Path) -> Result<(), AgentError> {
         self.change_identity(storage_dir, |it| {
-            it.authorities.is_none().then(|| IdentityFile {
-                authorities: self.certificates.authorities(),
-                ..it
-            })
+            let known = it.cluster.authorities.is_some();
+            if !known {
+                it.cluster.authorities = self.certificates.authorities();
+            }
+            !known
         })
     }
 
@@ -428,12 +433,12 @@ impl Agent {
     ) -> Result<(), AgentError> {
         let details = instance.and_then(|it| it.service.details);
         self.change_identity(&self.reached(spec).storage_dir, |it| {
-            details.map(|details| IdentityFile {
-                cluster_id: Some(details.cluster.to_string()),
-                member_id: Some(details.member.to_string()),
-                authorities: self.certificates.authorities(),
-                ..it
-            })
+            let Some(details) = details else {
+                return false;
+            };
+            it.has_served(&details);
+            it.cluster.authorities = self.certificates.authorities();
+            true
         })
     }
 

@@ -55,6 +55,7 @@ impl Agent {
             identity: identity.as_ref(),
             url: &reached.client_url,
             files: self.certificates.operator_files(),
+            certificates: self.certificates.clone(),
         };
         act(&mut self.work, &member)
     }

@@ -79,7 +79,7 @@ impl InForce {
         identity: Option<IdentityFile>,
     ) -> Self {
         let launch = running.map(|it| &it.launch);
-        let latched = identity.as_ref().map_or(0, |it| it.quota);
+        let latched = identity.as_ref().map_or(0, |it| it.member.quota);
         let quota = launch.map_or(latched, |it| it.quota);
         let mut spec = accepted.map_or_else(
             || spelled_out(&EtcdClusterSpec::default()),
@@ -110,7 +110,7 @@ impl InForce {
                 .map(|it| it.storage_dir.clone())
                 .or_else(|| accepted.map(by_document)),
             document: accepted.map(HostDocument::of),
-            name: identity.as_ref().map(|it| it.cluster.clone()).or(name),
+            name: identity.as_ref().map(|it| it.cluster.name.clone()).or(name),
             spec,
             running: launch.map(|it| it.version.clone()),
             addresses: launch.map(|it| it.addresses.clone()).unwrap_or_default(),
@@ -192,8 +192,8 @@ fn not_moved(identity: &IdentityFile, storage_dir: &Path) -> Option<Refusal> {
     }
     let marker = state::load::<IdentityFile>(&records::marker_path(storage_dir));
     match marker.ok().flatten() {
-        Some(it) if it.cluster != identity.cluster => {
-            let name = it.cluster.as_str().try_into().unwrap_or_default();
+        Some(it) if it.cluster.name != identity.cluster.name => {
+            let name = it.cluster.name.as_str().try_into().unwrap_or_default();
             Some(Refusal::StorageOfAnotherCluster(name))
         }
         Some(_) if records::data_dir(storage_dir).is_dir() => None,

@@ -103,13 +103,13 @@ pub fn read(paths: &Paths, path: &Path) -> Result<Document, RefusedDocument> {
         .ok()
         .flatten();
     match lives_here {
-        Some(it) if it.cluster != document.spec.name.as_str() => Err(another(&it, &document)),
+        Some(it) if it.cluster.name != document.spec.name.as_str() => Err(another(&it, &document)),
         _ => Ok(document),
     }
 }
 
 fn another(lives_here: &IdentityFile, document: &Document) -> RefusedDocument {
-    let (kept, named) = (&lives_here.cluster, &document.spec.name);
+    let (kept, named) = (&lives_here.cluster.name, &document.spec.name);
     let line = document.line_of("metadata.name");
     RefusedDocument {
         reason: "DocumentOfAnotherCluster",

@@ -191,7 +191,9 @@ impl Agent {
         let machine_changed = identity
             .as_ref()
             .is_some_and(|it| it.is_of_another_machine(&own));
-        let authorities = identity.as_ref().and_then(|it| it.authorities.as_deref());
+        let authorities = identity
+            .as_ref()
+            .and_then(|it| it.cluster.authorities.as_deref());
         if certificates.can_be_made()
             && authorities.is_some_and(|it| self.certificates.replaced(it))
         {

@@ -137,6 +137,11 @@ impl Agent {
             let storage_dir = self.place(spec).storage_dir;
             let validity = certificates::validity(spec, &observed, &storage_dir);
             let issued = self.certificates.issue(name, validity);
+            tracing::info!(
+                client = name,
+                done = issued.is_ok(),
+                "somebody asked for a certificate"
+            );
             issued.map_err(|error| error.to_string())?
         } else {
             self.certificates.client_files(name)

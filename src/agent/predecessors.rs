@@ -1,6 +1,6 @@
 //! Looks for snapshots of the document's cluster before the first one is born here.
 //!
-//! Directories are read with each look, buckets are asked once, beside the loop: nothing is known of a
+//! Directories are read with each look, buckets are asked once, both beside the loop: nothing is known of a
 //! link then, and no start waits for it longer than [`DEADLINE`].
 
 use std::sync::Arc;
@@ -12,13 +12,14 @@ use crate::backup::local::LocalError;
 use crate::backup::remote::RemoteStore;
 use crate::backup::{place, work};
 use crate::clock;
-use crate::cluster::{Timestamp, detail};
+use crate::cluster::{Detail, Timestamp, detail};
+use crate::disk::Look;
 use crate::error::chain;
 use crate::observed::{Predecessor, Predecessors, SnapshotSeen};
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
-use crate::spec::backup::{Destination, Place, S3};
+use crate::spec::backup::{Backup, Destination, Place, S3};
 
 /// A first start waits no longer for buckets.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -28,6 +29,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(600);
 /// What buckets were asked.
 #[derive(Default)]
 pub(super) struct Search {
+    /// What directories hold.
+    directories: Look<Option<Backup>, Result<Option<Predecessor>, Detail>>,
     job: Option<JoinHandle<Option<Predecessor>>>,
     /// What they said, and when (since boot).
     said: Option<(Option<Predecessor>, Duration)>,
@@ -43,12 +46,20 @@ impl Search {
         bell: Arc<tokio::sync::Notify>,
         asks: bool,
     ) -> Predecessors {
-        match here(paths, spec, now) {
-            Ok(None) => {}
-            Ok(Some(it)) => return Predecessors::Found(it),
-            Err(error) => {
-                return Predecessors::Unreadable(detail(format_args!("{}", chain(&error))));
+        let (own, document) = (paths.clone(), spec.clone());
+        let seen = self.directories.at(spec.backup.clone(), move |_| {
+            here(&own, &document, now).map_err(|it| detail(format_args!("{}", chain(&it))))
+        });
+        match (seen.what, seen.silent) {
+            (Some(Ok(None)), None) => {}
+            (Some(Ok(Some(it))), _) => return Predecessors::Found(it),
+            (Some(Err(why)), _) => return Predecessors::Unreadable(why),
+            (_, Some(silent)) if silent >= DEADLINE => {
+                let why = place::describe_local(destinations(spec));
+                let why = format_args!("the file system does not answer: {why}");
+                return Predecessors::Unreadable(detail(why));
             }
+            _ => return Predecessors::Looking,
         }
         let buckets: Vec<Destination> = destinations(spec)
             .filter(|it| matches!(it.place, Place::S3(_)))
@@ -109,6 +120,11 @@ fn here(
         found.push(Predecessor {
             count: u32::try_from(proven().count()).unwrap_or(u32::MAX),
             newest: work::seen(newest, &Ages::new(now)),
+            signer: newest
+                .manifest
+                .as_ref()
+                .ok()
+                .and_then(|it| key(it.signer()?)),
             place: detail(format_args!("{}", store.path().display())),
         });
     }
@@ -116,6 +132,10 @@ fn here(
         (None, Some(error)) => Err(error),
         (found, _) => Ok(found),
     }
+}
+
+fn key(text: &str) -> Option<heapless::String<64>> {
+    text.try_into().ok()
 }
 
 fn order(it: &Predecessor) -> (Option<Timestamp>, i64) {
@@ -176,6 +196,7 @@ async fn ask(
                 .zip(it.created())
                 .and_then(|(now, at)| u64::try_from(now.seconds_since(at)).ok()),
         },
+        signer: it.known.as_ref().and_then(|it| key(it.signer.as_deref()?)),
         place: detail(format_args!("{}", place::describe(destination))),
     }))
 }

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use super::driver::Driver as _;
 use super::report::{Host, HostDisk, HostDocument, HostOperator, Report};
 use super::{Agent, AgentError};
-use crate::api::status::to_wire;
+use crate::api::status::{news, to_wire};
 use crate::observed::Observed;
 use crate::spec::ClusterSpec;
 use crate::state;
@@ -70,31 +70,18 @@ impl Agent {
 /// Changed conditions, one line each; whether there was one.
 fn log_conditions(before: Option<&Report>, now: &Report) -> bool {
     let mut changed = false;
-    for condition in &now.status.conditions {
-        let old = before.and_then(|it| {
-            it.status
-                .conditions
-                .iter()
-                .find(|it| it.type_ == condition.type_)
-        });
-        if old.is_some_and(|it| it.status == condition.status && it.reason == condition.reason) {
-            continue;
-        }
-        changed |= condition.type_ != "Progressing";
+    for it in news(before.map(|it| &it.status), &now.status) {
+        changed = true;
+        let condition = it.condition;
         // That a document is refused was said when it was read, with every problem.
         let of_document = condition.type_ == "DocumentAccepted";
         if of_document || is_of_the_document(now, condition) {
             continue;
         }
         let (kind, value, reason) = (&condition.type_, &condition.status, &condition.reason);
-        let wrong = match kind.as_str() {
-            "Degraded" => value == "True",
-            "Available" | "HostHealthy" => value == "False",
-            _ => false,
-        };
-        if wrong && reason != "Starting" {
+        if it.wrong {
             tracing::warn!(%reason, "{kind} is {value}: {}", condition.message);
-        } else if kind == "Available" || before.is_some() && kind != "Progressing" {
+        } else {
             tracing::info!(%reason, "{kind} is {value}: {}", condition.message);
         }
     }

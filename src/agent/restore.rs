@@ -11,8 +11,8 @@ use super::observe::quota_at_birth;
 use super::predecessors;
 use super::{Agent, AgentError};
 use crate::backup::restore::{self, Failed, Preparation, Prepared, RestoreError};
+use crate::backup::source;
 use crate::backup::work::{self, Ended};
-use crate::backup::{place as backup_place, source};
 use crate::clock;
 use crate::cluster::{Detail, PeerUrl, Timestamp, detail};
 use crate::disk;
@@ -57,6 +57,7 @@ impl Agent {
             phase: it.phase.into(),
             busy,
             unanswered: Unanswered::default(),
+            stops_first: false,
         }))
     }
 
@@ -99,11 +100,7 @@ impl Agent {
         spec: &ClusterSpec,
         now: Option<Timestamp>,
     ) -> Option<(Detail, Option<u64>)> {
-        if restore::too_many_recoveries(&self.paths, now) {
-            let why = detail(format_args!(
-                "damaged data was replaced {} times within a day: the disk may be failing; next: see the kernel's log (dmesg) and replace the disk",
-                restore::RECOVERIES_MAX
-            ));
+        if let Some(why) = restore::why_no_more(&self.paths, now) {
             return Some((why, None));
         }
         let report = self.own_failure()?;
@@ -179,6 +176,7 @@ impl Agent {
         &mut self,
         spec: &ClusterSpec,
         place: &HostPlace,
+        now: Option<Timestamp>,
     ) -> Result<(), AgentError> {
         let Some(record) = RestoreRecord::load(&self.paths)? else {
             return Ok(());
@@ -186,14 +184,11 @@ impl Agent {
         let identity = if record.takes_back.is_some() {
             None // it is the one that was there
         } else if let Some(former) = &record.former {
-            Some(IdentityFile {
-                token: records::new_token(&spec.name)
-                    .ok_or_else(|| failed("make a cluster token", NO_RANDOM_BYTES))?,
-                former_ids: former.clusters(),
-                cluster_id: None,
-                member_id: None,
-                ..former.clone()
-            })
+            let mut next = former.clone().without_ids();
+            next.cluster.former_ids = former.clusters();
+            next.cluster.token = records::new_token(&spec.name)
+                .ok_or_else(|| failed("make a cluster token", NO_RANDOM_BYTES))?;
+            Some(next)
         } else {
             let version = spec
                 .version
@@ -207,6 +202,7 @@ impl Agent {
             spec: spec.clone(),
             storage_dir: place.storage_dir.clone(),
             peer_url: spec.peer_url(),
+            now,
         };
         self.begin(move || Ended::Prepared(Box::new(job.run(record, identity))));
         Ok(())
@@ -428,6 +424,8 @@ struct PrepareJob {
     spec: ClusterSpec,
     storage_dir: PathBuf,
     peer_url: PeerUrl,
+    /// Wall-clock time, if it is trusted.
+    now: Option<Timestamp>,
 }
 
 impl PrepareJob {
@@ -453,7 +451,7 @@ impl PrepareJob {
         record: &mut RestoreRecord,
         mut identity: IdentityFile,
     ) -> Result<IdentityFile, RestoreError> {
-        let version: Option<Version> = identity.version.parse().ok();
+        let version: Option<Version> = identity.member.version.parse().ok();
         let line = version.and_then(Version::line);
         if record.reason == Reason::Recovery && !restore::is_damaged_still(&self.storage_dir, line)
         {
@@ -461,13 +459,17 @@ impl PrepareJob {
         }
         let runtime = work::runtime();
         let runtime = runtime.map_err(|it| RestoreError::NoSnapshot(it.why.to_string()))?;
-        runtime.block_on(source::resolve(&self.paths, &self.spec, record, &identity))?;
-        record.set_bump(newest_revision(&self.spec, record.former.as_ref()));
+        let (paths, spec) = (&self.paths, &self.spec);
+        runtime.block_on(source::resolve(paths, spec, record, &identity, self.now))?;
+        record.set_bump(source::newest_revision(paths, spec, record.former.as_ref()));
         // A cluster that existed before does not adopt another cluster's snapshots: its retention would
         // remove them.
         let former = record.former.as_ref();
         if former.is_none_or(|it| it.clusters().is_empty()) {
-            identity.former_ids.extend(record.source.cluster_id.clone());
+            identity
+                .cluster
+                .former_ids
+                .extend(record.source.cluster_id.clone());
         }
         let made = restore::prepare(
             &Preparation {
@@ -483,14 +485,6 @@ impl PrepareJob {
         restore::count_loss(record, made.index, &self.storage_dir, line, seen);
         Ok(made.identity)
     }
-}
-
-/// The newest revision among the snapshots of this cluster.
-fn newest_revision(spec: &ClusterSpec, former: Option<&IdentityFile>) -> Option<i64> {
-    let clusters = former?.clusters();
-    let entries = backup_place::primary(spec)?.list().ok()?;
-    let ours = entries.iter().filter(|it| it.is_of(&clusters));
-    ours.map(|it| it.name.revision).max()
 }
 
 #[cfg(test)]

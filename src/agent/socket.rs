@@ -20,6 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
 use super::AgentError;
+use crate::http;
 use crate::paths::Paths;
 use crate::state;
 
@@ -127,16 +128,16 @@ pub fn serve(paths: &Paths, questions: mpsc::Sender<Question>) -> Result<Socket,
     let listener = UnixListener::bind(&path).map_err(failed("listen on"))?;
     fs::set_permissions(&path, Permissions::from_mode(0o660)).map_err(failed("set the mode of"))?;
     let listening = tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
+        let mut open = http::Connections::default();
+        loop {
+            let (stream, _) = http::accept(|| listener.accept()).await;
             let questions = questions.clone();
             let service = service_fn(move |request| {
                 let questions = questions.clone();
                 async move { Ok::<_, Infallible>(respond(request, questions).await) }
             });
-            tokio::spawn(
-                hyper::server::conn::http1::Builder::new()
-                    .serve_connection(TokioIo::new(stream), service),
-            );
+            let served = http::builder().serve_connection(TokioIo::new(stream), service);
+            open.admit(tokio::spawn(served).abort_handle());
         }
     });
     Ok(Socket {

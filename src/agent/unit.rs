@@ -119,9 +119,9 @@ pub async fn install(
     }
     let owner = user(Path::new("/etc/passwd"), USER).ok_or(UnitError::NoUser)?;
     let kept = state::load::<records::IdentityFile>(&paths.identity()).map_err(AgentError::from)?;
-    if let Some(kept) = kept.filter(|it| it.cluster != spec.name.as_str()) {
+    if let Some(kept) = kept.filter(|it| it.cluster.name != spec.name.as_str()) {
         return Err(UnitError::AnotherCluster {
-            kept: kept.cluster,
+            kept: kept.cluster.name,
             named: spec.name.to_string(),
         });
     }

@@ -30,6 +30,11 @@ pub struct Backup {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), extend("pattern" = formats::DURATION))]
     pub copy_grace: Option<String>,
+    /// Public keys of other clusters, such as the box that this one replaces: what they signed is restored without a
+    /// person, too. `etcd-operator certs list` and `.status.backups.signer` show a cluster's key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 64), regex(pattern = formats::SIGNER)))]
+    pub trusted_signers: Vec<String>,
 }
 
 /// Where snapshots go: exactly one of the two.

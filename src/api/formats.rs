@@ -31,6 +31,8 @@ pub const ENDPOINT: &str = r"^https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:
 pub const REGION: &str = r"^[A-Za-z0-9-]+$";
 /// A public key of age.
 pub const RECIPIENT: &str = r"^age1[02-9ac-hj-np-z]{58}$";
+/// A public key with which a cluster signs its snapshots.
+pub const SIGNER: &str = r"^ed25519:[A-Za-z0-9+/]{43}=$";
 /// `latest`, the name of a snapshot, or a file.
 pub const SNAPSHOT_SOURCE: &str =
     r"^(latest|[a-z0-9]([A-Za-z0-9-]*[a-z0-9])?|(/[A-Za-z0-9_+@=:,-][A-Za-z0-9._+@=:,-]*)+)$";
@@ -109,6 +111,11 @@ pub const FORMATS: &[Format] = &[
         pattern: REGION,
         accepts: is_region,
         allowed: "a region such as eu-central-1, auto or garage",
+    },
+    Format {
+        pattern: SIGNER,
+        accepts: is_signer,
+        allowed: "a key as etcd-operator certs list shows it: ed25519: and 44 characters",
     },
     Format {
         pattern: RECIPIENT,
@@ -221,6 +228,14 @@ fn is_region(text: &str) -> bool {
         && text
             .bytes()
             .all(|it| it.is_ascii_alphanumeric() || it == b'-')
+}
+
+fn is_signer(text: &str) -> bool {
+    let key = text
+        .strip_prefix("ed25519:")
+        .and_then(|it| it.strip_suffix('='));
+    let base64 = |it: u8| it.is_ascii_alphanumeric() || b"+/".contains(&it);
+    key.is_some_and(|it| it.len() == 43 && it.bytes().all(base64))
 }
 
 fn is_recipient(text: &str) -> bool {

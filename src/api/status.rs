@@ -1,6 +1,8 @@
 //! `EtcdCluster.status` on the wire: the core's [`Status`], serialisable. The host's `status -o
 //! json` prints the same keys.
 
+mod news;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,6 +11,8 @@ use crate::clock::rfc3339;
 use crate::cluster::{Health, Role, Timestamp};
 use crate::observed::{Backups, DestinationSeen, SnapshotSeen};
 use crate::status::{Kind, Status, Verdict};
+
+pub use news::{News, news};
 
 /// What the operator knows of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -98,6 +102,9 @@ pub struct BackupsStatus {
     /// Seconds until the document asks for the next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_seconds: Option<u64>,
+    /// The public key with which this cluster signs them, as `backup.trustedSigners` of another one pins it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signer: Option<String>,
     /// How many there are in the first destination.
     pub count: u32,
     /// Their bytes.
@@ -299,6 +306,7 @@ pub fn to_wire(
             last_verified: it.verified.as_ref().map(snapshot),
             destinations: destinations(it),
             next_seconds: it.due_in,
+            signer: it.signer.as_ref().map(ToString::to_string),
             count: it.kept.0,
             bytes: it.kept.1,
             queued: it.queued.0,

@@ -7,7 +7,7 @@ mod check;
 mod seen;
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ use crate::spec::backup::{Destination, Place, S3};
 use crate::state::{self, StateError};
 use crate::tls::Certificates;
 
-pub use check::{check, check_due, last_check};
+pub use check::{check, last_check};
 pub use seen::{CopiesSeen, seen};
 
 /// At most this many copies wait for a destination, and at most [`QUEUE_BYTES_MAX`], except that
@@ -239,12 +239,15 @@ impl Run<'_> {
         let mut passed = Passed::default();
         while let Some((name, manifest)) = self.next(destination, &passed)? {
             store.room_for(manifest.file.size)?;
-            let (from, part) = (self.primary.snapshot(&name), store.part());
-            if let Err(error) = self.prove(&name, &manifest, progress) {
-                passed.over(&manifest.name, error);
-                continue;
-            }
-            copy_file(&from, &part, progress)?;
+            let part = store.part();
+            let proven = match self.prove(&name, &manifest, progress) {
+                Ok(it) => it,
+                Err(error) => {
+                    passed.over(&manifest.name, error);
+                    continue;
+                }
+            };
+            copy_file(&proven, &part, progress)?;
             verify::verify(&part, &manifest, VERIFIED, progress)?;
             store.commit(&part, &name, &manifest)?;
             place::mark_used(self.paths, &store)?;
@@ -280,15 +283,16 @@ impl Run<'_> {
         Ok(state::save(&arrived_path(self.paths, destination), &file)?)
     }
 
-    /// Verifies a snapshot before it is copied: a worn card may have changed it meanwhile.
+    /// Verifies a snapshot before it is copied: a worn card may have changed it meanwhile. What is proven is what is
+    /// copied, whatever becomes of its name.
     fn prove(
         &self,
         name: &SnapshotName,
         manifest: &Manifest,
         progress: &mut (dyn FnMut(Progress) + Send),
-    ) -> Result<(), CopyError> {
-        let path = self.primary.snapshot(name);
-        verify::verify(&path, manifest, 2, progress).map_err(|source| CopyError::SourceDamaged {
+    ) -> Result<File, CopyError> {
+        let proven = verify::verify_in(self.primary, manifest, name, 2, progress);
+        proven.map_err(|source| CopyError::SourceDamaged {
             name: manifest.name.clone(),
             source,
         })
@@ -308,9 +312,8 @@ impl Run<'_> {
         let mut next = Some(first);
         while let Some((name, manifest)) = next {
             match self.prove(&name, &manifest, progress) {
-                Ok(()) => {
-                    let path = self.primary.snapshot(&name);
-                    store.store(&path, &manifest, progress).await?;
+                Ok(proven) => {
+                    store.store(proven, &manifest, progress).await?;
                     tracing::info!(
                         name = manifest.name,
                         to = place::describe(destination),
@@ -371,19 +374,19 @@ impl Passed {
     }
 }
 
-fn copy_file(from: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(), CopyError> {
-    use std::io::{Read as _, Write as _};
+fn copy_file(from: &File, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(), CopyError> {
+    use std::io::Write as _;
+    use std::os::unix::fs::FileExt as _;
     let failed = |source| CopyError::Io {
         path: to.to_owned(),
         source,
     };
-    let mut reader = fs::File::open(from).map_err(failed)?;
-    let total = reader.metadata().map_or(0, |it| it.len());
+    let total = from.metadata().map_or(0, |it| it.len());
     let mut writer = super::new_file(to).map_err(failed)?;
     let mut buffer = vec![0; super::frames::FRAME];
     let mut done = 0;
     loop {
-        let count = reader.read(&mut buffer).map_err(failed)?;
+        let count = from.read_at(&mut buffer, done).map_err(failed)?;
         if count == 0 {
             break;
         }
@@ -399,6 +402,7 @@ fn copy_file(from: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Resu
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test writes files")]
 mod tests {
     use super::*;
 
@@ -410,5 +414,51 @@ mod tests {
         assert_eq!(all(&[1, QUEUE_BYTES_MAX, 1]), [1]);
         assert_eq!(all(&[1, QUEUE_BYTES_MAX - 1, 1]), [1, QUEUE_BYTES_MAX - 1]);
         assert_eq!(all(&[1; 2 * QUEUE_MAX]).len(), QUEUE_MAX);
+    }
+
+    /// Who may write to the directory exchanges the file for a link to another one's between the proof and the copy.
+    #[test]
+    fn what_was_proven_is_what_is_copied_whatever_its_name_leads_to_by_then() {
+        let dir = std::env::temp_dir().join(format!("proven-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let (store, to) = (LocalStore::at(&dir, "shop"), dir.join("copy"));
+        std::fs::create_dir_all(&dir).unwrap();
+        store.prepare(false).unwrap();
+        let (ours, secret) = (vec![7; 300_000], vec![9; 300_000]);
+        let mut manifest = crate::backup::manifest::tests::manifest();
+        manifest.file.size = ours.len() as u64;
+        manifest.file.sha256 = state::sha256(&ours);
+        let name: SnapshotName = manifest.name.parse().unwrap();
+        let (place, fresh) = (store.snapshot(&name), dir.join("fresh"));
+        std::fs::write(dir.join("secret"), &secret).unwrap();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        let (mut copied, mut refused, mut wrong) = (0, 0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::fs::write(&fresh, &ours).unwrap();
+                    std::fs::rename(&fresh, &place).unwrap();
+                    std::thread::yield_now();
+                    std::os::unix::fs::symlink(dir.join("secret"), &fresh).unwrap();
+                    std::fs::rename(&fresh, &place).unwrap();
+                }
+            });
+            let end = crate::clock::since_boot() + std::time::Duration::from_secs(60);
+            while (copied < 200 || refused < 20) && crate::clock::since_boot() < end {
+                let Ok(proven) = verify::verify_in(&store, &manifest, &name, 2, &mut |_| ()) else {
+                    refused += 1;
+                    continue;
+                };
+                let done = copy_file(&proven, &to, &mut |_| ());
+                wrong += u32::from(done.is_err() || std::fs::read(&to).is_ok_and(|it| it != ours));
+                copied += 1;
+            }
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert!(
+            wrong == 0 && copied >= 200 && refused >= 20,
+            "{wrong} {copied} {refused}"
+        );
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

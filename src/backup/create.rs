@@ -19,7 +19,7 @@ use super::{Phase, Progress};
 use crate::cluster::Timestamp;
 use crate::etcd::client;
 use crate::state::{self, hex};
-use crate::tls::ClientFiles;
+use crate::tls::{ClientFiles, Signer};
 
 /// No part of the snapshot for so long: etcd hangs, or its disk.
 const STALL: Duration = Duration::from_secs(60);
@@ -36,6 +36,8 @@ pub struct Request<'a> {
     pub url: &'a str,
     /// Who asks.
     pub files: &'a ClientFiles,
+    /// The cluster's key, with which the manifest is signed.
+    pub signer: Option<Signer>,
     /// The document's name.
     pub cluster: &'a str,
     /// The member's name.
@@ -176,6 +178,11 @@ fn unchanged(request: &Request<'_>, origin: &Origin) -> Option<Manifest> {
         let manifest = it.manifest.as_ref().ok()?;
         (manifest.cluster_id == origin.cluster_id && it.level() >= 3).then_some(manifest)
     })?;
+    // One that a key before this one signed is none that this cluster could rely on.
+    let key = request.signer.as_ref().map(Signer::public);
+    if key.is_some() && newest.signer() != key.as_deref() {
+        return None;
+    }
     // What goes by itself is nothing that a person can rely on.
     let lasts = newest.class == Class::OnDemand && newest.ttl.is_none();
     let keeps = request.class == Class::Scheduled || lasts;
@@ -238,6 +245,7 @@ async fn save(
             level: 3,
             at: request.now.map(crate::clock::rfc3339),
         },
+        signed: None,
         checksum: String::new(),
     };
     // From the disk, not from the kernel's memory of it.
@@ -255,6 +263,7 @@ async fn save(
         hash: summary.hash,
     };
     manifest.name = name.to_string();
+    let manifest = manifest.signed_by(request.signer.as_ref());
     request.store.commit(part, &name, &manifest)?;
     Ok(manifest)
 }

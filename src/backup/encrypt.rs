@@ -1,8 +1,13 @@
 //! Encryption with age: this machine holds public keys only, and cannot read what it sends.
 
-use std::fs;
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Read, Seek as _, Write};
 use std::path::{Path, PathBuf};
+
+use crate::untrusted;
+
+/// A secret key takes a line of 75 characters.
+const IDENTITIES_MAX: u64 = 64 * 1024;
 
 /// Why an encrypted snapshot cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -36,9 +41,10 @@ pub enum DecryptError {
     },
 }
 
-/// Encrypts a file to public keys.
-pub fn encrypt(from: &Path, recipients: &[String], to: &mut dyn Write) -> io::Result<()> {
-    encrypt_from(&mut fs::File::open(from)?, recipients, to)
+/// Encrypts an open file to public keys, from its beginning.
+pub fn encrypt(mut from: &File, recipients: &[String], to: &mut dyn Write) -> io::Result<()> {
+    from.rewind()?;
+    encrypt_from(&mut from, recipients, to)
 }
 
 /// Encrypts some bytes to public keys.
@@ -66,7 +72,7 @@ pub fn decrypt(
     to: &mut dyn Write,
 ) -> Result<(), DecryptError> {
     let path = identity.ok_or(DecryptError::NoIdentity)?;
-    let file = fs::File::open(from).map_err(|source| DecryptError::Io {
+    let file = untrusted::open(from).map_err(|source| DecryptError::Io {
         path: from.to_owned(),
         source,
     })?;
@@ -83,7 +89,9 @@ fn decrypt_from(from: impl Read, path: &Path, to: &mut dyn Write) -> Result<(), 
         path: path.to_owned(),
         why,
     };
-    let text = fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+    let text =
+        untrusted::read_given(path, IDENTITIES_MAX).map_err(|error| unusable(error.to_string()))?;
+    let text = String::from_utf8_lossy(&text);
     let keys: Vec<age::x25519::Identity> = text
         .lines()
         .map(str::trim)

@@ -3,7 +3,7 @@
 //! A snapshot is there once its manifest is: that is renamed into place last. What this operator did
 //! not write is never touched and never counted.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -14,11 +14,14 @@ use super::name::SnapshotName;
 use crate::cluster::Timestamp;
 use crate::disk;
 use crate::state::{self, StateError};
+use crate::untrusted::Folder;
 
 /// What the file of a snapshot ends with.
 pub const SNAPSHOT: &str = ".db.zst";
 /// What the file of a manifest ends with.
 pub const MANIFEST: &str = ".json";
+/// No manifest is longer.
+pub const MANIFEST_MAX: u64 = 64 * 1024;
 /// What a file ends with that is being written.
 pub const PART: &str = ".part";
 
@@ -144,15 +147,19 @@ impl LocalStore {
     /// one that has its name and waits for its manifest gets it.
     fn end_interrupted(&self) -> Result<(), LocalError> {
         remove_file(&self.part())?;
-        let waiting = self.file_names()?.into_iter().filter_map(|it| {
+        let Some(folder) = self.folder()? else {
+            return Ok(());
+        };
+        let waiting = folder.names(|it| {
             let stem = it.strip_suffix(PART)?.strip_suffix(MANIFEST)?;
             self.name_of_ours(stem)
         });
-        for name in waiting {
+        for name in waiting.map_err(io_error("read", &self.dir))? {
             let (manifest, part) = (self.manifest_path(&name), self.manifest_part(&name));
-            let said = fs::read(&part).ok();
+            let said = folder.read(&format!("{name}{MANIFEST}{PART}"), MANIFEST_MAX);
+            let said = said.ok();
             let said = said.and_then(|it| Manifest::decode(&it, &name.to_string()).ok());
-            let size = fs::metadata(self.snapshot(&name)).ok().map(|it| it.len());
+            let size = folder.size(&format!("{name}{SNAPSHOT}"));
             let fits = said.is_some_and(|it| Some(it.file.size) == size);
             if fits && !manifest.exists() {
                 rename(&part, &manifest)?;
@@ -246,16 +253,18 @@ impl LocalStore {
         if !self.path.is_dir() {
             return Err(LocalError::Missing(self.path.clone()));
         }
-        let mut names = Vec::new();
-        for text in self.file_names()? {
-            let stem = text
-                .strip_suffix(SNAPSHOT)
-                .or_else(|| text.strip_suffix(MANIFEST));
-            names.extend(stem.and_then(|it| self.name_of_ours(it)));
-        }
+        let Some(folder) = self.folder()? else {
+            return Ok(Vec::new());
+        };
+        let names = folder.names(|it| {
+            let stem = it.strip_suffix(SNAPSHOT);
+            self.name_of_ours(stem.or_else(|| it.strip_suffix(MANIFEST))?)
+        });
+        let mut names = names.map_err(io_error("read", &self.dir))?;
         names.sort_by_cached_key(ToString::to_string);
         names.dedup();
-        let mut found: Vec<Entry> = names.into_iter().map(|it| self.entry(it)).collect();
+        let names = names.into_iter();
+        let mut found: Vec<Entry> = names.map(|it| entry(&folder, it)).collect();
         found.sort_by_key(|it| std::cmp::Reverse(it.order()));
         Ok(found)
     }
@@ -268,44 +277,41 @@ impl LocalStore {
         Ok(())
     }
 
-    /// None where the directory is not there.
-    fn file_names(&self) -> Result<Vec<String>, LocalError> {
+    /// The cluster's own directory; none where it is not there.
+    fn folder(&self) -> Result<Option<Folder>, LocalError> {
         self.no_link()?;
-        let failed = || io_error("read", &self.dir);
-        let entries = match fs::read_dir(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(failed())?,
-        };
-        let name = |it: io::Result<fs::DirEntry>| {
-            let entry = it.map_err(failed())?;
-            Ok(entry.file_name().to_string_lossy().into_owned())
-        };
-        entries.map(name).collect()
+        let opened = Folder::named(&self.path).and_then(|it| it.below(&self.cluster));
+        match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some).map_err(io_error("read", &self.dir)),
+        }
+    }
+
+    /// The file of a snapshot, open: what is proven of it holds for this, whatever becomes of its name.
+    pub fn open(&self, name: &SnapshotName) -> io::Result<File> {
+        let folder = Folder::named(&self.path)?.below(&self.cluster)?;
+        folder.open(&format!("{name}{SNAPSHOT}"))
     }
 
     fn name_of_ours(&self, stem: &str) -> Option<SnapshotName> {
         let name = stem.parse::<SnapshotName>().ok();
         name.filter(|it| it.is_of(&self.cluster))
     }
+}
 
-    fn entry(&self, name: SnapshotName) -> Entry {
-        let (said, file) = (self.manifest_path(&name), self.snapshot(&name));
-        let manifest = match fs::read(&said) {
-            Ok(_) if state::is_link(&said) => Err("its manifest is a link".to_owned()),
-            Ok(bytes) => Manifest::decode(&bytes, &name.to_string())
-                .map_err(|error: ManifestError| error.to_string()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err("it has no manifest".to_owned())
-            }
-            Err(error) => Err(format!("its manifest cannot be read: {error}")),
-        };
-        let size = fs::symlink_metadata(file).ok();
-        let size = size.filter(|it| !it.is_symlink()).map(|it| it.len());
-        Entry {
-            name,
-            manifest,
-            size,
+fn entry(folder: &Folder, name: SnapshotName) -> Entry {
+    let manifest = match folder.read(&format!("{name}{MANIFEST}"), MANIFEST_MAX) {
+        Ok(bytes) => Manifest::decode(&bytes, &name.to_string())
+            .map_err(|error: ManifestError| error.to_string()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err("it has no manifest".to_owned())
         }
+        Err(error) => Err(format!("its manifest cannot be read: {error}")),
+    };
+    Entry {
+        size: folder.size(&format!("{name}{SNAPSHOT}")),
+        manifest,
+        name,
     }
 }
 
@@ -404,6 +410,25 @@ mod tests {
         fs::remove_file(store.manifest_path(&name)).unwrap();
         symlink(their.manifest_path(&name), store.manifest_path(&name)).unwrap();
         assert!(store.list().unwrap()[0].manifest.is_err());
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    /// A reader of it would wait for ever, or take all the memory there is.
+    #[test]
+    fn a_manifest_that_is_a_fifo_or_has_no_end_is_refused_at_once() {
+        let base = std::env::temp_dir().join(format!("manifests-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&base);
+        fs::create_dir_all(&base).unwrap();
+        let store = LocalStore::at(&base, "shop");
+        store.prepare(false).unwrap();
+        let name: SnapshotName = manifest().name.parse().unwrap();
+        let path = store.manifest_path(&name);
+        let why = || store.list().unwrap()[0].manifest.clone().unwrap_err();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+        assert!(why().contains("no regular file"), "{}", why());
+        fs::remove_file(&path).unwrap();
+        File::create(&path).unwrap().set_len(3 << 30).unwrap();
+        assert!(why().contains("larger than the 65536 bytes"), "{}", why());
         fs::remove_dir_all(&base).unwrap();
     }
 }

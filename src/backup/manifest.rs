@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::parse_rfc3339;
 use crate::cluster::Timestamp;
 use crate::state::sha256;
+use crate::tls::{Signed, Signer};
 
 /// The format that this version writes. A change that an older version cannot read raises it.
 pub const FORMAT: u32 = 1;
@@ -60,6 +61,9 @@ pub struct Manifest {
     pub file: File,
     /// How well it was checked, and when last.
     pub verified: Verified,
+    /// By whose key it is signed: see [`super::trust`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed: Option<Signed>,
     /// sha256 of this manifest with an empty checksum, as compact JSON.
     pub checksum: String,
 }
@@ -146,6 +150,38 @@ pub enum ManifestError {
 }
 
 impl Manifest {
+    /// The signed bytes: a line that says what they are, then the manifest as compact JSON in the order of its file,
+    /// with level 0 and an empty checksum, without `verified.at` and `signed`. How well it was checked is not signed:
+    /// each later check writes it anew, also where the key is not, and a restore checks everything again itself.
+    fn canonical(&self) -> Vec<u8> {
+        let blank = Manifest {
+            verified: Verified { level: 0, at: None },
+            signed: None,
+            checksum: String::new(),
+            ..self.clone()
+        };
+        let mut bytes = b"etcd-operator snapshot 1\n".to_vec();
+        bytes.extend(serde_json::to_vec(&blank).unwrap_or_default());
+        bytes
+    }
+
+    /// Signs it. Without a key it stays unsigned.
+    #[must_use]
+    pub fn signed_by(self, signer: Option<&Signer>) -> Self {
+        let bytes = self.canonical();
+        Manifest {
+            signed: signer.and_then(|it| it.sign(&bytes)),
+            ..self
+        }
+    }
+
+    /// The public key whose signature it carries; none where it carries none that holds.
+    pub fn signer(&self) -> Option<&str> {
+        let bytes = self.canonical();
+        let signed = self.signed.as_ref().filter(|it| it.holds_for(&bytes))?;
+        Some(&signed.by)
+    }
+
     fn sum(&self) -> String {
         let blank = Manifest {
             checksum: String::new(),
@@ -231,8 +267,43 @@ pub(super) mod tests {
                 sha256: "dd".to_owned(),
             },
             verified: Verified { level: 3, at: None },
+            signed: None,
             checksum: String::new(),
         }
+    }
+
+    #[test]
+    fn a_signature_holds_for_everything_but_the_level() {
+        let root = std::env::temp_dir().join(format!("manifest-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        let certificates = crate::tls::Certificates::at(&root);
+        certificates
+            .ensure_authorities("shop", Timestamp(0))
+            .unwrap();
+        let key = certificates.signer().unwrap();
+        let name = manifest().name;
+        let it = manifest().signed_by(Some(&key));
+        let read = |it: &Manifest| Manifest::decode(&it.encode(), &name).unwrap();
+        assert_eq!(read(&it).signer(), Some(key.public().as_str()));
+        let checked = Manifest {
+            verified: Verified {
+                level: 4,
+                at: Some("2026-11-22T00:00:00Z".to_owned()),
+            },
+            ..it.clone()
+        };
+        assert_eq!(read(&checked).signer(), Some(key.public().as_str()));
+        assert_eq!(manifest().signed_by(None).signer(), None);
+        let mut others = vec![it.clone(); 5];
+        others[0].created = Some("2099-01-01T00:00:00Z".to_owned());
+        others[1].cluster_id = "00000000000000ab".to_owned();
+        others[2].file.sha256 = "ee".to_owned();
+        others[3].revision.snapshot += 1;
+        others[4].ttl = Some(1);
+        for other in others {
+            assert_eq!(read(&other).signer(), None, "{other:?}");
+        }
+        std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

@@ -34,6 +34,12 @@ pub fn describe(destination: &Destination) -> String {
     }
 }
 
+/// The directories among these, in the words of a command line.
+pub fn describe_local<'a>(all: impl IntoIterator<Item = &'a Destination>) -> String {
+    let local = all.into_iter().filter_map(Destination::local_path);
+    local.collect::<Vec<_>>().join(", ")
+}
+
 /// A destination in a word that no other one has, for the names of records about it: two stores may have
 /// a bucket of the same name.
 pub(super) fn key(destination: &Destination) -> String {

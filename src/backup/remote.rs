@@ -9,11 +9,12 @@ mod content;
 mod error;
 mod fetch;
 mod known;
+mod listing;
 mod prove;
 mod prune;
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,10 +23,11 @@ use content::{BytesSource, Content, FileSource, Hashing};
 pub use error::CopyError;
 pub use known::{Known, arrived, known_names, known_names_of};
 use known::{KnownFile, known, known_of, load_known, record_path};
+use listing::Listing;
 pub use prune::fates;
 
 use super::encrypt;
-use super::local::{LocalStore, MANIFEST, SNAPSHOT, room_for};
+use super::local::{LocalStore, MANIFEST, MANIFEST_MAX, SNAPSHOT, room_for};
 use super::manifest::{Class, Manifest};
 use super::name::SnapshotName;
 use super::{Phase, Progress};
@@ -34,7 +36,7 @@ use crate::paths::Paths;
 use crate::s3::{Bucket, Credentials, Location, Patience, Upload};
 use crate::spec::backup::{Destination, S3};
 use crate::state;
-use crate::tls::Certificates;
+use crate::tls::{Certificates, SignedBundle};
 
 /// What an encrypted snapshot's key ends with, behind [`SNAPSHOT`].
 const ENCRYPTED: &str = ".age";
@@ -43,8 +45,6 @@ const AUTHORITIES: &str = "authorities.age";
 const AUTHORITIES_MAX: u64 = 1 << 20;
 /// An upload of before that nobody went on with for so long.
 const STALE: Duration = Duration::from_secs(86_400);
-/// No manifest is longer.
-const MANIFEST_MAX: u64 = 64 * 1024;
 /// Ciphertext up to this size is held in memory, as no part of an upload is larger; beyond it takes
 /// its room on the disk, so that an upload can go on after a power cut.
 const IN_MEMORY: u64 = 8 << 20;
@@ -213,42 +213,20 @@ impl RemoteStore {
     /// Every snapshot of this cluster there, newest first. What is not known of them yet is read;
     /// nothing is written down.
     pub async fn look(&mut self) -> Result<Vec<RemoteEntry>, CopyError> {
-        #[derive(Default)]
-        struct Seen {
-            manifest: bool,
-            size: Option<u64>,
-            encrypted: bool,
-        }
         let under = format!("{}/", self.cluster);
-        let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
+        let mut listing = Listing::of(&self.cluster);
         self.bucket
             .list(&under, &mut |object| {
-                let Some(file) = object.key.strip_prefix(&under) else {
-                    return;
-                };
-                let plain = file.strip_suffix(ENCRYPTED);
-                let (stem, manifest) = match file.strip_suffix(MANIFEST) {
-                    Some(stem) => (Some(stem), true),
-                    None => (plain.unwrap_or(file).strip_suffix(SNAPSHOT), false),
-                };
-                let Some(stem) = stem else { return };
-                let it = seen.entry(stem.to_owned()).or_default();
-                it.manifest |= manifest;
-                if !manifest {
-                    it.size = Some(object.len);
-                    it.encrypted = plain.is_some();
+                if let Some(file) = object.key.strip_prefix(&under) {
+                    listing.take(file, object.len);
                 }
             })
             .await?;
+        let seen = listing.end();
         let mut known_before = known_of(&self.known_path);
         let mut entries = Vec::new();
-        for (text, it) in seen {
-            let Ok(name) = text.parse::<SnapshotName>() else {
-                continue; // not ours
-            };
-            if !name.is_of(&self.cluster) {
-                continue;
-            }
+        for (name, it) in seen {
+            let text = name.to_string();
             let known = match known_before.remove(&text) {
                 _ if !it.manifest => None,
                 Some(known) => Some(known),
@@ -261,8 +239,23 @@ impl RemoteStore {
                 encrypted: it.encrypted,
             });
         }
+        self.tell_gone(&known_before);
         entries.sort_by_key(|it| std::cmp::Reverse((it.name.revision, it.created())));
         Ok(entries)
+    }
+
+    /// What was seen in the bucket and is there no more, though neither retention nor a person removed it here.
+    /// Whoever removes the newest brings an older one up.
+    fn tell_gone(&self, gone: &BTreeMap<String, Known>) {
+        let revision = |name: &&String| name.parse::<SnapshotName>().map_or(0, |it| it.revision);
+        if let Some(newest) = gone.keys().max_by_key(revision) {
+            tracing::warn!(
+                cluster = self.cluster,
+                newest,
+                "snapshots are gone from the bucket, {} of them, and this operator did not remove them: somebody else did, or a rule of the store",
+                gone.len()
+            );
+        }
     }
 
     /// Writes down what is known, where that changed.
@@ -294,11 +287,11 @@ impl RemoteStore {
     /// goes on where it was.
     pub async fn store(
         &mut self,
-        file: &Path,
+        proven: File,
         manifest: &Manifest,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<(), CopyError> {
-        let mut content = self.content(file, manifest)?;
+        let mut content = self.content(proven, manifest)?;
         let key = self.key(&manifest.name, !self.recipients.is_empty());
         let upload_path = self.upload_path.clone();
         let resume = state::load::<Upload>(&upload_path).ok().flatten();
@@ -346,7 +339,9 @@ impl RemoteStore {
         if self.recipients.is_empty() {
             return Ok(());
         }
-        let bundle = serde_json::to_vec(&certificates.export()?).unwrap_or_default();
+        let bundle = certificates.export()?;
+        let signed = SignedBundle::of(&self.cluster, bundle, certificates.sound_signer()?.as_ref());
+        let bundle = serde_json::to_vec(&signed).unwrap_or_default();
         let sum = state::sha256(&[&bundle, self.sealed_to().as_bytes()].concat());
         let mut file = load_known(&self.known_path);
         if file.authorities.as_ref() == Some(&sum) {
@@ -364,20 +359,21 @@ impl RemoteStore {
     }
 
     /// What is sent: the file itself, or what only the recipients can read of it.
-    fn content(&self, file: &Path, manifest: &Manifest) -> Result<Content, CopyError> {
+    fn content(&self, proven: File, manifest: &Manifest) -> Result<Content, CopyError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| CopyError::Io { path, source }
         };
         if self.recipients.is_empty() {
             return Ok(Content {
-                source: Box::new(FileSource::open(file).map_err(failed(file))?),
+                source: Box::new(FileSource::of(proven)),
                 sha256: manifest.file.sha256.clone(),
             });
         }
         if manifest.file.size <= IN_MEMORY {
             let mut bytes = Vec::new();
-            encrypt::encrypt(file, &self.recipients, &mut bytes).map_err(failed(file))?;
+            let sealed = encrypt::encrypt(&proven, &self.recipients, &mut bytes);
+            sealed.map_err(failed(Path::new(&manifest.name)))?;
             return Ok(Content {
                 sha256: state::sha256(&bytes),
                 source: Box::new(BytesSource(bytes)),
@@ -392,7 +388,7 @@ impl RemoteStore {
         let fits = |it: &Upload| it.key == key && known.spooled_to == sealed_to;
         if let Some(upload) = resumed.filter(|it| fits(it) && self.spool.exists()) {
             return Ok(Content {
-                source: Box::new(FileSource::open(&self.spool).map_err(failed(&self.spool))?),
+                source: Box::new(FileSource::own(&self.spool).map_err(failed(&self.spool))?),
                 sha256: upload.sha256,
             });
         }
@@ -408,12 +404,12 @@ impl RemoteStore {
         }
         known.spooled_to = sealed_to;
         state::save(&self.known_path, &known)?;
-        let sha256 = self.fill_spool(file).inspect_err(|_| {
+        let sha256 = self.fill_spool(&proven).inspect_err(|_| {
             let _ = fs::remove_file(&self.spool);
         });
         Ok(Content {
             sha256: sha256.map_err(failed(&self.spool))?,
-            source: Box::new(FileSource::open(&self.spool).map_err(failed(&self.spool))?),
+            source: Box::new(FileSource::own(&self.spool).map_err(failed(&self.spool))?),
         })
     }
 
@@ -425,9 +421,9 @@ impl RemoteStore {
         state::sha256(recipients.join(" ").as_bytes())
     }
 
-    fn fill_spool(&self, file: &Path) -> io::Result<String> {
+    fn fill_spool(&self, proven: &File) -> io::Result<String> {
         let mut spool = Hashing::new(super::new_file(&self.spool)?);
-        encrypt::encrypt(file, &self.recipients, &mut spool)?;
+        encrypt::encrypt(proven, &self.recipients, &mut spool)?;
         let (spool, sha256) = spool.finish();
         spool.sync_all()?;
         Ok(sha256)
@@ -480,7 +476,11 @@ mod tests {
         let before = store(&paths, &[&one, &two]);
         let file = root.join("snapshot");
         std::fs::write(&file, b"bytes").unwrap();
-        let sha256 = |it: &RemoteStore| it.content(&file, &manifest).unwrap().sha256;
+        let sha256 = |it: &RemoteStore| {
+            it.content(File::open(&file).unwrap(), &manifest)
+                .unwrap()
+                .sha256
+        };
         let sealed = sha256(&before);
         let upload: Upload = serde_json::from_value(serde_json::json!({
             "key": before.key(&manifest.name, true), "uploadId": "1", "upload_id": "1",
@@ -505,6 +505,7 @@ mod tests {
                 created: None,
                 ttl: None,
                 size: Some(900),
+                signer: None,
             }),
             size,
             encrypted,

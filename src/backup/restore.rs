@@ -36,7 +36,7 @@ use crate::state::{self, StateError};
 use crate::version::Version;
 
 pub use loss::{count as count_loss, is_damaged_still};
-pub use often::{RECOVERIES_MAX, forget_recoveries, note_recovery, too_many_recoveries};
+pub use often::{forget_recoveries, note_recovery, why_no_more};
 pub use undo::check_aside;
 
 /// etcd allocates its log in pieces of 64 MB.
@@ -60,6 +60,9 @@ pub enum RestoreError {
     /// There is no such snapshot.
     #[error("{0}")]
     NoSnapshot(String),
+    /// There are snapshots, and nobody who counts has signed one.
+    #[error("{0}")]
+    Untrusted(String),
     /// The snapshot is of a newer line of etcd.
     #[error(
         "the snapshot is of etcd {snapshot} and this cluster runs {target}: an older etcd cannot read it"
@@ -221,26 +224,22 @@ pub fn prepare(
     CrashPoint::DataMade.pass();
     let owner = data_dir::look(&data, None, false).owner;
     let (cluster, member) = owner.ok_or_else(|| RestoreError::Etcdutl {
-        version: it.identity.version.clone(),
+        version: it.identity.member.version.clone(),
         why: "made a data directory without a readable log".to_owned(),
     })?;
     let from = it.record.source.revision;
-    let mut jumps = it.identity.jumps.clone();
-    jumps.push(Jump {
+    let mut identity = it.identity.clone();
+    identity.cluster.id = Some(cluster.to_string());
+    identity.member.id = Some(member.to_string());
+    identity.cluster.jumps.push(Jump {
         from,
         to: from.saturating_add_unsigned(it.record.bump),
     });
-    let identity = IdentityFile {
-        cluster_id: Some(cluster.to_string()),
-        member_id: Some(member.to_string()),
-        jumps,
-        ..it.identity.clone()
-    };
     Ok(Made { identity, index })
 }
 
 fn run_etcdutl(it: &Preparation<'_>, snapshot: &Path, data: &Path) -> Result<(), RestoreError> {
-    let text = &it.identity.version;
+    let text = &it.identity.member.version;
     let failed = |why: String| RestoreError::Etcdutl {
         version: text.clone(),
         why,
@@ -254,7 +253,7 @@ fn run_etcdutl(it: &Preparation<'_>, snapshot: &Path, data: &Path) -> Result<(),
             "is not in the store: run etcd-operator etcd install --from DIR {version} with a directory that holds it"
         )));
     }
-    let member = &it.identity.member;
+    let member = &it.identity.member.name;
     #[expect(
         clippy::disallowed_methods,
         reason = "the one tool that makes a data directory of a snapshot"
@@ -267,7 +266,7 @@ fn run_etcdutl(it: &Preparation<'_>, snapshot: &Path, data: &Path) -> Result<(),
         .arg(data)
         .args(["--name", member])
         .args(["--initial-cluster", &format!("{member}={}", it.peer_url)])
-        .args(["--initial-cluster-token", &it.identity.token])
+        .args(["--initial-cluster-token", &it.identity.cluster.token])
         .args(["--initial-advertise-peer-urls", it.peer_url])
         .args(["--bump-revision", &it.record.bump.to_string()])
         .arg("--mark-compacted")
@@ -339,7 +338,7 @@ fn is_swapped(record: &RestoreRecord, data: &Path, kept: &Path) -> bool {
         return data.exists();
     }
     let owner = data_dir::look(data, None, false).owner;
-    let next = record.next.as_ref().and_then(|it| it.cluster_id.as_deref());
+    let next = record.next.as_ref().and_then(|it| it.cluster.id.as_deref());
     owner.is_some_and(|(cluster, _)| Some(cluster.to_string().as_str()) == next)
 }
 
@@ -380,8 +379,8 @@ mod tests {
 
     fn record() -> RestoreRecord {
         let identity: IdentityFile = serde_json::from_str(
-            r#"{"cluster": "shop", "member": "shop-0", "token": "t", "version": "3.6.0", "quota": 1,
-                "machineId": "m", "clusterID": "a"}"#,
+            r#"{"cluster": {"name": "shop", "token": "t", "id": "a"},
+                "member": {"name": "shop-0", "version": "3.6.0", "quota": 1, "machineID": "m"}}"#,
         )
         .unwrap();
         let source = SourceFile {
@@ -419,13 +418,13 @@ mod tests {
         let mut undo = record();
         undo.takes_back = Some("data.before-restore-1".to_owned());
         if let Some(it) = undo.former.as_mut() {
-            it.jumps = vec![jump];
+            it.cluster.jumps = vec![jump];
         }
         for (seen, highest) in [(Some(1_000_000_040), 1_000_000_040), (None, 2_000_000_031)] {
             undo.live_revision = seen;
             undo.remember_highest();
             let back = undo.next.clone().unwrap();
-            assert_eq!(back.highest, Some(highest));
+            assert_eq!(back.cluster.highest, Some(highest));
             let mut next = RestoreRecord {
                 former: Some(back),
                 ..record()

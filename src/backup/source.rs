@@ -1,31 +1,34 @@
 //! Which snapshot a restore takes.
 
 mod fetched;
+mod search;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use super::Progress;
 use super::local::{Entry, LocalStore};
 use super::manifest::Manifest;
 use super::name::LATEST;
 use super::remote::CopyError;
-use super::remote::RemoteStore;
 use super::restore::RestoreError;
-use super::verify;
-use super::{Progress, place};
+use super::trust::{Distrust, Trust, Whose};
+use super::{place, verify};
+use crate::cluster::Timestamp;
 use crate::error::chain;
 use crate::member::records::IdentityFile;
 use crate::member::restore_record::{Reason, RestoreRecord, SourceFile};
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
-use crate::spec::backup::{Destination, Place, S3, Source};
-use crate::state;
-use crate::tls::{Bundle, Certificates};
+use crate::spec::backup::Source;
+use crate::tls::{Certificates, SignedBundle};
+use crate::untrusted;
 use crate::version::Version;
 
 use fetched::copy_of;
 pub use fetched::{fetched, forget_fetched};
+pub use search::Search;
 
 /// A source that the document names and that is not resolved yet.
 pub fn unresolved(spec: &ClusterSpec, reason: Reason) -> SourceFile {
@@ -59,6 +62,7 @@ pub async fn resolve(
     spec: &ClusterSpec,
     record: &mut RestoreRecord,
     identity: &IdentityFile,
+    now: Option<Timestamp>,
 ) -> Result<(), RestoreError> {
     if record.source.hash.is_some() {
         return Ok(());
@@ -72,18 +76,25 @@ pub async fn resolve(
             .map(IdentityFile::clusters)
             .unwrap_or_default(),
     };
+    let trust = Trust::of(&Certificates::at(paths.tls()), spec, now);
     let mut passed = Vec::new();
     let found = loop {
-        let wanted = (&record.source, passed.as_slice());
+        let search = Search {
+            paths,
+            spec,
+            wanted: &record.source,
+            identity: None,
+            clusters: &clusters,
+            trust: Some(&trust),
+            passed: &passed,
+        };
         // Replace damaged data only from the first destination: a link may be thin, and a bucket
         // somebody else's.
         let found = match record.reason {
-            Reason::Bootstrap => {
-                anywhere(paths, spec, wanted, None, &clusters, &mut |_| ()).await?
-            }
-            _ => here(spec, wanted, &clusters)?,
+            Reason::Bootstrap => search.anywhere(&mut |_| ()).await?,
+            _ => search.here()?,
         };
-        found.check_version(identity.version.parse().ok())?;
+        found.check_version(identity.member.version.parse().ok())?;
         if !is_latest(&record.source) {
             break found;
         }
@@ -101,6 +112,22 @@ pub async fn resolve(
     Ok(())
 }
 
+/// The newest revision among the snapshots of this cluster.
+pub fn newest_revision(
+    paths: &Paths,
+    spec: &ClusterSpec,
+    former: Option<&IdentityFile>,
+) -> Option<i64> {
+    let clusters = former?.clusters();
+    let entries = place::primary(spec)?.list().ok()?;
+    // A number that anybody could have written would move all revisions.
+    let trust = Trust::of(&Certificates::at(paths.tls()), spec, None);
+    let ours = entries
+        .iter()
+        .filter(|it| it.is_of(&clusters) && trust.counts(it));
+    ours.map(|it| it.name.revision).max()
+}
+
 /// A snapshot that was found. [`Found::prove`] verifies one with a manifest, and
 /// [`super::restore::prepare`] verifies every snapshot once more.
 pub struct Found {
@@ -115,7 +142,19 @@ pub struct Found {
     /// The manifest to verify against. A file without one was examined when it was found.
     manifest: Option<Manifest>,
     /// The CAs and clients beside it in the bucket, if this host has none.
-    authorities: Option<Bundle>,
+    authorities: Option<SignedBundle>,
+}
+
+/// CAs and clients that came with a snapshot.
+pub struct Authorities {
+    /// sha256 over the CAs' certificates; none where they cannot be read.
+    pub fingerprint: Option<String>,
+    /// The clients.
+    pub clients: Vec<String>,
+    /// Why their origin does not count.
+    pub doubt: Option<Distrust>,
+    /// The key that signed the snapshot signed them, too.
+    pub same: bool,
 }
 
 /// Directories that the agent's unit sees as private or empty ones (PrivateTmp, ProtectHome).
@@ -135,7 +174,7 @@ impl Found {
         if !HIDDEN.iter().any(|it| below_root.starts_with(it)) {
             return Ok(());
         }
-        let opened = std::fs::File::open(&real).map_err(|source| RestoreError::Io {
+        let opened = untrusted::open(&real).map_err(|source| RestoreError::Io {
             what: "open",
             path: real.clone(),
             source,
@@ -152,9 +191,40 @@ impl Found {
         }
     }
 
+    /// The public key that signed it; none where nobody has.
+    pub fn signer(&self) -> Option<&str> {
+        self.manifest.as_ref().and_then(Manifest::signer)
+    }
+
+    /// Whether its origin counts.
+    pub fn judged(&self, trust: &Trust) -> Result<Whose, Distrust> {
+        match &self.manifest {
+            Some(manifest) => trust.judge(manifest),
+            None => trust.signer(None),
+        }
+    }
+
+    /// The CAs that came with it: their fingerprint, their clients, and whether the same key signed them as the
+    /// snapshot, or one that counts.
+    pub fn authorities(&self, trust: &Trust, cluster: &str) -> Option<Authorities> {
+        let bundle = self.authorities.as_ref()?;
+        let signer = bundle.signer(cluster);
+        let same = signer.is_some() && signer == self.signer();
+        Some(Authorities {
+            fingerprint: bundle.bundle().fingerprint(),
+            clients: bundle.bundle().clients().map(str::to_owned).collect(),
+            // A word for data that nobody has signed is none for CAs.
+            doubt: match signer {
+                Some(key) => trust.signer(Some(key)).err(),
+                None => Some(Distrust::Unsigned),
+            },
+            same,
+        })
+    }
+
     /// Imports the CAs and clients that came with the snapshot. Called once the restore is decided.
     pub fn import(&self, paths: &Paths) -> Result<(), RestoreError> {
-        let Some(bundle) = &self.authorities else {
+        let Some(bundle) = self.authorities.as_ref().map(SignedBundle::bundle) else {
             return Ok(());
         };
         let imported = Certificates::at(paths.tls()).import(bundle);
@@ -182,229 +252,6 @@ impl Found {
         }
         Ok(())
     }
-}
-
-/// Finds a snapshot: by name or `latest` in the first destination, or a file.
-pub fn find(
-    spec: &ClusterSpec,
-    wanted: &SourceFile,
-    clusters: &[String],
-) -> Result<Found, RestoreError> {
-    here(spec, (wanted, &[]), clusters)
-}
-
-/// The same, without the snapshots in `passed`.
-fn here(
-    spec: &ClusterSpec,
-    (wanted, passed): (&SourceFile, &[String]),
-    clusters: &[String],
-) -> Result<Found, RestoreError> {
-    if wanted.path.as_os_str().is_empty() {
-        let store = place::primary(spec).ok_or_else(|| {
-            RestoreError::NoSnapshot(
-                "the document has no spec.backup to find a snapshot in: name a file".to_owned(),
-            )
-        })?;
-        return of_store(spec, &store, (wanted, passed), clusters);
-    }
-    file(&wanted.path)
-}
-
-/// Finds the wanted snapshot in a directory.
-fn of_store(
-    spec: &ClusterSpec,
-    store: &LocalStore,
-    (wanted, passed): (&SourceFile, &[String]),
-    clusters: &[String],
-) -> Result<Found, RestoreError> {
-    let mut entries = store.list()?;
-    entries.retain(|it| !passed.contains(&it.name.to_string()));
-    let entry = match wanted.name.as_str() {
-        LATEST => place::newest_verified(&entries, clusters),
-        name => entries.iter().find(|it| it.name.to_string() == name),
-    };
-    let at = store.path().display().to_string();
-    found(store, entry.ok_or_else(|| none_there(spec, wanted, &at))?)
-}
-
-fn none_there(spec: &ClusterSpec, wanted: &SourceFile, at: &str) -> RestoreError {
-    let what = match wanted.name.as_str() {
-        LATEST => "verified snapshot",
-        name => name,
-    };
-    let name = &spec.name;
-    RestoreError::NoSnapshot(format!("there is no {what} of the cluster {name} in {at}"))
-}
-
-/// Finds a snapshot in the first destination, else in the further ones. One from a bucket is downloaded
-/// and verified. `wanted`: which one, and the file of secret keys for one that is encrypted.
-pub async fn find_anywhere(
-    paths: &Paths,
-    spec: &ClusterSpec,
-    (wanted, identity): (&SourceFile, Option<&Path>),
-    clusters: &[String],
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Found, RestoreError> {
-    anywhere(paths, spec, (wanted, &[]), identity, clusters, progress).await
-}
-
-async fn anywhere(
-    paths: &Paths,
-    spec: &ClusterSpec,
-    (wanted, passed): (&SourceFile, &[String]),
-    identity: Option<&Path>,
-    clusters: &[String],
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Found, RestoreError> {
-    let mut failures = match here(spec, (wanted, passed), clusters) {
-        other if !wanted.path.as_os_str().is_empty() => return other,
-        Err(error @ (RestoreError::NoSnapshot(_) | RestoreError::Local(_))) => vec![error],
-        other => return other,
-    };
-    let backup = spec.backup.as_ref();
-    let further = backup.map_or(&[][..], |it| it.destinations.get(1..).unwrap_or_default());
-    for destination in further {
-        let it = match &destination.place {
-            Place::S3(it) => it,
-            Place::Local(_) => {
-                let store = place::local(spec, destination);
-                let found = store.map(|it| of_store(spec, &it, (wanted, passed), clusters));
-                match found {
-                    Some(Ok(found)) => return Ok(found),
-                    other => failures.extend(other.and_then(Result::err)),
-                }
-                continue;
-            }
-        };
-        let at = place::describe(destination);
-        let fetched = fetch(
-            paths,
-            spec,
-            (destination, it),
-            (wanted, passed),
-            identity,
-            clusters,
-            progress,
-        );
-        // A bucket that fails does not prevent asking the next one.
-        match fetched.await {
-            Ok(Some(found)) => return Ok(found),
-            Ok(None) => failures.push(none_there(spec, wanted, &at)),
-            Err(error) => {
-                let why = chain(&error);
-                tracing::warn!(at, "passed over: {why}");
-                failures.push(RestoreError::NoSnapshot(format!("{at}: {why}")));
-            }
-        }
-    }
-    // Report all failures: a person who fixes one wants to know of all.
-    if failures.len() > 1 {
-        let all: Vec<String> = failures.iter().map(|it| chain(it)).collect();
-        return Err(RestoreError::NoSnapshot(all.join("; ")));
-    }
-    Err(failures.remove(0))
-}
-
-/// Downloads the snapshot `BUCKET/KEY` from a bucket that the document describes.
-pub async fn find_in_bucket(
-    paths: &Paths,
-    spec: &ClusterSpec,
-    key: &str,
-    identity: Option<&Path>,
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Found, RestoreError> {
-    let none = |why: &str| RestoreError::NoSnapshot(format!("s3://{key}: {why}"));
-    let backup = spec.backup.as_ref();
-    let all = backup
-        .map(|it| it.destinations.as_slice())
-        .unwrap_or_default();
-    let described = all.iter().find_map(|it| match &it.place {
-        Place::S3(s3) if key.starts_with(&format!("{}/", s3.bucket)) => Some((it, s3)),
-        _ => None,
-    });
-    let described = described.ok_or_else(|| {
-        none("the document describes no such bucket: add it to spec.backup.destinations")
-    })?;
-    let last = key.rsplit('/').next().unwrap_or_default();
-    let stem = last.strip_suffix(".age").unwrap_or(last);
-    let name = stem.strip_suffix(super::local::SNAPSHOT).unwrap_or(stem);
-    let wanted = SourceFile {
-        name: name.to_owned(),
-        ..unresolved(spec, Reason::Command)
-    };
-    let found = fetch(
-        paths,
-        spec,
-        described,
-        (&wanted, &[]),
-        identity,
-        &[],
-        progress,
-    )
-    .await?;
-    found.ok_or_else(|| none("there is no such snapshot of this cluster"))
-}
-
-/// Downloads a snapshot from a bucket. Returns none if the bucket does not have it.
-async fn fetch(
-    paths: &Paths,
-    spec: &ClusterSpec,
-    (destination, s3): (&Destination, &S3),
-    (wanted, passed): (&SourceFile, &[String]),
-    identity: Option<&Path>,
-    clusters: &[String],
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Option<Found>, RestoreError> {
-    let mut store = RemoteStore::open(paths, destination, s3, &spec.name)?;
-    let mut entries = store.list().await?;
-    entries.retain(|it| !passed.contains(&it.name.to_string()));
-    let into = fetched(paths, spec);
-    let entry = loop {
-        let entry = match wanted.name.as_str() {
-            LATEST => {
-                let of = |it: &str| clusters.is_empty() || clusters.iter().any(|id| id == it);
-                let proven = entries
-                    .iter()
-                    .filter(|it| it.level() >= VERIFIED && it.cluster_id().is_some_and(of));
-                place::newest(proven, !clusters.is_empty(), |it| {
-                    let cluster = it.cluster_id().unwrap_or_default().to_owned();
-                    let created = it.created().map(|it| it.0);
-                    (cluster, it.name.revision, created)
-                })
-            }
-            name => entries.iter().find(|it| it.name.to_string() == name),
-        };
-        let Some(entry) = entry.cloned() else {
-            return Ok(None);
-        };
-        state::create_private_dir(into.path())?;
-        into.prepare(false)?;
-        let brought = store.fetch(&entry.name, entry.encrypted, identity, &into, progress);
-        match brought.await {
-            Ok(()) => break entry,
-            // The newest is not whole: the next one is older, but better than none.
-            Err(error @ (CopyError::Verify(_) | CopyError::ManifestDamaged(_)))
-                if is_latest(wanted) =>
-            {
-                let name = entry.name.to_string();
-                tracing::warn!(name, "snapshot passed over: {}", chain(&error));
-                entries.retain(|it| it.name != entry.name);
-            }
-            Err(error) => return Err(error.into()),
-        }
-    };
-    // The host was replaced. With the CAs, its clients keep their certificates (rule A5).
-    let authorities = match identity.filter(|_| entry.encrypted) {
-        Some(identity) if Certificates::at(paths.tls()).lacks_an_authority() => {
-            store.fetch_authorities(identity).await?
-        }
-        _ => None,
-    };
-    let found = file(&into.snapshot(&entry.name))?;
-    Ok(Some(Found {
-        authorities,
-        ..found
-    }))
 }
 
 /// Copies a file that was opened for this process, which cannot open it by name. Finds the copy.
@@ -473,7 +320,7 @@ fn found(store: &LocalStore, entry: &Entry) -> Result<Found, RestoreError> {
         ))
     })?;
     let path = store.snapshot(&entry.name);
-    verify::verify(&path, manifest, 1, &mut |_| ())?;
+    verify::verify_in(store, manifest, &entry.name, 1, &mut |_| ())?;
     Ok(Found {
         file: SourceFile {
             path,

@@ -103,13 +103,9 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
     spec.network.metrics_port = metrics_port;
     // One member, on loopback, whatever the cluster is.
     (spec.members, spec.own) = (heapless::Vec::new(), 0);
-    let identity = IdentityFile {
-        token: format!("{}-trial", trial.identity.token),
-        joined: false,
-        cluster_id: None,
-        member_id: None,
-        ..trial.identity.clone()
-    };
+    let mut identity = trial.identity.clone().without_ids();
+    identity.cluster.token.push_str("-trial");
+    identity.member.joined = false;
     let place = HostPlace {
         storage_dir: scratch.dir.clone(),
         storage_named: false,
@@ -175,8 +171,8 @@ fn start(
     place: &HostPlace,
     identity: &IdentityFile,
 ) -> Result<Child, TrialError> {
-    let unknown = || TrialError::NotServed(format!("{} is no version", identity.version));
-    let version: Version = identity.version.parse().map_err(|_| unknown())?;
+    let unknown = || TrialError::NotServed(format!("{} is no version", identity.member.version));
+    let version: Version = identity.member.version.parse().map_err(|_| unknown())?;
     let conf = place
         .etcd_conf(trial.paths, spec, identity, None)
         .ok_or_else(unknown)?;

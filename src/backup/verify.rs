@@ -3,19 +3,23 @@
 //! restore, is [`super::trial`]'s.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use ring::digest::{Context, SHA256};
 use rustix::fs::Advice;
 
 use super::frames::FrameReader;
+use super::local::LocalStore;
 use super::manifest::Manifest;
+use super::name::SnapshotName;
 use super::window::Windows;
 use super::{Phase, Progress};
 use crate::etcd::bolt::{self, BoltError, Summary};
 use crate::etcd::read_at::ReadAt;
 use crate::state::hex;
+use crate::untrusted;
 
 /// Bytes of the sha256 that etcd sends last.
 pub(super) const TRAILER: u64 = 32;
@@ -98,32 +102,57 @@ pub fn forget_cached(file: &File) {
 }
 
 fn open(path: &Path) -> Result<File, VerifyError> {
-    let file = File::open(path).map_err(|source| match source.kind() {
+    untrusted::open(path).map_err(unreadable(path))
+}
+
+fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> VerifyError + '_ {
+    |source| match source.kind() {
         io::ErrorKind::NotFound => VerifyError::Missing(path.to_owned()),
         _ => VerifyError::Io {
             path: path.to_owned(),
             source,
         },
-    })?;
-    forget_cached(&file);
-    Ok(file)
+    }
 }
 
-/// Levels 1 to `level`, at most 3, of a snapshot with its manifest.
+/// Levels 1 to `level`, at most 3, of a file of this operator's own with the manifest of a snapshot.
 pub fn verify(
     path: &Path,
     manifest: &Manifest,
     level: u8,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), VerifyError> {
+    verify_open(path, open(path)?, manifest, level, progress).map(drop)
+}
+
+/// The same of a snapshot in a directory. Gives the file that was proven: its name may lead to another one by now.
+pub fn verify_in(
+    store: &LocalStore,
+    manifest: &Manifest,
+    name: &SnapshotName,
+    level: u8,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<File, VerifyError> {
+    let path = store.snapshot(name);
+    let file = store.open(name).map_err(unreadable(&path))?;
+    verify_open(&path, file, manifest, level, progress)
+}
+
+fn verify_open(
+    path: &Path,
+    file: File,
+    manifest: &Manifest,
+    level: u8,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<File, VerifyError> {
     if level < 3 {
-        let file = open(path)?;
+        forget_cached(&file);
         check_size(path, &file, manifest)?;
         if level == 2 {
             check_hash(path, &file, manifest, progress)?;
         }
     } else {
-        let summary = prove_new(path, manifest, progress)?;
+        let summary = prove_open(path, &file, manifest, progress)?;
         differs("the hash", &hex_of(summary.hash), &manifest.hash)?;
         let (found, said) = (summary.revision, manifest.revision.snapshot);
         differs("the revision", &found.to_string(), &said.to_string())?;
@@ -134,7 +163,7 @@ pub fn verify(
             &said.to_string(),
         )?;
     }
-    Ok(())
+    Ok(file)
 }
 
 fn differs(what: &'static str, found: &str, expected: &str) -> Result<(), VerifyError> {
@@ -154,10 +183,20 @@ pub fn prove_new(
     manifest: &Manifest,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Summary, VerifyError> {
-    let file = open(path)?;
-    check_size(path, &file, manifest)?;
-    check_hash(path, &file, manifest, progress)?;
-    structure(path, file, manifest, progress)
+    prove_open(path, &open(path)?, manifest, progress)
+}
+
+fn prove_open(
+    path: &Path,
+    file: &File,
+    manifest: &Manifest,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Summary, VerifyError> {
+    forget_cached(file);
+    check_size(path, file, manifest)?;
+    check_hash(path, file, manifest, progress)?;
+    let again = file.try_clone().map_err(unreadable(path))?;
+    structure(path, again, manifest, progress)
 }
 
 fn check_size(path: &Path, file: &File, manifest: &Manifest) -> Result<(), VerifyError> {
@@ -182,12 +221,11 @@ fn check_hash(
         path: path.to_owned(),
         source,
     };
-    let mut reader = file;
     let mut sum = Context::new(&SHA256);
     let mut buffer = vec![0; BUFFER];
     let mut done = 0;
     loop {
-        let count = reader.read(&mut buffer).map_err(failed)?;
+        let count = file.read_at(&mut buffer, done).map_err(failed)?;
         if count == 0 {
             break;
         }
@@ -258,6 +296,7 @@ pub struct Examined {
 /// Opens the database in a file, packed or not.
 pub fn open_content(path: &Path) -> Result<(Box<dyn ReadAt>, bool), VerifyError> {
     let mut file = open(path)?;
+    forget_cached(&file);
     if !is_packed(path, &mut file)? {
         return Ok((Box::new(Windows::new(file)), false));
     }
@@ -301,10 +340,7 @@ pub(super) fn is_packed(path: &Path, file: &mut dyn ReadAt) -> Result<bool, Veri
 
 /// Level 3 of an unpacked snapshot. `hash`: the one that it must have, where that is known.
 pub(super) fn check_unpacked(path: &Path, hash: Option<&str>) -> Result<Summary, VerifyError> {
-    let file = File::open(path).map_err(|source| VerifyError::Io {
-        path: path.to_owned(),
-        source,
-    })?;
+    let file = open(path)?;
     let summary = walk(&mut Windows::new(file), &mut |_| ())?;
     if let Some(hash) = hash {
         differs("the hash", &hex_of(summary.hash), hash)?;

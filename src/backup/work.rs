@@ -7,28 +7,29 @@
 mod due;
 mod jobs;
 mod kept;
+mod places;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::age::Ages;
 use super::copy::CopiesSeen;
-use super::local::{Entry, LocalError, LocalStore};
+use super::local::Entry;
 use super::manifest::{Class, Manifest};
 use super::remote::CopyError;
 use super::restore::Prepared;
 use super::{copy, place};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
+use crate::disk::Look;
 use crate::member::records::IdentityFile;
 use crate::observed::{BackupFailure, Backups, Clock, DestinationSeen, SnapshotSeen};
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::DESTINATIONS_MAX;
-use crate::tls::ClientFiles;
+use crate::tls::{Certificates, ClientFiles};
 
 pub use due::skip;
 pub use jobs::runtime;
@@ -36,8 +37,9 @@ pub use kept::{Ask, Done, Kept, Made, Task, UnderWay};
 
 pub use due::note_check;
 
-use due::{check_due, due_in, last_check};
+use due::{checked, due_in};
 use jobs::{SnapshotJob, check, failure, locked, trial};
+use places::{Asked as Place, First, Further};
 
 /// Seconds until the next attempt after so many failed ones.
 const RETRY: [u64; 4] = [60, 300, 900, 3600];
@@ -62,8 +64,9 @@ pub struct Work {
     checks: Attempts,
     /// What the last snapshot took, in milliseconds.
     took: Option<u64>,
-    /// The last listing, the directory's stamp then, and its path.
-    listing: Option<(SystemTime, PathBuf, Vec<Entry>)>,
+    /// What was seen in the first destination, and in the further ones: one that hangs hides no other.
+    first: Look<Place, First>,
+    further: Look<Place, Further>,
 }
 
 /// Failed attempts since the last one that succeeded.
@@ -143,6 +146,8 @@ pub struct Member<'a> {
     pub url: &'a str,
     /// The operator as its client.
     pub files: ClientFiles,
+    /// Where the key lies with which manifests are signed.
+    pub certificates: Certificates,
 }
 
 impl Member<'_> {
@@ -152,6 +157,31 @@ impl Member<'_> {
             .map(IdentityFile::clusters)
             .unwrap_or_default()
     }
+
+    /// The public key with which this cluster signs.
+    fn key(&self) -> Option<heapless::String<64>> {
+        let key = self.certificates.signer()?.public();
+        key.as_str().try_into().ok()
+    }
+}
+
+/// Whether this key signed a snapshot. Where none is known, nobody asks.
+fn is_signed(entry: &Entry, key: Option<&str>) -> bool {
+    let signer = || entry.manifest.as_ref().ok().and_then(Manifest::signer);
+    key.is_none_or(|key| signer() == Some(key))
+}
+
+/// The newest, and the newest verified one, that this key signed: from what somebody else signed this cluster is not
+/// restored by itself.
+fn newest_own<'a>(
+    ours: &[&'a Entry],
+    key: Option<&str>,
+) -> (Option<&'a Manifest>, Option<&'a Entry>) {
+    let mut own = ours.iter().copied().filter(|it| is_signed(it, key));
+    let newest = own.next();
+    let mut from_newest = newest.into_iter().chain(own);
+    let verified = from_newest.find(|it| it.level() >= VERIFIED);
+    (newest.and_then(|it| it.manifest.as_ref().ok()), verified)
 }
 
 /// What is told once a job has ended.
@@ -227,8 +257,15 @@ impl Work {
             jobs.extend(self.copying.take());
         }
         // A panic ends the whole process (panic = "abort"), so that a join always succeeds.
-        let ended = jobs.into_iter().filter_map(|it| it.join().ok());
-        ended.filter_map(|it| self.take_note(it)).collect()
+        let ended: Vec<Ended> = jobs.into_iter().filter_map(|it| it.join().ok()).collect();
+        if !ended.is_empty() {
+            self.first.changed();
+            self.further.changed();
+        }
+        ended
+            .into_iter()
+            .filter_map(|it| self.take_note(it))
+            .collect()
     }
 
     fn take_note(&mut self, ended: Ended) -> Option<Told> {
@@ -265,64 +302,73 @@ impl Work {
     ) -> Backups {
         let busy = self.is_busy();
         let trusted = clock.trusted(now);
-        let (paths, spec) = (member.paths, member.spec);
+        let (paths, spec, clusters) = (member.paths, member.spec, member.clusters());
+        let nothing = |busy, failed| Backups {
+            busy,
+            failed,
+            restore_failed: restore_failed.clone(),
+            ..Backups::default()
+        };
         let (Some(backup), Some(store)) = (&spec.backup, place::primary(spec)) else {
-            return Backups {
-                busy,
-                restore_failed,
-                ..Backups::default()
-            };
+            return nothing(busy, None);
         };
-        let clusters = member.clusters();
-        let mut failed = self.snapshot.last.clone();
-        let entries = match self.list(&store) {
-            Ok(entries) => entries,
-            Err(error) => {
-                failed = failed.or(Some(failure("DestinationUnusable", &error)));
-                Vec::new()
-            }
+        let at = detail(format_args!("{}", store.path().display()));
+        let (local, behind) = backup.destinations.split_at(1);
+        let looked = self.see_first(member, store);
+        let busy = busy || looked.outdated;
+        let silent = looked
+            .silent
+            .and_then(|it| places::silent(local, looked.what.is_some(), it));
+        let failed = self.snapshot.last.clone().or(silent);
+        let Some(places) = looked.what else {
+            return nothing(busy, failed);
         };
-        let ours: Vec<&Entry> = entries.iter().filter(|it| it.is_of(&clusters)).collect();
-        let newest = ours.first().and_then(|it| it.manifest.as_ref().ok());
-        let verified = ours.iter().find(|it| it.level() >= VERIFIED).copied();
+        let failed = failed.or(places.failed);
+        let looked = self.see_further(member, places.entries.clone(), trusted);
+        let copying = self.copying.is_some() || looked.outdated;
+        let silent = looked
+            .silent
+            .and_then(|it| places::silent(behind, looked.what.is_some(), it));
+        let further = looked.what.unwrap_or_default();
+        let ours: Vec<&Entry> = places
+            .entries
+            .iter()
+            .filter(|it| it.is_of(&clusters))
+            .collect();
+        let key = member.key();
+        let (newest, verified) = newest_own(&ours, key.as_deref());
         let ages = Ages::new(trusted);
-        let copies = copy::seen(paths, spec, &entries, &clusters, &ages);
-        let queue = copies.iter().fold((0, 0), |(count, bytes), it| {
-            (count + it.queued.0, bytes + it.queued.1)
-        });
         let verified = verified.map(|it| seen(it, &ages));
         let first = DestinationSeen {
-            place: detail(format_args!("{}", store.path().display())),
+            place: at,
             verified,
             ..DestinationSeen::default()
         };
-        let bytes = |entries: &mut dyn Iterator<Item = &&Entry>| {
-            entries.fold((0_u32, 0_u64), |(count, bytes), it| {
-                (count + 1, bytes + it.size.unwrap_or(0))
-            })
-        };
         Backups {
             due_in: due_in(paths, backup, newest, clock, now),
+            signer: key,
             busy,
             last: ours.first().map(|it| seen(it, &ages)),
             verified,
-            kept: bytes(&mut ours.iter()),
+            kept: ours.iter().fold((0, 0), |(count, bytes), it| {
+                (count + 1, bytes + it.size.unwrap_or(0))
+            }),
             took_milliseconds: self.took,
             failed: failed.or_else(|| self.checks.last.clone()),
             retry_in: self.snapshot.retry_in(),
-            queued: queue,
-            destinations: self.destinations(first, copies),
-            copy_failed: self.copies.last.clone(),
+            queued: further.queued(),
+            destinations: self.destinations(first, further.copies),
+            copy_failed: self.copies.last.clone().or(silent),
             copy_failing: self.copies.failing(),
             copy_retry_in: self.copies.retry_in(),
             copy_retry_every: self.copies.interval(),
-            copies_checked: copy::last_check(paths, spec),
-            copy_due: (queue.0 > 0 || copy::check_due(paths, spec, trusted))
-                && self.copying.is_none()
-                && self.copies.retry_in() == 0,
-            check_due: self.checks.retry_in() == 0 && check_due(paths, backup, &ours, clock, now),
+            copies_checked: further.checked,
+            copies_unchecked: further.unchecked,
+            copying,
+            checked: places.checked,
+            check_retry_in: self.checks.retry_in(),
             restore_failed,
-            restore_retry_in: None, // the home knows
+            ..Backups::default() // the home knows
         }
     }
 
@@ -345,21 +391,6 @@ impl Work {
             .collect()
     }
 
-    /// The listing, read again only when something came or went: a look every few seconds must cost
-    /// nothing.
-    fn list(&mut self, store: &LocalStore) -> Result<Vec<Entry>, LocalError> {
-        let stamp = store.stamp();
-        if let (Some(stamp), Some((known, path, entries))) = (stamp, &self.listing)
-            && stamp == *known
-            && path == store.path()
-        {
-            return Ok(entries.clone());
-        }
-        let entries = store.list()?;
-        self.listing = stamp.map(|it| (it, store.path().to_owned(), entries.clone()));
-        Ok(entries)
-    }
-
     /// Takes a snapshot beside the loop, and removes what the document no longer keeps. `asked`: the id
     /// of what asked for it, where it was not the document.
     pub fn take(&mut self, member: &Member<'_>, now: Option<Timestamp>, asked: Option<String>) {
@@ -376,9 +407,10 @@ impl Work {
             keep: first.keep,
             url: member.url.to_owned(),
             files: member.files.clone(),
+            certificates: member.certificates.clone(),
             cluster: spec.name.to_string(),
             clusters: identity.clusters(),
-            member: identity.member.clone(),
+            member: identity.member.name.clone(),
             class: if asked.is_some() {
                 Class::OnDemand
             } else {

@@ -318,6 +318,9 @@ pub(super) enum EtcdCommand {
         /// The archive or the directory
         #[arg(long, value_name = "FILE|DIR")]
         from: Option<PathBuf>,
+        /// Also installs an archive whose checksum is not the release's
+        #[arg(long)]
+        unverified: bool,
     },
     /// Lists the installed versions, and what is known of each
     #[command(after_help = "Example:\n  etcd-operator etcd list")]

@@ -76,11 +76,13 @@ fn create(context: &Context, ttl: Option<&str>, output: Output) -> Outcome {
         Failure::new(FAILED, text)
     })?;
     let entries = store.list()?;
+    let certificates = Certificates::at(context.paths.tls());
     let request = create::Request {
         url: &member.client_url,
-        files: &Certificates::at(context.paths.tls()).operator_files(),
+        files: &certificates.operator_files(),
+        signer: certificates.sound_signer()?,
         cluster: &spec.name,
-        member: &identity.member,
+        member: &identity.member.name,
         store: &store,
         class: Class::OnDemand,
         ttl,

@@ -59,6 +59,15 @@ pub(super) fn list(context: &Context, output: Output) -> Outcome {
     for name in certificates.clients() {
         rows.push(row(&name, "client", &certificates.client_leaf(&name)));
     }
+    rows.extend(certificates.signer().map(|it| Row {
+        name: it.public(),
+        kind: "signs snapshots",
+        state: "valid".to_owned(),
+        not_before: None,
+        not_after: None,
+        days_left: None,
+        provisional: false,
+    }));
     if output != Output::Table {
         print::value(output, &rows)?;
         return Ok(DONE);

@@ -53,7 +53,9 @@ fn endpoint(context: &Context) -> Result<(String, Version), Failure> {
     let spec = context.document()?;
     let place = place::resolve(&context.paths, &spec);
     let (identity, marker) = records::load_identities(&context.paths, &place.storage_dir)?;
-    let born = identity.or(marker).and_then(|it| it.version.parse().ok());
+    let born = identity
+        .or(marker)
+        .and_then(|it| it.member.version.parse().ok());
     let version = born.ok_or_else(|| {
         let text = "there is no cluster here yet: start the operator first";
         Failure::new(FAILED, text)

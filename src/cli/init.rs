@@ -78,7 +78,7 @@ fn look(context: &Context, arguments: &InitArgs) -> Result<Shown, Failure> {
     let lives: Option<records::IdentityFile> = state::load(&paths.identity()).unwrap_or_default();
     let (name, named) = match (&arguments.name, &lives) {
         (Some(name), _) => (name.clone(), "fixed once the cluster is created"),
-        (None, Some(it)) => (it.cluster.clone(), "the cluster on this host"),
+        (None, Some(it)) => (it.cluster.name.clone(), "the cluster on this host"),
         (None, None) => (
             name_of(&place::hostname().unwrap_or_default()),
             "from this host's name; fixed once the cluster is created",
@@ -96,7 +96,7 @@ fn look(context: &Context, arguments: &InitArgs) -> Result<Shown, Failure> {
         })?),
         None => None,
     };
-    let born = lives.as_ref().and_then(|it| it.version.parse().ok());
+    let born = lives.as_ref().and_then(|it| it.member.version.parse().ok());
     let data_dir = records::data_dir(&paths.member());
     Ok(Shown {
         name,

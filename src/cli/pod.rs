@@ -21,8 +21,8 @@ use crate::etcd::store;
 use crate::member::certificates;
 use crate::member::crash::CrashPoint;
 use crate::member::pod::{
-    BACKUP_VARIABLE, DOCUMENT_VARIABLE, PodMember, RESTORE_VARIABLE, Restored, TLS_DIR, VARIABLE,
-    lay_down_credentials, say_last,
+    BACKUP_VARIABLE, DOCUMENT_VARIABLE, PodMember, RESTORE_VARIABLE, Restored, SIGNER_DIR,
+    SIGNER_VARIABLE, TLS_DIR, VARIABLE, lay_down_credentials, say_last,
 };
 use crate::member::records::{self, IdentityFile};
 use crate::member::restore_record::{self, Outcome as Ended, Reason, RestoreRecord, RestoreReport};
@@ -50,7 +50,10 @@ fn prepare(context: &Context, paths: &Paths) -> Result<(PodMember, ClusterSpec),
     let version = version.map_err(|_| missing("a version of etcd"))?;
     store::link(&paths.store(), version)?;
     state::write_file(&paths.document(), document.as_bytes())?;
-    let spec = context.document()?;
+    let mut spec = context.document()?;
+    for it in &mut spec.members {
+        it.peer_url = member.peer_url.as_str().try_into().unwrap_or_default();
+    }
     Ok((member, spec))
 }
 
@@ -138,12 +141,18 @@ fn carry_out(
         } else {
             Reason::Bootstrap
         };
+        let own = std::env::var(SIGNER_VARIABLE).ok();
+        let trust = super::restore::trust(context, spec, arguments).with_own(own);
         let found = runtime.block_on(super::restore::find(
             context,
             spec,
             arguments,
-            former.as_ref(),
+            (former.as_ref(), &trust, false),
         ))?;
+        if let (true, Err(why)) = (arguments.judged, found.judged(&trust)) {
+            let text = format!("{} {why}", found.file.name);
+            return Err(Failure::new(super::FAILED, text));
+        }
         if former.is_some() {
             super::restore::check(spec, &found, former.as_ref())?;
         }
@@ -158,7 +167,7 @@ fn carry_out(
 
 /// Also where it is missed: etcd has served it.
 fn has_data(paths: &Paths, identity: Option<&IdentityFile>) -> bool {
-    if identity.is_some_and(|it| it.cluster_id.is_some()) {
+    if identity.is_some_and(|it| it.member.id.is_some()) {
         return true;
     }
     let data = records::data_dir(&paths.member());
@@ -204,6 +213,7 @@ pub(super) fn backup(context: &Context) -> Outcome {
             cert: file("server.crt"),
             key: file("server.key"),
         },
+        certificates: Certificates::at(SIGNER_DIR),
     };
     let now = Some(clock::now()).filter(|_| ask.trusted);
     let runtime = runtime()?;
@@ -218,7 +228,9 @@ pub(super) fn backup(context: &Context) -> Outcome {
             } else {
                 Clock::Unsynchronised
             };
-            if work.look(&member, trust, clock::now(), None).check_due {
+            let seen = work.look(&member, trust, clock::now(), None);
+            let backup = spec.backup.as_ref();
+            if backup.is_some_and(|it| seen.check_due(it, now)) {
                 check(&runtime, &mut work, &member, now)?;
             }
         }

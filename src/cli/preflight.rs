@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::print::{self, Output};
 use super::{Context, DONE, FAILED, Failure, Outcome, runtime};
 use crate::agent::unit::{USER, enabled, is_hidden, user};
+use crate::backup::place::describe;
 use crate::clock;
 use crate::cluster::{Detail, detail};
 use crate::disk;
@@ -20,6 +21,7 @@ use crate::member::{facts, place, records};
 use crate::observed::Clock;
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
+use crate::spec::backup::Place;
 use crate::start::{Binary, Filesystem, Writable};
 use crate::sysfs;
 use crate::systemd::{self, Systemd};
@@ -146,6 +148,7 @@ fn gather(context: &Context, skip_disk: bool) -> Result<PreflightFacts, Failure>
             Ok(spec) => Ok(detail(format_args!("{}", spec.name))),
             Err(failure) => Err(detail(format_args!("{}", first_line(&failure.text)))),
         },
+        in_clear: spec.and_then(in_clear),
         etcd: etcd(paths, spec),
         user: user(Path::new("/etc/passwd"), USER).is_some(),
         state_private: fs::metadata(&paths.lib).ok().map(|it| {
@@ -178,6 +181,29 @@ fn gather(context: &Context, skip_disk: bool) -> Result<PreflightFacts, Failure>
             Err(detail(format_args!("not tried")))
         },
     })
+}
+
+/// Copies that others can read on their way, or where they lie.
+fn in_clear(spec: &ClusterSpec) -> Option<Detail> {
+    let destinations = spec.backup.iter().flat_map(|it| &it.destinations);
+    let open = destinations.filter_map(|it| {
+        let Place::S3(s3) = &it.place else {
+            return None;
+        };
+        let http = s3
+            .endpoint
+            .as_ref()
+            .is_some_and(|it| it.starts_with("http://"));
+        let why = match (s3.recipients.is_empty(), http) {
+            (true, true) => "not encrypted, and sent over http",
+            (true, false) => "not encrypted: who can read the bucket can read every key",
+            (false, true) => "sent over http: names and sizes can be seen on the way",
+            (false, false) => return None,
+        };
+        Some(format!("{}: {why}", describe(it)))
+    });
+    let open: Vec<String> = open.collect();
+    (!open.is_empty()).then(|| detail(format_args!("{}", open.join("; "))))
 }
 
 fn first_line(text: &str) -> &str {

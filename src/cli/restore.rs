@@ -1,6 +1,7 @@
 //! `restore`: says what will be lost, asks, and sees it through to its end.
 
 mod clean;
+mod origin;
 mod undo;
 
 use std::fmt::Write as _;
@@ -10,6 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
+
+use origin::Origin;
+pub(super) use origin::trust;
 
 use super::places::trusted_now;
 use super::print::bytes;
@@ -22,8 +26,10 @@ use super::{
 use crate::agent::driver::HostDriver;
 use crate::agent::socket::{Reply, Request, ask};
 use crate::agent::{self, Agent, AgentError, Locking, Report};
-use crate::backup::restore;
-use crate::backup::source::{self, Found};
+use crate::backup::name::{LATEST, SnapshotName};
+use crate::backup::restore::{self, RestoreError};
+use crate::backup::source::{self, Found, Search};
+use crate::backup::trust::Trust;
 use crate::clock;
 use crate::clock::parse_rfc3339;
 use crate::clock::rfc3339;
@@ -65,6 +71,8 @@ struct Proposal {
     needed_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     free_bytes: Option<u64>,
+    #[serde(flatten)]
+    origin: Origin,
     steps: Vec<String>,
 }
 
@@ -114,7 +122,9 @@ fn choose(
     arguments: &RestoreArgs,
 ) -> Result<Option<RestoreRecord>, Failure> {
     let former = former(context, place)?;
-    let found = find(context, spec, arguments, former.as_ref());
+    let trust = trust(context, spec, arguments);
+    let by_person = (former.as_ref(), &trust, true);
+    let found = find(context, spec, arguments, by_person);
     let mut found = runtime()?.block_on(found)?;
     check(spec, &found, former.as_ref())?;
     check_id(&found, former.as_ref(), arguments.other_cluster)?;
@@ -125,12 +135,14 @@ fn choose(
     }
     let live = runtime()?.block_on(live_revision(context, &place.client_url));
     let record = request(context, &place.storage_dir, &found.file, live, former);
-    let proposal = propose(context, &place.storage_dir, &found, &record);
+    let origin = Origin::of(spec, &found, &trust);
+    let proposal = propose(context, &place.storage_dir, &found, &record, origin);
     if arguments.dry_run {
         show(arguments.output, &proposal)?;
         return Ok(None);
     }
     restore::check_room(&place.storage_dir, found.file.database)?;
+    proposal.origin.check(context, arguments)?;
     if !arguments.yes && !print::confirmed(&format!("{}restore?", lines(&proposal)))? {
         let text = "nothing was done: say --yes to restore; --dry-run shows what would be done";
         return Err(Failure::new(HELD, text));
@@ -157,14 +169,16 @@ fn under_way() -> Failure {
     Failure::new(HELD, text)
 }
 
+/// Finds the snapshot. `by_person`: one is there to decide about a snapshot whose origin does not count.
 pub(super) async fn find(
     context: &Context,
     spec: &ClusterSpec,
     arguments: &RestoreArgs,
-    former: Option<&IdentityFile>,
+    (former, trust, by_person): (Option<&IdentityFile>, &Trust, bool),
 ) -> Result<Found, Failure> {
     let from = arguments.from.as_str();
     let mut wanted = source::unresolved(spec, Reason::Command);
+    from.clone_into(&mut wanted.name);
     // Of this cluster, where one lives here; else of its name.
     let clusters = former.map(IdentityFile::clusters).unwrap_or_default();
     let identity = context.given.identity.as_ref().map(|(_, path)| path);
@@ -172,17 +186,38 @@ pub(super) async fn find(
     let (paths, identity) = (&context.paths, identity.map(PathBuf::as_path));
     let mut display = Display::new();
     let mut show = |it| display.show(it);
+    let search = Search {
+        paths,
+        spec,
+        wanted: &wanted,
+        identity,
+        clusters: &clusters,
+        trust: Some(trust).filter(|_| !by_person || !names_a_place(context, from)),
+        passed: &[],
+    };
     let found = if let Some(key) = from.strip_prefix("s3://") {
-        let found = source::find_in_bucket(paths, spec, key, identity, &mut show);
-        found.await?
-    } else if from.contains('/') || Path::new(from).exists() || context.given.snapshot.is_some() {
+        search.in_bucket(key, &mut show).await?
+    } else if names_a_place(context, from) {
         named_file(context, spec, &std::path::absolute(from)?)?
     } else {
-        from.clone_into(&mut wanted.name);
-        let found = source::find_anywhere(paths, spec, (&wanted, identity), &clusters, &mut show);
-        found.await?
+        match search.anywhere(&mut show).await {
+            Err(RestoreError::Untrusted(_)) if by_person => {
+                let anybodys = Search {
+                    trust: None,
+                    ..search
+                };
+                anybodys.anywhere(&mut show).await?
+            }
+            found => found?,
+        }
     };
     Ok(found)
+}
+
+/// Whether the words name a file or an object: that is a person's word for it, whoever signed it.
+fn names_a_place(context: &Context, from: &str) -> bool {
+    let is_name = from == LATEST || from.parse::<SnapshotName>().is_ok();
+    !is_name && (from.contains('/') || Path::new(from).exists() || context.given.snapshot.is_some())
 }
 
 /// A file of the command line. Root's own was opened by root.
@@ -219,7 +254,7 @@ pub(super) fn check(
         );
         return Err(Failure::new(FAILED, text));
     }
-    let born = former.and_then(|it| it.version.parse().ok());
+    let born = former.and_then(|it| it.member.version.parse().ok());
     Ok(found.check_version(born.or(spec.version))?)
 }
 
@@ -268,7 +303,7 @@ fn request(
         return record;
     }
     let former = record.former.as_ref();
-    let version: Option<Version> = former.and_then(|it| it.version.parse().ok());
+    let version: Option<Version> = former.and_then(|it| it.member.version.parse().ok());
     let reader = version.and_then(Version::line);
     restore::count_loss(&mut record, None, storage_dir, reader, index);
     record
@@ -279,6 +314,7 @@ fn propose(
     storage_dir: &Path,
     found: &Found,
     record: &RestoreRecord,
+    origin: Origin,
 ) -> Proposal {
     let former = record.former.as_ref();
     let (revisions_lost, lost_is) = record.loss();
@@ -303,6 +339,7 @@ fn propose(
         lost_is,
         needed_bytes: restore::needed(found.file.database),
         free_bytes: disk::free_bytes(storage_dir),
+        origin,
         steps: vec![
             "verify the snapshot again and make new data from it beside the old data, with a new cluster id"
                 .to_owned(),
@@ -320,10 +357,11 @@ fn lines(it: &Proposal) -> String {
         format!(", {} h {} min old", age / 3600, age % 3600 / 60)
     });
     let mut text = format!(
-        "snapshot   {}\n           revision {}, taken {}{age}\nlive data  revision {}\nlost       {}\nspace      {} needed, {} free\n",
+        "snapshot   {}\n           revision {}, taken {}{age}\n{}live data  revision {}\nlost       {}\nspace      {} needed, {} free\n",
         it.snapshot,
         it.snapshot_revision,
         it.created.as_deref().unwrap_or("at an unknown time"),
+        it.origin.lines(),
         it.live_revision.map_or_else(unknown, |it| it.to_string()),
         it.revisions_lost.map_or_else(unknown, |lost| {
             restore_record::lost_words(Some(lost), it.lost_is)

@@ -10,12 +10,12 @@ use super::pod::{self, Parts};
 use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
 use crate::api::node_paths::NODE_DIR;
-use crate::cluster::detail;
+use crate::cluster::{Detail, detail};
 use crate::member::contact::CallError;
 use crate::member::pod::PodMember;
 use crate::member::records::{self, IdentityFile};
 use crate::member::{certificates, change};
-use crate::observed::{Instance, Observed, Process};
+use crate::observed::{Instance, Observed};
 use crate::plan::permit::Permit;
 use crate::plan::{Act, Asked, Hold, Interruption, Plan, Task, Upkeep};
 use crate::runtime::{Failures, Runtime as _};
@@ -55,16 +55,30 @@ impl Cluster {
         } else {
             Ok(())
         };
-        self.remove_refused(spec, observed).await?;
         self.replace_lost_claim(spec).await?;
+        let stays = plan.hold().map(|it| (it, detail(format_args!("{it}"))));
+        let restores = |it: &(&Hold, Detail)| matches!(it.0, Hold::Restoring(_));
+        let held = stays.clone().filter(|it| !restores(it));
+        let held = held.map(|(_, why)| why);
+        let begins = plan.steps().any(|it| *it == Upkeep::TakeRequested);
+        let backups = &observed.backups;
+        let waits = backups.asked && !backups.busy && !begins;
+        let waits = stays.filter(|_| waits).map(|(_, why)| why);
         let mut failures = Failures::default();
         for task in &plan.upkeep {
             let step = &task.step;
             if !failures.lets(step) {
                 continue;
             }
-            let told = !matches!(step, Upkeep::ProbeWrite | Upkeep::SkipSnapshot);
-            if told && !matches!(step, Upkeep::Start(_)) {
+            // Of a Pod it is told when it was made.
+            let told = !matches!(
+                step,
+                Upkeep::ProbeWrite
+                    | Upkeep::SkipSnapshot
+                    | Upkeep::Start(_)
+                    | Upkeep::PrepareRestore
+            );
+            if told {
                 self.tell(step_reason(step), &step.describe(), false).await;
             }
             let taken = self.step(spec, observed, task).await;
@@ -89,33 +103,9 @@ impl Cluster {
         let failed = failures.into_errors().into_iter().next();
         let failed = failed.or_else(|| interrupted.err());
         let failed = failed.or_else(|| changed.err().map(ControllerError::from));
-        if failed.is_none() {
-            self.carry_restore_on(spec, observed).await?;
-        }
-        self.carry_backups_on(spec, observed).await?;
-        failed.map_or(objects, Err)
-    }
-
-    /// A Pod whose guard refuses is no etcd that is stopped by a step, and is started again and again:
-    /// where none is wanted, it goes.
-    async fn remove_refused(
-        &self,
-        spec: &ClusterSpec,
-        observed: &Observed,
-    ) -> Result<(), ControllerError> {
-        let stopped = observed
-            .instances
-            .iter()
-            .any(|it| it.process == Process::Stopped);
-        let name = names::member(&self.name);
-        let pod = self.shared.pods.get(&self.namespace, &name);
-        let ours = |it: &PodSeen| it.owner.as_ref() == Some(&self.object.meta.uid);
-        match pod.filter(|it| ours(it) && !it.meta.deleting) {
-            Some(pod) if spec.size == 0 && stopped => {
-                self.remove_pod(&pod, Some(GRACE_SECONDS)).await
-            }
-            _ => Ok(()),
-        }
+        let restores = self.carry_restore_on(spec, observed, held).await;
+        let backups = self.carry_backups_on(spec, observed, waits).await;
+        failed.map_or(objects, Err).and(restores).and(backups)
     }
 
     /// A Pod whose claim went before it had a place would wait for ever.
@@ -173,7 +163,7 @@ impl Cluster {
             Upkeep::StartAsBefore => Ok(()), // the document's Pod is the only one
             Upkeep::RaiseQuota(quota) => {
                 if let Some(identity) = &mut self.identity {
-                    identity.quota = identity.quota.max(*quota);
+                    identity.member.quota = identity.member.quota.max(*quota);
                 }
                 self.push().await
             }
@@ -189,6 +179,7 @@ impl Cluster {
             },
             Upkeep::SkipSnapshot => self.skip_snapshot(observed.now),
             Upkeep::TakeSnapshot => self.take_snapshot(spec, now).await,
+            Upkeep::TakeRequested => self.take_requested(spec, now).await,
             Upkeep::CopySnapshots => self.copy_snapshots(spec, now).await,
             Upkeep::CheckSnapshots => self.check_snapshots(spec, now).await,
             Upkeep::RequestRestore(Asked::Bootstrap) => {
@@ -196,11 +187,11 @@ impl Cluster {
                 Ok(())
             }
             Upkeep::RequestRestore(Asked::Recovery) => self.request_recovery(now),
-            // Of a restore on a host: here its Pod takes these steps. And of several members.
-            Upkeep::PrepareRestore
-            | Upkeep::FinishRestore
-            | Upkeep::SetDataAside
-            | Upkeep::GiveUpLeadership { .. } => Ok(()),
+            Upkeep::PrepareRestore => self.make_restore_pod(spec).await,
+            // Of a restore on a host: here its Pod takes this step. And of several members.
+            Upkeep::FinishRestore | Upkeep::SetDataAside | Upkeep::GiveUpLeadership { .. } => {
+                Ok(())
+            }
         }
     }
 
@@ -267,6 +258,7 @@ impl Cluster {
         Some(PodMember {
             launch: place.launch_of(&Self::pod_paths(), spec, identity, None)?,
             identity: identity.clone(),
+            peer_url: self.peer_url(&names::member(&self.name), spec.network.peer_port),
         })
     }
 
@@ -334,7 +326,7 @@ impl Cluster {
             spec,
             member,
             operator_image: image,
-            node: Some(member.identity.machine_id.as_str()).filter(|it| !it.is_empty()),
+            node: Some(member.identity.member.machine_id.as_str()).filter(|it| !it.is_empty()),
             owner: self.owner(),
         }
     }
@@ -417,8 +409,7 @@ impl Cluster {
     async fn record_served(&mut self, instance: Option<&Instance>) -> Result<(), ControllerError> {
         let details = instance.and_then(|it| it.service.details);
         if let (Some(details), Some(identity)) = (details, self.identity.as_mut()) {
-            identity.cluster_id = Some(details.cluster.to_string());
-            identity.member_id = Some(details.member.to_string());
+            identity.has_served(&details);
         }
         self.push().await
     }
@@ -457,7 +448,7 @@ fn step_reason(step: &Upkeep) -> &'static str {
         Upkeep::RecordServed => "Served",
         Upkeep::GiveUpLeadership { .. } => "Restarting",
         Upkeep::AcceptWrites => "RegainingSpace",
-        Upkeep::SkipSnapshot | Upkeep::TakeSnapshot => "TakingSnapshot",
+        Upkeep::SkipSnapshot | Upkeep::TakeSnapshot | Upkeep::TakeRequested => "TakingSnapshot",
         Upkeep::CopySnapshots => "CopyingSnapshots",
         Upkeep::CheckSnapshots => "CheckingSnapshots",
         Upkeep::RequestRestore(_) | Upkeep::PrepareRestore | Upkeep::FinishRestore => "Restoring",

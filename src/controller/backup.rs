@@ -3,7 +3,8 @@
 
 mod pod;
 
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use base64::Engine as _;
@@ -16,11 +17,12 @@ use super::restore::wire_now;
 use super::{Cluster, ControllerError, Watched};
 use crate::api::EtcdBackup;
 use crate::api::requests::{EtcdBackupStatus, Phase};
-use crate::backup::local::LocalError;
+use crate::backup::local::Entry;
 use crate::backup::name::LATEST;
 use crate::backup::place;
+use crate::backup::trust::Trust;
 use crate::backup::work::{self, Asked, Made, Member, Task, Told, Work};
-use crate::cluster::{Timestamp, detail};
+use crate::cluster::{Detail, Timestamp, detail};
 use crate::error::chain;
 use crate::member::records::IdentityFile;
 use crate::observed::{Backups, Clock, Observed, Reading};
@@ -30,20 +32,29 @@ use crate::spec::backup::{Destination, Place, Text};
 use crate::state;
 use crate::tls::ClientFiles;
 
+/// The directories of the document's destinations.
+fn local_paths(spec: &ClusterSpec) -> Vec<PathBuf> {
+    let destinations = spec.backup.iter().flat_map(|it| &it.destinations);
+    let paths = destinations.filter_map(Destination::local_path);
+    paths.map(PathBuf::from).collect()
+}
+
 /// Key of a Secret with the text of a file of access keys.
 const CREDENTIALS: &str = "credentials";
 
 impl Cluster {
     /// What is known of the snapshots.
     pub(super) fn backups(&mut self, spec: &ClusterSpec, clock: Clock, now: Timestamp) -> Backups {
-        if self.claimed().is_some() {
-            return self.backups_on_claim(spec, clock, now);
-        }
-        let failed = self.restore_failed();
-        let worked_on = self.is_worked_on();
-        let seen = self.with_member(spec, |work, member| work.look(member, clock, now, failed));
+        let asked = self.next_request().is_some();
+        let seen = if self.claimed().is_some() {
+            self.backups_on_claim(spec, clock, now)
+        } else {
+            let failed = self.restore_failed(clock.trusted(now));
+            self.with_member(spec, |work, member| work.look(member, clock, now, failed))
+        };
         Backups {
-            busy: seen.busy || worked_on,
+            busy: seen.busy || self.is_worked_on(),
+            asked,
             ..seen
         }
     }
@@ -65,6 +76,7 @@ impl Cluster {
                 server_name: Some(self.server_name()),
                 ..self.certificates.operator_files()
             },
+            certificates: self.certificates.clone(),
         };
         act(&mut self.memory.work, &member)
     }
@@ -133,25 +145,42 @@ impl Cluster {
     }
 
     /// Directories for snapshots that are not there yet: of a new cluster that is nothing to be warned of.
-    pub(super) fn make_destinations(&self, spec: &ClusterSpec) {
-        let missing = |it: &Destination| it.local_path().is_some_and(|it| !Path::new(it).exists());
-        let backup = spec.backup.as_ref();
-        let missing = backup.is_some_and(|it| it.destinations.iter().any(missing));
-        if missing && self.claimed().is_none() && !self.object.meta.deleting {
-            // What is in the way is told by whoever looks there.
-            let _ = Self::prepare_destinations(spec);
+    pub(super) fn make_destinations(&mut self, spec: &ClusterSpec) {
+        if self.claimed().is_none() && !self.object.meta.deleting {
+            for path in local_paths(spec) {
+                // What is in the way is told by whoever looks there.
+                let _ = self.prepare_destination(path, true);
+            }
         }
     }
 
-    /// Directories for snapshots: made below the one that this cluster may use.
-    fn prepare_destinations(spec: &ClusterSpec) -> Result<(), ControllerError> {
-        let backup = spec.backup.as_ref().map(|it| it.destinations.as_slice());
-        for destination in backup.unwrap_or_default() {
-            if let Some(path) = destination.local_path() {
-                Self::prepare_dir(Path::new(path))?;
+    /// A directory for snapshots: made below the one that this cluster may use. `missing`: only where it is not
+    /// there. It may lie on a share that does not answer, so it is made beside the loop.
+    fn prepare_destination(&mut self, path: PathBuf, missing: bool) -> Result<(), ControllerError> {
+        let look = self.memory.made.entry(path.clone()).or_default();
+        let own = path.clone();
+        let made = look.at((), move |_| {
+            if missing && own.exists() {
+                return Ok(());
             }
-        }
-        Ok(())
+            Self::prepare_dir(&own).map_err(|it| detail(format_args!("{}", chain(&it))))
+        });
+        let source = match (made.silent, made.what) {
+            (None, Some(Ok(()))) => return Ok(()),
+            (None, Some(Err(why))) => io::Error::other(why.to_string()),
+            _ => io::ErrorKind::TimedOut.into(),
+        };
+        Err(ControllerError::System {
+            what: "use",
+            path,
+            source,
+        })
+    }
+
+    /// The first destination; the others are in the way of nothing that goes there.
+    fn prepare_first(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
+        let first = local_paths(spec).into_iter().next();
+        first.map_or(Ok(()), |it| self.prepare_destination(it, false))
     }
 
     pub(super) async fn take_snapshot(
@@ -164,7 +193,7 @@ impl Cluster {
                 .make_backup_pod(spec, Task::Scheduled, now.is_some())
                 .await;
         }
-        Self::prepare_destinations(spec)?;
+        self.prepare_first(spec)?;
         self.with_member(spec, |work, member| work.take(member, now, None));
         Ok(())
     }
@@ -178,7 +207,9 @@ impl Cluster {
             let trusted = now.is_some();
             return self.make_backup_pod(spec, Task::Copies, trusted).await;
         }
-        Self::prepare_destinations(spec)?;
+        for path in local_paths(spec) {
+            self.prepare_destination(path, false)?;
+        }
         self.fetch_credentials().await?;
         self.with_member(spec, |work, member| work.copy(member, now));
         Ok(())
@@ -200,29 +231,29 @@ impl Cluster {
     }
 
     /// The file of a verified snapshot, on this node or on a claim; `None` where there is none.
-    pub(super) fn snapshot_file(&mut self, from: &str) -> Result<Option<String>, LocalError> {
+    pub(super) fn snapshot_file(&mut self, from: &str) -> Result<Option<String>, Detail> {
         if self.claimed().is_some() {
             return Ok(self.file_on_claim(from));
         }
-        let store = self.memory.spec.as_ref().and_then(place::primary);
-        let Some(store) = store else {
+        let Some(spec) = self.memory.spec.clone() else {
             return Ok(None);
         };
-        let entries = store.list()?;
-        let clusters = self.identity.as_ref().map(IdentityFile::clusters);
-        let entry = match from {
-            LATEST => place::newest_verified(&entries, &clusters.unwrap_or_default()),
-            name => entries
-                .iter()
-                .find(|it| it.name.to_string() == name && it.level() >= VERIFIED),
+        let Some(store) = place::primary(&spec) else {
+            return Ok(None);
         };
+        let entries = self.with_member(&spec, Work::entries)?;
+        let trust = Trust::of(&self.certificates, &spec, None);
+        let entries = entries.iter().filter(|it| trust.counts(it));
+        let entries: Vec<Entry> = entries.cloned().collect();
+        let entry = self.named(&entries, from);
+        let entry = entry.filter(|it| it.level() >= VERIFIED);
         let path = entry.map(|it| store.snapshot(&it.name));
         Ok(path.map(|it| it.to_string_lossy().into_owned()))
     }
 
     /// Whether a restore would find nothing. Where other places than the directory of the member's own node, which
-    /// is this one, may have the snapshot, only the restore's Pod can tell.
-    pub(super) fn snapshot_is_missing(&self, spec: &ClusterSpec, from: &str) -> bool {
+    /// is this one, may have the snapshot, only the restore's Pod can tell; and where that does not answer.
+    pub(super) fn snapshot_is_missing(&mut self, spec: &ClusterSpec, from: &str) -> bool {
         let alone = spec
             .backup
             .as_ref()
@@ -230,23 +261,28 @@ impl Cluster {
         let member = names::member(&self.name);
         let pod = self.shared.pods.get(&self.namespace, &member);
         let here = pod.is_some_and(|it| it.node.as_ref() == Some(&self.shared.own.node));
-        let known = alone && here && self.claimed().is_none();
-        let store = place::primary(spec).filter(|_| known);
-        let Some(Ok(entries)) = store.map(|it| it.list()) else {
+        if !alone || !here || self.claimed().is_some() {
             return false;
-        };
-        let clusters = self.identity.as_ref().map(IdentityFile::clusters);
-        match from {
-            LATEST => place::newest_verified(&entries, &clusters.unwrap_or_default()).is_none(),
-            name => !entries.iter().any(|it| it.name.to_string() == name),
         }
+        let entries = self.with_member(spec, Work::entries);
+        entries.is_ok_and(|it| self.named(&it, from).is_none())
     }
 
-    /// What has ended is told, and what was asked for is begun.
+    /// The snapshot that a restore from there would take.
+    fn named<'a>(&self, entries: &'a [Entry], from: &str) -> Option<&'a Entry> {
+        if from == LATEST {
+            let clusters = self.identity.as_ref().map(IdentityFile::clusters);
+            return place::newest_verified(entries, &clusters.unwrap_or_default());
+        }
+        entries.iter().find(|it| it.name.to_string() == from)
+    }
+
+    /// What has ended is told. `waits`: why nobody begins what was asked for.
     pub(super) async fn carry_backups_on(
         &mut self,
         spec: &ClusterSpec,
         observed: &Observed,
+        waits: Option<Detail>,
     ) -> Result<(), ControllerError> {
         for told in self.memory.work.collect() {
             match told {
@@ -264,52 +300,62 @@ impl Cluster {
         self.write_taken(now.is_some()).await?;
         let instance = observed.speaker();
         let answers = instance.is_some_and(|it| it.service.read == Reading::Answered);
-        if !answers {
-            self.backups_wait("etcd does not answer").await?;
+        let silent = (!answers).then_some("etcd does not answer");
+        if let Some(why) = silent.or(waits.as_deref()) {
+            self.backups_wait(why).await?;
         }
         for request in self.backup_requests() {
-            let status = request.object.status.clone().unwrap_or_default();
-            if matches!(status.phase, Some(Phase::Succeeded | Phase::Failed)) {
+            if is_over(&request) {
                 if let Some(now) = now {
                     self.remove_old(&request, now).await?;
                 }
-                continue;
-            }
-            if self.memory.has_ended(&request.meta) {
-                continue;
-            }
-            let Some(_) = &spec.backup else {
+            } else if spec.backup.is_none() && !self.memory.has_ended(&request.meta) {
                 let text = format!(
                     "{} has no spec.backup, which names the destinations",
                     self.name
                 );
                 self.write_end(&request, failed(&text), now.is_some())
                     .await?;
-                continue;
-            };
-            let busy = self.memory.work.is_busy() || self.is_worked_on();
-            if !answers || busy || self.memory.taking.is_some() {
-                continue; // looked at again when something has changed
             }
-            let id = request.meta.uid.clone();
-            if let Err(error) = Self::prepare_destinations(spec) {
-                self.waits(&request, &chain(&error)).await?;
-                return Err(error);
-            }
-            let status = EtcdBackupStatus {
-                phase: Some(Phase::Running),
-                ..EtcdBackupStatus::default()
-            };
-            self.answer(&request, &status).await?;
-            if self.claimed().is_some() {
-                self.make_backup_pod(spec, Task::OnDemand(id), now.is_some())
-                    .await?;
-                break; // the next one when this one has ended
-            }
-            self.memory.taking = Some(id.clone());
-            self.with_member(spec, |work, member| work.take(member, now, Some(id)));
         }
         self.collect_backup_pods().await
+    }
+
+    /// Takes the snapshot that was asked for first.
+    pub(super) async fn take_requested(
+        &mut self,
+        spec: &ClusterSpec,
+        now: Option<Timestamp>,
+    ) -> Result<(), ControllerError> {
+        let Some(request) = self.next_request() else {
+            return Ok(());
+        };
+        if let Err(error) = self.prepare_first(spec) {
+            self.waits(&request, &chain(&error)).await?;
+            return Err(error);
+        }
+        let status = EtcdBackupStatus {
+            phase: Some(Phase::Running),
+            ..EtcdBackupStatus::default()
+        };
+        self.answer(&request, &status).await?;
+        let id = request.meta.uid.clone();
+        if self.claimed().is_some() {
+            let task = Task::OnDemand(id);
+            return self.make_backup_pod(spec, task, now.is_some()).await;
+        }
+        self.memory.taking = Some(id.clone());
+        self.with_member(spec, |work, member| work.take(member, now, Some(id)));
+        Ok(())
+    }
+
+    /// The oldest request that nobody works on, where nobody works on another one, and the end of the last one was
+    /// written.
+    fn next_request(&self) -> Option<Rc<Watched<EtcdBackup>>> {
+        let (memory, mut all) = (&self.memory, self.backup_requests().into_iter());
+        let next = all.find(|it| !is_over(it) && !memory.has_ended(&it.meta));
+        let free = memory.taking.is_none() && memory.taken.is_none() && !self.is_worked_on();
+        next.filter(|_| free)
     }
 
     /// Requests for this cluster, oldest first.
@@ -424,6 +470,12 @@ impl Cluster {
             }
         }
     }
+}
+
+/// Its end was written.
+fn is_over(request: &Watched<EtcdBackup>) -> bool {
+    let phase = request.object.status.as_ref().and_then(|it| it.phase);
+    matches!(phase, Some(Phase::Succeeded | Phase::Failed))
 }
 
 fn failed(message: &str) -> EtcdBackupStatus {

@@ -71,3 +71,6 @@ pub(super) fn member_secret(cluster: &str) -> String {
 pub(super) fn client_secret(cluster: &str, client: &str) -> String {
     format!("{cluster}-client-{client}")
 }
+
+/// On a cluster that an EtcdRestore made: its UID.
+pub(super) const RESTORED_BY: &str = "etcd.edge-operator.io/restored-by";

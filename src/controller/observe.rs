@@ -75,7 +75,7 @@ impl Cluster {
             made_for: pod
                 .as_deref()
                 .filter(|_| process == Process::Stopped)
-                .and_then(made_for),
+                .map(made_for),
             refused: waiting.refusal(),
             machine_changed: false,
             kept_elsewhere: false,
@@ -94,7 +94,7 @@ impl Cluster {
             host: None, // the node is Kubernetes' to watch
             backups,
             predecessors: Predecessors::None, // only Pods see snapshots
-            restoring: None,                  // its steps are its Pod's
+            restoring: self.restoring(),
             document: match &self.memory.invalid {
                 Some(why) => DocumentSeen::Refused {
                     reason: SPEC_INVALID,
@@ -226,15 +226,14 @@ impl Cluster {
         if pod.meta.deleting {
             return Process::Unknown; // it ends; what comes after it is made when it has gone
         }
-        let (Container::Running { id, started }, Some(settings), Some(version)) =
-            (&pod.container, pod.settings, pod.version.as_deref())
-        else {
+        let Container::Running { id, started } = &pod.container else {
             return Process::Stopped;
         };
-        let Ok(version) = version.parse() else {
+        let version = pod.version.as_deref().and_then(|it| it.parse().ok());
+        let (Some(settings), Some(version)) = (pod.settings, version) else {
             return Process::Foreign { pid: None };
         };
-        let latched = self.identity.as_ref().map(|it| it.quota);
+        let latched = self.identity.as_ref().map(|it| it.member.quota);
         let started = crate::clock::parse_rfc3339(started);
         let seconds = started.map_or(0, |it| clock::now().seconds_since(it).max(0));
         Process::Running {
@@ -331,7 +330,7 @@ impl Cluster {
         let restored = self
             .identity
             .as_ref()
-            .is_some_and(|it| !it.former_ids.is_empty());
+            .is_some_and(|it| !it.cluster.former_ids.is_empty());
         let served = restored || identity.as_ref().is_some_and(|it| it.served.is_some());
         let version = start::version(spec.version, identity.as_ref(), served, None);
         let version = version.unwrap_or(VERSION_AT_BIRTH);
@@ -405,20 +404,17 @@ fn number(id: &str) -> u32 {
 
 /// The document's member, or who lives here while its size is 0.
 fn member(spec: &ClusterSpec, identity: Option<&IdentityFile>) -> MemberName {
-    let born = || MemberName::try_from(identity?.member.as_str()).ok();
+    let born = || MemberName::try_from(identity?.member.name.as_str()).ok();
     let asked = spec.own().map(|it| it.name.clone());
     asked.or_else(born).unwrap_or_default()
 }
 
-/// What a Pod that does not run was made for. One that ended is replaced in any case.
-fn made_for(pod: &PodSeen) -> Option<MadeFor> {
-    if ended(pod) {
-        return None;
-    }
-    Some(MadeFor {
-        settings: Settings(pod.settings?),
-        version: pod.version.as_deref()?.parse().ok()?,
-    })
+/// What a Pod that does not run was made for; where that was taken from it, for nothing that anybody asks for.
+fn made_for(pod: &PodSeen) -> MadeFor {
+    let version = pod.version.as_deref().and_then(|it| it.parse().ok());
+    let known = pod.settings.map(Settings).zip(version);
+    let (settings, version) = known.unwrap_or((Settings(0), VERSION_AT_BIRTH));
+    MadeFor { settings, version }
 }
 
 /// What is in the way of a start.

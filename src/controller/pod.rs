@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::names::{self, CLUSTER, MANAGED_BY, OPERATOR, QUOTA, SETTINGS, USER, VERSION};
+use super::secrets::SIGNER_KEY;
 use crate::api::EtcdClusterSpec;
 use crate::api::node_paths::{CLAIM_DIR, NODE_DIR};
 use crate::backup::work::Ask;
 use crate::member::pod::{
-    BACKUP_VARIABLE, DOCUMENT_VARIABLE, LAST_WORDS, PodMember, RESTORE_VARIABLE, S3_KEY, TLS_DIR,
-    VARIABLE, s3_dir,
+    BACKUP_VARIABLE, DOCUMENT_VARIABLE, LAST_WORDS, PodMember, RESTORE_VARIABLE, S3_KEY,
+    SIGNER_DIR, SIGNER_VARIABLE, TLS_DIR, VARIABLE, s3_dir,
 };
 use crate::spec::{ClusterSpec, Profile};
 
@@ -125,6 +126,8 @@ pub(super) struct Restore<'a> {
     pub(super) snapshots: Option<&'a str>,
     /// The claim with the snapshots, read-only.
     pub(super) claim: Option<&'a str>,
+    /// The public key with which the cluster signs its snapshots.
+    pub(super) signer: Option<String>,
 }
 
 /// The Pod of a restore: it works on the volume of a member that is stopped.
@@ -135,6 +138,9 @@ pub(super) fn restore(parts: &Parts<'_>, asks: &Restore<'_>) -> Value {
         .collect();
     let mut container = container(parts, &words);
     let mut more = command(parts, asks.document, (RESTORE_VARIABLE, asks.id));
+    let signer = asks.signer.as_deref();
+    more.env
+        .extend(signer.map(|it| json!({"name": SIGNER_VARIABLE, "value": it})));
     if let Some(dir) = asks.snapshots {
         more.mount("snapshots", &host_path(dir), dir, true);
     }
@@ -210,6 +216,13 @@ pub(super) fn backup(
         "defaultMode": 0o440,
     }});
     more.mount("tls", &tls, TLS_DIR, true);
+    let key = json!({"secret": {
+        "secretName": names::authority_secret(parts.name),
+        "defaultMode": 0o440,
+        "items": [{"key": SIGNER_KEY, "path": format!("signer/{SIGNER_KEY}")}],
+        "optional": true, // a Secret of before the first signature
+    }});
+    more.mount("signs", &key, SIGNER_DIR, true);
     extend(&mut container["env"], more.env);
     if let Some(mounts) = container["volumeMounts"].as_array_mut() {
         mounts.retain(|it| it["name"] != "data" && it["name"] != "keys"); // the member's alone

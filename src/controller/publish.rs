@@ -12,11 +12,11 @@ use super::names::SPEC_INVALID;
 use super::objects::resource;
 use super::seen::Meta;
 use super::{Cluster, ControllerError, Shared, Watched};
-use crate::api::status::{EtcdClusterStatus, to_wire};
+use crate::api::status::{EtcdClusterStatus, News, news, to_wire};
 use crate::api::{EtcdCluster, convert, node_paths, rules};
 use crate::clock;
 use crate::clock::rfc3339;
-use crate::cluster::{Detail, MemberName, Timestamp, detail};
+use crate::cluster::{Detail, MemberName, PeerUrl, Timestamp, detail};
 use crate::error::chain;
 use crate::observed::{Again, Membership, Observed};
 use crate::plan::Plan;
@@ -112,7 +112,7 @@ impl Cluster {
                 self.use_sound_spec();
             }
         }
-        let Some(mut spec) = self.memory.spec.clone() else {
+        let Some(spec) = self.memory.spec.clone() else {
             let why = self.memory.invalid.clone().unwrap_or_default();
             let next = "correct the document";
             self.requests_wait(&why).await;
@@ -121,7 +121,7 @@ impl Cluster {
                 Err(error) => self.failed(&error),
             };
         };
-        self.take_up_restores(&mut spec).await;
+        self.take_up_restores(&spec).await;
         self.make_destinations(&spec);
         match reconcile(self, &spec).await {
             Ok(wait) => {
@@ -184,6 +184,11 @@ impl Cluster {
             });
             detail(format_args!("{path}: found '{found}', allowed: {allowed}"))
         })?;
+        for it in &mut spec.members {
+            let url = self.peer_url(&it.name, spec.network.peer_port);
+            it.peer_url = PeerUrl::try_from(url.as_str())
+                .map_err(|_| detail(format_args!("the peer URL {url} is too long")))?;
+        }
         if let Some(why) = node_paths::refused(&self.namespace, &self.name, wire) {
             return Err(why);
         }
@@ -242,39 +247,21 @@ impl Cluster {
     }
 
     async fn tell_changes(&mut self, now: &EtcdClusterStatus) {
-        let before = self.memory.published.clone().unwrap_or_default();
-        for condition in &now.conditions {
-            let old = before
-                .conditions
-                .iter()
-                .find(|it| it.type_ == condition.type_);
-            let same = old.is_some_and(|it| {
-                it.status == condition.status
-                    && (it.reason == condition.reason || condition.type_ == "Progressing")
-            });
-            if same || condition.type_ == "Progressing" {
-                continue;
-            }
-            let (kind, value) = (condition.type_.as_str(), condition.status.as_str());
-            let wrong = match kind {
-                "Degraded" => value == "True",
-                _ => value == "False",
-            };
-            let starts =
-                ["Starting", "NotConfigured", "SizeZero"].contains(&condition.reason.as_str());
-            // Nobody is born with certificates.
-            let born = old.is_none() && condition.reason == "Missing";
-            let news = old.is_some() || wrong && !born || kind == "Available";
-            if !news || kind == "HostHealthy" || condition.reason == "NotObserved" {
-                continue;
-            }
+        let before = self.memory.published.clone();
+        for News {
+            condition,
+            wrong,
+            turned,
+        } in news(before.as_ref(), now)
+        {
+            let (kind, value, reason) = (&condition.type_, &condition.status, &condition.reason);
             // What came and went is news again.
-            if old.is_some_and(|it| it.status != condition.status) {
-                let prefix = format!("{}: ", condition.reason);
+            if turned {
+                let prefix = format!("{reason}: ");
                 self.memory.told.retain(|it| !it.starts_with(&prefix));
             }
             let text = format!("{kind} is {value}: {}", condition.message);
-            self.tell(&condition.reason, &text, wrong && !starts).await;
+            self.tell(reason, &text, wrong).await;
         }
     }
 
@@ -370,32 +357,14 @@ impl Runtime for Cluster {
 
     async fn publish(
         &mut self,
-        spec: &ClusterSpec,
+        _: &ClusterSpec,
         observed: &Observed,
         status: &Status,
     ) -> Result<(), ControllerError> {
         let metrics = self.shared.metrics.of(&self.namespace, &self.name);
         metrics.record(observed, status);
         let generation = self.object.object.metadata.generation.unwrap_or(0);
-        let mut wire = to_wire(status, self.memory.published.as_ref(), generation);
-        if wire.plan.hold.as_deref() == Some("RestoreFailed") {
-            let next = if self.identity.is_none() {
-                "remove the cause: the operator retries within 10 minutes, and at once when the document changes"
-            } else {
-                "remove the cause and change the document, or create an EtcdRestore"
-            };
-            wire.plan.next_step = Some(next.to_owned());
-        }
-        if let Some(why) = self.restore_words().filter(|_| !spec.paused) {
-            for it in &mut wire.conditions {
-                if it.reason == "SizeZero" {
-                    "Restoring".clone_into(&mut it.reason);
-                    it.message = why.to_string();
-                }
-            }
-            wire.plan.hold = Some("Restoring".to_owned());
-            wire.plan.message = Some(why.to_string());
-        }
+        let wire = to_wire(status, self.memory.published.as_ref(), generation);
         self.write_status(wire).await
     }
 

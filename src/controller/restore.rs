@@ -20,11 +20,11 @@ use super::{Cluster, ControllerError, Watched};
 use crate::api::EtcdRestore;
 use crate::api::requests::Phase;
 use crate::backup::name::LATEST;
-use crate::backup::restore::{RECOVERIES_MAX, note_recovery, too_many_recoveries};
+use crate::backup::restore::{note_recovery, why_no_more};
 use crate::clock;
 use crate::clock::rfc3339;
-use crate::cluster::{Detail, Timestamp, detail};
-use crate::observed::{Clock, Observed};
+use crate::cluster::{Detail, Timestamp};
+use crate::observed::{Clock, Observed, RestorePhase, Restoring, Unanswered};
 use crate::spec::ClusterSpec;
 use crate::start::Refusal;
 use crate::state;
@@ -120,9 +120,8 @@ impl Cluster {
         found.map(Asked::of)
     }
 
-    /// Takes up a restore in place that was asked for. While there is one, or its Pod, the member stays
-    /// stopped: both work on one volume.
-    fn take_up_restore(&mut self, spec: &mut ClusterSpec) {
+    /// Takes up a restore that was asked for.
+    fn take_up_restore(&mut self) {
         let pod = self.restore_pod();
         let by_document = self.memory.restoring.take();
         let by_document = by_document.filter(|it| match it.by {
@@ -136,10 +135,17 @@ impl Cluster {
             .filter(|it| pod.is_some() || self.may_begin(it))
             .or(by_document)
             .or_else(|| pod.as_deref().and_then(asked_by));
-        if (self.memory.restoring.is_some() || pod.is_some()) && self.identity.is_some() {
-            spec.size = 0;
-            spec.members.clear();
-        }
+    }
+
+    /// The restore under way, as the core sees it: of what was asked for, or of a Pod that works on the volume.
+    pub(super) fn restoring(&self) -> Option<Restoring> {
+        let busy = self.restore_pod().is_some();
+        (busy || self.memory.restoring.is_some()).then_some(Restoring {
+            phase: RestorePhase::Requested,
+            busy,
+            unanswered: Unanswered::default(),
+            stops_first: true, // both work on one volume
+        })
     }
 
     fn is_outdated(&self, asked: &Asked) -> bool {
@@ -155,15 +161,22 @@ impl Cluster {
     }
 
     /// Why the last restore that the document asked for failed, until it is tried again.
-    pub(super) fn restore_failed(&mut self) -> Option<Detail> {
-        let failed = self.memory.restore_failed.as_ref()?;
+    /// `now`: the time, if it is trusted.
+    pub(super) fn restore_failed(&mut self, now: Option<Timestamp>) -> Option<Detail> {
         // Where there is damaged data each try counts, and a person looks.
         let unborn = self.identity.is_none();
-        let again = unborn && clock::since_boot().as_secs() >= failed.at + TRIED_AGAIN_SECONDS;
-        if failed.generation != self.generation() || again {
-            self.memory.restore_failed = None;
-        }
-        Some(self.memory.restore_failed.as_ref()?.why.clone())
+        let (seconds, generation) = (clock::since_boot().as_secs(), self.generation());
+        self.memory.restore_failed.take_if(|it| {
+            it.generation != generation || unborn && seconds >= it.at + TRIED_AGAIN_SECONDS
+        });
+        // What another cluster of this name came to on this node keeps nobody from being born.
+        let no_more = if unborn {
+            None
+        } else {
+            why_no_more(&self.paths, now)
+        };
+        let failed = self.memory.restore_failed.as_ref();
+        no_more.or_else(|| Some(failed?.why.clone()))
     }
 
     fn note_failed(&mut self, why: Detail) {
@@ -172,15 +185,6 @@ impl Cluster {
             generation: self.generation(),
             at: clock::since_boot().as_secs(),
         });
-    }
-
-    /// What is told in place of "size is 0" while a restore is under way.
-    pub(super) fn restore_words(&self) -> Option<Detail> {
-        let asked = self.memory.restoring.as_ref()?;
-        Some(detail(format_args!(
-            "the operator restores the data of {}",
-            asked.from
-        )))
     }
 
     /// The document asks for the data of a snapshot, and no cluster was ever born here.
@@ -200,8 +204,7 @@ impl Cluster {
         }
     }
 
-    /// The document asks for the newest verified snapshot where data is damaged. On a card that damages
-    /// whatever is written to it that has an end, too, which outlives this operator.
+    /// The document asks for the newest verified snapshot where data is damaged.
     pub(super) fn request_recovery(
         &mut self,
         now: Option<Timestamp>,
@@ -211,12 +214,6 @@ impl Cluster {
         let (Some(pod), None) = (pod, &self.memory.restoring) else {
             return Ok(());
         };
-        if too_many_recoveries(&self.paths, now) {
-            self.note_failed(detail(format_args!(
-                "the data was damaged again after {RECOVERIES_MAX} restores in a day: replace the disk"
-            )));
-            return Ok(());
-        }
         state::create_private_dir(&self.paths.lib)?;
         note_recovery(&self.paths, now)?;
         self.memory.restoring = Some(Asked {
@@ -228,11 +225,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// One step of what is under way.
+    /// One step of what is under way. `held`: why the plan does not go on with it.
     pub(super) async fn carry_restore_on(
         &mut self,
         spec: &ClusterSpec,
         observed: &Observed,
+        held: Option<Detail>,
     ) -> Result<(), ControllerError> {
         let trusted = observed.clock == Clock::Trusted;
         self.make_new_clusters(spec, trusted).await?;
@@ -246,22 +244,16 @@ impl Cluster {
             if let Some(details) = details {
                 self.memory.live_revision = Some(details.revision);
             }
-            let text = if there.meta.deleting {
-                "the member ends"
-            } else if asked.request().is_none()
-                && there.owner.as_ref() == Some(&self.object.meta.uid)
-            {
-                // Its data is damaged: it does not serve, and is started again and again.
-                self.remove_pod(&there, None).await?;
-                "the member ends"
-            } else {
-                "the member is stopped"
+            let text = match &held {
+                Some(why) => why.as_str(),
+                None if there.meta.deleting => "the member ends",
+                None => "the operator stops the member",
             };
             return self.restore_says(&asked, text).await;
         }
         let name = names::restore_pod(&self.name);
         let Some(there) = self.shared.pods.get(&self.namespace, &name) else {
-            return self.make_restore_pod(spec, &asked).await;
+            return Ok(());
         };
         if there.owner.as_deref() != Some(&self.object.meta.uid) {
             return Err(ControllerError::not_ours(Kind::Pod, &name));
@@ -274,8 +266,8 @@ impl Cluster {
 
     /// A restore in place is taken up before anything else is done with the data, a snapshot of it among
     /// that; and only where the API server would take its Pod.
-    pub(super) async fn take_up_restores(&mut self, spec: &mut ClusterSpec) {
-        self.take_up_restore(spec);
+    pub(super) async fn take_up_restores(&mut self, spec: &ClusterSpec) {
+        self.take_up_restore();
         if spec.paused || self.object.meta.deleting || self.memory.restoring.is_some() {
             return;
         }
@@ -296,7 +288,7 @@ impl Cluster {
                 id: asked.id,
                 refused_at: None,
             });
-            return self.take_up_restore(spec);
+            return self.take_up_restore();
         };
         if !matches!(error, ControllerError::Api { code: 0, .. }) {
             self.memory.tried = Some(Tried {
@@ -341,7 +333,7 @@ impl Cluster {
         let member = names::member(&self.name);
         if let Some(pod) = self.shared.pods.get(&self.namespace, &member)
             && cut
-            && self.restore_failed().is_none()
+            && self.memory.restore_failed.is_none()
         {
             self.memory.restoring = Some(self.what_was_cut(&pod));
         }

@@ -2,7 +2,8 @@
 //! make and judge certificates with the same code and no key reaches the node's disk.
 //!
 //! ```text
-//! NAME-ca             CAs with their keys, the operator's certificate, the identity; only the operator reads it
+//! NAME-ca             CAs with their keys, the key that signs snapshots, the operator's certificate, the identity;
+//!                     only the operator reads it
 //! NAME-member         what the member's Pod mounts: server and peer pairs, the CAs' certificates
 //! NAME-client-CLIENT  tls.crt, tls.key, ca.crt for a client, in the namespace that the document names
 //! ```
@@ -29,12 +30,16 @@ use crate::state;
 /// Key of the identity in the CA's Secret.
 const IDENTITY: &str = "identity.json";
 
+/// Key of the CA's Secret with which snapshots are signed.
+pub(super) const SIGNER_KEY: &str = "signer.key";
+
 /// Keys of the CA's Secret, and the files that they are.
-const AUTHORITY: [(&str, &str); 6] = [
+const AUTHORITY: [(&str, &str); 7] = [
     ("peer-ca.crt", "peer-ca/ca.crt"),
     ("peer-ca.key", "peer-ca/ca.key"),
     ("client-ca.crt", "client-ca/ca.crt"),
     ("client-ca.key", "client-ca/ca.key"),
+    (SIGNER_KEY, "signer/signer.key"),
     ("operator.crt", "current/operator.crt"),
     ("operator.key", "current/operator.key"),
 ];
@@ -93,7 +98,7 @@ impl Cluster {
                 None => None,
             };
             let generation = dir.join("generations/0001");
-            for ca in ["peer-ca", "client-ca"] {
+            for ca in ["peer-ca", "client-ca", "signer"] {
                 state::create_private_dir(&dir.join(ca))?;
             }
             state::create_private_dir(&generation)?;

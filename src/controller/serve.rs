@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 
 use super::seen::Key;
 use super::{ControllerError, Shared};
+use crate::http;
 use crate::telemetry::{Metrics, plain};
 
 /// The metrics of each cluster.
@@ -51,19 +52,16 @@ pub(super) async fn begin(shared: &Rc<Shared>) -> Result<(), ControllerError> {
     })?;
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
+        let mut open = http::Connections::default();
         loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-                continue;
-            };
+            let (stream, _) = http::accept(|| listener.accept()).await;
             let shared = shared.clone();
             let service = service_fn(move |request: Request<Incoming>| {
                 let response = respond(&shared, request.uri().path());
                 async move { Ok::<_, Infallible>(response) }
             });
-            let connection = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service);
-            tokio::task::spawn_local(connection);
+            let served = http::builder().serve_connection(TokioIo::new(stream), service);
+            open.admit(tokio::task::spawn_local(served).abort_handle());
         }
     });
     Ok(())

@@ -23,6 +23,13 @@ impl Cluster {
         Ok(())
     }
 
+    /// Where its peers reach a member, whichever address its Pod has: etcd asks for the address when it dials, and a
+    /// single member never does.
+    pub(super) fn peer_url(&self, member: &str, port: u16) -> String {
+        let (service, namespace) = (&self.name, &self.namespace);
+        format!("https://{member}.{service}.{namespace}.svc:{port}")
+    }
+
     fn service(&self, name: &str, spec: &Value) -> Value {
         json!({
             "apiVersion": "v1",

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::names::OURS;
+use super::names::{OURS, RESTORED_BY};
 use super::objects::resource;
 use super::requests::{answer, tell_if_alone, with_message};
 use super::seen::{Key, Meta, PodSeen, Seen};
@@ -54,10 +54,17 @@ fn objects(shared: &Shared, resource: &ApiResource, config: Config) -> Objects {
     Box::pin(watcher(api, config))
 }
 
+/// Objects a page. An object may have more than 256 KiB of annotations, and a page is in memory at once.
+const PAGE: u32 = 50;
+
+fn paged() -> Config {
+    Config::default().page_size(PAGE)
+}
+
 /// Only names, labels and versions: the content of no Secret is ever listed.
 fn names_alone(shared: &Shared, resource: &ApiResource) -> Objects {
     let api = Api::<PartialObjectMeta<DynamicObject>>::all_with(shared.client.clone(), resource);
-    let stream = watcher(api, Config::default().labels(OURS));
+    let stream = watcher(api, paged().labels(OURS));
     Box::pin(stream.try_filter_map(|event| async {
         Ok(mapped(event, |it| {
             Some(DynamicObject {
@@ -71,7 +78,7 @@ fn names_alone(shared: &Shared, resource: &ApiResource) -> Objects {
 
 /// Members' Pods, and the operator's own.
 pub(super) fn pods(shared: &Rc<Shared>) {
-    let config = Config::default().labels(OURS);
+    let config = paged().labels(OURS);
     let stream = objects(shared, &resource::<v1::Pod>(), config);
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
@@ -121,7 +128,7 @@ pub(super) fn everything(shared: &Rc<Shared>) {
 }
 
 fn clusters(shared: &Rc<Shared>) {
-    let stream = objects(shared, &resource::<EtcdCluster>(), Config::default());
+    let stream = objects(shared, &resource::<EtcdCluster>(), paged());
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
         let feed = |event| {
@@ -161,6 +168,7 @@ where
     K: Resource<DynamicType = ()> + DeserializeOwned,
 {
     object.metadata.managed_fields = None;
+    keep_ours(&mut object.metadata);
     let key = key(&object.metadata);
     let meta = Meta::of(&object.metadata);
     // The same words at the same time are no change, and ring for nobody.
@@ -186,6 +194,16 @@ where
         }
     }
 }
+
+/// What others annotate is nothing to us, and may be large.
+fn keep_ours(metadata: &mut ObjectMeta) {
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.retain(|it, value| it == RESTORED_BY && value.len() <= UID_MAX);
+    }
+}
+
+/// A UID has 36 characters.
+const UID_MAX: usize = 64;
 
 fn unreadable(why: &str, since: &Value) -> Value {
     let condition = |kind: &str, status: &str| {
@@ -214,7 +232,7 @@ fn requests<K>(
     K: Resource<DynamicType = ()> + DeserializeOwned + Serialize + 'static,
 {
     let resource = resource::<K>();
-    let stream = objects(shared, &resource, Config::default());
+    let stream = objects(shared, &resource, paged());
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
         let feed = |event| {
@@ -294,5 +312,37 @@ async fn run(what: &'static str, mut stream: Objects, feed: &dyn Fn(Event<Dynami
                 failed += 1;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_annotate_is_not_kept_in_memory() {
+        let large = "x".repeat(250_000);
+        let annotations = [
+            ("kubectl.kubernetes.io/last-applied-configuration", &large),
+            ("a/b", &"c".to_owned()),
+            (
+                RESTORED_BY,
+                &"1b4e28ba-2fa1-11d2-883f-0016d3cca427".to_owned(),
+            ),
+        ];
+        let mut metadata = ObjectMeta {
+            annotations: Some(
+                annotations
+                    .map(|(key, it)| (key.to_owned(), it.clone()))
+                    .into(),
+            ),
+            ..ObjectMeta::default()
+        };
+        keep_ours(&mut metadata);
+        let kept = metadata.annotations.clone().unwrap_or_default();
+        assert_eq!(kept.into_keys().collect::<Vec<_>>(), [RESTORED_BY]);
+        metadata.annotations = Some([(RESTORED_BY.to_owned(), large)].into());
+        keep_ours(&mut metadata);
+        assert_eq!(metadata.annotations, Some([].into()));
     }
 }

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::store::PROGRAMS;
+use crate::state;
+use crate::version::Version;
 
 /// Four times the largest program of a release.
 const PROGRAM_MAX: u64 = 256 << 20;
@@ -71,6 +73,31 @@ fn failed<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> A
         path: path.to_owned(),
         source,
     }
+}
+
+/// Archives of the project's releases: version, architecture, sha256.
+const RELEASES: &str = include_str!("releases.txt");
+
+/// The sha256 of the archive that the project released for an architecture, as far as it is known here.
+pub fn released(version: Version, arch: &str) -> Option<&'static str> {
+    let (version, arch) = (
+        version.to_string(),
+        match arch {
+            "aarch64" => "arm64",
+            _ => "amd64",
+        },
+    );
+    RELEASES.lines().find_map(|line| {
+        let mut words = line.split(' ');
+        let of_it = words.next() == Some(&version) && words.next() == Some(arch);
+        words.next().filter(|_| of_it)
+    })
+}
+
+/// The sha256 of a file.
+pub fn sha256(path: &Path) -> Result<String, ArchiveError> {
+    let mut file = File::open(path).map_err(failed("open", path))?;
+    state::copy_hashed(&mut file, &mut io::sink()).map_err(failed("read", path))
 }
 
 /// Unpacks the programs of a release into a new directory of `beside`, which nobody else writes to.

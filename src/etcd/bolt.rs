@@ -56,8 +56,12 @@ const DEPTH_MAX: u32 = 32;
 /// pages of 64 GiB takes 128 MiB. Keys are short, and branches hold nothing else.
 const PAGE_BYTES_MAX: u64 = 128 << 20;
 const BRANCH_BYTES_MAX: u64 = 256 << 10;
+/// A page of the root holds the names of some buckets, and what is in those that have no page of their own.
+const ROOT_BYTES_MAX: u64 = 256 << 10;
 /// etcd has about a dozen.
 const BUCKETS_MAX: usize = 256;
+/// Its longest name has 16 bytes.
+const BUCKET_NAME_MAX: usize = 256;
 /// No id of a page: the list of free pages is not kept in the file.
 const NO_FREE_LIST: u64 = u64::MAX;
 
@@ -149,8 +153,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Loads a page that nothing else has pointed to yet.
-    fn load(&mut self, id: u64) -> Result<Header, BoltError> {
+    /// Loads a page that nothing else has pointed to yet, of at most so many bytes.
+    fn load(&mut self, id: u64, most: u64) -> Result<Header, BoltError> {
         let header = self.peek(id)?;
         let pages = u64::from(header.overflow) + 1;
         if id
@@ -162,9 +166,9 @@ impl<'a> Walk<'a> {
         let most = if header.is_branch() {
             BRANCH_BYTES_MAX
         } else {
-            PAGE_BYTES_MAX
+            most
         };
-        if pages * self.meta.page_size > most {
+        if pages.saturating_mul(self.meta.page_size) > most {
             return Err(damaged(id, "it is larger than any page of etcd"));
         }
         for page in id..id + pages {
@@ -211,8 +215,8 @@ impl<'a> Walk<'a> {
         found: &mut Vec<Bucket>,
         depth: u32,
     ) -> Result<(), BoltError> {
-        let header = self.load(id)?;
-        if depth > DEPTH_MAX || found.len() > BUCKETS_MAX {
+        let header = self.load(id, ROOT_BYTES_MAX)?;
+        if depth > DEPTH_MAX {
             return Err(damaged(id, "more buckets than etcd has"));
         }
         let page = Page::new(id, header, &self.buffer, self.meta.page_size);
@@ -227,14 +231,19 @@ impl<'a> Walk<'a> {
             }
             return Ok(());
         }
+        let page_size = self.meta.page_size;
         page.leaf(|flags, key, value| {
             if flags != page::BUCKET {
                 return Err(damaged(id, "an entry beside the buckets"));
             }
+            if found.len() >= BUCKETS_MAX || key.len() > BUCKET_NAME_MAX {
+                return Err(damaged(id, "more buckets than etcd has"));
+            }
             let root =
                 page::u64_at(value, 0).ok_or_else(|| damaged(id, "a bucket without a root"))?;
             let inline = match value.get(16..) {
-                Some(inline) if root == 0 => inline.to_vec(),
+                // bbolt gives a bucket a page of its own once it takes a quarter of one.
+                Some(inline) if root == 0 && inline.len() as u64 <= page_size => inline.to_vec(),
                 Some([]) => Vec::new(),
                 _ => return Err(damaged(id, "a bucket of the wrong size")),
             };
@@ -306,7 +315,7 @@ impl<'a> Walk<'a> {
         for index in Self::in_file_order(level, from, to) {
             let index = index as usize;
             let id = level.items[index].page;
-            let header = self.load(id)?;
+            let header = self.load(id, BRANCH_BYTES_MAX)?;
             if !header.is_branch() {
                 return Err(damaged(
                     id,
@@ -343,7 +352,7 @@ impl<'a> Walk<'a> {
         for index in Self::in_file_order(level, from, to) {
             let index = index as usize;
             let id = level.items[index].page;
-            let header = self.load(id)?;
+            let header = self.load(id, PAGE_BYTES_MAX)?;
             if !header.is_leaf() {
                 return Err(damaged(
                     id,
@@ -380,7 +389,7 @@ impl<'a> Walk<'a> {
         if id == NO_FREE_LIST {
             return Ok(()); // as etcd opens it: unreachable pages are free
         }
-        let header = self.load(id)?;
+        let header = self.load(id, PAGE_BYTES_MAX)?;
         for free in Page::new(id, header, &self.buffer, self.meta.page_size).free_list()? {
             if free < 2 || free >= self.meta.pages {
                 return Err(damaged(free, "free, but there is no such page"));

@@ -42,8 +42,10 @@ async fn fetch(address: SocketAddr) -> Option<Numbers> {
         .ok()?;
     let mut response = sender.send_request(request).await.ok()?;
     let mut lines = Lines::default();
+    let mut left = PAGE_MAX;
     while let Some(frame) = response.frame().await {
         if let Some(data) = frame.ok()?.data_ref() {
+            left = left.checked_sub(data.len())?;
             lines.feed(data);
         }
     }
@@ -55,8 +57,14 @@ async fn fetch(address: SocketAddr) -> Option<Numbers> {
     })
 }
 
+/// etcd's page has some 200 KiB.
+const PAGE_MAX: usize = 4 << 20;
+/// No line that counts has a hundred bytes.
+const LINE_MAX: usize = 4096;
+
 #[derive(Default)]
 struct Lines {
+    /// The beginning of a line whose end has not come; of a longer one no more than [`LINE_MAX`].
     rest: Vec<u8>,
     pending: Option<f64>,
     applied: Option<f64>,
@@ -82,7 +90,8 @@ impl Lines {
             if self.rest.is_empty() && piece.ends_with(b"\n") {
                 self.line(piece);
             } else {
-                self.rest.extend_from_slice(piece);
+                let room = LINE_MAX.saturating_sub(self.rest.len());
+                self.rest.extend_from_slice(&piece[..piece.len().min(room)]);
                 if piece.ends_with(b"\n") {
                     let line = std::mem::take(&mut self.rest);
                     self.line(&line);
@@ -134,5 +143,16 @@ mod tests {
             };
             assert_eq!(lines.following(), Some(following), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_line_without_an_end_costs_no_memory() {
+        let mut lines = Lines::default();
+        for _ in 0..1000 {
+            lines.feed(&[b'a'; 10_000]);
+        }
+        assert!(lines.rest.len() <= LINE_MAX && lines.rest.capacity() <= 2 * LINE_MAX);
+        lines.feed(b"\netcd_server_proposals_pending 2\n");
+        assert_eq!(lines.pending, Some(2.0));
     }
 }

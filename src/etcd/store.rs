@@ -295,21 +295,12 @@ fn copy_program(from: &Path, to: &Path) -> Result<String, StoreError> {
     let _ = fs::remove_file(to);
     let mut writer = fs::File::create_new(to).map_err(failed)?;
     state::inherit_owner_open(&writer, to).map_err(failed)?;
-    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
-    let mut buffer = vec![0; 256 * 1024];
-    loop {
-        let read = reader.read(&mut buffer).map_err(failed)?;
-        if read == 0 {
-            break;
-        }
-        context.update(&buffer[..read]);
-        io::Write::write_all(&mut writer, &buffer[..read]).map_err(failed)?;
-    }
+    let sum = state::copy_hashed(&mut reader, &mut writer).map_err(failed)?;
     writer
         .set_permissions(fs::Permissions::from_mode(0o755))
         .map_err(failed)?;
     writer.sync_all().map_err(failed)?;
-    Ok(state::hex(context.finish().as_ref()))
+    Ok(sum)
 }
 
 /// Puts a copy of this program beside etcd, so that a member can restart after the package was

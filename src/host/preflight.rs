@@ -21,6 +21,8 @@ pub struct PreflightFacts {
     pub systemd: Option<u32>,
     /// The document, by its cluster's name, or what is wrong with it.
     pub document: Result<Detail, Detail>,
+    /// Copies that leave the host and that others can read, by place; none where there are none.
+    pub in_clear: Option<Detail>,
     /// etcd in the store: its version, or what is wrong with it and what to do.
     pub etcd: Result<Detail, (Detail, Detail)>,
     /// The user that etcd and the operator run as is known.
@@ -132,6 +134,13 @@ pub fn judge(facts: &PreflightFacts) -> Findings {
                 )),
             )
             .next(words("set storage.path to a directory on a disk")),
+        );
+    }
+    if let Some(places) = &facts.in_clear {
+        push(
+            Finding::new("copies", Grade::Warning, "CopiesInClear", places.clone()).next(words(
+                "name encryption.recipients, so that only these can read the copies; and an endpoint with https",
+            )),
         );
     }
     push(sync(facts));
@@ -399,6 +408,7 @@ mod tests {
             architecture: "aarch64",
             systemd: Some(SYSTEMD_OLDEST),
             document: Ok(words("edge")),
+            in_clear: None,
             etcd: Ok(words("3.6.14")),
             user: true,
             state_private: Some(true),
@@ -446,6 +456,8 @@ mod tests {
             (Failure, "BinaryMissing")
         );
         assert_eq!(worst(|it| it.user = false), (Failure, "UserMissing"));
+        let clear = worst(|it| it.in_clear = Some(words("s3://x: not encrypted")));
+        assert_eq!(clear, (Warning, "CopiesInClear"));
         for (storage, reason) in [
             (Storage::Missing, "StorageMissing"),
             (Storage::Stalled, "FilesystemStalled"),

@@ -76,9 +76,11 @@ pub fn survey(certificates: &Certificates, now: Timestamp, wanted: &Wanted<'_>) 
             CaState::Damaged
         },
         authority_not_after: certificates.authority_not_after().unwrap_or(Timestamp(0)),
-        clients_due: renewed
-            .iter()
-            .any(|it| client_due(certificates, it, now, wanted.clock)),
+        // The key that signs is made with them.
+        clients_due: certificates.has_authorities() && !certificates.has_signer()
+            || renewed
+                .iter()
+                .any(|it| client_due(certificates, it, now, wanted.clock)),
         issued_earliest: not_renewed(certificates, &issued, &renewed),
     }
 }

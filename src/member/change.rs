@@ -9,8 +9,8 @@ use super::contact::{self, CallError, Endpoint};
 use crate::cluster::{Answer, Member, MemberSet, Role};
 use crate::etcd::client::Look;
 use crate::observed::{Membership, Reading, answer};
-use crate::plan::permit::Permit;
-use crate::plan::{Change, Hold};
+use crate::plan::Change;
+use crate::plan::permit::{Lapsed, Permit};
 use crate::spec::ClusterSpec;
 
 /// A change waits for a majority and for the disk of each of them.
@@ -24,7 +24,7 @@ pub enum ChangeError {
     NoList,
     /// What was read right before no longer allows the change.
     #[error("the operator checked again right before the change and did not make it: {0}")]
-    NoPermit(Hold),
+    NoPermit(Lapsed),
     /// etcd refused it, or did not answer. It may have been made.
     #[error(transparent)]
     Etcd(#[from] CallError),

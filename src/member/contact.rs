@@ -32,8 +32,8 @@ pub struct Endpoint {
 
 /// A member that joins serves clients late: etcd waits for its own name in the member list, 6 s and more where
 /// the data came as a snapshot (measured with 3.6 and 3.7). Its port takes connections before. So a look at it
-/// waits for so long at first, because others wait for it, and for a twentieth of the time since its first look
-/// later, for a board that is slow.
+/// waits for 40 ms at first, because others wait for it, and on a slow board longer: for a twentieth of the time
+/// since the first look at the process.
 const JOINING_PATIENCE: Duration = Duration::from_millis(40);
 const JOINING_PATIENCE_MAX: Duration = Duration::from_secs(1);
 const JOINING_PART: u32 = 20;

@@ -77,7 +77,7 @@ pub fn gather(
         (false, false) => look_at_data(paths, launch, line, examiner),
     };
     let served = identity.as_ref().or(marker.as_ref());
-    let unborn = !running && !stalled && served.is_none_or(|it| it.cluster_id.is_none());
+    let unborn = !running && !stalled && served.is_none_or(|it| it.member.id.is_none());
     let facts = Facts {
         cluster: ClusterName::try_from(launch.cluster.as_str()).unwrap_or_default(),
         hibernates: launch.hibernates,

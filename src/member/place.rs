@@ -122,19 +122,17 @@ pub fn hostname() -> Option<String> {
 }
 
 impl HostPlace {
-    /// Every address that etcd listens on. A single member's peers are on loopback: its address
+    /// Every address that etcd listens on. On a host a single member's peers are on loopback: its address
     /// may change without a word (rule A13).
     fn addresses(&self, spec: &ClusterSpec) -> Vec<SocketAddr> {
-        let peers = spec.peer_url();
-        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let local = render::host_of(&peers).parse().unwrap_or(local);
+        let network = &spec.network;
+        let peers = render::listen_for_peers(&spec.peer_url(), &self.listen);
+        let at = |port| move |it: &IpAddr| SocketAddr::new(*it, port);
         self.listen
             .iter()
-            .map(|it| SocketAddr::new(*it, spec.network.client_port))
-            .chain([
-                SocketAddr::new(local, spec.network.peer_port),
-                SocketAddr::new(self.metrics_listen, spec.network.metrics_port),
-            ])
+            .map(at(network.client_port))
+            .chain(peers.iter().map(at(network.peer_port)))
+            .chain([SocketAddr::new(self.metrics_listen, network.metrics_port)])
             .collect()
     }
 
@@ -173,10 +171,10 @@ impl HostPlace {
         identity: &IdentityFile,
         joins: Option<&str>,
     ) -> Option<Launch> {
-        let version = identity.version.parse().ok()?;
+        let version = identity.member.version.parse().ok()?;
         Some(Launch {
             conf: self.etcd_conf(paths, spec, identity, joins)?,
-            quota: identity.quota,
+            quota: identity.member.quota,
             ..self.launch(spec, version)
         })
     }
@@ -189,29 +187,29 @@ impl HostPlace {
         identity: &IdentityFile,
         joins: Option<&str>,
     ) -> Option<String> {
-        let line = identity.version.parse::<Version>().ok()?.line()?;
+        let line = identity.member.version.parse::<Version>().ok()?.line()?;
         let peer_urls = spec.peer_url();
-        let own = format!("{}={peer_urls}", identity.member);
+        let own = format!("{}={peer_urls}", identity.member.name);
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let data_dir = text(records::data_dir(&self.storage_dir));
         let tls_dir = text(paths.tls().join("current"));
         let log_file = text(paths.etcd_log());
         let place = Place {
-            member: &identity.member,
+            member: &identity.member.name,
             data_dir: &data_dir,
             tls_dir: &tls_dir,
             log_file: Some(&log_file),
             log_stdout: self.log_stdout,
             metrics_listen: self.metrics_listen,
-            quota: identity.quota,
+            quota: identity.member.quota,
             listen: &self.listen,
             advertised: &self.advertised,
-            token: &identity.token,
+            token: &identity.cluster.token,
             initial_cluster: joins.unwrap_or(&own),
             peer_urls: &peer_urls,
             // Once there is data, etcd ignores it (rule D2). Without data a member that joins never makes a
             // cluster of its own.
-            initial_state: if identity.joined || joins.is_some() {
+            initial_state: if identity.member.joined || joins.is_some() {
                 "existing"
             } else {
                 "new"

@@ -23,6 +23,10 @@ pub const RESTORE_VARIABLE: &str = "ETCD_OPERATOR_RESTORE";
 pub const BACKUP_VARIABLE: &str = "ETCD_OPERATOR_BACKUP";
 /// Where the Secret with the member's certificates is mounted.
 pub const TLS_DIR: &str = "/tls";
+/// The public key with which the cluster signs its snapshots, for the Pod of a restore.
+pub const SIGNER_VARIABLE: &str = "ETCD_OPERATOR_SIGNER";
+/// Where a Pod that takes snapshots finds the key with which it signs them.
+pub const SIGNER_DIR: &str = "/signs";
 /// The file for the Pod's termination message, which the controller reads.
 pub const LAST_WORDS: &str = "/dev/termination-log";
 
@@ -60,6 +64,9 @@ pub struct PodMember {
     pub identity: IdentityFile,
     /// What the guard needs for a start.
     pub launch: Launch,
+    /// Where its peers reach it.
+    #[serde(default, rename = "peerURL")]
+    pub peer_url: String,
 }
 
 /// The termination message of a Pod that was created for a restore.
@@ -241,39 +248,43 @@ impl PodMember {
         let data = records::data_dir(storage_dir);
         let is_empty = || std::fs::read_dir(&data).map_or(true, |mut it| it.next().is_none());
         let Some(beside) = beside else {
-            return match (&ours.cluster_id, is_empty()) {
+            return match (&ours.member.id, is_empty()) {
                 (None, true) => Ok(records::save_identity(paths, storage_dir, ours)?),
                 (Some(_), true) => Err(LayDownError::Refused(Refusal::DataMissing)), // rule D3
                 (_, false) => Err(LayDownError::Refused(Refusal::DataForeign)),      // rule A10
             };
         };
         // A cluster that never served is given another version as long as no etcd has written anything.
-        let unserved = ours.cluster_id.is_none() && beside.cluster_id.is_none();
-        if unserved && beside.version != ours.version && beside.token == ours.token && is_empty() {
+        let unserved = ours.member.id.is_none() && beside.member.id.is_none();
+        if unserved
+            && beside.member.version != ours.member.version
+            && beside.cluster.token == ours.cluster.token
+            && is_empty()
+        {
             return Ok(records::save_identity(paths, storage_dir, ours)?);
         }
-        if beside.version != ours.version {
+        if beside.member.version != ours.member.version {
             return Err(refused(
                 "ImageVersion",
                 format_args!(
                     "etcd {} wrote the data, and this Pod runs etcd {}",
-                    beside.version, ours.version
+                    beside.member.version, ours.member.version
                 ),
             ));
         }
-        match (&ours.cluster_id, &beside.cluster_id) {
+        match (&ours.cluster.id, &beside.cluster.id) {
             (Some(ours), Some(beside)) if ours != beside => {
                 let id = u64::from_str_radix(beside, 16).unwrap_or_default();
                 let other = crate::cluster::ClusterId(id);
                 Err(LayDownError::Refused(Refusal::DataOfAnotherCluster(other)))
             }
-            (Some(_), None) if ours.token == beside.token => {
+            (Some(_), None) if ours.cluster.token == beside.cluster.token => {
                 Ok(records::save_identity(paths, storage_dir, ours)?)
             }
             // The document's quota has grown since then.
-            (Some(_), Some(_)) if ours.quota > beside.quota => {
-                let quota = ours.quota;
-                let beside = IdentityFile { quota, ..beside };
+            (Some(_), Some(_)) if ours.member.quota > beside.member.quota => {
+                let mut beside = beside;
+                beside.member.quota = ours.member.quota;
                 Ok(records::save_identity(paths, storage_dir, &beside)?)
             }
             _ => Ok(()),

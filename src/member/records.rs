@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{ClusterId, ClusterName, MemberId, MemberName, detail};
+use crate::observed::Details;
 use crate::paths::Paths;
 use crate::process::{self, ProcessRecord};
 use crate::spec::ClusterSpec;
@@ -13,31 +14,28 @@ use crate::start::{Identity, Refusal};
 use crate::state::{self, StateError};
 use crate::version::Version;
 
-/// The identity file (rule B9), in the state directory and beside the data.
+/// The identity file (rule B9), in the state directory and beside the data: which cluster the data belongs to, and
+/// which member of it this place has. The member may change, where it is removed and joins again; the cluster does
+/// not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdentityFile {
+    /// The cluster.
+    pub cluster: ClusterRecord,
+    /// The member.
+    pub member: MemberRecord,
+}
+
+/// What makes a cluster the one that it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct IdentityFile {
+pub struct ClusterRecord {
     /// The document's name.
-    pub cluster: String,
-    /// The member's name.
-    pub member: String,
+    pub name: String,
     /// The `initial-cluster-token`.
     pub token: String,
-    /// The version of etcd.
-    pub version: String,
-    /// In bytes.
-    pub quota: u64,
-    /// `/etc/machine-id` at birth.
-    pub machine_id: String,
-    /// The member joined a cluster that lived: it never makes one of its own.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub joined: bool,
     /// In hexadecimal, once etcd has served.
-    #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
-    pub cluster_id: Option<String>,
-    /// In hexadecimal, once etcd has served.
-    #[serde(default, rename = "memberID", skip_serializing_if = "Option::is_none")]
-    pub member_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     /// The fingerprint of the CAs that it first served with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub authorities: Option<String>,
@@ -51,6 +49,42 @@ pub struct IdentityFile {
     /// later life may have it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub highest: Option<i64>,
+}
+
+impl ClusterRecord {
+    /// A cluster that is born now, or the same one with the data of a snapshot: etcd gives the id once it serves.
+    pub fn new(name: &str, token: String) -> Self {
+        ClusterRecord {
+            name: name.to_owned(),
+            token,
+            id: None,
+            authorities: None,
+            former_ids: Vec::new(),
+            jumps: Vec::new(),
+            highest: None,
+        }
+    }
+}
+
+/// What makes a member the one that it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberRecord {
+    /// Its name.
+    pub name: String,
+    /// The version of etcd that it is started with.
+    pub version: String,
+    /// The quota that it is started with, in bytes.
+    pub quota: u64,
+    /// `/etc/machine-id` when it was made; in a Pod the node that has its directory.
+    #[serde(rename = "machineID")]
+    pub machine_id: String,
+    /// It joined a cluster that lived: it never makes one of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub joined: bool,
+    /// In hexadecimal, once it has served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }
 
 /// What a restore did to the revisions: the snapshot had `from`, and they went on from `to`.
@@ -80,58 +114,63 @@ impl SeenFile {
     /// The last revision that this cluster was seen to have in this boot.
     pub fn revision_of(paths: &Paths, identity: Option<&IdentityFile>) -> Option<i64> {
         let seen: SeenFile = state::load_volatile(&paths.seen())?;
-        let same = identity?.cluster_id.as_ref() == Some(&seen.cluster_id);
+        let same = identity?.cluster.id.as_ref() == Some(&seen.cluster_id);
         seen.revision.filter(|_| same)
     }
 
     /// The last entry of the log that this cluster was seen to have in this boot.
     pub fn index_of(paths: &Paths, identity: Option<&IdentityFile>) -> Option<u64> {
         let seen: SeenFile = state::load_volatile(&paths.seen())?;
-        let same = identity?.cluster_id.as_ref() == Some(&seen.cluster_id);
+        let same = identity?.cluster.id.as_ref() == Some(&seen.cluster_id);
         (same && seen.boot_id == crate::clock::boot_id() && seen.raft_index > 0)
             .then_some(seen.raft_index)
     }
 }
 
 impl IdentityFile {
-    /// The same cluster, which never served, with another version and quota.
+    /// The same member, which never served, with another version and quota.
     #[must_use]
-    pub fn with(self, version: Version, quota: u64) -> Self {
-        IdentityFile {
-            version: version.to_string(),
-            quota,
-            ..self
-        }
+    pub fn with(mut self, version: Version, quota: u64) -> Self {
+        self.member.version = version.to_string();
+        self.member.quota = quota;
+        self
     }
 
     /// Whether it has joined, or will, and was not seen to serve since.
     pub fn joins(&self) -> bool {
-        self.joined && self.cluster_id.is_none()
+        self.member.joined && self.member.id.is_none()
     }
 
-    /// The same host as a member that joins the cluster once more.
+    /// It becomes a new member, which joins the cluster that it was of: snapshots of it stay its own.
+    pub fn joins_again(&mut self) {
+        self.member.joined = true;
+        self.member.id = None;
+    }
+
+    /// etcd has told its ids.
+    pub fn has_served(&mut self, details: &Details) {
+        self.cluster.id = Some(details.cluster.to_string());
+        self.member.id = Some(details.member.to_string());
+    }
+
+    /// The same with the ids that etcd gives when it serves the next time.
     #[must_use]
-    pub fn to_join_again(self) -> Self {
-        IdentityFile {
-            joined: true,
-            cluster_id: None,
-            member_id: None,
-            ..self
-        }
+    pub fn without_ids(mut self) -> Self {
+        (self.cluster.id, self.member.id) = (None, None);
+        self
     }
 
     /// The ids that the cluster has and had, in hexadecimal.
     pub fn clusters(&self) -> Vec<String> {
-        self.former_ids
-            .iter()
-            .chain(&self.cluster_id)
-            .cloned()
-            .collect()
+        let cluster = &self.cluster;
+        let all = cluster.former_ids.iter().chain(&cluster.id);
+        all.cloned().collect()
     }
 
     /// The disk was moved to another machine since; unknown ids tell nothing.
     pub fn is_of_another_machine(&self, own: &str) -> bool {
-        !own.is_empty() && !self.machine_id.is_empty() && self.machine_id != own
+        let then = &self.member.machine_id;
+        !own.is_empty() && !then.is_empty() && then != own
     }
 
     /// What is fixed when a cluster is born; etcd gives the ids once it serves.
@@ -144,36 +183,31 @@ impl IdentityFile {
     ) -> Self {
         let member = spec.own().map(|it| it.name.to_string());
         IdentityFile {
-            cluster: spec.name.to_string(),
-            member: member.unwrap_or_default(),
-            token,
-            version: version.to_string(),
-            quota,
-            machine_id,
-            joined: false,
-            cluster_id: None,
-            member_id: None,
-            authorities: None,
-            former_ids: Vec::new(),
-            jumps: Vec::new(),
-            highest: None,
+            cluster: ClusterRecord::new(&spec.name, token),
+            member: MemberRecord {
+                name: member.unwrap_or_default(),
+                version: version.to_string(),
+                quota,
+                machine_id,
+                joined: false,
+                id: None,
+            },
         }
     }
 
     /// As the core has it; `None` when a field does not fit, which no version of ours writes.
     pub fn to_identity(&self) -> Option<Identity> {
         let hex = |text: &Option<String>| u64::from_str_radix(text.as_deref()?, 16).ok();
-        let ids = (hex(&self.cluster_id), hex(&self.member_id));
+        let (cluster, member) = (&self.cluster, &self.member);
         Some(Identity {
-            cluster: ClusterName::try_from(self.cluster.as_str()).ok()?,
-            member: MemberName::try_from(self.member.as_str()).ok()?,
-            version: self.version.parse().ok()?,
-            quota: self.quota,
-            joined: self.joined,
-            served: match ids {
-                (Some(cluster), Some(member)) => Some((ClusterId(cluster), MemberId(member))),
-                _ => None,
-            },
+            cluster: ClusterName::try_from(cluster.name.as_str()).ok()?,
+            member: MemberName::try_from(member.name.as_str()).ok()?,
+            version: member.version.parse().ok()?,
+            quota: member.quota,
+            joined: member.joined,
+            served: hex(&cluster.id)
+                .zip(hex(&member.id))
+                .map(|(cluster, member)| (ClusterId(cluster), MemberId(member))),
         })
     }
 }
@@ -396,8 +430,35 @@ pub fn save_identity(
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_member_that_joins_again_knows_its_cluster_and_its_snapshots() {
+        let mut it = IdentityFile {
+            cluster: ClusterRecord {
+                id: Some("b".to_owned()),
+                former_ids: vec!["a".to_owned()],
+                ..ClusterRecord::new("shop", "shop-1".to_owned())
+            },
+            member: MemberRecord {
+                name: "shop-0".to_owned(),
+                version: "3.6.16".to_owned(),
+                quota: 1 << 30,
+                machine_id: String::new(),
+                joined: false,
+                id: Some("c".to_owned()),
+            },
+        };
+        assert!(!it.joins());
+        it.joins_again();
+        assert!(it.joins());
+        assert_eq!(it.clusters(), ["a", "b"]);
+        assert_eq!(it.to_identity().unwrap().served, None, "as this member");
+        let text = serde_json::to_string(&it).unwrap();
+        assert_eq!(serde_json::from_str::<IdentityFile>(&text).unwrap(), it);
+    }
 
     #[test]
     fn what_a_restore_jumped_over_is_not_lost() {

@@ -231,6 +231,7 @@ impl RestoreRecord {
             phase,
             busy: false,
             unanswered: Unanswered::default(),
+            stops_first: false,
         }
         .holds_the_data()
     }
@@ -243,7 +244,7 @@ impl RestoreRecord {
     /// Revisions go on beyond everything that was ever seen of this cluster, the lost ones and those
     /// of its newest snapshot among them: `newest`.
     pub fn set_bump(&mut self, newest: Option<i64>) {
-        let former = self.former.as_ref().and_then(|it| it.highest);
+        let former = self.former.as_ref().and_then(|it| it.cluster.highest);
         let seen = self.live_revision.max(newest).max(former).unwrap_or(0);
         let ahead = seen.saturating_sub(self.source.revision).max(0);
         self.bump = BUMP.saturating_add(u64::try_from(ahead).unwrap_or(0));
@@ -257,11 +258,12 @@ impl RestoreRecord {
         if self.takes_back.is_none() {
             return;
         }
-        let begun = former.jumps.last().map(|it| it.to);
+        let begun = former.cluster.jumps.last().map(|it| it.to);
         // Where nobody can say how far it came: no life has come further than the room of a jump.
         let unknown = begun.map(|it| it.saturating_add_unsigned(BUMP));
         let reached = self.live_revision.max(self.live_at_most).or(unknown);
-        next.highest = next.highest.max(former.highest).max(reached);
+        let highest = next.cluster.highest.max(former.cluster.highest);
+        next.cluster.highest = highest.max(reached);
     }
 
     /// Writes it down.
@@ -301,7 +303,7 @@ impl RestoreRecord {
 
     /// How many revisions it loses, by what is known of the data that it replaces.
     pub fn loss(&self) -> (Option<i64>, LostIs) {
-        let jumps = self.former.as_ref().map(|it| it.jumps.as_slice());
+        let jumps = self.former.as_ref().map(|it| it.cluster.jumps.as_slice());
         let jumps = jumps.unwrap_or_default();
         let lost = |live| revisions_lost(live, self.source.revision, jumps);
         match (self.live_revision.map(lost), self.live_at_most.map(lost)) {

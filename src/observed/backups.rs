@@ -1,16 +1,27 @@
 //! What is known of snapshots.
 
 use crate::cluster::{Detail, Timestamp};
-use crate::spec::backup::DESTINATIONS_MAX;
+use crate::spec::backup::{Backup, DESTINATIONS_MAX};
+
+/// In seconds.
+const DAY: i64 = 86_400;
 
 /// Snapshots, as far as they are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that do not exclude each other"
+)]
 pub struct Backups {
     /// Seconds until the next one is due. `None`: the document asks for none, or its schedule waits
     /// for a trusted clock.
     pub due_in: Option<u64>,
     /// Snapshots are being worked on.
     pub busy: bool,
+    /// Somebody has asked for one, and nobody works on it yet.
+    pub asked: bool,
+    /// The public key with which this cluster signs them.
+    pub signer: Option<heapless::String<64>>,
     /// The newest one of this cluster in the first destination.
     pub last: Option<SnapshotSeen>,
     /// The newest one that is verified.
@@ -38,14 +49,58 @@ pub struct Backups {
     pub destinations: heapless::Vec<DestinationSeen, DESTINATIONS_MAX>,
     /// When copies were last read back and found whole, for the destination where that is longest ago.
     pub copies_checked: Option<Timestamp>,
-    /// It is time to copy, or to read a copy back.
-    pub copy_due: bool,
-    /// It is time to check again what is kept.
-    pub check_due: bool,
+    /// There are copies in a destination of which none was ever read back.
+    pub copies_unchecked: bool,
+    /// Snapshots are being copied, or copies read back.
+    pub copying: bool,
+    /// When all that are kept were last checked; else when the first of them was.
+    pub checked: Option<Timestamp>,
+    /// Seconds until they are checked again after a failure.
+    pub check_retry_in: u64,
     /// Why the last restore that only the document asked for has failed.
     pub restore_failed: Option<Detail>,
     /// Seconds until the operator retries it. `None`: it is not retried by itself, or it did not fail.
     pub restore_retry_in: Option<u64>,
+}
+
+impl Backups {
+    /// Whether snapshots wait to be copied, or a copy is to be read back: as often as what is kept is checked.
+    /// `now`: the time, if it is trusted.
+    pub fn copy_due(&self, backup: &Backup, now: Option<Timestamp>) -> bool {
+        if self.copying || self.copy_retry_in > 0 {
+            return false;
+        }
+        let checked = |every, now| {
+            let last = self.copies_checked;
+            self.copies_unchecked || last.is_some_and(|it| due_again(it, every, now))
+        };
+        self.queued.0 > 0
+            || backup
+                .verify_every
+                .zip(now)
+                .is_some_and(|it| checked(it.0, it.1))
+    }
+
+    /// Whether what is kept was checked longer ago than the document asks; where it does not say how often,
+    /// whether the newest one was never restored for a trial, which level 4 asks for. `now`: the time, if it is
+    /// trusted.
+    pub fn check_due(&self, backup: &Backup, now: Option<Timestamp>) -> bool {
+        let Some(verified) = self.verified.filter(|_| self.check_retry_in == 0) else {
+            return false;
+        };
+        let Some(every) = backup.verify_every else {
+            return backup.verify_level >= 4 && verified.level < 4;
+        };
+        let due = |now| self.checked.is_none_or(|it| due_again(it, every, now));
+        now.is_some_and(due)
+    }
+}
+
+/// Whether what was checked then is to be checked again, every so many seconds. What is dated in the future by more
+/// than a day was dated by a clock that was wrong, and counts as never.
+pub fn due_again(last: Timestamp, every: u64, now: Timestamp) -> bool {
+    let age = now.seconds_since(last);
+    age < -DAY || u64::try_from(age).is_ok_and(|it| it >= every)
 }
 
 /// A snapshot that was seen.
@@ -90,4 +145,91 @@ pub struct BackupFailure {
 impl BackupFailure {
     /// The reason for a failure that ends when the link to the destination comes back.
     pub const LINK_DOWN: &'static str = "LinkDown";
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::spec::ClusterSpec;
+
+    const HOUR: i64 = 3600;
+
+    fn spec(verify: &str) -> ClusterSpec {
+        let text = format!(
+            "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\nmetadata: {{name: shop}}\n\
+             spec:\n  backup: {{interval: 1h, verify: {verify}, destinations: [{{local: {{path: /a}}}}, {{local: {{path: /b}}}}]}}\n"
+        );
+        crate::document::parse(text.as_bytes()).unwrap()
+    }
+
+    fn kept(level: u8) -> Backups {
+        Backups {
+            verified: Some(SnapshotSeen {
+                revision: 1,
+                created: None,
+                level,
+                bytes: 1,
+                seconds: None,
+            }),
+            ..Backups::default()
+        }
+    }
+
+    #[test]
+    fn what_is_kept_and_its_copies_are_checked_as_often_as_the_document_asks() {
+        let spec = spec("{level: 3, every: 1d}");
+        let backup = spec.backup.as_ref().unwrap();
+        let at = |hour: i64| Timestamp(2_000_000_000 + hour * HOUR);
+        let due = |last: Option<i64>, now: Option<i64>| {
+            let seen = Backups {
+                checked: last.map(at),
+                copies_checked: last.map(at),
+                copies_unchecked: last.is_none(),
+                ..kept(3)
+            };
+            let both = (
+                seen.check_due(backup, now.map(at)),
+                seen.copy_due(backup, now.map(at)),
+            );
+            assert_eq!(both.0, both.1);
+            let failed = Backups {
+                check_retry_in: 1,
+                copy_retry_in: 1,
+                ..seen.clone()
+            };
+            let copying = Backups {
+                copying: true,
+                ..seen
+            };
+            assert!(!failed.check_due(backup, now.map(at)));
+            assert!(!failed.copy_due(backup, now.map(at)));
+            assert!(!copying.copy_due(backup, now.map(at)));
+            both.0
+        };
+        assert!(!due(Some(0), Some(1)) && !due(Some(0), Some(23)) && due(Some(0), Some(24)));
+        assert!(due(None, Some(0)), "never checked");
+        assert!(!due(Some(40), Some(39)), "clocks differ a little");
+        assert!(due(Some(40), Some(15)), "by a clock that was wrong");
+        assert!(
+            !due(None, None) && !due(Some(0), None),
+            "nobody knows the time"
+        );
+        let none = Backups::default();
+        assert!(!none.check_due(backup, Some(at(0))) && !none.copy_due(backup, Some(at(0))));
+        let waits = Backups {
+            queued: (1, 1),
+            ..none
+        };
+        assert!(waits.copy_due(backup, None), "a copy waits for no clock");
+    }
+
+    #[test]
+    fn what_was_never_tried_is_where_the_document_asks_for_it() {
+        let asked = spec("{level: 4}");
+        let asked = asked.backup.as_ref().unwrap();
+        assert!(kept(3).check_due(asked, None) && !kept(4).check_due(asked, None));
+        let less = spec("{level: 3}");
+        assert!(!kept(3).check_due(less.backup.as_ref().unwrap(), None));
+    }
 }

@@ -28,6 +28,8 @@ pub struct Predecessor {
     pub count: u32,
     /// The newest of them.
     pub newest: SnapshotSeen,
+    /// The public key that signed the newest; none where nobody has.
+    pub signer: Option<heapless::String<64>>,
     /// Where, in the words of a command line.
     pub place: Detail,
 }

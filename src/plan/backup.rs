@@ -13,14 +13,39 @@ pub fn is_behind(observed: &Observed, instance: &Instance) -> bool {
     }
 }
 
-/// The step for a due snapshot, copy or check. The member must serve (rule B13). A due snapshot is skipped
-/// if nothing was written since the last one (rule B5).
+/// Whether snapshots are taken from this member: of several from one that serves.
+fn is_source(observed: &Observed, instance: &Instance) -> bool {
+    let source = observed.speaker();
+    source.is_some_and(|it| it.member == instance.member)
+}
+
+/// The step for a snapshot that was asked for. It waits for an answer of etcd's alone: whoever asks may want to save
+/// what refuses writes.
+pub(super) fn requested(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    instance: &Instance,
+) -> Option<Upkeep> {
+    let backups = &observed.backups;
+    let answers = instance.service.read == Reading::Answered;
+    let takes = spec.backup.is_some() && backups.asked && !backups.busy && answers;
+    let takes = takes && is_source(observed, instance);
+    takes.then_some(Upkeep::TakeRequested)
+}
+
+/// The step for a snapshot that was asked for or is due, for a copy or a check. What is due waits until the member
+/// serves (rule B13); a due snapshot is skipped if nothing was written since the last one (rule B5).
 pub(super) fn step(spec: &ClusterSpec, observed: &Observed, instance: &Instance) -> Option<Upkeep> {
     let backups = &observed.backups;
-    spec.backup.as_ref()?;
-    let serves = instance.service.read == Reading::Answered
-        && instance.service.write == Writing::Acknowledged;
-    if backups.busy || !serves || backups.retry_in > 0 {
+    let backup = spec.backup.as_ref()?;
+    if let Some(step) = requested(spec, observed, instance) {
+        return Some(step);
+    }
+    let answers = instance.service.read == Reading::Answered;
+    if backups.busy || !answers || !is_source(observed, instance) {
+        return None;
+    }
+    if instance.service.write != Writing::Acknowledged || backups.retry_in > 0 {
         return None;
     }
     let details = instance.service.details?;
@@ -36,8 +61,11 @@ pub(super) fn step(spec: &ClusterSpec, observed: &Observed, instance: &Instance)
             Upkeep::TakeSnapshot
         });
     }
-    if backups.copy_due {
+    let now = observed.clock.trusted(observed.now);
+    if backups.copy_due(backup, now) {
         return Some(Upkeep::CopySnapshots);
     }
-    backups.check_due.then_some(Upkeep::CheckSnapshots)
+    backups
+        .check_due(backup, now)
+        .then_some(Upkeep::CheckSnapshots)
 }

@@ -43,7 +43,9 @@ pub(super) fn way(spec: &ClusterSpec, observed: &Observed, instance: &Instance) 
         };
     };
     let Some(wanted) = spec.member(&instance.member) else {
-        return Way::Wait; // nobody asks for it any more
+        // Nobody asks for it any more. Until the list is without it, it counts: etcd adds nobody while it is away.
+        let counts = id.is_some_and(|it| members.by_id(it).is_some());
+        return if counts { Way::Own } else { Way::Wait };
     };
     let entry = members.entry(&wanted.name, &wanted.peer_url);
     match (entry, id) {

@@ -6,7 +6,7 @@ use crate::observed::{Authority, Instance, Membership, Observed, Process, Readin
 use crate::plan::join;
 use crate::plan::permit::Permit;
 use crate::plan::{Change, Hold, permit};
-use crate::spec::{ClusterSpec, MemberSpec};
+use crate::spec::ClusterSpec;
 
 /// The changes that keep a cluster whole and let it grow, or why none is possible.
 ///
@@ -29,7 +29,7 @@ pub(super) fn repair_and_grow(
     if let Some(voter) = members.voters().find(gone) {
         return match members.voter_count() {
             1 => Err(Hold::QuorumLost),
-            _ => permit::to_remove(members, voter.id).map(Some),
+            _ => permit::to_replace(members, voter.id).map(Some),
         };
     }
     if let Some((only, peer_url)) = moved(spec, members) {
@@ -119,9 +119,8 @@ fn wanted(spec: &ClusterSpec, member: &Member) -> bool {
 /// Whether this was a member of the document's, which no longer asks for it. What has another name, or waits at
 /// another URL, is nobody's to remove: the person who added it had a reason.
 fn unwanted(spec: &ClusterSpec, member: &Member) -> bool {
-    let waits = |it: &MemberSpec| member.name.is_empty() && it.peer_url == member.peer_url;
-    let ours = spec.is_member_name(&member.name) || spec.former.iter().any(waits);
-    ours && !wanted(spec, member)
+    let former = spec.former.iter().any(|it| it.is_of(member));
+    (former || spec.is_member_name(&member.name)) && !wanted(spec, member)
 }
 
 /// Whether the data of a member that this process runs is gone or damaged, so that it can never come back

@@ -17,6 +17,8 @@ pub struct Permit<Step> {
     grounds: Grounds,
     /// Of an interruption: the member was its cluster's only one when it was last seen.
     alone: bool,
+    /// Of a removal: it is for a member that does not answer.
+    silent: bool,
 }
 
 /// Why a step is allowed.
@@ -52,6 +54,8 @@ pub enum Lapsed {
     Held(Hold),
     /// Another process runs than the one that the step was planned for.
     ProcessChanged,
+    /// The member that was to be replaced answers again.
+    Answers,
 }
 
 impl<Step> Permit<Step> {
@@ -76,6 +80,7 @@ impl Permit<Interruption> {
             step,
             grounds,
             alone,
+            ..
         } = self;
         let pid = match again.process {
             Process::Running { pid, .. } => Some(pid),
@@ -98,18 +103,26 @@ impl Permit<Interruption> {
 
 impl Permit<Change> {
     /// Exchanges the permit for its step, if the member list that was read right before the act still
-    /// permits it. A change that was planned on an older list may by now cost quorum.
+    /// permits it. A change that was planned on an older list may by now cost quorum, or a member that has
+    /// come back.
     ///
     /// # Errors
-    /// The hold that the change meets now.
-    pub fn exchange(self, members: &MemberSet) -> Result<Change, Hold> {
+    /// [`Lapsed`]: the hold that the change meets now, or the member answers.
+    pub fn exchange(self, members: &MemberSet) -> Result<Change, Lapsed> {
+        if let Change::Remove { member } = self.step
+            && self.silent
+            && let Some(it) = members.by_id(member)
+            && it.health == Health::Serving
+        {
+            return Err(Lapsed::Answers);
+        }
         let still = match &self.step {
             Change::AddLearner { name, peer_url } => to_add_learner(members, name, peer_url),
             Change::Promote { member } => to_promote(members, *member),
             Change::Remove { member } => to_remove(members, *member),
             Change::Update { member, peer_url } => to_update(members, *member, peer_url),
         };
-        still.map(|it| it.step)
+        still.map(|it| it.step).map_err(Lapsed::Held)
     }
 }
 
@@ -147,6 +160,7 @@ pub fn to_interrupt(
         step,
         grounds,
         alone: seen.alone,
+        silent: false,
     })
 }
 
@@ -229,6 +243,16 @@ pub fn to_remove(members: &MemberSet, member: MemberId) -> Result<Permit<Change>
     }
 }
 
+/// May this member, which does not answer, be removed, so that another one takes its place? As [`to_remove`]; and
+/// the permit lapses if the member answers again.
+pub fn to_replace(members: &MemberSet, member: MemberId) -> Result<Permit<Change>, Hold> {
+    let permit = to_remove(members, member)?;
+    Ok(Permit {
+        silent: true,
+        ..permit
+    })
+}
+
 /// May this member's peer URL be changed? Only while it is the only voter: nobody else looks for it.
 pub fn to_update(
     members: &MemberSet,
@@ -250,6 +274,7 @@ fn survived(step: Change) -> Permit<Change> {
         step,
         grounds: Grounds::QuorumSurvives,
         alone: false,
+        silent: false,
     }
 }
 

@@ -16,8 +16,7 @@ pub const REQUEUE_STARTING: Duration = Duration::from_millis(50);
 pub(super) const REQUEUE_CHANGED: Duration = Duration::from_millis(5);
 /// While something else is under way or wrong.
 pub const REQUEUE_PROGRESSING: Duration = Duration::from_secs(2);
-
-/// The longest time between two looks at what was asked to end and is still there.
+/// The longest time between two looks at a Pod that was asked to end and is still there.
 const TERMINATING_MAX: Duration = Duration::from_secs(60);
 
 /// When to look again at a paused cluster, which is only observed.
@@ -31,6 +30,12 @@ pub(super) fn while_paused(observed: &Observed, upkeep: &[Task]) -> Duration {
     } else {
         REQUEUE_STARTING
     }
+}
+
+/// Its end wakes the loop; the longer it takes, the rarer are the looks.
+pub(super) fn while_terminating(observed: &Observed) -> Duration {
+    let terminating = observed.instances.iter().map(|it| it.terminating).max();
+    Duration::from_secs(terminating.unwrap_or(0) / 10).clamp(REQUEUE_PROGRESSING, TERMINATING_MAX)
 }
 
 /// When to look again if nothing happens before.
@@ -50,7 +55,6 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
         .instances
         .iter()
         .any(|it| matches!(it.service.write, Writing::Failed(_)));
-    // Even under a hold, an etcd that comes up is observed until it serves.
     // One member's hold does not slow the repair of another.
     let change = match (&plan.change, plan.hold()) {
         (Ok(Some(change)), _) => Ok(Some(change)),
@@ -59,6 +63,7 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
     };
     let idle = plan.upkeep.is_empty() && plan.interruption.is_none();
     match change {
+        // Even under a hold, an etcd that comes up is observed until it serves.
         _ if observed.instances.iter().any(Instance::comes_up) => REQUEUE_STARTING,
         _ if !retrying && (plan.steps().any(begins) || plan.act() == Some(Act::Restart)) => {
             REQUEUE_STARTING
@@ -91,12 +96,7 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
         {
             REQUEUE_CONVERGED
         }
-        // Its end wakes the loop; the longer it takes, the rarer are the looks.
-        Err(Hold::Terminating) => {
-            let terminating = observed.instances.iter().map(|it| it.terminating).max();
-            Duration::from_secs(terminating.unwrap_or(0) / 10)
-                .clamp(REQUEUE_PROGRESSING, TERMINATING_MAX)
-        }
+        Err(Hold::Terminating) => while_terminating(observed),
         // Space may become free at any moment, and then etcd can start.
         Err(Hold::Start(Refusal::DiskFull { .. } | Refusal::Examining)) => REQUEUE_PROGRESSING,
         Err(

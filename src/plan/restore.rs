@@ -5,7 +5,8 @@ use core::time::Duration;
 use super::permit::Declared;
 use super::running::permit;
 use super::{
-    Act, Draft, Hold, Plan, REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING, Steps, Upkeep,
+    Act, Draft, Hold, Plan, REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING, Steps,
+    Upkeep, ends_in_time, requeue,
 };
 use crate::observed::{
     Instance, Observed, Pairs, Process, Reading, RestorePhase, Restoring, Unanswered, Writing,
@@ -38,18 +39,21 @@ pub(super) fn plan(spec: &ClusterSpec, observed: &Observed, restoring: Restoring
     }
     let waits = draft.upkeep.is_empty() && draft.interruption.is_none();
     let requeue_after = match &hold {
-        // The end of the job wakes the loop. Each look takes time from the job.
-        Hold::Restoring(RestorePhase::Requested) if waits => REQUEUE_PROGRESSING,
-        Hold::Restoring(_) if waits => REQUEUE_PROGRESSING.min(requeue(observed)),
+        // The end of the job, and that of a Pod, wakes the loop. Each look takes time from the job.
+        Hold::Restoring(RestorePhase::Requested) if waits || restoring.stops_first => {
+            REQUEUE_PROGRESSING
+        }
+        Hold::Restoring(_) if waits => REQUEUE_PROGRESSING.min(while_starting(observed)),
         Hold::Restoring(_) if is_young(observed) || !is_starting(restoring) => REQUEUE_STEP,
         Hold::Restoring(_) => REQUEUE_STARTING,
+        Hold::Terminating => requeue::while_terminating(observed),
         _ => REQUEUE_CONVERGED,
     };
     draft.plan(Err(hold), requeue_after)
 }
 
 /// Looks often while etcd is starting.
-fn requeue(observed: &Observed) -> Duration {
+fn while_starting(observed: &Observed) -> Duration {
     if is_young(observed) {
         REQUEUE_STARTING
     } else {
@@ -77,18 +81,25 @@ fn step(
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
     match instance.process {
-        // A process of unknown state does not count as stopped.
-        Process::Unknown => return Ok(()),
+        Process::Unknown => return ends_in_time(instance),
         Process::Foreign { pid } => return Err(Hold::ForeignProcess(pid)),
         Process::Stopped | Process::Running { .. } => {}
     }
+    // Who asks for no member at all declares more than who asks for a restore.
+    let declared = match restoring.phase {
+        RestorePhase::Requested if spec.size == 0 => Declared::SizeZero,
+        _ => Declared::Restore,
+    };
     let mut interrupt = |act| {
         // If etcd does not run, nothing is interrupted.
-        let permit = permit(observed, instance, act, Declared::Restore)?;
+        let permit = permit(observed, instance, act, declared)?;
         steps.interrupt(permit);
         Ok(())
     };
     match restoring.phase {
+        RestorePhase::Requested if restoring.stops_first && instance.is_there() => {
+            interrupt(Act::Stop)?;
+        }
         RestorePhase::Requested if restoring.busy => {}
         RestorePhase::Requested => steps.push(Upkeep::PrepareRestore),
         RestorePhase::Prepared | RestorePhase::Swapping => interrupt(Act::SwapRestored)?,

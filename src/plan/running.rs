@@ -44,6 +44,9 @@ pub(super) fn steps(
         return Err(foreign);
     }
     if service.alarms.corrupt {
+        if let Some(step) = backup::requested(spec, observed, instance) {
+            steps.push(step);
+        }
         return Err(Hold::Corrupt);
     }
     // An operator that may not read may not free space either.

@@ -25,7 +25,7 @@ pub enum Change {
         /// Which one.
         member: MemberId,
     },
-    /// The cluster learns where its only voter listens for those that join.
+    /// The member list gets the peer URL at which the only voter listens: who joins looks for it there.
     Update {
         /// Which one.
         member: MemberId,
@@ -114,13 +114,16 @@ pub enum Upkeep {
     SkipSnapshot,
     /// Take a snapshot and verify it. Remove snapshots that the document no longer keeps, copy the rest.
     TakeSnapshot,
+    /// The same of the one that somebody has asked for.
+    TakeRequested,
     /// Copy waiting snapshots to the other destinations.
     CopySnapshots,
     /// Check the stored snapshots again.
     CheckSnapshots,
     /// Request the restore that the document asks for: for a new cluster, or for damaged data.
     RequestRestore(Asked),
-    /// Verify the snapshot and make new data from it beside the old data.
+    /// Verify the snapshot and make new data from it beside the old data; or make the Pod that does this and all
+    /// that follows.
     PrepareRestore,
     /// etcd serves the new data: end the restore.
     FinishRestore,

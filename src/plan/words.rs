@@ -98,7 +98,7 @@ impl Hold {
             Hold::ForeignProcess(None) => {
                 detail(format_args!("find who holds the lock: fuser member.lock"))
             }
-            Hold::Terminating => detail(format_args!("see what keeps it: a finalizer, its node")),
+            Hold::Terminating => detail(format_args!("see why: a finalizer, or a lost node")),
             Hold::ForeignCluster(_) => detail(format_args!("find what else serves on this port")),
             Hold::NoSpace => detail(format_args!(
                 "compact, defragment and disarm with etcdctl, set maintenance.onNoSpace: repair, or raise storage.quota"
@@ -118,14 +118,14 @@ impl Hold {
                 "compare the members' hashes; restore the one that differs"
             )),
             Hold::SnapshotsFound(_) => detail(format_args!(
-                "set bootstrap: {{from: latest}} to bring its data back, or bootstrap: {{from: empty}} to begin with nothing; then systemctl reload etcd-operator (SIGHUP)"
+                "bring its data back: set bootstrap: {{from: latest}} and, if you know its signer, backup.trustedSigners; or begin with nothing: bootstrap: {{from: empty}}; then systemctl reload etcd-operator (SIGHUP)"
             )),
             Hold::SnapshotsUnknown(_) => detail(format_args!(
                 "mount the disk or create the directory: the operator notices it by itself; or set bootstrap: {{from: empty}} to begin with nothing, or from: latest to wait for a snapshot"
             )),
             Hold::Restoring(_) => detail(format_args!("wait until the restore ends")),
             Hold::RestoreFailed(_) => detail(format_args!(
-                "remove the cause (to retry at once: systemctl reload etcd-operator, or SIGHUP); or restore by hand: etcd-operator restore --from FILE"
+                "remove the cause (to retry at once: systemctl reload etcd-operator, or SIGHUP; in Kubernetes edit the document); or restore by hand: etcd-operator restore --from FILE, or an EtcdRestore"
             )),
         }
     }
@@ -199,12 +199,7 @@ impl fmt::Display for Hold {
                 )
             }
             Hold::ForeignProcess(None) => write!(f, "an unknown process holds the member's lock"),
-            Hold::Terminating => {
-                write!(
-                    f,
-                    "the Pod of the member was asked to end and is still there"
-                )
-            }
+            Hold::Terminating => write!(f, "the member's Pod was asked to end and is still there"),
             Hold::ForeignCluster(id) => {
                 write!(f, "another cluster, {id}, answers on this cluster's port")
             }
@@ -306,8 +301,12 @@ fn found(f: &mut fmt::Formatter<'_>, it: &Predecessor) -> fmt::Result {
         it.place, it.count, it.newest.revision
     )?;
     match it.newest.created {
-        Some(at) => write!(f, ", of {at}"),
-        None => write!(f, ", of an unknown time"),
+        Some(at) => write!(f, ", of {at}")?,
+        None => write!(f, ", of an unknown time")?,
+    }
+    match &it.signer {
+        Some(key) => write!(f, ", signed by {key}"),
+        None => write!(f, ", signed by nobody"),
     }
 }
 
@@ -386,6 +385,9 @@ impl Upkeep {
                 detail(format_args!("skip a snapshot that would hold nothing new"))
             }
             Upkeep::TakeSnapshot => detail(format_args!("take a snapshot and verify it")),
+            Upkeep::TakeRequested => detail(format_args!(
+                "take the snapshot that was asked for and verify it"
+            )),
             Upkeep::CopySnapshots => detail(format_args!("copy snapshots")),
             Upkeep::CheckSnapshots => detail(format_args!("check the snapshots again")),
             Upkeep::RequestRestore(Asked::Bootstrap) => {
@@ -406,6 +408,9 @@ impl Permit<Interruption> {
     /// For people.
     pub fn describe(&self) -> Detail {
         match self.step().act {
+            Act::Stop if self.grounds() == Grounds::DeclaredOutage(Declared::Restore) => {
+                detail(format_args!("stop etcd, so that its data can be exchanged"))
+            }
             Act::Stop => detail(format_args!("stop etcd, keep everything")),
             Act::Restart if self.grounds() == Grounds::DeclaredOutage(Declared::DriverChanged) => {
                 detail(format_args!("restart etcd under the driver of this host"))
@@ -436,6 +441,7 @@ impl fmt::Display for Lapsed {
         match self {
             Lapsed::Held(hold) => hold.fmt(f),
             Lapsed::ProcessChanged => write!(f, "etcd's process has changed in the meantime"),
+            Lapsed::Answers => write!(f, "the member answers again"),
         }
     }
 }

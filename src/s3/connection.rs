@@ -26,6 +26,7 @@ use url::Url;
 use super::S3Error;
 use super::body::Outgoing;
 use super::pace::CHUNK;
+use crate::untrusted;
 
 /// What the kernel takes and the link has not: bytes there move unseen, and by default these are
 /// megabytes, which take minutes on a slow link and look like a stall. So little keeps a link of
@@ -221,6 +222,9 @@ fn open_socket(address: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
+/// All CAs of a system have a quarter of this.
+const CA_FILE_MAX: u64 = 1 << 20;
+
 /// The system's CAs, and those of the file besides.
 fn trust(ca_file: Option<&Path>) -> Result<ClientConfig, S3Error> {
     let mut roots = RootCertStore::empty();
@@ -230,7 +234,7 @@ fn trust(ca_file: Option<&Path>) -> Result<ClientConfig, S3Error> {
             path: path.to_owned(),
             why,
         };
-        let bytes = std::fs::read(path).map_err(|it| bad(it.to_string()))?;
+        let bytes = untrusted::read(path, CA_FILE_MAX).map_err(|it| bad(it.to_string()))?;
         let mut any = false;
         for certificate in CertificateDer::pem_slice_iter(&bytes) {
             let certificate = certificate.map_err(|it| bad(it.to_string()))?;

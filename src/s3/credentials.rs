@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::S3Error;
+use crate::untrusted;
 
 /// Name of the credential that systemd hands to the unit (`LoadCredential=etcd-operator.s3:FILE`).
 pub const SYSTEMD_CREDENTIAL: &str = "etcd-operator.s3";
@@ -119,6 +120,8 @@ impl Credentials {
     }
 }
 
+/// Keys and a token that is valid for a while.
+const FILE_MAX: u64 = 64 * 1024;
 const NAMES: [&str; 3] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
@@ -146,14 +149,16 @@ fn read_file(path: &Path, check_mode: bool) -> Result<Credentials, S3Error> {
         path: path.to_owned(),
         source,
     };
-    let mode = std::fs::metadata(path).map_err(unreadable)?.mode();
+    let file = untrusted::open(path).map_err(unreadable)?;
+    let mode = file.metadata().map_err(unreadable)?.mode();
     if check_mode && mode & 0o077 != 0 {
         return Err(S3Error::CredentialsOpen {
             path: path.to_owned(),
             mode: mode & 0o777,
         });
     }
-    parse(path, &std::fs::read_to_string(path).map_err(unreadable)?)
+    let text = untrusted::content(&file, FILE_MAX).map_err(unreadable)?;
+    parse(path, &String::from_utf8_lossy(&text))
 }
 
 fn parse(path: &Path, text: &str) -> Result<Credentials, S3Error> {

@@ -10,6 +10,9 @@ pub const COPY_GRACE_SECONDS: u64 = 86_400;
 /// Public keys of one destination.
 pub const RECIPIENTS_MAX: usize = 8;
 
+/// Public keys of clusters that a document trusts.
+pub const SIGNERS_MAX: usize = 8;
+
 /// A path, a URL, a prefix.
 pub type Text = heapless::String<256>;
 
@@ -26,6 +29,8 @@ pub struct Backup {
     pub verify_every: Option<u64>,
     /// Copies may wait for a link for so many seconds.
     pub copy_grace: u64,
+    /// Public keys whose snapshots are restored without a person, besides the cluster's own.
+    pub trusted_signers: heapless::Vec<heapless::String<64>, SIGNERS_MAX>,
 }
 
 /// When snapshots are taken.

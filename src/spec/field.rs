@@ -104,6 +104,7 @@ pub const FIELDS: &[Field] = &[
     field("backup.destinations[].s3.region", Class::Live),
     field("backup.interval", Class::Live),
     field("backup.schedule", Class::Live),
+    field("backup.trustedSigners", Class::Live),
     field("backup.verify.every", Class::Live),
     field("backup.verify.level", Class::Live),
     field("bootstrap.from", Class::Birth),

@@ -70,7 +70,12 @@ pub(super) fn certificate_has_key(pem: &str, key: &KeyPair) -> bool {
 
 /// A certificate's bytes.
 pub(super) fn der(path: &Path) -> Option<Vec<u8>> {
-    let pem = parse_pem(&read(path).ok()?)?;
+    der_of(&read(path).ok()?)
+}
+
+/// The same of its text.
+pub(super) fn der_of(text: &str) -> Option<Vec<u8>> {
+    let pem = parse_pem(text)?;
     pem.parse_x509().ok()?;
     Some(pem.contents)
 }

@@ -80,3 +80,31 @@ impl Certificates {
         Ok(there)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::{CLIENTS_MAX, Validity};
+
+    #[test]
+    fn no_more_clients_than_a_flash_disk_bears_get_a_certificate() {
+        let root = std::env::temp_dir().join(format!("clients-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let certificates = Certificates::at(&root);
+        certificates
+            .ensure_authorities("shop", Timestamp(0))
+            .unwrap();
+        let validity = Validity::provisional(Timestamp(0), 86_400);
+        for number in 0..CLIENTS_MAX {
+            certificates
+                .issue(&format!("client-{number}"), validity)
+                .unwrap();
+        }
+        let refused = certificates.issue("one-more", validity);
+        assert!(matches!(refused, Err(TlsError::TooManyClients)));
+        certificates.issue("client-7", validity).unwrap();
+        certificates.remove_client("client-9").unwrap();
+        certificates.issue("one-more", validity).unwrap();
+        fs::remove_dir_all(&root).unwrap();
+    }
+}

@@ -84,6 +84,10 @@ const SAMPLES: &[&str] = &[
     "http://minio:9000",
     "https://a.b",
     "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8",
+    "ed25519:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+    "ed25519:o8c1E2/+fIcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+    "ed25519:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+    "ed25519://////////////////////////////////////////8=",
     "latest",
     "shop-0-20261121T131500Z-r12-0000000a",
 ];

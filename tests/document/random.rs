@@ -37,6 +37,7 @@ impl Random {
     }
 }
 
+const SIGNER: &str = "ed25519:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const PORTS: &[u16] = &[1, 2379, 2380, 2381, 2382, 65535];
 const QUANTITIES: &[&str] = &[
     "1",
@@ -185,6 +186,9 @@ fn backup(random: &mut Random) -> Backup {
             every: it.rarely(2, |_| "7d".to_owned()),
         }),
         copy_grace: random.rarely(2, |it| it.pick(&["72h", "1m"]).into()),
+        trusted_signers: random
+            .rarely(2, |_| vec![SIGNER.to_owned()])
+            .unwrap_or_default(),
     }
 }
 

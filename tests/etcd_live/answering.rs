@@ -2,12 +2,13 @@
 //! from being taken.
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::disk::{Disk, may_mount};
-use crate::lab::{Lab, condition, kill, text};
+use crate::disk::{Disk, Silent, may_mount};
+use crate::lab::{Lab, condition, kill, skip, text};
 
 /// What an answer may take, the command's own start included; processors are shared with other tests.
 const ANSWERED: Duration = Duration::from_secs(1);
@@ -175,6 +176,44 @@ fn the_agent_answers_and_ends_while_the_disk_of_the_data_is_frozen() {
 }
 
 #[test]
+fn etcd_is_kept_while_a_destination_of_snapshots_does_not_answer() {
+    if !may_mount() || !Path::new("/dev/fuse").exists() {
+        return skip("a share that does not answer needs root and FUSE");
+    }
+    let mut lab = Lab::new("3.6");
+    let share = lab.root.join("share");
+    fs::create_dir(&share).unwrap();
+    lab.add(&format!(
+        "backup: {{interval: 1h, destinations: [{{local: {{path: {}}}}}]}}",
+        share.display()
+    ));
+    lab.start_agent();
+    let healthy = |it: &Value| condition(it, "BackupHealthy").0 == "True";
+    lab.wait("a snapshot", healthy);
+    let silent = Silent::over(&share);
+    for restarted in [false, true] {
+        if restarted {
+            // This one never saw what lies there.
+            ends(&mut lab);
+            lab.start_agent();
+            lab.wait_agent();
+        }
+        let pid = lab.etcd_pid().unwrap();
+        kill("KILL", pid);
+        let begin = Instant::now();
+        lab.wait("another etcd", |it| {
+            lab.etcd_pid().is_some_and(|it| it != pid) && condition(it, "Available").0 == "True"
+        });
+        assert!(begin.elapsed() < Duration::from_secs(15), "{}", lab.log());
+        lab.wait("the destination is told of", |it| {
+            condition(it, "BackupHealthy") == ("False", "DestinationUnusable")
+        });
+    }
+    drop(silent);
+    lab.wait("the share is back", healthy);
+}
+
+#[test]
 fn an_agent_that_does_not_answer_is_told_of_with_what_it_saw_last() {
     let lab = born();
     kill("STOP", lab.agent_pid());
@@ -216,8 +255,8 @@ fn a_step_that_fails_keeps_no_independent_one_from_being_taken() {
         status["conditions"].to_string().contains("clients/till"),
         "{status:#}"
     );
-    let identity = fs::read_to_string(lab.lib("member/identity.json")).unwrap();
-    assert!(identity.contains("clusterID"), "{identity}");
+    let identity = lab.identity().unwrap();
+    assert!(identity.member.id.is_some(), "{identity:?}");
     assert!(
         lab.put("by", "admin"),
         "the other clients have their certificates"
@@ -287,4 +326,38 @@ fn without_an_agent_nobody_is_said_to_try_a_write() {
         !status.to_string().contains("the operator starts etcd"),
         "{status:#}"
     );
+}
+
+#[test]
+fn snapshots_are_taken_in_their_time_while_a_further_destination_does_not_answer() {
+    if !may_mount() || !Path::new("/dev/fuse").exists() {
+        return skip("a share that does not answer needs root and FUSE");
+    }
+    let mut lab = Lab::new("3.6");
+    let (own, share) = (lab.root.join("own"), lab.root.join("share"));
+    fs::create_dir(&own).unwrap();
+    fs::create_dir(&share).unwrap();
+    lab.add(&format!(
+        "backup: {{interval: 3s, destinations: [{{local: {{path: {}, keep: 100}}}}, {{local: {{path: {}}}}}]}}",
+        own.display(),
+        share.display()
+    ));
+    lab.start_agent();
+    let count = |it: &Value| it["backups"]["count"].as_u64().unwrap_or(0);
+    let copied = || fs::read_dir(share.join("lab")).map_or(0, Iterator::count) > 0;
+    lab.wait("a copy", |it| count(it) > 0 && copied());
+    let silent = Silent::over(&share);
+    let begin = Instant::now();
+    let before = count(&lab.status());
+    while begin.elapsed() < Duration::from_secs(20) {
+        lab.put("a", &begin.elapsed().as_millis().to_string());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let taken = count(&lab.status()) - before;
+    // A look every ten seconds takes what is due; each job's end brings another look, which takes nothing.
+    assert!((1..=4).contains(&taken), "{taken}: {}", lab.log());
+    drop(silent);
+    lab.wait("the share is back", |it| {
+        it["backups"]["queued"] == 0 && condition(it, "BackupHealthy").0 == "True"
+    });
 }

@@ -165,11 +165,7 @@ fn the_guard_starts_nothing_beside_another_etcds_data() {
     for at in [lab.lib("member"), dir.clone()] {
         let path = at.join("identity.json");
         let born: Option<IdentityFile> = state::load(&path).unwrap();
-        let unserved = IdentityFile {
-            cluster_id: None,
-            member_id: None,
-            ..born.unwrap()
-        };
+        let unserved = born.unwrap().without_ids();
         state::save(&path, &unserved).unwrap();
         let _ = fs::remove_file(path.with_extension("json.previous"));
     }

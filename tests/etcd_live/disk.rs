@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::lab::{skip, text};
@@ -127,6 +127,39 @@ impl Drop for Disk {
         let _ = run("umount", &["-l", path]);
         let _ = fs::remove_dir(&self.path);
         let _ = fs::remove_file(&self.image);
+    }
+}
+
+/// A file system that never answers, like a share whose server is gone: FUSE with nobody behind it. Whatever was
+/// in the directory is back when this is dropped. Needs root.
+pub struct Silent {
+    holder: Child,
+    path: PathBuf,
+}
+
+impl Silent {
+    /// Mounted over a directory that is there.
+    pub fn over(path: &Path) -> Silent {
+        let script = "exec 5<>/dev/fuse && mount -i -t fuse \
+            -o fd=5,rootmode=40000,user_id=0,group_id=0 silent \"$0\" && exec sleep 600";
+        let mut shell = Command::new("sh");
+        let holder = shell.args(["-c", script]).arg(path).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mounts = || fs::read_to_string("/proc/self/mounts").unwrap();
+        while !mounts().contains(&format!("silent {} fuse", path.display())) {
+            assert!(Instant::now() < deadline, "FUSE was not mounted");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let path = path.to_owned();
+        Silent { holder, path }
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+        let _ = run("umount", &["-l", self.path.to_str().unwrap()]);
     }
 }
 

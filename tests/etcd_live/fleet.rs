@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use etcd_operator::agent::driver::{Driver as _, HostDriver, ProcessDriver};
 use etcd_operator::agent::{Agent, AgentError};
-use etcd_operator::cluster::{Answer, Health, Member, MemberId, MemberName, Role, Silence};
+use etcd_operator::cluster::{
+    Answer, Health, Member, MemberId, MemberName, MemberSet, Role, Silence,
+};
 use etcd_operator::etcd::client;
 use etcd_operator::member::change;
 use etcd_operator::member::contact::Endpoint;
-use etcd_operator::member::records::IdentityFile;
 use etcd_operator::observed::{Again, Instance, Membership, Observed, Process, Reading};
 use etcd_operator::paths::Paths;
 use etcd_operator::plan::{Act, Hold, Plan, Task, Upkeep, plan};
@@ -43,17 +44,12 @@ impl Home {
         format!("https://127.0.0.1:{}", self.lab.ports[0])
     }
 
-    fn identity(&self) -> Option<IdentityFile> {
-        let file = self.paths().identity();
-        etcd_operator::state::load(&file).unwrap()
-    }
-
     fn endpoint(&self) -> Endpoint {
         Endpoint {
             url: self.url(),
             files: self.lab.certificates().operator_files(),
             metrics: ([127, 0, 0, 1], self.lab.ports[2]).into(),
-            joins: self.identity().is_some_and(|it| it.joins()),
+            joins: self.lab.identity().is_some_and(|it| it.joins()),
         }
     }
 }
@@ -122,6 +118,14 @@ impl Fleet {
             seen: None,
             acts: Vec::new(),
         }
+    }
+
+    /// One member that serves, places for more, and a writer.
+    pub async fn with_writer(line: &str, places: usize) -> (Fleet, Writer) {
+        let mut fleet = Fleet::new(line, places);
+        fleet.until_whole().await;
+        let writer = Writer::start(fleet.urls(), fleet.files());
+        (fleet, writer)
     }
 
     /// The document of the cluster, with so many members.
@@ -193,28 +197,25 @@ impl Fleet {
         .await;
     }
 
-    /// The ids of the members that etcd's list has under their names.
-    pub async fn ids(&mut self) -> Vec<MemberId> {
-        let Membership::Known(members) = self.membership().await else {
-            panic!("no list");
-        };
-        let id = |it: &MemberSpec| members.named(&it.name).map(|it| it.id);
-        let all = &self.homes[0].spec.members;
-        all.iter().filter_map(id).collect()
-    }
-
-    pub async fn id_of(&mut self, index: usize) -> MemberId {
-        let name = self.homes[index].spec.members[index].name.clone();
-        match self.membership().await {
-            Membership::Known(members) => members.named(&name).unwrap().id,
+    /// The member list, with every member's own answer.
+    pub async fn members(&mut self) -> MemberSet {
+        let spec = self.spec(0);
+        match self.observe(&spec).await.membership {
+            Membership::Known(members) => members,
             other => panic!("no list: {other:?}"),
         }
     }
 
-    /// The member list, with every member's own answer.
-    pub async fn membership(&mut self) -> Membership {
-        let spec = self.spec(0);
-        self.observe(&spec).await.membership
+    /// The ids of the members that etcd's list has under their names.
+    pub async fn ids(&mut self) -> Vec<MemberId> {
+        let members = self.members().await;
+        let id = |it: &MemberSpec| members.named(&it.name).map(|it| it.id);
+        self.homes[0].spec.members.iter().filter_map(id).collect()
+    }
+
+    pub async fn id_of(&mut self, index: usize) -> MemberId {
+        let name = self.homes[index].spec.members[index].name.clone();
+        self.members().await.named(&name).unwrap().id
     }
 
     /// Where its peers reach a member.

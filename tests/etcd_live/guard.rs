@@ -284,11 +284,7 @@ fn an_interrupted_birth_is_set_aside_and_begun_anew() {
     for name in ["identity.json", "identity.json.previous"] {
         let path = lab.lib("member").join(name);
         let born: Option<IdentityFile> = state::load(&path).unwrap();
-        let unserved = IdentityFile {
-            cluster_id: None,
-            member_id: None,
-            ..born.unwrap()
-        };
+        let unserved = born.unwrap().without_ids();
         state::save(&path, &unserved).unwrap();
     }
     // Nobody had looked at it: the power went within the first second of its life.

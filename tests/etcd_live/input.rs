@@ -174,7 +174,7 @@ fn a_full_disk_loses_nothing_and_heals_when_there_is_room() {
     lab.wait_available();
     assert!(lab.put("kept", "yes"));
     lab.wait("recorded", |_| {
-        fs::read_to_string(lab.lib("member/identity.json")).is_ok_and(|it| it.contains("clusterID"))
+        lab.identity().is_some_and(|it| it.member.id.is_some())
     });
     // Full again, over a death of etcd and of the operator, with an edit that must be recorded.
     let ballast = disk.fill();

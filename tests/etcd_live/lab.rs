@@ -11,6 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use etcd_operator::member::records::IdentityFile;
 use serde_json::Value;
 
 /// The binary under test: cargo's, unless the environment names a release artefact.
@@ -193,12 +194,35 @@ impl Lab {
         etcd_operator::tls::Certificates::at(self.lib("tls"))
     }
 
+    /// The public key with which the cluster here signs its snapshots.
+    pub fn signer(&self) -> String {
+        self.certificates().signer().unwrap().public()
+    }
+
+    /// The document pins the key of another cluster.
+    pub fn trust(&mut self, key: &str) {
+        let pinned = self.spec.replace(
+            "  backup: {",
+            &format!("  backup: {{trustedSigners: ['{key}'], "),
+        );
+        self.spec = pinned.replace(
+            "  backup:\n",
+            &format!("  backup:\n    trustedSigners: ['{key}']\n"),
+        );
+        self.write_document();
+    }
+
     pub fn document_path(&self) -> PathBuf {
         self.root.join("etc/etcd-operator/cluster.yaml")
     }
 
     pub fn lib(&self, path: &str) -> PathBuf {
         self.root.join("var/lib/etcd-operator").join(path)
+    }
+
+    /// Who lives here, as the operator has recorded it.
+    pub fn identity(&self) -> Option<IdentityFile> {
+        etcd_operator::state::load(&self.lib("member/identity.json")).unwrap()
     }
 
     pub fn run(&self, path: &str) -> PathBuf {

@@ -34,11 +34,14 @@ mod input;
 mod lab;
 mod life;
 mod link;
+mod origin;
 mod overview;
 mod pause;
 mod predecessor;
 #[path = "../world/raft.rs"]
 mod raft;
+#[path = "../world/random.rs"]
+mod random;
 mod restore;
 mod s3;
 mod several;

@@ -52,6 +52,8 @@ fn says(lab: &mut Lab, word: &str) {
 fn a_replaced_box_asks_before_it_passes_snapshots_over() {
     let mut lab = with_two(lab("3.6"));
     let newest = lab.status()["backups"]["last"].clone();
+    let key = lab.signer();
+    assert_eq!(lab.status()["backups"]["signer"], key.as_str());
     replace_the_box(&mut lab);
     lab.start_agent();
     let status = lab.wait_hold("SnapshotsFound");
@@ -60,6 +62,7 @@ fn a_replaced_box_asks_before_it_passes_snapshots_over() {
     for part in [
         format!("{} holds 2 verified snapshots", backups(&lab).display()),
         format!("at revision {}, of {created}", newest["revision"]),
+        format!("signed by {key}"),
     ] {
         assert!(said.contains(&part), "{said}: {part}");
     }
@@ -67,6 +70,7 @@ fn a_replaced_box_asks_before_it_passes_snapshots_over() {
     assert!(next.contains("from: latest") && next.contains("from: empty"));
     assert_eq!(condition(&status, "Available"), ("False", "SnapshotsFound"));
     is_unborn(&lab);
+    lab.trust(&key);
     says(&mut lab, "latest");
     assert_eq!(lab.get("a").as_deref(), Some("2"));
 }
@@ -134,6 +138,8 @@ fn a_bucket_is_asked_and_one_that_does_not_answer_holds_nobody_up() {
 #[test]
 fn a_bootstrap_is_tried_again_by_itself() {
     let mut lab = with_two(lab("3.6"));
+    let key = lab.signer();
+    lab.trust(&key);
     replace_the_box(&mut lab);
     let (path, aside) = (backups(&lab), lab.root.join("disk-aside"));
     fs::rename(&path, &aside).unwrap();

@@ -376,18 +376,12 @@ fn a_snapshot_of_another_cluster_of_the_name_is_taken_on_demand_only_and_stays_t
         &["restore", "--from", file, "--yes", "--other-cluster"],
     );
     is_restored(&lab);
-    let identity = fs::read_to_string(lab.lib("member/identity.json")).unwrap();
-    assert!(
-        !identity.contains(&id),
-        "its snapshots are not ours: {identity}"
-    );
+    let ours = lab.identity().unwrap().clusters();
+    assert!(!ours.contains(&id), "its snapshots are not ours: {ours:?}");
 }
 
 fn cluster_id(lab: &Lab) -> String {
-    let identity = fs::read_to_string(lab.lib("member/identity.json")).unwrap();
-    let envelope: Value = serde_json::from_str(&identity).unwrap();
-    let payload: Value = serde_json::from_str(envelope["payload"].as_str().unwrap()).unwrap();
-    payload["clusterID"].as_str().unwrap().to_owned()
+    lab.identity().unwrap().cluster.id.unwrap()
 }
 
 #[test]
@@ -402,17 +396,14 @@ fn a_replaced_box_comes_up_with_the_newest_snapshot_of_its_name() {
         path.display()
     );
     new.spec.push_str(&document);
-    new.write_document();
+    new.trust(&old.signer());
     new.start_agent();
     new.wait("the restore", |_| new.lib("restored.json").exists());
     wait_for_the_end(&new);
     is_restored(&new);
     assert_eq!(report(&new)["reason"], "bootstrap");
-    let identity = fs::read_to_string(new.lib("member/identity.json")).unwrap();
-    assert!(
-        identity.contains("authorities"),
-        "a replaced CA would be told"
-    );
+    let authorities = new.identity().unwrap().cluster.authorities;
+    assert!(authorities.is_some(), "a replaced CA would be told");
     // A boot later it is a cluster like any other.
     new.stop_agent();
     new.kill_etcd();
@@ -441,7 +432,7 @@ fn a_replaced_box_passes_over_a_damaged_snapshot() {
         backups(&old).display()
     );
     new.spec.push_str(&document);
-    new.write_document();
+    new.trust(&old.signer());
     new.start_agent();
     new.wait_available();
     wait_for_the_end(&new);
@@ -480,7 +471,7 @@ fn a_bootstrap_without_a_snapshot_never_becomes_an_empty_cluster() {
 }
 
 /// Garbage in the middle of the log, which etcd cannot start from.
-fn damage(lab: &Lab) {
+pub fn damage(lab: &Lab) {
     let _ = crate::tools::flip_bit_in_log(lab);
 }
 
@@ -522,7 +513,7 @@ fn nothing_is_restored_over_data_that_is_sound_on_a_second_look() {
     lab.stop_agent();
     lab.kill_etcd();
     let paths = etcd_operator::paths::Paths::under(&lab.root);
-    let former = etcd_operator::state::load(&lab.lib("member/identity.json")).unwrap();
+    let former = lab.identity();
     let latest = SourceFile {
         path: PathBuf::new(),
         name: "latest".to_owned(),
@@ -611,8 +602,8 @@ fn a_record_of_a_restore_that_cannot_be_read_keeps_etcd_from_starting() {
 }
 
 /// What lies in a snapshot with a byte of it changed and everything that could tell made to fit,
-/// but for the database itself.
-fn forge(file: &Path, manifest: &Path, change: &dyn Fn(&mut Vec<u8>)) {
+/// but for the database itself: by somebody who has the key.
+fn forge(lab: &Lab, file: &Path, manifest: &Path, change: &dyn Fn(&mut Vec<u8>)) {
     let packed = fs::File::open(file).unwrap();
     let mut content = zstd::stream::decode_all(packed).unwrap();
     change(&mut content);
@@ -629,6 +620,7 @@ fn forge(file: &Path, manifest: &Path, change: &dyn Fn(&mut Vec<u8>)) {
     said.file.size = packed.len() as u64;
     said.file.sha256 = etcd_operator::state::sha256(&packed);
     fs::write(file, packed).unwrap();
+    let said = said.signed_by(lab.certificates().signer().as_ref());
     fs::write(manifest, said.encode()).unwrap();
 }
 
@@ -676,14 +668,14 @@ fn a_snapshot_that_was_damaged_after_it_was_proven_is_refused_while_etcd_serves_
     // The bytes are those that the manifest says, and the database in them is none of etcd's: a
     // page that calls itself another, then a value that is another.
     fs::write(&file, &whole).unwrap();
-    forge(&file, &manifest, &|it| {
+    forge(&lab, &file, &manifest, &|it| {
         let page = root_page(it);
         it[page * 4096] ^= 1;
     });
     refuse("level 3");
     fs::write(&file, &whole).unwrap();
     fs::write(&manifest, &said).unwrap();
-    forge(&file, &manifest, &|it| {
+    forge(&lab, &file, &manifest, &|it| {
         let mut places = it.windows(4).enumerate();
         let at = places.find(|(_, it)| *it == b"\x0a\x01a\x10");
         let at = at.expect("the key a in its protobuf").0;

@@ -247,41 +247,54 @@ fn what_is_encrypted_comes_back_with_the_right_key_only() {
         assert!(said.contains(words), "{said}");
     };
     refused(&[], "--identity");
-    let write = |name: &str, key: &age::x25519::Identity| {
-        use age::secrecy::ExposeSecret as _;
-        let path = lab.root.join(name);
-        fs::write(&path, key.to_string().expose_secret()).unwrap();
-        private(&path);
-        path.to_str().unwrap().to_owned()
-    };
-    let wrong = write("wrong", &age::x25519::Identity::generate());
+    let wrong = secret_file(&lab, "wrong", &age::x25519::Identity::generate());
     refused(&["--identity", &wrong], "cannot be decrypted");
-    let right = write("right", &identity);
+    let right = secret_file(&lab, "right", &identity);
     let report = json(&lab, &["restore", "--yes", "--identity", &right]);
     assert_eq!(report["outcome"], "restored");
     assert_eq!(lab.get("large-7"), Some(value(7)));
     // A replaced box: the same document, nothing else, and the key. Its clients notice nothing.
     let ca = fs::read(lab.certificates().client_files("admin").ca).unwrap();
     assert!(server.objects().contains(&"authorities.age".to_owned()));
-    let new = Lab::new("3.6");
-    let document = fs::read_to_string(lab.document_path()).unwrap();
-    let empty = new.root.join("snapshots");
-    fs::create_dir_all(&empty).unwrap();
-    let ports = |text: String| {
-        (0..3).fold(text, |text, it| {
-            text.replace(&lab.ports[it].to_string(), &new.ports[it].to_string())
-        })
-    };
-    let document =
-        ports(document.replace(backups(&lab).to_str().unwrap(), empty.to_str().unwrap()));
-    fs::write(new.document_path(), document).unwrap();
+    let new = another_box(&lab);
     only_proposed(&new, &right);
-    let report = json(&new, &["restore", "--yes", "--identity", &right]);
+    // Nobody here knows the key of the box before: a yes beforehand does not do.
+    let held = new.operator(&["restore", "--yes", "--identity", &right]);
+    let (said, key) = (text(&held.stderr), lab.signer());
+    assert_eq!(held.status.code(), Some(3), "{said}");
+    assert!(said.contains(&format!("--trust {key}")), "{said}");
+    assert!(!new.lib("tls").exists() && !new.lib("restore.json").exists());
+    let restore = ["restore", "--yes", "--identity", &right, "--trust", &key];
+    let report = json(&new, &restore);
     assert_eq!(report["outcome"], "restored");
     assert_eq!(new.get("large-7"), Some(value(7)));
     let files = new.certificates().client_files("admin");
     assert_eq!(fs::read(files.ca).unwrap(), ca, "the same CA");
+    assert_eq!(new.signer(), key, "and the same signer");
     new.kill_etcd();
+}
+
+/// The file with a secret key of age.
+pub fn secret_file(lab: &Lab, name: &str, key: &age::x25519::Identity) -> String {
+    use age::secrecy::ExposeSecret as _;
+    let path = lab.root.join(name);
+    fs::write(&path, key.to_string().expose_secret()).unwrap();
+    private(&path);
+    path.to_str().unwrap().to_owned()
+}
+
+/// A box with the same document, ports and an empty directory of its own, and nothing else.
+pub fn another_box(lab: &Lab) -> Lab {
+    let new = Lab::new("3.6");
+    let empty = new.root.join("snapshots");
+    fs::create_dir_all(&empty).unwrap();
+    let document = fs::read_to_string(lab.document_path()).unwrap();
+    let document = document.replace(backups(lab).to_str().unwrap(), empty.to_str().unwrap());
+    let document = (0..3).fold(document, |text, it| {
+        text.replace(&lab.ports[it].to_string(), &new.ports[it].to_string())
+    });
+    fs::write(new.document_path(), document).unwrap();
+    new
 }
 
 /// `--dry-run` leaves nothing behind.
@@ -603,4 +616,33 @@ fn copies_are_read_back_and_a_damaged_one_is_made_again() {
     assert_eq!((&made["copied"], &made["queued"]), (&2.into(), &0.into()));
     assert_eq!(fs::read(&sent).unwrap(), whole);
     assert_eq!(fs::read(&copied).unwrap(), whole);
+}
+
+/// Whoever removes the newest brings an older one up.
+#[test]
+fn snapshots_that_somebody_else_removed_from_a_bucket_are_told_and_sent_again() {
+    let (mut lab, server) = lab(&Server::new, "");
+    lab.start_agent();
+    lab.wait_available();
+    let take = |value: &str| {
+        assert!(lab.put("a", value));
+        let created = json(&lab, &["backup", "create"]);
+        queued(&lab, 0);
+        created["snapshot"]["name"].as_str().unwrap().to_owned()
+    };
+    let (_, newest) = (take("1"), take("2"));
+    for suffix in [".db.zst", ".json"] {
+        let path = format!("backup/shops/lab/{newest}{suffix}");
+        fs::remove_file(server.root.join(path)).unwrap();
+    }
+    take("3");
+    lab.wait("the word", |_| {
+        let log = lab.log();
+        let told = log.lines().find(|it| it.contains("gone from the bucket"));
+        told.is_some_and(|it| it.contains(&newest))
+    });
+    lab.wait("the next copy", |_| {
+        let _ = lab.operator(&["backup", "copy"]);
+        server.objects().len() == 6
+    });
 }

@@ -29,9 +29,7 @@ fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
 
 /// A cluster of so many voters, and a writer.
 async fn cluster(line: &str, places: usize, size: usize) -> (Fleet, Writer) {
-    let mut fleet = Fleet::new(line, places);
-    fleet.until_whole().await;
-    let writer = Writer::start(fleet.urls(), fleet.files());
+    let (mut fleet, writer) = Fleet::with_writer(line, places).await;
     fleet.size = size;
     fleet.until_whole().await;
     (fleet, writer)

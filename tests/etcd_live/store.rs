@@ -62,6 +62,28 @@ fn a_release_is_installed_as_it_is_published() {
     assert!(install(&lab, &archive).status.success());
 }
 
+/// What is downloaded runs with the keys of the cluster.
+#[test]
+fn an_archive_that_the_project_did_not_release_is_refused() {
+    let lab = Lab::new("3.6");
+    let (dir, name) = release(&lab);
+    let archive = pack(&dir, &[&name]);
+    let install = |more: &[&str]| {
+        let from = archive.to_str().unwrap();
+        let output = lab.operator(&[&["etcd", "install", "--from", from, "3.6.14"], more].concat());
+        assert_eq!(output.status.code(), Some(1));
+        assert!(!lab.lib("store/etcd-3.6.14").exists());
+        text(&output.stderr)
+    };
+    let said = install(&[]);
+    assert!(
+        said.contains("the release of etcd 3.6.14 has") && said.contains("--unverified"),
+        "{said}"
+    );
+    let said = install(&["--unverified"]);
+    assert!(said.contains("instead of 3.6.14"), "{said}");
+}
+
 #[test]
 fn what_is_no_release_is_refused_and_nothing_is_left_of_it() {
     let lab = Lab::new("3.6");

@@ -63,6 +63,7 @@ const FULL_IN: &str = r#"etcd_operator_disk_full_in_seconds{namespace="a",cluste
 const DISK_FULL: &str = r#"etcd_operator_hold{namespace="a",cluster="b",reason="DiskFull"}"#;
 const CORRUPT: &str = r#"etcd_operator_hold{namespace="a",cluster="b",reason="Corrupt"}"#;
 const PAUSED: &str = r#"etcd_operator_hold{namespace="a",cluster="b",reason="Paused"}"#;
+const RESTORING: &str = r#"etcd_operator_hold{namespace="a",cluster="b",reason="Restoring"}"#;
 const READ_ONLY: &str =
     r#"etcd_operator_hold{namespace="a",cluster="b",reason="FilesystemReadOnly"}"#;
 const WAL: &str = r#"etcd_operator_hold{namespace="a",cluster="b",reason="WalDamaged"}"#;
@@ -212,7 +213,7 @@ const CASES: &[Case] = &[
     (
         "EtcdHeld",
         "warning",
-        &[(CORRUPT, ZERO), (PAUSED, ONE)],
+        &[(CORRUPT, ZERO), (PAUSED, ONE), (RESTORING, ONE)],
         "60m",
         false,
     ),

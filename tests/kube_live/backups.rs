@@ -181,13 +181,23 @@ fn the_data_is_lost(it: &Operated, backup: &str) {
     assert_eq!(it.get("till", "third"), "3");
 }
 
-/// Nothing of the cluster is left but the bucket.
+/// Nothing of the cluster is left but the bucket, and the key that its status showed.
 fn a_replaced_node(it: &Operated, backup: &str) {
+    let key = it.cluster("till")["status"]["backups"]["signer"].clone();
+    let key = key.as_str().unwrap();
     lose(it);
     it.kubectl(&["delete", "secret", "till-ca"]).good();
+    let spec = |backup: &str| format!("{{bootstrap: {{from: latest}}, {backup}}}");
+    it.apply(&document("EtcdCluster", "till", &spec(backup)));
+    it.eventually("the signer to be told", SOON, || {
+        let plan = it.cluster("till")["status"]["plan"].clone();
+        let held = plan["hold"] == "RestoreFailed";
+        (held && plan["message"].as_str()?.contains(key)).then_some(())
+    });
     let begun = Instant::now();
-    let spec = format!("{{bootstrap: {{from: latest}}, {backup}}}");
-    it.apply(&document("EtcdCluster", "till", &spec));
+    let pinned = format!("backup: {{trustedSigners: ['{key}'], ");
+    let pinned = backup.replacen("backup: {", &pinned, 1);
+    it.apply(&document("EtcdCluster", "till", &spec(&pinned)));
     it.available("till");
     println!("bootstrap from the bucket: {:.1?}", begun.elapsed());
     assert_eq!(it.get("till", "first"), "1");

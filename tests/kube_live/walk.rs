@@ -100,6 +100,7 @@ fn create(it: &Operated) {
     for service in ["shop", "shop-client"] {
         it.kubectl(&["get", "service", service]).good();
     }
+    is_found_by_name(it, "shop");
     let told: Vec<String> = it.eventually("the story in Events", SOON, || {
         let events = it.events("default");
         let reasons: Vec<String> = events.into_iter().map(|(reason, _)| reason).collect();
@@ -112,6 +113,17 @@ fn create(it: &Operated) {
     for reason in ["Born", "CertificatesMade", "PodCreated", "Serving"] {
         assert!(told.contains(&reason.to_owned()), "{reason} in {told:?}");
     }
+}
+
+/// From its birth on a member's peers reach it by a name that outlives its Pod.
+fn is_found_by_name(it: &Operated, cluster: &str) {
+    let name = format!("{cluster}-0.{cluster}.default.svc");
+    let list = it.etcdctl(cluster, &["member", "list"]);
+    let url = format!("https://{name}:2380");
+    assert!(
+        list.contains(&url) && !list.contains("127.0.0.1:2380"),
+        "{list}"
+    );
 }
 
 fn delete_the_pod(it: &Operated) {
@@ -233,6 +245,7 @@ fn back_up_and_restore(it: &Operated) {
     assert_eq!(restored["status"]["revisionsLost"], 2, "{restored}");
     it.available("shop");
     println!("restore in place to Available: {:.1?}", begun.elapsed());
+    is_found_by_name(it, "shop");
     assert_eq!(it.get("shop", "kept"), "before");
     assert_eq!(it.get("shop", "lost"), "");
     it.put("shop", "after the restore", "5");
@@ -258,6 +271,7 @@ fn into_a_new_cluster(it: &Operated) {
     ));
     it.phase("etcdrestore", "copy", "Succeeded");
     it.available("copy");
+    is_found_by_name(it, "copy");
     assert_eq!(it.get("copy", "kept"), "before");
     assert_eq!(
         it.get("shop", "after the restore"),

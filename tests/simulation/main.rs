@@ -20,10 +20,12 @@ mod several;
 mod world;
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use etcd_operator::cluster::{Health, MemberId, MemberName, MemberSet, Role, Timestamp};
+use etcd_operator::cluster::{Health, MemberName, MemberSet, Role, Timestamp};
 use etcd_operator::observed::{
     Again, Alarms, Clock, Instance, LastServed, Membership, Observed, Pairs, Process, Proposals,
     Reading, Service, Writing,
@@ -36,30 +38,11 @@ use etcd_operator::start::{
     AddressConflict, DataDir, Facts, Identity, START_BUDGET, StartHistory, Writable, verdict,
 };
 use etcd_operator::status::{Kind, Status, Verdict};
+use world::random::Random;
 use world::{
     CLUSTER, DAY, MEMBER, NOW, QUOTA, VERSION, certificates, data, details, facts, identity,
     member, observed, serving, single, spec, stopped,
 };
-
-/// xorshift64*: a seed gives the same run for ever.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
 
 /// Futures of the simulation are always ready.
 fn now_or_panic<T>(future: impl Future<Output = T>) -> T {
@@ -69,12 +52,31 @@ fn now_or_panic<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn seeds(default: u64) -> std::ops::RangeInclusive<u64> {
+/// Lives through each seed, on all cores; what they tell is in no order.
+fn each_seed<T: Send>(default: u64, live: impl Fn(u64) -> T + Sync) -> Vec<T> {
     let number = |name: &str| std::env::var(name).ok().and_then(|it| it.parse().ok());
-    match number("SEED") {
+    let range = match number("SEED") {
         Some(seed) => seed..=seed,
         None => 1..=number("SEEDS").unwrap_or(default),
-    }
+    };
+    let next = AtomicU64::new(*range.start());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let lives = || {
+        let mut told = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if !range.contains(&seed) {
+                return told;
+            }
+            let lived = catch_unwind(AssertUnwindSafe(|| live(seed)));
+            told.push(lived.unwrap_or_else(|_| panic!("SEED={seed}")));
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(lives)).collect();
+        let told = threads.into_iter().flat_map(|it| it.join().unwrap());
+        told.collect()
+    })
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -360,6 +362,7 @@ impl Host {
             }
             Upkeep::SkipSnapshot
             | Upkeep::TakeSnapshot
+            | Upkeep::TakeRequested
             | Upkeep::CopySnapshots
             | Upkeep::CheckSnapshots
             | Upkeep::RequestRestore(_)
@@ -572,43 +575,30 @@ fn live_through(seed: u64) -> Host {
 
 #[test]
 fn a_host_lives_through_everything_and_heals() {
-    let (mut damaged, mut acknowledged, mut as_before) = (0, 0, 0);
-    let range = seeds(1500);
-    let count = range.end() - range.start() + 1;
-    for seed in range {
-        let result = std::panic::catch_unwind(|| live_through(seed));
-        let host = result.unwrap_or_else(|_| panic!("SEED={seed}"));
-        assert_eq!(
-            host.acknowledged, host.held,
-            "SEED={seed}: acknowledged writes are gone"
-        );
-        assert!(
-            !host.data_touched,
-            "SEED={seed}: a new cluster over old data"
-        );
+    let lived = each_seed(5000, |seed| {
+        let host = live_through(seed);
+        assert_eq!(host.acknowledged, host.held, "acknowledged writes are gone");
+        assert!(!host.data_touched, "a new cluster over old data");
         assert_eq!(
             host.stops_without_reason, 0,
-            "SEED={seed}: restarted though nobody asked"
+            "restarted though nobody asked"
         );
         let told = host.last_status.unwrap().0;
         if host.damaged {
-            damaged += 1;
-            assert_eq!(
-                told,
-                Verdict::False,
-                "SEED={seed}: damaged data cannot be served"
-            );
+            assert_eq!(told, Verdict::False, "damaged data cannot be served");
         } else {
-            assert_eq!(
-                told,
-                Verdict::True,
-                "SEED={seed}: not healed: {:?}",
-                host.instance
-            );
+            assert_eq!(told, Verdict::True, "not healed: {:?}", host.instance);
         }
-        acknowledged += host.acknowledged;
-        as_before += host.starts_as_before;
-    }
+        (
+            u32::from(host.damaged),
+            host.acknowledged,
+            host.starts_as_before,
+        )
+    });
+    let count = lived.len();
+    let damaged: u32 = lived.iter().map(|it| it.0).sum();
+    let acknowledged: u64 = lived.iter().map(|it| it.1).sum();
+    let as_before: u32 = lived.iter().map(|it| it.2).sum();
     println!(
         "{count} hosts lived 200 passes each, {damaged} with damaged data, {acknowledged} writes acknowledged, \
          {as_before} starts with the settings of before"
@@ -628,5 +618,4 @@ fn the_worlds_are_sound() {
         Membership::Known(members)
     });
     assert!(etcd_operator::version::classify(VERSION) == etcd_operator::version::Class::Supported);
-    let _ = MemberId(0);
 }

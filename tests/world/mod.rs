@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 pub mod raft;
+pub mod random;
 
 use etcd_operator::cluster::{
     ClusterId, ClusterName, Health, Member, MemberId, MemberName, MemberSet, PeerUrl, Role,
@@ -146,6 +147,7 @@ pub fn predecessors(word: &str) -> Predecessors {
         "unreadable" => Predecessors::Unreadable("/mnt/usb is not there".try_into().unwrap()),
         "none" => Predecessors::None,
         count => Predecessors::Found(Predecessor {
+            signer: None,
             count: count.parse().unwrap(),
             newest: SnapshotSeen {
                 revision: 67,
@@ -319,6 +321,7 @@ pub fn backup(trigger: &str) -> Backup {
         verify_level: 3,
         verify_every: None,
         copy_grace: 86_400,
+        trusted_signers: heapless::Vec::new(),
     }
 }
 

@@ -59,6 +59,10 @@ impl Raft {
         self.entries.iter().find(|it| it.id == id)
     }
 
+    pub fn entry_mut(&mut self, id: u64) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|it| it.id == id)
+    }
+
     pub fn voters(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|it| !it.learner)
     }
@@ -129,7 +133,7 @@ impl Raft {
             return Err(Refused::NoLearner);
         }
         self.commit();
-        for it in self.entries.iter_mut().filter(|it| it.id == id) {
+        if let Some(it) = self.entry_mut(id) {
             it.learner = false;
         }
         Ok(())
@@ -169,7 +173,7 @@ impl Raft {
             return Err(Refused::UrlExists);
         }
         self.commit();
-        for it in self.entries.iter_mut().filter(|it| it.id == id) {
+        if let Some(it) = self.entry_mut(id) {
             peer_url.clone_into(&mut it.peer_url);
         }
         Ok(())

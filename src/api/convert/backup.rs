@@ -3,7 +3,7 @@
 use super::{Misfit, misfit, quantity};
 use crate::api::{self, EtcdClusterSpec, formats};
 use crate::spec::backup::{
-    Backup, COPY_GRACE_SECONDS, Destination, Keep, Place, S3, Source, Trigger,
+    Backup, COPY_GRACE_SECONDS, Destination, Keep, Place, S3, SIGNERS_MAX, Source, Trigger,
 };
 
 /// Text of a fixed capacity; the schema's limits are no larger.
@@ -68,6 +68,12 @@ pub(super) fn backup(wire: &EtcdClusterSpec, problems: &mut Vec<Misfit>) -> Opti
             .as_deref()
             .and_then(formats::seconds)
             .unwrap_or(COPY_GRACE_SECONDS),
+        trusted_signers: it
+            .trusted_signers
+            .iter()
+            .take(SIGNERS_MAX)
+            .map(|it| text("spec.backup.trustedSigners", it, problems))
+            .collect(),
     })
 }
 

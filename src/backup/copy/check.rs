@@ -12,6 +12,7 @@ use crate::backup::remote::CopyError;
 use crate::backup::remote::{self, RemoteStore};
 use crate::backup::{Progress, place, verify};
 use crate::cluster::Timestamp;
+use crate::observed::due_again;
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
@@ -50,26 +51,18 @@ fn names(paths: &Paths, spec: &ClusterSpec, destination: &Destination) -> Vec<St
 }
 
 fn is_due(file: &ChecksFile, every: u64, now: Timestamp) -> bool {
-    let every = i64::try_from(every).unwrap_or(i64::MAX);
-    file.last.is_none_or(|it| now.0.saturating_sub(it) >= every)
+    let last = file.last.map(Timestamp);
+    last.is_none_or(|it| due_again(it, every, now))
 }
 
-/// Whether a copy is to be read back: as often as the document has what is kept checked. `now`: the
-/// time, if it is trusted.
-pub fn check_due(paths: &Paths, spec: &ClusterSpec, now: Option<Timestamp>) -> bool {
-    let every = spec.backup.as_ref().and_then(|it| it.verify_every);
-    let (Some(every), Some(now)) = (every, now) else {
-        return false;
-    };
-    further(spec)
-        .iter()
-        .any(|it| is_due(&load_checks(paths, it), every, now) && !names(paths, spec, it).is_empty())
-}
-
-/// When the last copy was read back and found whole, of the destination where that is longest ago.
-pub fn last_check(paths: &Paths, spec: &ClusterSpec) -> Option<Timestamp> {
-    let last = further(spec).iter().map(|it| load_checks(paths, it).last);
-    last.min().flatten().map(Timestamp)
+/// When the last copy was read back and found whole, of the destination where that is longest ago; and whether
+/// there are copies in one of which none ever was. A destination that is known to hold none does not count.
+pub fn last_check(paths: &Paths, spec: &ClusterSpec) -> (Option<Timestamp>, bool) {
+    let further = further(spec).iter();
+    let held = further.filter(|it| !names(paths, spec, it).is_empty());
+    let last: Vec<Option<i64>> = held.map(|it| load_checks(paths, it).last).collect();
+    let known = last.iter().flatten().min();
+    (known.copied().map(Timestamp), last.contains(&None))
 }
 
 /// Reads one copy of each destination back. One that is damaged waits to be made again. The caller
@@ -149,9 +142,8 @@ fn local(
         None => Some("it is not there".to_owned()),
         Some((_, Err(why))) => Some(why.clone()),
         Some((it, Ok(manifest))) => {
-            let path = store.snapshot(&it.name);
-            match verify::verify(&path, manifest, VERIFIED, progress) {
-                Ok(()) => None,
+            match verify::verify_in(&store, manifest, &it.name, VERIFIED, progress) {
+                Ok(_) => None,
                 Err(error) if error.is_damage() => {
                     store.record_level(&it.name, manifest, 0, None)?;
                     Some(error.to_string())
@@ -208,5 +200,41 @@ mod tests {
         assert!(!is_due(&file, 100, Timestamp(104)));
         assert!(is_due(&file, 100, Timestamp(105)));
         assert!(!is_due(&file, 100, Timestamp(-1)), "the clock went back");
+        file.last = Some(2_000_000_000);
+        assert!(is_due(&file, 100, Timestamp(5)), "it was wrong before");
+    }
+
+    /// Else a check would be due for ever: there is nothing to read back.
+    #[test]
+    fn a_destination_that_holds_no_copy_waits_for_no_check() {
+        let root = std::env::temp_dir().join(format!("no-copy-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        let paths = Paths::under(&root);
+        state::create_private_dir(&paths.backup()).unwrap();
+        let text = format!(
+            "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\nmetadata: {{name: lab}}\nspec:\n  \
+             backup: {{interval: 1h, destinations: [{{local: {{path: /a}}}}, {{local: {{path: {0}/b}}}}, \
+             {{local: {{path: {0}/c}}}}]}}\n",
+            root.display()
+        );
+        let spec = crate::document::parse(text.as_bytes()).unwrap();
+        assert_eq!(last_check(&paths, &spec), (None, false));
+        let first = &further(&spec)[0];
+        let name = "lab-0-20261121T131500Z-r1-9f3ab2c1";
+        let store = place::local(&spec, first).unwrap();
+        let path = store.snapshot(&name.parse().unwrap());
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::File::create(path).unwrap();
+        let mut file = super::super::load(&paths, first);
+        file.names.insert(name.to_owned());
+        state::save(&arrived_path(&paths, first), &file).unwrap();
+        assert_eq!(last_check(&paths, &spec), (None, true));
+        let file = ChecksFile {
+            last: Some(5),
+            ..ChecksFile::default()
+        };
+        state::save(&checks_path(&paths, first), &file).unwrap();
+        assert_eq!(last_check(&paths, &spec), (Some(Timestamp(5)), false));
+        std::fs::remove_dir_all(&root).unwrap();
     }
 }

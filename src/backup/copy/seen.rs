@@ -14,6 +14,7 @@ use crate::spec::ClusterSpec;
 use crate::spec::backup::{Destination, Place};
 
 /// What is known of the copies in a further destination.
+#[derive(Clone)]
 pub struct CopiesSeen {
     /// Where, in the words of a command line.
     pub place: String,

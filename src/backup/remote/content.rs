@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::s3::Source;
 use crate::state;
+use crate::untrusted;
 
 /// Bytes that are sent, and their hash.
 pub(super) struct Content {
@@ -19,10 +20,14 @@ pub(super) struct FileSource {
 }
 
 impl FileSource {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = fs::File::open(path)?;
-        let len = file.metadata()?.len();
-        Ok(FileSource { file, len })
+    pub(super) fn of(file: fs::File) -> Self {
+        let len = file.metadata().map_or(0, |it| it.len());
+        FileSource { file, len }
+    }
+
+    /// A file that this operator wrote.
+    pub(super) fn own(path: &Path) -> io::Result<Self> {
+        Ok(FileSource::of(untrusted::open(path)?))
     }
 }
 

@@ -10,14 +10,14 @@ use super::{
 use crate::backup::manifest::Manifest;
 use crate::backup::{Phase, Progress, encrypt, verify};
 use crate::retention::VERIFIED;
-use crate::tls::Bundle;
+use crate::tls::SignedBundle;
 
 impl RemoteStore {
     /// The CAs and the clients' certificates, if they lie there.
     pub async fn fetch_authorities(
         &mut self,
         identity: &Path,
-    ) -> Result<Option<Bundle>, CopyError> {
+    ) -> Result<Option<SignedBundle>, CopyError> {
         let key = format!("{}/{AUTHORITIES}", self.cluster);
         if self.bucket.head(&key).await?.is_none() {
             return Ok(None);
@@ -29,19 +29,17 @@ impl RemoteStore {
         Ok(Some(bundle.map_err(|_| CopyError::AuthoritiesDamaged)?))
     }
 
-    /// Brings a snapshot here: into `into`, proven by its manifest. `identity`: the file of secret keys
-    /// for one that is encrypted.
+    /// Brings a snapshot here, encrypted or not: into `into`, proven by this manifest of it. `identity`: the file of
+    /// secret keys for one that is encrypted.
     pub async fn fetch(
         &mut self,
-        name: &SnapshotName,
-        encrypted: bool,
+        (name, encrypted): (&SnapshotName, bool),
+        manifest: &Manifest,
         identity: Option<&Path>,
         into: &LocalStore,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<(), CopyError> {
         let text = name.to_string();
-        let manifest = self.manifest(&text).await?;
-        let manifest = manifest.ok_or_else(|| CopyError::ManifestDamaged(text.clone()))?;
         let most = most(manifest.file.size, encrypted);
         into.room_for(most.saturating_mul(if encrypted { 2 } else { 1 }))?;
         let part = into.part();
@@ -49,14 +47,14 @@ impl RemoteStore {
             &text,
             (encrypted, most),
             identity,
-            &manifest,
+            manifest,
             (&part, progress),
         );
         if let Err(error) = fetched.await {
             let _ = fs::remove_file(&part);
             return Err(error);
         }
-        into.commit(&part, name, &manifest)?;
+        into.commit(&part, name, manifest)?;
         Ok(())
     }
 

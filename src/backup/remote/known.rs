@@ -26,6 +26,9 @@ pub struct Known {
     /// Bytes of the snapshot's file; encrypted it has more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) size: Option<u64>,
+    /// The public key that signed its manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) signer: Option<String>,
 }
 
 /// What is known of a bucket.
@@ -65,6 +68,7 @@ pub(super) fn known(manifest: &Manifest) -> Known {
         level: manifest.verified.level,
         created: manifest.created().map(|it| it.0),
         size: Some(manifest.file.size),
+        signer: manifest.signer().map(str::to_owned),
     }
 }
 

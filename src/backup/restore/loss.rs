@@ -36,13 +36,13 @@ pub fn count(
     if data_dir::is_in_use(&data) {
         return; // it is asked right before it stops
     }
-    let begun = former.jumps.last().map_or(BORN, |it| Point {
+    let begun = former.cluster.jumps.last().map_or(BORN, |it| Point {
         revision: it.to,
         index: 0,
     });
     let mut known = vec![begun];
     // Another life's entries have other numbers.
-    if record.source.cluster_id.is_some() && record.source.cluster_id == former.cluster_id {
+    if record.source.cluster_id.is_some() && record.source.cluster_id == former.cluster.id {
         known.extend(index.map(|index| Point {
             revision: record.source.revision,
             index,

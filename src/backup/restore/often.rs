@@ -4,12 +4,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
-use crate::cluster::Timestamp;
+use crate::cluster::{Detail, Timestamp, detail};
 use crate::paths::Paths;
 use crate::state::{self, StateError};
 
 /// So many within a day; then a person decides.
-pub const RECOVERIES_MAX: usize = 3;
+const RECOVERIES_MAX: usize = 3;
 /// A day.
 const WINDOW_SECONDS: u64 = 86_400;
 
@@ -76,12 +76,17 @@ pub fn note_recovery(paths: &Paths, now: Option<Timestamp>) -> Result<(), StateE
     state::save(&paths.recoveries(), &RecoveriesFile { recoveries })
 }
 
-/// Whether it is a person's turn. `now`: the time, if it is trusted.
-pub fn too_many_recoveries(paths: &Paths, now: Option<Timestamp>) -> bool {
+/// Why damaged data is not replaced once more, if it is a person's turn. `now`: the time, if it is trusted.
+pub fn why_no_more(paths: &Paths, now: Option<Timestamp>) -> Option<Detail> {
     let now = Now::look(now);
     // A record that cannot be read lies on the disk that is in question.
-    load(paths).map_or(true, |it| {
+    let too_many = load(paths).map_or(true, |it| {
         it.iter().filter(|it| it.is_recent(&now)).count() >= RECOVERIES_MAX
+    });
+    too_many.then(|| {
+        detail(format_args!(
+            "damaged data was replaced {RECOVERIES_MAX} times within a day: the disk may be failing; next: see the kernel's log (dmesg) and replace the disk"
+        ))
     })
 }
 

@@ -24,7 +24,7 @@ pub fn check_aside(
     };
     let identity = record.next.clone();
     let identity = identity.ok_or_else(|| refused("has no identity recorded".to_owned()))?;
-    let version: Option<Version> = identity.version.parse().ok();
+    let version: Option<Version> = identity.member.version.parse().ok();
     let line = version.and_then(Version::line);
     match std::fs::symlink_metadata(&path) {
         Ok(it) if it.is_dir() => {}
@@ -34,7 +34,7 @@ pub fn check_aside(
     }
     let ready = version.is_some_and(|it| store::binary(store, it) == Binary::Ready);
     if !ready {
-        let version = &identity.version;
+        let version = &identity.member.version;
         return Err(refused(format!(
             "is of etcd {version}, which is not in the store: run etcd-operator etcd install"
         )));
@@ -60,7 +60,7 @@ pub fn check_aside(
         ));
     }
     let owner = seen.owner.map(|(cluster, _)| cluster.to_string());
-    if owner != identity.cluster_id {
+    if owner != identity.cluster.id {
         return Err(refused("is of another cluster".to_owned()));
     }
     Ok(identity)

@@ -15,6 +15,7 @@ use crate::backup::{Phase, Progress};
 use crate::etcd::read_at::ReadAt;
 use crate::member::restore_record::SourceFile;
 use crate::state::hex;
+use crate::untrusted;
 
 /// Unpacks a snapshot. Its file is opened for reading only; its bytes are those that its manifest
 /// says, or where there is none those that etcd's checksum says. The structure is left to a walk.
@@ -33,7 +34,7 @@ pub(super) fn unpack(
             _ => io_error("read", from)(error),
         }
     };
-    let file = File::open(from).map_err(|error| match error.kind() {
+    let file = untrusted::open(from).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => VerifyError::Missing(from.clone()).into(),
         _ => failed()(error),
     })?;

@@ -13,7 +13,6 @@ use crate::clock::parse_rfc3339;
 use crate::cluster::Timestamp;
 use crate::observed::Clock;
 use crate::paths::Paths;
-use crate::retention::VERIFIED;
 use crate::spec::backup::{Backup, Trigger};
 use crate::state::{self, StateError};
 
@@ -92,43 +91,21 @@ fn checks_path(paths: &Paths) -> PathBuf {
     paths.backup().join("checked.json")
 }
 
-pub(super) fn last_check(paths: &Paths) -> Option<Timestamp> {
-    let file: Option<ChecksFile> = state::load(&checks_path(paths)).ok().flatten();
-    file.map(|it| Timestamp(it.last))
-}
-
 /// Everything that is kept was checked just now.
 pub fn note_check(paths: &Paths, now: Option<Timestamp>) -> Result<(), StateError> {
     let Some(now) = now else { return Ok(()) };
     state::save(&checks_path(paths), &ChecksFile { last: now.0 })
 }
 
-/// Whether what is kept was checked longer ago than the document asks. Where that was never done: as long
-/// ago as the oldest one was.
-pub(super) fn check_due(
-    paths: &Paths,
-    backup: &Backup,
-    ours: &[&Entry],
-    clock: Clock,
-    now: Timestamp,
-) -> bool {
-    let Some(verified) = ours.iter().find(|it| it.level() >= VERIFIED) else {
-        return false;
-    };
-    let Some(every) = backup.verify_every else {
-        return backup.verify_level >= 4 && verified.level() < 4;
-    };
-    if clock != Clock::Trusted {
-        return false;
-    }
+/// When everything that is kept was last checked. Where that was never done: when the first one was.
+pub(super) fn checked(paths: &Paths, ours: &[&Entry]) -> Option<Timestamp> {
     let at = |it: &&Entry| {
         let manifest = it.manifest.as_ref().ok()?;
         parse_rfc3339(manifest.verified.at.as_deref()?)
     };
-    let last = last_check(paths).or_else(|| ours.iter().filter_map(at).min());
-    // A check in the future is one of a clock that was wrong.
-    let age = last.map(|it| now.seconds_since(it)).filter(|it| *it >= 0);
-    age.is_none_or(|it| it >= i64::try_from(every).unwrap_or(i64::MAX))
+    let file: Option<ChecksFile> = state::load(&checks_path(paths)).ok().flatten();
+    let last = file.map(|it| Timestamp(it.last));
+    last.or_else(|| ours.iter().filter_map(at).min())
 }
 
 #[cfg(test)]
@@ -158,30 +135,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_checked_in_time_however_often_a_new_one_is_taken() {
+    fn a_new_one_says_nothing_about_the_others_that_are_kept() {
         let root = std::env::temp_dir().join(format!("due-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&root);
         let paths = Paths::under(&root);
         state::create_private_dir(&paths.backup()).unwrap();
-        let spec = spec("interval: 1h, verify: {level: 3, every: 1d}");
-        let backup = spec.backup.as_ref().unwrap();
         let at = |hour: i64| Timestamp(2_000_000_000 + hour * 3600);
-        // One each hour, of which three stay.
-        let due = |hour: i64| {
-            let kept: Vec<Entry> = (0..3).map(|it| entry(at(hour - it))).collect();
-            let kept: Vec<&Entry> = kept.iter().collect();
-            check_due(&paths, backup, &kept, Clock::Trusted, at(hour))
-        };
-        note_check(&paths, Some(at(0))).unwrap();
-        assert_eq!(
-            (due(1), due(23), due(24), due(40)),
-            (false, false, true, true)
-        );
-        note_check(&paths, Some(at(40))).unwrap();
-        assert!(
-            !due(41) && due(64) && due(39),
-            "a check in the future is none"
-        );
+        let kept = [3, 2, 1].map(|it| entry(at(it)));
+        let kept: Vec<&Entry> = kept.iter().collect();
+        assert_eq!(checked(&paths, &kept), Some(at(1)));
+        assert_eq!(checked(&paths, &[]), None);
+        note_check(&paths, Some(at(2))).unwrap();
+        assert_eq!(checked(&paths, &kept), Some(at(2)));
         std::fs::remove_dir_all(&root).unwrap();
     }
 

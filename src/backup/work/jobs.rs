@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{BUSY, DAMAGED, Made, last_check, note_check};
+use super::{BUSY, DAMAGED, Made, checked, note_check};
 use crate::backup::create::{self, Created};
 use crate::backup::local::LocalStore;
 use crate::backup::manifest::Class;
@@ -15,7 +15,7 @@ use crate::paths::Paths;
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Keep;
-use crate::tls::ClientFiles;
+use crate::tls::{Certificates, ClientFiles};
 
 /// What a snapshot's job needs, its own copy of all.
 pub(super) struct SnapshotJob {
@@ -24,6 +24,8 @@ pub(super) struct SnapshotJob {
     pub(super) keep: Keep,
     pub(super) url: String,
     pub(super) files: ClientFiles,
+    /// Where the key lies with which manifests are signed.
+    pub(super) certificates: Certificates,
     pub(super) cluster: String,
     pub(super) member: String,
     pub(super) clusters: Vec<String>,
@@ -75,13 +77,8 @@ impl SnapshotJob {
     pub(super) fn made(&self, name: &str) -> Result<Option<Made>, BackupFailure> {
         let entries = self.store.list();
         let entries = entries.map_err(|error| failure("DestinationUnusable", &error))?;
-        let entry = entries.into_iter().find(|it| it.name.to_string() == name);
-        Ok(entry.map(|it| Made {
-            name: name.to_owned(),
-            revision: it.name.revision,
-            level: it.level(),
-            size: it.size,
-        }))
+        let entry = entries.iter().find(|it| it.name.to_string() == name);
+        Ok(entry.map(Made::of))
     }
 
     fn take(&self) -> Result<String, BackupFailure> {
@@ -91,6 +88,10 @@ impl SnapshotJob {
         let request = create::Request {
             url: &self.url,
             files: &self.files,
+            signer: self
+                .certificates
+                .sound_signer()
+                .map_err(|it| failure(SNAPSHOT_FAILED, &it))?,
             cluster: &self.cluster,
             member: &self.member,
             store: &self.store,
@@ -112,7 +113,7 @@ impl SnapshotJob {
                 );
                 place::mark_used(&self.paths, &self.store).map_err(|it| unusable(&it))?;
                 // The first one of all is all that is kept, and was just checked.
-                if last_check(&self.paths).is_none() && entries.is_empty() {
+                if checked(&self.paths, &[]).is_none() && entries.is_empty() {
                     note_check(&self.paths, self.now).map_err(|it| unusable(&it))?;
                 }
                 it.name
@@ -186,9 +187,9 @@ pub(super) fn check(
             continue;
         };
         let path = store.snapshot(&entry.name);
-        let result = verify::verify(&path, manifest, VERIFIED, &mut |_| ());
+        let result = verify::verify_in(store, manifest, &entry.name, VERIFIED, &mut |_| ());
         let level = match &result {
-            Ok(()) => manifest.verified.level.max(VERIFIED),
+            Ok(_) => manifest.verified.level.max(VERIFIED),
             Err(error) if error.is_damage() => 0,
             // What could not be read now says nothing about the snapshot.
             Err(error) => {
@@ -218,7 +219,7 @@ mod tests {
     use super::*;
     use crate::backup::manifest::tests::manifest;
 
-    /// A directory in the file's place is opened, and cannot be read: for root as for anybody.
+    /// A directory in the file's place cannot be read: for root as for anybody.
     #[test]
     fn a_snapshot_that_cannot_be_read_now_is_not_written_down_as_damaged() {
         let dir = std::env::temp_dir().join(format!("unread-{}", std::process::id()));
@@ -232,7 +233,10 @@ mod tests {
         std::fs::create_dir(store.snapshot(&name)).unwrap();
         manifest.file.size = std::fs::metadata(store.snapshot(&name)).unwrap().len();
         store.record_level(&name, &manifest, 3, None).unwrap();
-        let level = || store.list().unwrap()[0].level();
+        let level = || {
+            let entries = store.list().unwrap();
+            entries[0].manifest.as_ref().unwrap().verified.level
+        };
 
         let failed = check(&store, &clusters, None).unwrap_err();
         assert_eq!((failed.reason, level()), ("DestinationUnusable", 3));

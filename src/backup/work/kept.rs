@@ -8,6 +8,7 @@ use super::{Attempts, BUSY, DAMAGED, Member, Work, due_in, seen};
 use crate::backup::age::Ages;
 use crate::backup::local::Entry;
 use crate::backup::manifest::Manifest;
+use crate::backup::trust::Trust;
 use crate::backup::{copy, place};
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::observed::{BackupFailure, Backups, Clock, DestinationSeen, SnapshotSeen};
@@ -91,6 +92,8 @@ pub struct Kept {
     pub checked: Option<i64>,
     /// When copies were last read back.
     pub copies_checked: Option<i64>,
+    /// Copies lie in a destination of which none ever was.
+    pub copies_unchecked: bool,
     /// The snapshot that was asked for.
     pub made: Option<Made>,
     /// A snapshot.
@@ -113,6 +116,17 @@ pub struct Made {
     pub level: u8,
     /// Bytes of its file.
     pub size: Option<u64>,
+}
+
+impl Made {
+    pub(super) fn of(entry: &Entry) -> Self {
+        Made {
+            name: entry.name.to_string(),
+            revision: entry.name.revision,
+            level: entry.level(),
+            size: entry.size,
+        }
+    }
 }
 
 /// How a part of the work went.
@@ -287,14 +301,8 @@ impl Kept {
     /// The snapshot, with the level that it has by now: checks follow when it was taken.
     #[must_use]
     pub fn checked_since(&self, made: Made) -> Made {
-        let same = |it: &Entry| it.name.to_string() == made.name;
-        match self.newest_entry().filter(same) {
-            Some(now) => Made {
-                level: now.level(),
-                ..made
-            },
-            None => made,
-        }
+        let newest = self.newest_entry().map(|it| Made::of(&it));
+        newest.filter(|it| it.name == made.name).unwrap_or(made)
     }
 
     fn newest_entry(&self) -> Option<Entry> {
@@ -310,13 +318,14 @@ impl Kept {
 impl Work {
     /// What lies in the first destination, and how the work of this process on it went.
     pub fn kept(&self, member: &Member<'_>) -> Kept {
+        let (copies_checked, copies_unchecked) = copy::last_check(member.paths, member.spec);
         let mut kept = Kept {
             took: self.took,
             snapshot: Done::of(&self.snapshot),
             copies: Done::of(&self.copies),
             checks: Done::of(&self.checks),
-            checked: super::last_check(member.paths).map(|it| it.0),
-            copies_checked: copy::last_check(member.paths, member.spec).map(|it| it.0),
+            copies_checked: copies_checked.map(|it| it.0),
+            copies_unchecked,
             ..Kept::default()
         };
         let store = place::primary(member.spec);
@@ -325,11 +334,20 @@ impl Work {
                 kept.listed = true;
                 let clusters = member.clusters();
                 let ours = || entries.iter().filter(|it| it.is_of(&clusters));
-                kept.newest = ours().next().and_then(|it| it.manifest.clone().ok());
-                kept.newest_size = ours().next().and_then(|it| it.size);
-                let restorable = place::newest_verified(&entries, &clusters);
+                let key = member.key();
+                let mut own = ours().filter(|it| super::is_signed(it, key.as_deref()));
+                let newest = own.next();
+                kept.newest = newest.and_then(|it| it.manifest.clone().ok());
+                kept.newest_size = newest.and_then(|it| it.size);
+                let all: Vec<&Entry> = ours().collect();
+                kept.checked = super::checked(member.paths, &all).map(|it| it.0);
+                let trust = Trust::of(&member.certificates, member.spec, None);
+                let counting = entries.iter().filter(|it| trust.counts(it));
+                let counting: Vec<Entry> = counting.cloned().collect();
+                let restorable = place::newest_verified(&counting, &clusters);
                 kept.restorable = restorable.map(|it| it.name.to_string());
-                let verified = ours().find(|it| it.level() >= VERIFIED);
+                let mut from_newest = newest.into_iter().chain(own);
+                let verified = from_newest.find(|it| it.level() >= VERIFIED);
                 let ages = Ages::new(None);
                 kept.verified = verified.map(|it| Seen::of(seen(it, &ages)));
                 kept.kept = ours().fold((0, 0), |(count, bytes), it| {
@@ -418,18 +436,11 @@ impl Work {
         let newest = newest.filter(|it| clusters.contains(&it.cluster_id));
         let verified = kept.verified.filter(|_| newest.is_some());
         let trusted = clock == Clock::Trusted;
-        let long_ago = |last: Option<i64>| match (backup.verify_every, last) {
-            (Some(every), Some(last)) if trusted => {
-                let age = now.0 - last;
-                age < 0 || u64::try_from(age).is_ok_and(|it| it >= every)
-            }
-            _ => false,
-        };
-        let copy_due = kept.queued.0 > 0 || long_ago(kept.copies_checked);
         let ages = Ages::new(Some(now).filter(|_| trusted));
         let last = newest.and_then(|_| Some(seen(&kept.newest_entry()?, &ages)));
         Backups {
             due_in: due_in(member.paths, backup, newest, clock, now),
+            signer: member.key(),
             last,
             verified: verified.map(|it| it.aged(&ages)),
             kept: kept.kept,
@@ -446,8 +457,10 @@ impl Work {
             copy_retry_in: self.copies.retry_in(),
             copy_retry_every: self.copies.interval(),
             copies_checked: kept.copies_checked.map(Timestamp),
-            copy_due: copy_due && !under_way.copies && self.copies.retry_in() == 0,
-            check_due: verified.is_some() && long_ago(kept.checked) && self.checks.retry_in() == 0,
+            copies_unchecked: kept.copies_unchecked,
+            copying: under_way.copies,
+            checked: kept.checked.map(Timestamp),
+            check_retry_in: self.checks.retry_in(),
             ..none
         }
     }
@@ -524,6 +537,7 @@ mod tests {
             took: Some(u64::MAX),
             checked: Some(i64::MAX),
             copies_checked: Some(i64::MAX),
+            copies_unchecked: false,
             snapshot: failure(),
             copies: failure(),
             checks: failure(),

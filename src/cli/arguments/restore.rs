@@ -21,9 +21,13 @@ pub(in crate::cli) struct RestoreArgs {
     /// Also accepts a snapshot of another cluster of the same name
     #[arg(long)]
     pub(in crate::cli) other_cluster: bool,
+    /// Also accepts a snapshot, and CAs, that this key signed; or `unsigned`: those that nobody has signed. The key
+    /// is shown by --dry-run, and by etcd-operator certs list on the box that took the snapshot
+    #[arg(long, value_name = "KEY")]
+    pub(in crate::cli) trust: Vec<String>,
     /// Undoes the last restore: puts back the data that it set aside, with its cluster id and its
     /// revisions; the data written since is set aside in turn
-    #[arg(long, conflicts_with_all = ["from", "identity", "other_cluster"])]
+    #[arg(long, conflicts_with_all = ["from", "identity", "other_cluster", "trust"])]
     pub(in crate::cli) undo: bool,
     /// Only shows what would be done, and what would be lost
     #[arg(long)]
@@ -34,6 +38,9 @@ pub(in crate::cli) struct RestoreArgs {
     /// In such a Pod: only if there is no data yet
     #[arg(long, hide = true)]
     pub(in crate::cli) bootstrap: bool,
+    /// In such a Pod: also a file has to be signed by a key that counts
+    #[arg(long, hide = true)]
+    pub(in crate::cli) judged: bool,
     /// In such a Pod: only finishes an interrupted restore
     #[arg(long, hide = true)]
     pub(in crate::cli) resume: bool,

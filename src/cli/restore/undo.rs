@@ -9,7 +9,7 @@ use super::super::{Context, Failure, HELD, RestoreArgs, runtime};
 use super::{former, live_revision, request};
 use crate::backup::restore;
 use crate::member::place::HostPlace;
-use crate::member::records::{IdentityFile, revisions_lost};
+use crate::member::records::revisions_lost;
 use crate::member::restore_record::{self, Aside, LostIs, RestoreRecord, SourceFile};
 
 /// What taking it back would do.
@@ -47,14 +47,15 @@ pub(super) fn choose(
     let aside = last.ok_or_else(|| nothing("no restore has set data aside here"))?;
     let former = former(context, place)?;
     let former = former.ok_or_else(|| nothing("no cluster exists here"))?;
-    let machine_id = former.machine_id.clone();
-    let since = former.jumps.last().map(|it| it.from);
+    let mut next = aside.identity.clone();
+    next.member.machine_id.clone_from(&former.member.machine_id);
+    let since = former.cluster.jumps.last().map(|it| it.from);
     let file = SourceFile {
         path: place.storage_dir.join(&aside.directory),
         name: aside.directory.clone(),
         // Where nobody has seen it: the data reached at least to the snapshot.
         revision: aside.revision.or(since).unwrap_or(0),
-        cluster_id: aside.identity.cluster_id.clone(),
+        cluster_id: next.cluster.id.clone(),
         database: 0,
         checksummed: false,
         sha256: None,
@@ -62,10 +63,7 @@ pub(super) fn choose(
     };
     let live = runtime()?.block_on(live_revision(context, &place.client_url));
     let record = RestoreRecord {
-        next: Some(IdentityFile {
-            machine_id,
-            ..aside.identity.clone()
-        }),
+        next: Some(next),
         takes_back: Some(aside.directory.clone()),
         ..request(context, &place.storage_dir, &file, live, Some(former))
     };
@@ -90,7 +88,7 @@ pub(super) fn choose(
 fn propose(aside: Aside, record: &RestoreRecord, since: Option<i64>) -> Proposal {
     let (lost, lost_is) = record.loss();
     let back = aside.revision.zip(since);
-    let jumps = &aside.identity.jumps;
+    let jumps = &aside.identity.cluster.jumps;
     Proposal {
         revisions_back: back.map(|(seen, snapshot)| revisions_lost(seen, snapshot, jumps)),
         directory: aside.directory,

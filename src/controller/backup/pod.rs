@@ -133,7 +133,7 @@ impl Cluster {
             copies: copies.is_some(),
             waits,
         };
-        let failed = self.restore_failed();
+        let failed = self.restore_failed(clock.trusted(now));
         self.with_member(spec, |work, member| {
             work.look_at(member, &kept, under_way, (clock, now), failed)
         })

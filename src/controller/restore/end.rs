@@ -132,7 +132,7 @@ impl Cluster {
     /// Who lives on the volume now: a new cluster with ids of its own, which etcd tells once it serves.
     async fn adopt(&mut self, restored: &Restored) -> Result<(), ControllerError> {
         // What was not restored may leave a record that is older than the operator's own.
-        let known = |it: &IdentityFile| it.cluster_id.is_some() || self.identity.is_none();
+        let known = |it: &IdentityFile| it.member.id.is_some() || self.identity.is_none();
         let told = restored.identity.as_ref();
         let Some(identity) = told.filter(|it| restored.succeeded || known(it)) else {
             return Ok(());

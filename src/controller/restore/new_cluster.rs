@@ -13,6 +13,7 @@ use crate::controller::names::{self, OPERATOR};
 use crate::controller::objects::{Kind, resource};
 use crate::controller::{Cluster, ControllerError, Watched};
 use crate::spec::ClusterSpec;
+use crate::spec::backup::SIGNERS_MAX;
 
 impl Cluster {
     /// Restores into a new cluster: it is made with the specification of this one and its snapshot.
@@ -81,7 +82,7 @@ impl Cluster {
         };
         let mut cluster = EtcdCluster::new(into, spec);
         cluster.metadata.namespace = Some(self.namespace.clone());
-        let by = (RESTORED_BY.to_owned(), request.meta.uid.clone());
+        let by = (names::RESTORED_BY.to_owned(), request.meta.uid.clone());
         cluster.metadata.annotations = Some([by].into());
         let made = serde_json::to_value(&cluster).and_then(serde_json::from_value);
         let cluster: DynamicObject = made.map_err(|_| ControllerError::Malformed("EtcdCluster"))?;
@@ -144,6 +145,12 @@ impl Cluster {
                 local.path = local.path.as_deref().map(moved);
             }
         }
+        // The new cluster has another key, and takes what this one signed.
+        if let (Some(backup), Some(key)) = (&mut spec.backup, self.public_key()) {
+            backup.trusted_signers.retain(|it| *it != key);
+            backup.trusted_signers.insert(0, key);
+            backup.trusted_signers.truncate(SIGNERS_MAX);
+        }
         spec.bootstrap = Some(crate::api::Bootstrap {
             from: file.to_owned(),
         });
@@ -182,14 +189,11 @@ pub(super) fn failed(message: String) -> EtcdRestoreStatus {
     }
 }
 
-/// On a cluster that an EtcdRestore made: its UID.
-const RESTORED_BY: &str = "etcd.edge-operator.io/restored-by";
-
 /// How far a restore into a new cluster is, by that cluster's own status.
 fn progress(request: &Watched<EtcdRestore>, there: &Watched<EtcdCluster>) -> EtcdRestoreStatus {
     let before = request.object.status.clone().unwrap_or_default();
     let annotations = there.object.metadata.annotations.as_ref();
-    let ours = annotations.and_then(|it| it.get(RESTORED_BY)) == Some(&request.meta.uid);
+    let ours = annotations.and_then(|it| it.get(names::RESTORED_BY)) == Some(&request.meta.uid);
     if !ours {
         return EtcdRestoreStatus {
             phase: Some(Phase::Failed),

@@ -77,14 +77,22 @@ impl Cluster {
         (!ended || !noted).then_some(pod)
     }
 
-    pub(super) async fn make_restore_pod(
+    pub(in crate::controller) async fn make_restore_pod(
         &mut self,
         spec: &ClusterSpec,
-        asked: &Asked,
     ) -> Result<(), ControllerError> {
-        let made = self.restore_pod_for(spec, asked).await?;
+        let Some(asked) = self.memory.restoring.clone() else {
+            return Ok(());
+        };
+        // Two never work on one volume; and one that has ended goes first.
+        let member = names::member(&self.name);
+        let member = self.shared.pods.get(&self.namespace, &member);
+        if member.is_some() || self.own_restore_pod().is_some() {
+            return Ok(());
+        }
+        let made = self.restore_pod_for(spec, &asked).await?;
         if let Err(error) = self.objects.ensure(Kind::Pod, made, None).await {
-            self.restore_says(asked, &error.to_string()).await?;
+            self.restore_says(&asked, &error.to_string()).await?;
             return Err(error);
         }
         let name = names::restore_pod(&self.name);
@@ -93,8 +101,13 @@ impl Cluster {
             _ => format!("the Pod {name} restores the data of {}", asked.from),
         };
         self.tell("Restoring", &text, false).await;
-        self.restore_says(asked, "the operator created its Pod")
+        self.restore_says(&asked, "the operator created its Pod")
             .await
+    }
+
+    /// With which this cluster signs its snapshots, as a document pins it.
+    pub(in crate::controller) fn public_key(&self) -> Option<String> {
+        self.certificates.signer().map(|it| it.public())
     }
 
     /// Whether the API server would take the Pod: a member is not stopped for one that can never run.
@@ -147,6 +160,11 @@ impl Cluster {
             By::Recovery => ByWhom::Recovery,
             By::Bootstrap => {
                 arguments.push("--bootstrap".to_owned());
+                // Its path is this operator's word, and no person's.
+                let annotations = object.object.metadata.annotations.as_ref();
+                if annotations.is_some_and(|it| it.contains_key(names::RESTORED_BY)) {
+                    arguments.push("--judged".to_owned());
+                }
                 ByWhom::Bootstrap
             }
             By::Cut => {
@@ -160,6 +178,7 @@ impl Cluster {
         let asks = pod::Restore {
             id: &asked.id,
             document: &document(&self.name, wire, &identity, self.claimed().is_some()),
+            signer: self.public_key(),
             arguments: &arguments,
             snapshots: snapshots.as_deref(),
             claim: self.claimed(),
@@ -204,10 +223,10 @@ pub(in crate::controller) fn document(
     let mut spec = wire.clone();
     spec.size = 1;
     spec.paused = false;
-    spec.version = Some(identity.version.clone());
+    spec.version = Some(identity.member.version.clone());
     spec.storage.path = None;
     spec.storage.volume_claim = None;
-    spec.storage.quota = Some(format!("{}Mi", identity.quota >> 20));
+    spec.storage.quota = Some(format!("{}Mi", identity.member.quota >> 20));
     spec.network.listen_addresses = Some(vec!["127.0.0.1".to_owned()]);
     spec.network.advertised_addresses = None;
     spec.bootstrap = None;

@@ -368,7 +368,7 @@ mod tests {
         }
 
         fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
-            assert!(buffer.len() < 200 << 20, "{} bytes at once", buffer.len());
+            assert!(buffer.len() <= 256 << 10, "{} bytes at once", buffer.len());
             buffer.fill(0);
             let from = usize::try_from(offset).unwrap().min(self.head.len());
             let count = buffer.len().min(self.head.len() - from);
@@ -398,9 +398,14 @@ mod tests {
         }
         let root = &mut head[2 * 4096..];
         root[..8].copy_from_slice(&2_u64.to_le_bytes());
-        root[12..16].copy_from_slice(&u32::try_from(pages - 3).unwrap().to_le_bytes());
-        for (kind, said) in [(LEAF_PAGE, "256 MiB"), (BRANCH_PAGE, "256 MiB")] {
+        for (kind, overflow, said) in [
+            (LEAF_PAGE, pages - 3, "256 MiB"),
+            (BRANCH_PAGE, pages - 3, "256 MiB"),
+            (LEAF_PAGE, 64, "260 KiB"),
+        ] {
             let mut head = head.clone();
+            let overflow = u32::try_from(overflow).unwrap();
+            head[2 * 4096 + 12..2 * 4096 + 16].copy_from_slice(&overflow.to_le_bytes());
             head[2 * 4096 + 8..2 * 4096 + 10].copy_from_slice(&kind.to_le_bytes());
             let size = pages * 4096;
             let refused = super::super::walk(&mut Claimed { head, size }, &mut |_| ());

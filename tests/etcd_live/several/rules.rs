@@ -4,26 +4,30 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use etcd_operator::cluster::{Health, Member, MemberSet, Role};
+use etcd_operator::cluster::{Health, Member, Role};
 use etcd_operator::etcd::client;
 use etcd_operator::observed::Membership;
 
 use super::run;
 use crate::fleet::{Fleet, kill_member};
 use crate::raft::{CONNECTED_FOR, Entry, Raft, Refused};
+use crate::random::Random;
 
-/// At least so many commands are given, and more until each of these was said; the ids, and so the run, are never
-/// the same twice.
-const COMMANDS: usize = 20;
-const COMMANDS_MAX: usize = 200;
-const SAID: [&str; 6] = [
+/// So many commands by lot, after one of each kind that is asked for on purpose.
+const BY_LOT: usize = 40;
+const SAID: [&str; 9] = [
     "add: done",
     "add: Unhealthy",
     "promote: done",
     "promote: NotInSync",
     "remove: done",
     "remove: NotFound",
+    "update: done",
+    "update: NotFound",
+    "update: UrlExists",
 ];
+/// No member has this id.
+const NOBODY: u64 = 0xdead;
 const PLACES: usize = 5;
 
 /// A cluster of three with places for more, and the model of it.
@@ -31,7 +35,7 @@ struct Both {
     fleet: Fleet,
     raft: Raft,
     begin: Instant,
-    random: u64,
+    random: Random,
     /// What both said, and how often.
     said: BTreeMap<String, u32>,
 }
@@ -52,10 +56,10 @@ impl Both {
                 ..Raft::default()
             },
             begin: Instant::now(),
-            random: 0x9e37_79b9_7f4a_7c15,
+            random: Random(0x9e37_79b9_7f4a_7c15),
             said: BTreeMap::new(),
         };
-        for it in both.list().await.iter() {
+        for it in both.fleet.members().await.iter() {
             both.raft.entries.push(Entry {
                 id: it.id.0,
                 name: it.name.to_string(),
@@ -70,17 +74,7 @@ impl Both {
     }
 
     fn below(&mut self, limit: usize) -> usize {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        usize::try_from(self.random % limit as u64).unwrap()
-    }
-
-    async fn list(&mut self) -> MemberSet {
-        match self.fleet.membership().await {
-            Membership::Known(members) => members,
-            other => panic!("{other:?}"),
-        }
+        usize::try_from(self.random.below(limit as u64)).unwrap()
     }
 
     fn place_of(&self, id: u64) -> Option<usize> {
@@ -100,6 +94,7 @@ impl Both {
         self.raft.leader = Some(self.fleet.id_of(leader).await.0);
     }
 
+    /// Any voter but the leader, while a majority lives without it.
     async fn kill(&mut self) {
         let leader = self.raft.leader;
         let spare = self.raft.connected().count() > self.raft.voters().count() / 2 + 1;
@@ -111,8 +106,7 @@ impl Both {
         let id = voters[self.below(voters.len())];
         let place = self.place_of(id).unwrap();
         kill_member(&self.fleet.homes[place]);
-        let entry = self.raft.entries.iter_mut().find(|it| it.id == id);
-        entry.unwrap().connected = None;
+        self.raft.entry_mut(id).unwrap().connected = None;
         tokio::time::sleep(Duration::from_millis(500)).await;
         self.now().await;
     }
@@ -144,13 +138,12 @@ impl Both {
             })
             .await;
         self.now().await;
-        let now = self.raft.now;
+        let (now, committed) = (self.raft.now, self.raft.committed);
         for it in healed.iter().filter(|it| it.health == Health::Serving) {
-            let entry = self.raft.entries.iter_mut().find(|its| its.id == it.id.0);
-            let entry = entry.unwrap();
+            let entry = self.raft.entry_mut(it.id.0).unwrap();
             entry.connected = entry.connected.or(Some(now));
             entry.name = it.name.to_string();
-            entry.held = self.raft.committed;
+            entry.held = committed;
         }
         // Who took longer may have been connected for some time.
         if begin.elapsed() > Duration::from_secs(2) {
@@ -158,13 +151,30 @@ impl Both {
         }
     }
 
-    /// One command to both.
+    /// Whether a member that has started would be looked for where it is not.
+    fn moves(&self, id: u64, url: &str) -> bool {
+        let entry = self.raft.entry(id);
+        let elsewhere = entry.is_some_and(|it| !it.name.is_empty() && it.peer_url != url);
+        elsewhere && self.raft.entries.iter().all(|it| it.peer_url != url)
+    }
+
+    /// Whether this learner's etcd runs and was not seen to serve: only its leader knows how far it is.
+    fn is_on_its_way(&self, id: u64) -> bool {
+        let joins = self
+            .raft
+            .entry(id)
+            .is_some_and(|it| it.learner && it.connected.is_none());
+        let place = self.place_of(id);
+        joins && place.is_some_and(|it| self.fleet.homes[it].lab.etcd_pid().is_some())
+    }
+
+    /// One command by lot.
     async fn command(&mut self) {
         let ids: Vec<u64> = self.raft.entries.iter().map(|it| it.id).collect();
         let joined = |it: &&Entry| it.learner && !it.name.is_empty();
         let joined = self.raft.entries.iter().find(joined).map(|it| it.id);
         let id = match (self.below(8), joined) {
-            (0, _) => 0xdead,
+            (0, _) => NOBODY,
             (1..5, Some(id)) => id,
             _ => ids[self.below(ids.len())],
         };
@@ -176,37 +186,69 @@ impl Both {
                 self.fleet.peer_url(place)
             }
         };
+        let what = match self.below(4) {
+            0 => "add",
+            1 if self.is_on_its_way(id) => return,
+            1 => "promote",
+            // The list is read through the leader; and what runs is found where it is.
+            2 if Some(id) == self.raft.leader => return,
+            3 if self.moves(id, &url) => return,
+            3 => "update",
+            _ => "remove",
+        };
+        let _ = self.give(what, id, &url).await;
+    }
+
+    /// One command to both. Returns what both said.
+    async fn give(&mut self, what: &str, id: u64, url: &str) -> Result<(), Refused> {
+        if what == "add" {
+            // An id is a hash of the URL and of the second.
+            tokio::time::sleep(Duration::from_millis(1100)).await;
+        }
+        let mut etcd = self.ask_etcd(what, id, url).await;
+        let model = match what {
+            "add" => self.raft.add_learner(url).map(drop),
+            "promote" => self.raft.promote(id),
+            "update" => self.raft.update(id, url),
+            _ => self.raft.remove(id),
+        };
+        // A leader that is new hears from each learner first.
+        let begin = Instant::now();
+        while what == "promote"
+            && (model, etcd) == (Ok(()), Err(Refused::NotInSync))
+            && begin.elapsed() < Duration::from_secs(5)
+        {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            etcd = self.ask_etcd(what, id, url).await;
+        }
+        assert_eq!(
+            etcd, model,
+            "etcd and model: {what} {id:x} {url}: {:#?}",
+            self.raft
+        );
+        let words = etcd.map_or_else(|it| format!("{it:?}"), |()| "done".into());
+        *self.said.entry(format!("{what}: {words}")).or_default() += 1;
+        self.now().await;
+        etcd
+    }
+
+    async fn ask_etcd(&mut self, what: &str, id: u64, url: &str) -> Result<(), Refused> {
         let leader = self.place_of(self.raft.leader.unwrap()).unwrap();
         let endpoint = self.fleet.homes[leader].url();
         let mut client = client::connect(&endpoint, &self.fleet.files())
             .await
             .unwrap();
-        let (what, etcd, model) = match self.below(3) {
-            0 => {
-                // An id is a hash of the URL and of the second.
-                tokio::time::sleep(Duration::from_millis(1100)).await;
-                let options = etcd_client::MemberAddOptions::new().with_is_learner();
-                let etcd = client.member_add([url.as_str()], Some(options)).await;
-                let etcd = etcd.map(|it| self.raft.next_id = it.member().unwrap().id());
-                ("add", etcd, self.raft.add_learner(&url).map(drop))
+        let options = etcd_client::MemberAddOptions::new().with_is_learner();
+        let answer = match what {
+            "add" => {
+                let etcd = client.member_add([url], Some(options)).await;
+                etcd.map(|it| self.raft.next_id = it.member().unwrap().id())
             }
-            1 => {
-                let etcd = client.member_promote(id).await.map(drop);
-                ("promote", etcd, self.raft.promote(id))
-            }
-            _ if Some(id) == self.raft.leader => return, // the list is read through it
-            _ => {
-                let etcd = client.member_remove(id).await.map(drop);
-                ("remove", etcd, self.raft.remove(id))
-            }
+            "promote" => client.member_promote(id).await.map(drop),
+            "update" => client.member_update(id, [url.to_owned()]).await.map(drop),
+            _ => client.member_remove(id).await.map(drop),
         };
-        let etcd = etcd.map_err(|it| refused(&it));
-        assert_eq!(etcd, model, "{what} {id:x} {url}: {:#?}", self.raft);
-        let said = format!(
-            "{what}: {}",
-            etcd.map_or_else(|it| format!("{it:?}"), |()| "done".into())
-        );
-        *self.said.entry(said).or_default() += 1;
+        answer.map_err(|it| refused(&it))
     }
 }
 
@@ -230,15 +272,8 @@ fn refused(error: &etcd_client::Error) -> Refused {
 
 async fn ask_both(line: &str) {
     let mut both = Both::new(line).await;
-    for given in 0.. {
-        if given >= COMMANDS && SAID.iter().all(|it| both.said.contains_key(*it)) {
-            break;
-        }
-        assert!(
-            given < COMMANDS_MAX,
-            "{SAID:?} was not all said: {:?}",
-            both.said
-        );
+    each_on_purpose(&mut both).await;
+    for _ in 0..BY_LOT {
         match both.below(8) {
             0 | 1 => both.kill().await,
             2 => both.heal().await,
@@ -254,9 +289,49 @@ async fn ask_both(line: &str) {
         }
         both.now().await;
         both.command().await;
-        both.now().await;
     }
     println!("{line}: etcd and its model said the same: {:?}", both.said);
+}
+
+/// Everything in [`SAID`], on three voters with two places for more.
+async fn each_on_purpose(both: &mut Both) {
+    let leader = both.raft.leader.unwrap();
+    let voters: Vec<u64> = both.raft.voters().map(|it| it.id).collect();
+    let urls: Vec<String> = (0..PLACES).map(|it| both.fleet.peer_url(it)).collect();
+    let listed = |both: &Both, url: &str| both.raft.entries.iter().any(|it| it.peer_url == url);
+    let free: Vec<String> = urls.into_iter().filter(|it| !listed(both, it)).collect();
+    let url_of = |both: &Both, id| both.raft.entry(id).unwrap().peer_url.clone();
+    let (own, others) = (
+        url_of(both, leader),
+        url_of(both, voters[1 - usize::from(voters[1] == leader)]),
+    );
+    let _ = both.give("update", NOBODY, &free[0]).await;
+    let _ = both.give("update", leader, &others).await;
+    let _ = both.give("update", leader, &own).await;
+    let _ = both.give("remove", NOBODY, &own).await;
+    both.kill().await;
+    let _ = both.give("add", 0, &free[0]).await;
+    both.heal().await;
+    both.settle().await;
+    for url in &free {
+        let _ = both.give("add", 0, url).await;
+    }
+    let learners: Vec<u64> = both
+        .raft
+        .entries
+        .iter()
+        .filter(|it| it.learner)
+        .map(|it| it.id)
+        .collect();
+    let _ = both.give("promote", learners[0], "").await;
+    both.heal().await;
+    let _ = both.give("promote", learners[0], "").await;
+    let _ = both.give("remove", learners[1], "").await;
+    assert!(
+        SAID.iter().all(|it| both.said.contains_key(*it)),
+        "{SAID:?} was not all said: {:?}",
+        both.said
+    );
 }
 
 #[test]

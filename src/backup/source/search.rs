@@ -1,0 +1,296 @@
+//! Where a snapshot is looked for, and which of those that lie there counts.
+
+use std::path::Path;
+
+use super::{Found, fetched, file, found, is_latest, unresolved};
+use crate::backup::local::{LocalStore, SNAPSHOT};
+use crate::backup::name::{LATEST, SnapshotName};
+use crate::backup::remote::{CopyError, RemoteEntry, RemoteStore};
+use crate::backup::restore::RestoreError;
+use crate::backup::trust::{Distrust, Trust, Whose};
+use crate::backup::{Progress, place};
+use crate::error::chain;
+use crate::member::restore_record::{Reason, SourceFile};
+use crate::paths::Paths;
+use crate::retention::VERIFIED;
+use crate::spec::ClusterSpec;
+use crate::spec::backup::{Destination, Place, S3};
+use crate::state;
+use crate::tls::Certificates;
+
+/// Where to look for which snapshot.
+#[derive(Clone, Copy)]
+pub struct Search<'a> {
+    /// Where records lie.
+    pub paths: &'a Paths,
+    /// The document.
+    pub spec: &'a ClusterSpec,
+    /// Which one.
+    pub wanted: &'a SourceFile,
+    /// The file of secret keys, for one that is encrypted.
+    pub identity: Option<&'a Path>,
+    /// Of one of these clusters; of any of the document's name where none is named.
+    pub clusters: &'a [String],
+    /// Whose signatures count; none: every snapshot counts, because a person decides.
+    pub trust: Option<&'a Trust>,
+    /// Names that are passed over.
+    pub passed: &'a [String],
+}
+
+impl Search<'_> {
+    /// Finds it by name or `latest` in the first destination, or a file. A file that the document or a person names
+    /// by its path is that person's word, whoever signed it.
+    pub(super) fn here(&self) -> Result<Found, RestoreError> {
+        if self.wanted.path.as_os_str().is_empty() {
+            let store = place::primary(self.spec).ok_or_else(|| {
+                RestoreError::NoSnapshot(
+                    "the document has no spec.backup to find a snapshot in: name a file".to_owned(),
+                )
+            })?;
+            return self.of_store(&store);
+        }
+        file(&self.wanted.path)
+    }
+
+    /// Finds it in a directory.
+    fn of_store(&self, store: &LocalStore) -> Result<Found, RestoreError> {
+        let mut entries = store.list()?;
+        entries.retain(|it| !self.passed.contains(&it.name.to_string()));
+        let at = store.path().display().to_string();
+        let mut doubted = None;
+        entries.retain(|it| {
+            let (Some(trust), Ok(manifest)) = (self.trust, &it.manifest) else {
+                return true;
+            };
+            let asked = self.asks_for(&it.name, it.level(), Some(&manifest.cluster_id));
+            keeps(&mut doubted, &it.name, asked, trust.judge(manifest))
+        });
+        let entry = match self.wanted.name.as_str() {
+            LATEST => place::newest_verified(&entries, self.clusters),
+            name => entries.iter().find(|it| it.name.to_string() == name),
+        };
+        found(
+            store,
+            entry.ok_or_else(|| self.none_there(&at, doubted.as_ref()))?,
+        )
+    }
+
+    /// Whether one of this name and level, of the cluster with this id, is what is looked for.
+    fn asks_for(&self, name: &SnapshotName, level: u8, cluster: Option<&str>) -> bool {
+        let is_of = |id: &str| self.clusters.is_empty() || self.clusters.iter().any(|it| it == id);
+        match self.wanted.name.as_str() {
+            LATEST => level >= VERIFIED && cluster.is_some_and(is_of),
+            wanted => wanted == name.to_string(),
+        }
+    }
+
+    fn none_there(&self, at: &str, doubted: Option<&Doubted>) -> RestoreError {
+        if let Some((name, why)) = doubted {
+            return RestoreError::Untrusted(format!("{name} in {at} {why}"));
+        }
+        let what = match self.wanted.name.as_str() {
+            LATEST => "verified snapshot",
+            name => name,
+        };
+        let name = &self.spec.name;
+        RestoreError::NoSnapshot(format!("there is no {what} of the cluster {name} in {at}"))
+    }
+
+    /// Finds it in the first destination, else in the further ones. One from a bucket is downloaded and verified.
+    pub async fn anywhere(
+        &self,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Found, RestoreError> {
+        let mut failures = match self.here() {
+            other if !self.wanted.path.as_os_str().is_empty() => return other,
+            Err(
+                error @ (RestoreError::NoSnapshot(_)
+                | RestoreError::Untrusted(_)
+                | RestoreError::Local(_)),
+            ) => vec![error],
+            other => return other,
+        };
+        let backup = self.spec.backup.as_ref();
+        let further = backup.map_or(&[][..], |it| it.destinations.get(1..).unwrap_or_default());
+        for destination in further {
+            let it = match &destination.place {
+                Place::S3(it) => it,
+                Place::Local(_) => {
+                    let store = place::local(self.spec, destination);
+                    match store.map(|it| self.of_store(&it)) {
+                        Some(Ok(found)) => return Ok(found),
+                        other => failures.extend(other.and_then(Result::err)),
+                    }
+                    continue;
+                }
+            };
+            let at = place::describe(destination);
+            // A bucket that fails does not prevent asking the next one.
+            match self.fetch(destination, (it, false), progress).await {
+                Ok(Ok(found)) => return Ok(found),
+                Ok(Err(doubted)) => failures.push(self.none_there(&at, doubted.as_ref())),
+                Err(error) => {
+                    let why = chain(&error);
+                    tracing::warn!(at, "passed over: {why}");
+                    failures.push(RestoreError::NoSnapshot(format!("{at}: {why}")));
+                }
+            }
+        }
+        // Report all failures: a person who fixes one wants to know of all.
+        if failures.len() > 1 {
+            // The key that it names has to be read first.
+            failures.sort_by_key(|it| !matches!(it, RestoreError::Untrusted(_)));
+            let untrusted = matches!(failures[0], RestoreError::Untrusted(_));
+            let all: Vec<String> = failures.iter().map(|it| chain(it)).collect();
+            let all = all.join("; ");
+            return Err(if untrusted {
+                RestoreError::Untrusted(all)
+            } else {
+                RestoreError::NoSnapshot(all)
+            });
+        }
+        Err(failures.remove(0))
+    }
+
+    /// Downloads the snapshot `BUCKET/KEY` from a bucket that the document describes.
+    pub async fn in_bucket(
+        &self,
+        key: &str,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Found, RestoreError> {
+        let none = |why: &str| RestoreError::NoSnapshot(format!("s3://{key}: {why}"));
+        let backup = self.spec.backup.as_ref();
+        let all = backup
+            .map(|it| it.destinations.as_slice())
+            .unwrap_or_default();
+        let described = all.iter().find_map(|it| match &it.place {
+            Place::S3(s3) if key.starts_with(&format!("{}/", s3.bucket)) => Some((it, s3)),
+            _ => None,
+        });
+        let (destination, s3) = described.ok_or_else(|| {
+            none("the document describes no such bucket: add it to spec.backup.destinations")
+        })?;
+        let last = key.rsplit('/').next().unwrap_or_default();
+        let stem = last.strip_suffix(".age").unwrap_or(last);
+        let name = stem.strip_suffix(SNAPSHOT).unwrap_or(stem);
+        let wanted = SourceFile {
+            name: name.to_owned(),
+            ..unresolved(self.spec, Reason::Command)
+        };
+        let named = Search {
+            wanted: &wanted,
+            clusters: &[],
+            ..*self
+        };
+        let found = named.fetch(destination, (s3, true), progress).await?;
+        found.map_err(|_| none("there is no such snapshot of this cluster"))
+    }
+
+    /// Downloads a snapshot from a bucket. Where the bucket does not have it: the newest one there that does not
+    /// count, and why.
+    async fn fetch(
+        &self,
+        destination: &Destination,
+        (s3, named): (&S3, bool),
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Result<Found, Option<Doubted>>, RestoreError> {
+        let mut store = RemoteStore::open(self.paths, destination, s3, &self.spec.name)?;
+        let mut entries = store.list().await?;
+        entries.retain(|it| !self.passed.contains(&it.name.to_string()));
+        // Whoever demands encryption takes nothing that anybody could have put there in clear, but for what a person
+        // names by its path.
+        if !s3.recipients.is_empty() && !named {
+            entries.retain(|it| it.encrypted);
+        }
+        let mut doubted = None;
+        // What does not count has no say about which cluster of the name lived last, either.
+        entries.retain(|it| {
+            let signer = it.known.as_ref().map(|it| it.signer.as_deref());
+            let (Some(trust), Some(signer)) = (self.trust, signer) else {
+                return true;
+            };
+            let asked = self.asks_for(&it.name, it.level(), it.cluster_id());
+            let judged = trust.signer_at(signer, it.created());
+            keeps(&mut doubted, &it.name, asked, judged)
+        });
+        let into = fetched(self.paths, self.spec);
+        let (found, encrypted) = loop {
+            let Some(entry) = self.choose(&entries) else {
+                return Ok(Err(doubted));
+            };
+            let name = entry.name.to_string();
+            // What is known of it may be older than what lies there.
+            let manifest = store.manifest(&name).await?;
+            if let (Some(trust), Some(manifest)) = (self.trust, &manifest)
+                && let Err(why) = trust.judge(manifest)
+            {
+                doubted = doubted.or(Some((name, why)));
+                entries.retain(|it| it.name != entry.name);
+                continue;
+            }
+            state::create_private_dir(into.path())?;
+            into.prepare(false)?;
+            let brought = match manifest {
+                Some(it) => {
+                    let fetching = (&entry.name, entry.encrypted);
+                    store
+                        .fetch(fetching, &it, self.identity, &into, progress)
+                        .await
+                }
+                None => Err(CopyError::ManifestDamaged(name.clone())),
+            };
+            match brought {
+                Ok(()) => break (file(&into.snapshot(&entry.name))?, entry.encrypted),
+                // The newest is not whole: the next one is older, but better than none.
+                Err(error @ (CopyError::Verify(_) | CopyError::ManifestDamaged(_)))
+                    if is_latest(self.wanted) =>
+                {
+                    tracing::warn!(name, "snapshot passed over: {}", chain(&error));
+                    entries.retain(|it| it.name != entry.name);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        // The host was replaced. With the CAs, its clients keep their certificates (rule A5).
+        let authorities = match self.identity.filter(|_| encrypted) {
+            Some(identity) if Certificates::at(self.paths.tls()).lacks_an_authority() => {
+                store.fetch_authorities(identity).await?
+            }
+            _ => None,
+        };
+        Ok(Ok(Found {
+            authorities,
+            ..found
+        }))
+    }
+
+    /// The wanted one of those in a bucket.
+    fn choose(&self, entries: &[RemoteEntry]) -> Option<RemoteEntry> {
+        // Of a name there is one; of several that `latest` asks for, the newest.
+        let asked = |it: &&RemoteEntry| self.asks_for(&it.name, it.level(), it.cluster_id());
+        let asked = entries.iter().filter(asked);
+        let chosen = place::newest(asked, !self.clusters.is_empty(), |it| {
+            let cluster = it.cluster_id().unwrap_or_default().to_owned();
+            let created = it.created().map(|it| it.0);
+            (cluster, it.name.revision, created)
+        });
+        chosen.cloned()
+    }
+}
+
+/// A snapshot that is looked for and does not count, and why.
+type Doubted = (String, Distrust);
+
+/// Whether a snapshot counts. The first that was `asked` for and does not is kept in mind, to be told.
+fn keeps(
+    doubted: &mut Option<Doubted>,
+    name: &SnapshotName,
+    asked: bool,
+    judged: Result<Whose, Distrust>,
+) -> bool {
+    let Err(why) = judged else { return true };
+    if asked && doubted.is_none() {
+        *doubted = Some((name.to_string(), why));
+    }
+    false
+}

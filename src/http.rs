@@ -1,0 +1,127 @@
+//! How this operator serves HTTP: to anybody who can connect, within bounds.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioTimer;
+use tokio::task::AbortHandle;
+
+/// So many connections are open at once: a few kilobytes each, and few of the descriptors of a process.
+pub const CONNECTIONS_MAX: usize = 64;
+/// The head of a request. Those of kubelet, Prometheus and curl have a tenth.
+const HEAD_MAX: usize = 16 * 1024;
+/// A request's head arrives within so long; so long a connection may lie idle, too.
+pub const HEAD_WITHIN: Duration = Duration::from_secs(10);
+/// Where no connection can be accepted, no descriptor is free: it is tried again after so long.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What serves one connection.
+pub fn builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WITHIN)
+        .max_buf_size(HEAD_MAX);
+    builder
+}
+
+/// The next connection, as `accept` gives it. One that fails ends nothing.
+pub async fn accept<C, F>(mut accept: impl FnMut() -> F) -> C
+where
+    F: Future<Output = io::Result<C>>,
+{
+    loop {
+        match accept().await {
+            Ok(connection) => return connection,
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+/// Connections that are open, the oldest first.
+#[derive(Default)]
+pub struct Connections(VecDeque<AbortHandle>);
+
+impl Connections {
+    /// Another one. If there are too many, the oldest ends: who asks is answered within milliseconds, so it is one of
+    /// those that only hold on.
+    pub fn admit(&mut self, served: AbortHandle) {
+        self.0.retain(|it| !it.is_finished());
+        if self.0.len() >= CONNECTIONS_MAX
+            && let Some(oldest) = self.0.pop_front()
+        {
+            oldest.abort();
+        }
+        self.0.push_back(served);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http_body_util::Full;
+    use hyper::body::{Bytes, Incoming};
+    use hyper::service::service_fn;
+    use hyper::{Request, Response};
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_holds_connections_open_keeps_nobody_from_an_answer() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let mut open = Connections::default();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let service = service_fn(|_: Request<Incoming>| async {
+                    Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("ok"))))
+                });
+                let served = builder().serve_connection(TokioIo::new(stream), service);
+                open.admit(tokio::spawn(served).abort_handle());
+            }
+        });
+        let mut half = Vec::new();
+        for _ in 0..3 * CONNECTIONS_MAX {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream
+                .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n")
+                .await
+                .unwrap();
+            half.push(stream);
+        }
+        let mut asked = TcpStream::connect(address).await.unwrap();
+        asked
+            .write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        let mut answer = String::new();
+        let read = asked.read_to_string(&mut answer);
+        tokio::time::timeout(Duration::from_secs(2), read)
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        // The first ones were ended to make room.
+        let mut rest = Vec::new();
+        let ended = half[0].read_to_end(&mut rest);
+        let ended = tokio::time::timeout(Duration::from_secs(2), ended).await;
+        assert!(ended.is_ok());
+        // A head that is larger than any of ours is refused, whole as it is.
+        let mut large = TcpStream::connect(address).await.unwrap();
+        let head = format!(
+            "GET / HTTP/1.1\r\nhost: {}\r\n\r\n",
+            "a".repeat(2 * HEAD_MAX)
+        );
+        let _ = large.write_all(head.as_bytes()).await;
+        let mut answer = Vec::new();
+        let _ = large.read_to_end(&mut answer).await;
+        assert!(!answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
+    }
+}
