@@ -197,13 +197,19 @@ END
         ${API_ARGUMENTS:-}
 }
 
+# What controllers and scheduler are begun by, once the API server is ready, as k3s does. Begun with it,
+# they end for ever where it takes longer than ten seconds.
+ONCE_READY='until "$1" --kubeconfig "$2" --request-timeout=5s get --raw /readyz > /dev/null 2>&1; do sleep 0.2; done
+shift 2; exec "$@"'
+
 start_controllers() {
     local group=$1 grace=
     shift
     [ "$FAST" != 1 ] || grace=--node-monitor-grace-period=16s
     # At their usual rate of questions they take six seconds to start.
     # shellcheck disable=SC2086
-    start controllers "$group" "$@" "$KUBERNETES/kube-controller-manager" --kubeconfig="$DIR/pki/controllers.kubeconfig" \
+    start controllers "$group" "$@" bash -c "$ONCE_READY" ready "$KUBERNETES/kubectl" "$DIR/pki/admin.kubeconfig" \
+        "$KUBERNETES/kube-controller-manager" --kubeconfig="$DIR/pki/controllers.kubeconfig" \
         --root-ca-file="$DIR/pki/ca.crt" --service-account-private-key-file="$DIR/pki/accounts.key" \
         --use-service-account-credentials --leader-elect=false --secure-port="$CONTROLLERS_PORT" \
         --kube-api-qps=200 --kube-api-burst=400 $grace
@@ -421,7 +427,8 @@ start_control_plane() {
         --endpoint "sqlite://$DIR/datastore/state.db?_journal=WAL&cache=shared&_busy_timeout=30000&_txlock=immediate"
     start_api "$group" "$NET.1" "${enter[@]}"
     start_controllers "$group" "${enter[@]}"
-    start scheduler "$group" "${enter[@]}" "$KUBERNETES/kube-scheduler" --kubeconfig="$DIR/pki/scheduler.kubeconfig" --leader-elect=false
+    start scheduler "$group" "${enter[@]}" bash -c "$ONCE_READY" ready "$KUBERNETES/kubectl" \
+        "$DIR/pki/admin.kubeconfig" "$KUBERNETES/kube-scheduler" --kubeconfig="$DIR/pki/scheduler.kubeconfig" --leader-elect=false
     cat > "$DIR/Corefile" << END
 cluster.local:53 10.in-addr.arpa:53 {
   bind $NET.1
