@@ -216,10 +216,10 @@ impl Retention {
         } else {
             return Fate::Expired;
         };
-        match self.keep.max_bytes {
-            Some(most) if self.bytes.saturating_add(it.bytes) > most => Fate::OverBytes,
-            _ => fate,
+        if self.bytes.saturating_add(it.bytes) > self.keep.max_bytes {
+            return Fate::OverBytes;
         }
+        fate
     }
 }
 
@@ -232,7 +232,7 @@ mod tests {
         hourly: 0,
         daily: 3,
         weekly: 0,
-        max_bytes: None,
+        max_bytes: u64::MAX,
     };
 
     fn kept(hours_ago: i64) -> Kept {
@@ -302,14 +302,10 @@ mod tests {
                 })
                 .collect();
             for listing in &listings {
-                for ((last, daily, max_bytes), clock) in [
-                    (1, 0, None),
-                    (0, 1, None),
-                    (2, 1, Some(0)),
-                    (9, 9, Some(25)),
-                ]
-                .into_iter()
-                .flat_map(|it| [(it, Clock::Trusted), (it, Clock::Unsynchronised)])
+                for ((last, daily, max_bytes), clock) in
+                    [(1, 0, u64::MAX), (0, 1, u64::MAX), (2, 1, 0), (9, 9, 25)]
+                        .into_iter()
+                        .flat_map(|it| [(it, Clock::Trusted), (it, Clock::Unsynchronised)])
                 {
                     let keep = Keep {
                         last,
@@ -378,7 +374,7 @@ mod tests {
         let counts = Keep { daily: 0, ..KEEP };
         assert_eq!(untrusted(counts), [&head[..2], &[Expired; 8]].concat());
         let bytes = Keep {
-            max_bytes: Some(35),
+            max_bytes: 35,
             ..KEEP
         };
         assert_eq!(untrusted(bytes)[2..5], [AgeUnknown, OverBytes, OverBytes]);
@@ -413,7 +409,7 @@ mod tests {
     fn no_more_bytes_than_asked_for_stay_but_for_the_newest_verified() {
         let keep = Keep {
             last: 9,
-            max_bytes: Some(25),
+            max_bytes: 25,
             ..KEEP
         };
         let listing = [kept(0), kept(1), kept(2)];

@@ -80,11 +80,13 @@ impl Search {
         }
         if self.job.is_none() {
             let (paths, name) = (paths.clone(), spec.name.to_string());
-            self.job = Some(std::thread::spawn(move || {
+            let job = std::thread::Builder::new().spawn(move || {
                 let found = ask_all(&paths, &name, &buckets, now);
                 bell.notify_one();
                 found
-            }));
+            });
+            // Where the system has no room for a thread, the next pass asks again.
+            self.job = job.ok();
         }
         Predecessors::Looking
     }

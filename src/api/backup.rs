@@ -80,7 +80,7 @@ pub struct LocalDestination {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub keep_weekly: Option<u32>,
-    /// At most this many bytes stay, such as 2Gi; the newest verified snapshot always stays.
+    /// At most this many bytes stay, such as 2Gi; the newest verified snapshot always stays. Left out: 8Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 24), extend("pattern" = formats::QUANTITY))]
     pub max_bytes: Option<String>,
@@ -147,7 +147,7 @@ pub struct S3Destination {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub keep_weekly: Option<u32>,
-    /// At most this many bytes stay, such as 2Gi; the newest verified snapshot always stays.
+    /// At most this many bytes stay, such as 2Gi; the newest verified snapshot always stays. Left out: 64Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 24), extend("pattern" = formats::QUANTITY))]
     pub max_bytes: Option<String>,

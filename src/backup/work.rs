@@ -4,10 +4,12 @@
 //! A job runs in a thread of its own with a runtime of its own, so that neither a slow card nor a thin
 //! link keeps the operator from looking after etcd. Its end wakes the loop.
 
+mod attempts;
 mod due;
 mod jobs;
 mod kept;
 mod places;
+mod turns;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -31,18 +33,14 @@ use crate::spec::ClusterSpec;
 use crate::spec::backup::DESTINATIONS_MAX;
 use crate::tls::{Certificates, ClientFiles};
 
-pub use due::skip;
+pub use due::{note_check, skip};
 pub use jobs::runtime;
 pub use kept::{Ask, Done, Kept, Made, Task, UnderWay};
 
-pub use due::note_check;
-
+use attempts::Attempts;
 use due::{checked, due_in};
 use jobs::{SnapshotJob, check, failure, locked, trial};
 use places::{Asked as Place, First, Further};
-
-/// Seconds until the next attempt after so many failed ones.
-const RETRY: [u64; 4] = [60, 300, 900, 3600];
 
 /// What is kept was looked at, and is not whole.
 const DAMAGED: &str = "SnapshotDamaged";
@@ -67,57 +65,6 @@ pub struct Work {
     /// What was seen in the first destination, and in the further ones: one that hangs hides no other.
     first: Look<Place, First>,
     further: Look<Place, Further>,
-}
-
-/// Failed attempts since the last one that succeeded.
-#[derive(Default)]
-struct Attempts {
-    failed: usize,
-    last: Option<BackupFailure>,
-    /// Seconds since boot.
-    at: u64,
-    /// The first failed one since the last that succeeded, in seconds since boot.
-    since: Option<u64>,
-    /// Not before, in seconds since boot.
-    wait: Option<u64>,
-}
-
-impl Attempts {
-    fn record(&mut self, failure: Option<BackupFailure>) {
-        self.at = clock::since_boot().as_secs();
-        if failure.is_some() {
-            self.failed += 1;
-            self.since.get_or_insert(self.at);
-        } else {
-            self.failed = 0;
-            self.since = None;
-        }
-        self.last = failure;
-    }
-
-    /// Seconds since the first failed one after the last that succeeded.
-    fn failing(&self) -> u64 {
-        let now = clock::since_boot().as_secs();
-        self.since.map_or(0, |it| now.saturating_sub(it))
-    }
-
-    fn retry_in(&self) -> u64 {
-        let now = clock::since_boot().as_secs();
-        let wait = self.wait.map_or(0, |it| it.saturating_sub(now));
-        wait.max(self.back_off())
-    }
-
-    /// Seconds from the last failed attempt to the next one.
-    fn interval(&self) -> u64 {
-        match self.failed {
-            0 => 0,
-            failed => RETRY[(failed - 1).min(RETRY.len() - 1)],
-        }
-    }
-
-    fn back_off(&self) -> u64 {
-        (self.at + self.interval()).saturating_sub(clock::since_boot().as_secs())
-    }
 }
 
 /// How a job ended.
@@ -179,8 +126,10 @@ fn newest_own<'a>(
 ) -> (Option<&'a Manifest>, Option<&'a Entry>) {
     let mut own = ours.iter().copied().filter(|it| is_signed(it, key));
     let newest = own.next();
-    let mut from_newest = newest.into_iter().chain(own);
-    let verified = from_newest.find(|it| it.level() >= VERIFIED);
+    let verified = newest
+        .into_iter()
+        .chain(own)
+        .find(|it| it.level() >= VERIFIED);
     (newest.and_then(|it| it.manifest.as_ref().ok()), verified)
 }
 
@@ -210,16 +159,20 @@ impl Work {
 
     /// Begins a job; its end rings.
     pub fn begin(&mut self, job: impl FnOnce() -> Ended + Send + 'static) {
-        self.job = Some(self.spawn(job));
+        self.job = self.spawn(job);
     }
 
-    fn spawn(&self, job: impl FnOnce() -> Ended + Send + 'static) -> JoinHandle<Ended> {
+    /// None where the system has no room for one more thread: the next pass asks again.
+    fn spawn(&self, job: impl FnOnce() -> Ended + Send + 'static) -> Option<JoinHandle<Ended>> {
         let bell = self.bell.clone();
-        std::thread::spawn(move || {
+        let thread = std::thread::Builder::new().spawn(move || {
             let ended = job();
             bell.notify_one();
             ended
-        })
+        });
+        thread
+            .inspect_err(|error| tracing::warn!("no job on snapshots could begin: {error}"))
+            .ok()
     }
 
     /// Whether a job runs that keeps others from beginning.
@@ -419,6 +372,7 @@ impl Work {
             now,
         };
         self.begin(move || {
+            let _turn = turns::LOCAL.wait();
             let begin = clock::since_boot();
             let result = job.run();
             match asked {
@@ -438,6 +392,7 @@ impl Work {
         let (paths, spec) = (member.paths.clone(), member.spec.clone());
         let clusters = member.clusters();
         let job = self.spawn(move || {
+            let _turn = turns::COPIES.wait();
             let result = locked(&paths, place::Work::Copies).and_then(|_lock| {
                 let runtime = runtime()?;
                 runtime
@@ -456,7 +411,7 @@ impl Work {
             });
             Ended::Copies(result)
         });
-        self.copying = Some(job);
+        self.copying = job;
     }
 
     /// Checks again what is kept, beside the loop.
@@ -466,9 +421,9 @@ impl Work {
         let (Some(store), Some(identity)) = (place::primary(member.spec), identity) else {
             return;
         };
-        let spec = member.spec;
-        let spec = spec.clone();
+        let spec = member.spec.clone();
         self.begin(move || {
+            let _turn = turns::LOCAL.wait();
             let result = locked(&paths, place::Work::Local).and_then(|_lock| {
                 let checked = check(&store, &clusters, now);
                 if checked.as_ref().err().is_none_or(|it| it.reason == DAMAGED) {

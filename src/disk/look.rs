@@ -74,7 +74,8 @@ impl<K: PartialEq, T: Clone + Send + 'static> Look<K, T> {
         let under_way = self.under_way.take().unwrap_or_else(|| {
             let (tell, answer) = sync_channel(1);
             let before = self.last.clone();
-            std::thread::spawn(move || tell.send(look(before)));
+            // Where the system has no room for a thread, nothing answers, and the next look begins another.
+            let _ = std::thread::Builder::new().spawn(move || tell.send(look(before)));
             UnderWay {
                 answer,
                 begun: clock::since_boot(),

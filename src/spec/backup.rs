@@ -105,7 +105,7 @@ pub struct Keep {
     /// Weeks.
     pub weekly: u32,
     /// No more bytes than these, but for the newest verified one.
-    pub max_bytes: Option<u64>,
+    pub max_bytes: u64,
 }
 
 impl Keep {
@@ -123,8 +123,16 @@ impl Keep {
         hourly: 0,
         daily: 7,
         weekly: 4,
-        max_bytes: None,
+        max_bytes: Keep::BYTES_LOCAL,
     };
+
+    /// In a directory, where the document says nothing: a full database of etcd's default quota (2 GiB) in each of
+    /// the snapshots that the default keeps, at a quarter of its size. Without a limit whoever may write documents
+    /// fills a disk that others use, too.
+    pub const BYTES_LOCAL: u64 = 8 << 30;
+
+    /// In a bucket, where the document says nothing: what runs away there costs money, and stops nobody.
+    pub const BYTES_S3: u64 = 64 << 30;
 }
 
 /// Where the data of a new cluster comes from.

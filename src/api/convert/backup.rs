@@ -36,7 +36,7 @@ pub(super) fn backup(wire: &EtcdClusterSpec, problems: &mut Vec<Misfit>) -> Opti
                         local.keep_daily,
                         local.keep_weekly,
                     ],
-                    local.max_bytes.as_deref(),
+                    (local.max_bytes.as_deref(), Keep::BYTES_LOCAL),
                     problems,
                 ),
             },
@@ -45,7 +45,7 @@ pub(super) fn backup(wire: &EtcdClusterSpec, problems: &mut Vec<Misfit>) -> Opti
                 keep: keep(
                     &path,
                     [s3.keep, s3.keep_hourly, s3.keep_daily, s3.keep_weekly],
-                    s3.max_bytes.as_deref(),
+                    (s3.max_bytes.as_deref(), Keep::BYTES_S3),
                     problems,
                 ),
             },
@@ -133,10 +133,10 @@ fn place_s3(path: &str, it: &api::S3Destination, problems: &mut Vec<Misfit>) -> 
 fn keep(
     path: &str,
     [last, hourly, daily, weekly]: [Option<u32>; 4],
-    max_bytes: Option<&str>,
+    (max_bytes, default): (Option<&str>, u64),
     problems: &mut Vec<Misfit>,
 ) -> Keep {
-    let max_bytes = quantity(&format!("{path}.maxBytes"), max_bytes, problems);
+    let max_bytes = quantity(&format!("{path}.maxBytes"), max_bytes, problems).unwrap_or(default);
     if [last, hourly, daily, weekly] == [None; 4] {
         return Keep {
             max_bytes,
