@@ -239,6 +239,8 @@ impl Cluster {
         let recorder = Recorder::new(self.shared.client.clone(), self.shared.reporter.clone());
         match recorder.publish(&event, &reference).await {
             Ok(()) => self.shared.untold.set(false),
+            // A namespace that ends takes no Event about its end, nor any other: the log has the line.
+            Err(kube::Error::Api(it)) if it.message.contains("being terminated") => {}
             Err(error) if !self.shared.untold.replace(true) => {
                 tracing::warn!("failed to write an Event: {error}");
             }
