@@ -59,10 +59,11 @@ test: ## What a newcomer runs: every promise on real parts; 23 min from nothing 
 test-all: test ## Everything: 3.5 to 3.7, release artefacts, arm64, all tests on nodes; 68 min from nothing, then 49
 	@tests/run.sh rest
 
-s3-makes: tools ## The S3 tests on every make of server, garage among them: 10 min from nothing
+s3-makes: tools ## The S3 tests on every make of server, garage and MinIO among them: 15 min from nothing
 	@tests/tools/s3s-fs.sh $(TOOLS)/s3s-fs
 	@tests/tools/versitygw.sh $(TOOLS)/versitygw
 	@tests/tools/garage.sh $(TOOLS)/garage
+	@tests/tools/minio.sh $(TOOLS)/minio
 	cargo test --test s3_live
 
 test-vm: dist ## The arm64 package in a whole machine whose power is cut: 3 min once built

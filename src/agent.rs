@@ -178,6 +178,8 @@ struct Memory {
     failed: Option<crate::cluster::Detail>,
     /// A person asked for another try, and so accepts this machine as the cluster's.
     accepts_machine: bool,
+    /// Certificates that were asked for.
+    issued: passes::Issues,
     /// How many passes failed in a row.
     failures: usize,
     /// When this agent began, in milliseconds since boot.

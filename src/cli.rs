@@ -379,9 +379,10 @@ fn install(
         Class::Warn(bug) => eprintln!("etcd-operator: warning: {bug}"),
         Class::Supported => {}
     }
+    let mut verified = false;
     let unpacked = match from {
         Some(file) if !file.is_dir() => {
-            check_release(file, version, unverified)?;
+            verified = check_release(file, version, unverified)?;
             let beside = context.paths.lib.parent().unwrap_or(&context.paths.lib);
             std::fs::create_dir_all(beside)?;
             Some(archive::unpack(file, beside)?)
@@ -389,7 +390,7 @@ fn install(
         _ => None,
     };
     let from = unpacked.as_ref().map_or(from, |it| Some(it.dir()));
-    let installed = store::install(&context.paths.store(), version, from)?;
+    let installed = store::install(&context.paths.store(), version, from, !verified)?;
     for (program, need) in [
         ("etcdutl", "restoring a snapshot"),
         ("etcdctl", "etcd-operator etcdctl"),
@@ -406,15 +407,17 @@ fn install(
     Ok(DONE)
 }
 
-/// Whether an archive is the one that the project released.
+/// Whether an archive is known to be the one that the project released. One that is another is refused, unless the person
+/// says so.
 fn check_release(
     file: &std::path::Path,
     version: Version,
     unverified: bool,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     let sum = archive::sha256(file)?;
     match archive::released(version, std::env::consts::ARCH) {
-        Some(known) if known == sum || unverified => {}
+        Some(known) if known == sum => return Ok(true),
+        Some(_) if unverified => {}
         Some(known) => {
             let text = format!(
                 "{} has the sha256 {sum}, and the release of etcd {version} has {known}: download it again; if you built it yourself, add --unverified",
@@ -426,7 +429,7 @@ fn check_release(
             "etcd-operator: note: no checksum of etcd {version} is known here: compare the sha256 {sum} with the release's SHA256SUMS"
         ),
     }
-    Ok(())
+    Ok(false)
 }
 
 fn list_store(context: &Context, output: Output) -> Outcome {
@@ -440,9 +443,12 @@ fn list_store(context: &Context, output: Output) -> Outcome {
     if output != Output::Table {
         let values: Vec<_> = installed
             .iter()
-            .map(|it| serde_json::json!({
-                "version": it.version.to_string(), "programs": it.programs, "sha256": it.sha256, "class": class(it.version),
-            }))
+            .map(|it| {
+                serde_json::json!({
+                    "version": it.version.to_string(), "programs": it.programs, "sha256": it.sha256,
+                    "class": class(it.version), "verified": !it.unverified,
+                })
+            })
             .collect();
         print::value(output, &values)?;
         return Ok(DONE);

@@ -34,7 +34,8 @@ pub fn is_dns_label(text: &str) -> bool {
         && text.bytes().next_back().is_some_and(inner)
 }
 
-/// Builds a [`Detail`], cutting what does not fit.
+/// Builds a [`Detail`], cutting what does not fit. A control character becomes a space: part of the text may come from
+/// outside, and it is shown on terminals and in logs.
 pub fn detail(arguments: fmt::Arguments<'_>) -> Detail {
     struct Cutting(Detail);
     impl fmt::Write for Cutting {
@@ -44,8 +45,18 @@ pub fn detail(arguments: fmt::Arguments<'_>) -> Detail {
             while !text.is_char_boundary(end) {
                 end -= 1;
             }
-            let fits = self.0.push_str(&text[..end]);
-            fits.ok().filter(|()| end == text.len()).ok_or(fmt::Error)
+            for part in text[..end].split_inclusive(char::is_control) {
+                let plain = part.trim_end_matches(char::is_control);
+                self.0.push_str(plain).map_err(|_| fmt::Error)?;
+                if plain.len() < part.len() {
+                    self.0.push(' ').map_err(|_| fmt::Error)?;
+                }
+            }
+            if end == text.len() {
+                Ok(())
+            } else {
+                Err(fmt::Error)
+            }
         }
     }
     let mut cutting = Cutting(Detail::new());
@@ -369,5 +380,11 @@ mod tests {
     fn long_text_is_cut_at_a_character() {
         let text = "ä".repeat(300);
         assert!(detail(format_args!("{text}")).len() <= 240);
+    }
+
+    #[test]
+    fn no_text_from_outside_moves_a_cursor_or_forges_a_line() {
+        let text = "a\u{1b}[2J\nlevel=ERROR\r\u{85}b\t";
+        assert_eq!(detail(format_args!("{text}!")), "a [2J level=ERROR  b !");
     }
 }

@@ -233,10 +233,44 @@ fn turned_read_only(dir: &Path) -> bool {
     let Some((major, minor)) = device(dir) else {
         return false;
     };
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts
+    mounts()
         .lines()
         .any(|line| says_read_only(line, &format!("{major}:{minor}")))
+}
+
+/// Mounts of this process (proc(5), `mountinfo`).
+fn mounts() -> String {
+    std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
+}
+
+/// Whether a directory is a whole file system of this machine that is mounted there, not one directory of it among
+/// others, nor a share or a part of a pool, whose room others use.
+pub fn is_whole(path: &Path) -> bool {
+    let path = path.canonicalize();
+    let path = path.ok().and_then(|it| Some(escaped(it.to_str()?)));
+    path.is_some_and(|it| is_whole_by(&mounts(), &it))
+}
+
+fn is_whole_by(mounts: &str, path: &str) -> bool {
+    let field = |line: &str, number| line.split_ascii_whitespace().nth(number).map(str::to_owned);
+    // The last mount there hides those before it, such as that of systemd's automount.
+    let last = mounts
+        .lines()
+        .rfind(|it| field(it, 4).as_deref() == Some(path));
+    last.is_some_and(|line| {
+        let (_, source) = line.split_once(" - ").unwrap_or_default();
+        let (kind, device) = (field(source, 0), field(source, 1));
+        let device = device.unwrap_or_default();
+        let own = device.starts_with("/dev/") || kind.as_deref() == Some("tmpfs");
+        own && field(line, 3).as_deref() == Some("/")
+    })
+}
+
+/// As `mountinfo` writes a path.
+fn escaped(path: &str) -> String {
+    let path = path.replace('\\', "\\134");
+    let path = path.replace(' ', "\\040");
+    path.replace('\t', "\\011").replace('\n', "\\012")
 }
 
 /// Whether a line of `mountinfo` is of this device and its last field, the file system's own
@@ -252,6 +286,34 @@ fn says_read_only(line: &str, device: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_system_counts_as_whole_where_it_is_mounted_and_of_this_machine() {
+        let mounts = "\
+22 1 8:1 / / rw - ext4 /dev/sda1 rw
+30 22 8:17 / /mnt/usb rw - ext4 /dev/sdb1 rw
+31 22 8:1 /srv/etcd /mnt/bound rw - ext4 /dev/sda1 rw
+32 22 0:40 / /mnt/nas rw - nfs4 nas:/export rw
+33 22 0:41 / /mnt/pool rw - zfs tank/etcd rw
+34 22 0:42 / /mnt/auto rw - autofs systemd-1 rw
+35 34 8:33 / /mnt/auto rw - ext4 /dev/sdc1 rw
+36 22 0:50 / /run/small rw - tmpfs tmpfs rw
+37 22 8:49 / /mnt/my\\040disk rw - vfat /dev/sdd1 rw
+";
+        let whole = |path: &str| is_whole_by(mounts, &escaped(path));
+        for path in ["/", "/mnt/usb", "/mnt/auto", "/run/small", "/mnt/my disk"] {
+            assert!(whole(path), "{path}");
+        }
+        for path in [
+            "/mnt/bound",
+            "/mnt/nas",
+            "/mnt/pool",
+            "/mnt/usb/etcd",
+            "/mnt",
+        ] {
+            assert!(!whole(path), "{path}");
+        }
+    }
 
     #[test]
     fn a_file_system_that_was_stopped_by_an_error_is_read_only() {

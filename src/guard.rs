@@ -193,6 +193,7 @@ fn start(
     let mut gathered = facts::gather(paths, &launch, version, certificates, None, examiner);
     gathered.facts.restoring = RestoreRecord::load(paths)?.is_some_and(|it| it.holds_the_data());
     let start = start::verdict(&gathered.facts).map_err(GuardError::Refused)?;
+    store::note_unchanged(&paths.store(), version);
     let data = records::data_dir(&launch.storage_dir);
     if start == Start::SetAsideThenGo {
         set_aside(&data)?;

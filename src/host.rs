@@ -9,7 +9,7 @@ pub mod space;
 use crate::cluster::{Detail, detail};
 
 /// Findings of one look.
-pub const FINDINGS_MAX: usize = 24;
+pub const FINDINGS_MAX: usize = 32;
 
 /// What the cheap look saw. `None` and `Unknown`: it could not be told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -73,6 +73,25 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    async fn a_process_without_free_descriptors_accepts_again_once_there_are_some() {
+        let mut refused = 0;
+        let connection = accept(|| {
+            refused += 1;
+            let free = refused > 2;
+            async move {
+                let full = rustix::io::Errno::MFILE;
+                if free {
+                    Ok("connection")
+                } else {
+                    Err(full.into())
+                }
+            }
+        });
+        assert_eq!(connection.await, "connection");
+        assert_eq!(refused, 3);
+    }
+
+    #[tokio::test]
     async fn who_holds_connections_open_keeps_nobody_from_an_answer() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,20 @@ impl ProcessRecord {
         self.open()
             .is_some_and(|it| pidfd_send_signal(it, signal).is_ok())
     }
+}
+
+/// Has a program run as the owner of a directory, where this process is root and the owner is another: etcd's own programs
+/// need no more rights than etcd has.
+pub fn as_owner<'a>(command: &'a mut Command, dir: &Path) -> std::io::Result<&'a mut Command> {
+    use std::os::unix::fs::MetadataExt as _;
+    use std::os::unix::process::CommandExt as _;
+    if rustix::process::geteuid().is_root() {
+        let owner = std::fs::metadata(dir)?;
+        if owner.uid() != 0 {
+            command.uid(owner.uid()).gid(owner.gid());
+        }
+    }
+    Ok(command)
 }
 
 /// Part of `/proc/PID/stat`.
@@ -241,6 +256,28 @@ pub fn own_executable() -> std::io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_root_runs_for_another_owner_has_that_owners_rights_and_no_group_of_root() {
+        let dir = std::env::temp_dir().join(format!("owned-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let id = |option: &str| {
+            #[expect(clippy::disallowed_methods, reason = "tells whose rights it has")]
+            let mut command = Command::new("id");
+            let output = as_owner(command.arg(option), &dir)
+                .unwrap()
+                .output()
+                .unwrap();
+            String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        };
+        let own = rustix::process::geteuid();
+        assert_eq!(id("-u"), own.as_raw().to_string());
+        if own.is_root() {
+            std::os::unix::fs::chown(&dir, Some(65_534), Some(65_533)).unwrap();
+            assert_eq!([id("-u"), id("-g"), id("-G")], ["65534", "65533", "65533"]);
+        }
+        std::fs::remove_dir(&dir).unwrap();
+    }
 
     #[test]
     fn a_program_may_be_called_anything() {

@@ -89,6 +89,8 @@ pub enum Binary {
     Missing(Option<Version>),
     /// For another architecture, or no program at all (rule C6).
     WrongArchitecture,
+    /// Another one than was installed: its checksum differs from the one that was written down then.
+    Changed,
 }
 
 /// Whether the certificates that etcd will read are usable.
@@ -195,6 +197,8 @@ pub enum Refusal {
     },
     /// The binary is for another machine.
     BinaryWrongArchitecture(Version),
+    /// The binary is not the one that was installed.
+    BinaryChanged(Version),
     /// The file system can lose acknowledged writes.
     FilesystemUnsafe(&'static str),
     /// Read-only.
@@ -300,6 +304,8 @@ impl Refusal {
             | Refusal::DataUnreadable(_)
             | Refusal::Examining
             | Refusal::DiskFull { .. }
+            // Somebody may be at it.
+            | Refusal::BinaryChanged(_)
             | Refusal::CertificatesUnusable
             | Refusal::AddressUnavailable(_)
             | Refusal::CrashLoop { .. }
@@ -374,6 +380,7 @@ fn check_surroundings(facts: &Facts) -> Result<(), Refusal> {
             born: facts.identity.is_some() || facts.marker.is_some(),
         }),
         Binary::WrongArchitecture => Err(Refusal::BinaryWrongArchitecture(facts.version)),
+        Binary::Changed => Err(Refusal::BinaryChanged(facts.version)),
     }
 }
 

@@ -167,7 +167,7 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use rustix::fs::{CWD, mkfifoat};
+    use rustix::fs::{CWD, makedev, mkfifoat, mknodat};
 
     use super::*;
 
@@ -190,12 +190,17 @@ mod tests {
         /// Puts one of the kinds in the place of the file, at once.
         fn exchange(&self, kind: usize) {
             let fresh = self.0.join("fresh");
-            match kind % 6 {
+            match kind % 7 {
                 0 => fs::write(&fresh, GOOD).unwrap(),
                 1 => symlink(self.0.join("secret"), &fresh).unwrap(),
                 2 => fs::hard_link(self.0.join("secret"), &fresh).unwrap(),
                 3 => mkfifoat(CWD, &fresh, Mode::RWXU).unwrap(),
                 4 => fs::File::create(&fresh).unwrap().set_len(3 << 30).unwrap(),
+                // Only root makes a device.
+                6 if rustix::process::geteuid().is_root() => {
+                    let zero = makedev(1, 5);
+                    mknodat(CWD, &fresh, FileType::CharacterDevice, Mode::RWXU, zero).unwrap();
+                }
                 _ => fs::create_dir(&fresh).unwrap(),
             }
             let place = self.0.join("ours/file");
@@ -239,7 +244,10 @@ mod tests {
             }
             over.store(true, Ordering::Relaxed);
         });
-        assert!(wrong == 0 && good >= 1000, "{wrong} {good} {refused}");
+        assert!(
+            wrong == 0 && good >= 1000 && refused >= 1000,
+            "{wrong} {good} {refused}"
+        );
     }
 
     #[test]
@@ -255,6 +263,7 @@ mod tests {
         assert_eq!(why(3), "it is no regular file");
         assert!(why(4).contains("larger than the 1024 bytes"));
         assert_eq!(why(5), "it is no regular file");
+        assert_eq!(why(6), "it is no regular file");
         room.exchange(0);
         assert_eq!(folder.read("file", MOST).unwrap(), GOOD);
         for name in ["", ".", "..", "../secret", "a/b"] {

@@ -128,6 +128,7 @@ fn stopped_members(mut visit: impl FnMut(&ClusterSpec, Instance)) {
                         Binary::Ready,
                         Binary::Missing(None),
                         Binary::WrongArchitecture,
+                        Binary::Changed,
                     ] {
                         for pairs in [Pairs::Usable, Pairs::Missing, Pairs::Expired] {
                             for conflict in [None, Some(conflict.clone())] {

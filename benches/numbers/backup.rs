@@ -159,6 +159,7 @@ impl Place {
             class: Class::OnDemand,
             ttl: None,
             now: Some(clock::now()),
+            quota: u64::MAX,
             entries: &entries,
         };
         let begin = Instant::now();

@@ -1,6 +1,7 @@
 //! The thread that makes passes. It may wait: for etcd's end, for a disk that does not answer. Nobody else
 //! waits for it: who asks is answered by `front`.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -9,6 +10,7 @@ use super::driver::{Changed, Driver as _};
 use super::kept::{self, Accepted};
 use super::{Agent, notify};
 use crate::api::convert::settings_of;
+use crate::clock;
 use crate::document::Document;
 use crate::error::chain;
 use crate::member::certificates;
@@ -29,6 +31,29 @@ pub(super) enum Order {
 
 /// After a pass that failed, the next one comes soon, and then ever less often.
 const FAILED: [u64; 8] = [1, 1, 1, 1, 2, 2, 5, 10];
+
+/// Certificates that may be asked for within an hour: each client's one. Whoever is in the operator's group may ask, and
+/// each takes some 12 KiB of a flash disk.
+const ISSUED_MAX: usize = 64;
+
+/// When the last certificates were made that somebody asked for, in seconds since boot.
+#[derive(Default)]
+pub(super) struct Issues(VecDeque<u64>);
+
+impl Issues {
+    /// Takes note of another one; otherwise for how many seconds whoever asks has to wait.
+    fn admit(&mut self, now: u64) -> Result<(), u64> {
+        if self.0.len() >= ISSUED_MAX {
+            let free = self.0.front().map_or(0, |it| it + 3600);
+            if now < free {
+                return Err(free - now);
+            }
+            self.0.pop_front();
+        }
+        self.0.push_back(now);
+        Ok(())
+    }
+}
 
 /// Makes passes until nobody gives orders any more.
 pub(super) async fn keep(mut agent: Agent, accepted: Accepted, mut orders: mpsc::Receiver<Order>) {
@@ -132,10 +157,17 @@ impl Agent {
         renew: bool,
     ) -> Result<String, String> {
         let observed = self.gather(spec).await;
-        let (now, clock) = (observed.now, observed.clock);
-        let files = if renew || certificates::client_due(&self.certificates, name, now, clock) {
+        let (now, trust) = (observed.now, observed.clock);
+        let files = if renew || certificates::client_due(&self.certificates, name, now, trust) {
             let storage_dir = self.place(spec).storage_dir;
             let validity = certificates::validity(spec, &observed, &storage_dir);
+            let wait = self.memory.issued.admit(clock::since_boot().as_secs());
+            wait.map_err(|seconds| {
+                format!(
+                    "{ISSUED_MAX} certificates were made within an hour, as many as may be asked for; ask again in {} min",
+                    seconds.div_ceil(60)
+                )
+            })?;
             let issued = self.certificates.issue(name, validity);
             tracing::info!(
                 client = name,
@@ -166,5 +198,21 @@ impl Agent {
                 Duration::from_secs(seconds)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_limited_by_the_hour_and_not_for_good() {
+        let mut issues = Issues::default();
+        for second in 0..ISSUED_MAX as u64 {
+            assert_eq!(issues.admit(second), Ok(()));
+        }
+        assert_eq!(issues.admit(100), Err(3500));
+        assert_eq!(issues.admit(3600), Ok(()));
+        assert_eq!(issues.admit(3600), Err(1));
     }
 }

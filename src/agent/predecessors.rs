@@ -1,7 +1,7 @@
 //! Looks for snapshots of the document's cluster before the first one is born here.
 //!
-//! Directories are read with each look, buckets are asked once, both beside the loop: nothing is known of a
-//! link then, and no start waits for it longer than [`DEADLINE`].
+//! Directories are read with each look, buckets are asked once; both beside the loop. Whether the link works is not
+//! known then, and no start waits for it longer than [`DEADLINE`].
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -19,7 +19,7 @@ use crate::observed::{Predecessor, Predecessors, SnapshotSeen};
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
-use crate::spec::backup::{Backup, Destination, Place, S3};
+use crate::spec::backup::{Backup, Destination, Place, PublicKey, S3};
 
 /// A first start waits no longer for buckets.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -122,11 +122,7 @@ fn here(
         found.push(Predecessor {
             count: u32::try_from(proven().count()).unwrap_or(u32::MAX),
             newest: work::seen(newest, &Ages::new(now)),
-            signer: newest
-                .manifest
-                .as_ref()
-                .ok()
-                .and_then(|it| key(it.signer()?)),
+            signer: newest.signer().and_then(key),
             place: detail(format_args!("{}", store.path().display())),
         });
     }
@@ -136,7 +132,7 @@ fn here(
     }
 }
 
-fn key(text: &str) -> Option<heapless::String<64>> {
+fn key(text: &str) -> Option<PublicKey> {
     text.try_into().ok()
 }
 

@@ -10,7 +10,8 @@ use super::formats;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Backup {
     /// When, as five cron fields in UTC, of numbers, `*`, `,`, `-` and `/`. It waits while the clock is
-    /// not trusted. Without this and `interval`, snapshots are taken only when a person asks.
+    /// not trusted. Each cluster begins up to 300 s later than that, always by as much. Without this and `interval`,
+    /// snapshots are taken only when a person asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), extend("pattern" = formats::SCHEDULE))]
     pub schedule: Option<String>,

@@ -106,6 +106,20 @@ pub const RULES: &[Rule] = &[
         },
     },
     Rule {
+        path: "options.maxRequestSize",
+        cel: "!has(self.options.maxRequestSize) || self.options.maxRequestSize.matches('^([1-9]|10)Mi$|^[0-9]{1,4}Ki$|^[0-9]{1,7}$')",
+        message: "at most 10Mi, as etcd advises; in Ki at most 9999, in bytes at most 9999999",
+        holds: |spec| {
+            spec.options.max_request_size.as_deref().is_none_or(|it| {
+                match (it.strip_suffix("Mi"), it.strip_suffix("Ki")) {
+                    (Some(mebibytes), _) => mebibytes.parse().is_ok_and(|it: u64| it <= 10),
+                    (_, Some(kibibytes)) => kibibytes.len() <= 4,
+                    _ => it.len() <= 7 && it.bytes().all(|it| it.is_ascii_digit()),
+                }
+            })
+        },
+    },
+    Rule {
         path: "options.memoryLimit",
         cel: "!has(self.options.memoryLimit) || !self.options.memoryLimit.matches('^[0-9]+$|^[0-9]+Ki$|^([0-9]|[1-5][0-9]|6[0-3])Mi$')",
         message: "at least 64Mi, written with Mi, Gi or Ti",

@@ -16,9 +16,10 @@ use super::age::Ages;
 use super::local::{Entry, LocalStore};
 use super::manifest::Manifest;
 use super::name::SnapshotName;
+use super::prune::{self, Ours};
 use super::remote::{self, CopyError, RemoteStore};
 use super::verify::{self, VerifyError};
-use super::{Phase, Progress, place, prune};
+use super::{Phase, Progress, place};
 use crate::cluster::Timestamp;
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
@@ -84,12 +85,12 @@ pub fn note_removed(
 /// The snapshots of the first destination that are worth a copy, newest first.
 fn worth_copying<'a>(
     entries: &'a [Entry],
-    clusters: &'a [String],
+    ours: &'a Ours,
 ) -> impl Iterator<Item = (&'a Entry, &'a Manifest)> {
     entries.iter().filter_map(|it| {
         let manifest = it.manifest.as_ref().ok()?;
-        let ours = it.is_of(clusters) && it.level() >= VERIFIED;
-        ours.then_some((it, manifest))
+        let worth = ours.has_entry(it) && it.level() >= VERIFIED;
+        worth.then_some((it, manifest))
     })
 }
 
@@ -99,21 +100,21 @@ fn waiting<'a>(
     spec: &ClusterSpec,
     destination: &Destination,
     entries: &'a [Entry],
-    clusters: &'a [String],
+    ours: &'a Ours,
     ages: &Ages,
 ) -> Vec<(&'a Entry, &'a Manifest)> {
     let mut local = arrived(paths, spec, destination);
     local.extend(load(paths, destination).removed);
     let remote = remote::arrived(paths, destination);
     // Do not send a snapshot that the destination's retention would remove at once.
-    let fates = prune::fates(destination.keep, entries, clusters, ages);
+    let fates = prune::fates(destination.keep, entries, ours, ages);
     let stays: BTreeSet<String> = entries
         .iter()
         .zip(fates)
         .filter(|(_, fate)| !fate.removes())
         .map(|(it, _)| it.name.to_string())
         .collect();
-    let missing = worth_copying(entries, clusters).filter(|(_, it)| {
+    let missing = worth_copying(entries, ours).filter(|(_, it)| {
         stays.contains(&it.name) && !local.contains(&it.name) && !remote(&it.name)
     });
     bounded(missing, |(_, it)| it.file.size)
@@ -146,12 +147,12 @@ pub fn queue(
     paths: &Paths,
     spec: &ClusterSpec,
     entries: &[Entry],
-    clusters: &[String],
+    ours: &Ours,
     ages: &Ages,
 ) -> (u32, u64) {
     let mut queued = (0, 0);
     for destination in further(spec) {
-        for (_, manifest) in waiting(paths, spec, destination, entries, clusters, ages) {
+        for (_, manifest) in waiting(paths, spec, destination, entries, ours, ages) {
             queued = (queued.0 + 1, queued.1 + manifest.file.size);
         }
     }
@@ -164,7 +165,7 @@ pub fn queue(
 pub async fn run(
     paths: &Paths,
     spec: &ClusterSpec,
-    clusters: &[String],
+    ours: &Ours,
     now: Option<Timestamp>,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<(), CopyError> {
@@ -175,7 +176,7 @@ pub async fn run(
     let run = Run {
         paths,
         spec,
-        clusters,
+        ours,
         now,
         primary: &primary,
     };
@@ -200,7 +201,7 @@ pub async fn run(
 struct Run<'a> {
     paths: &'a Paths,
     spec: &'a ClusterSpec,
-    clusters: &'a [String],
+    ours: &'a Ours,
     now: Option<Timestamp>,
     primary: &'a LocalStore,
 }
@@ -214,13 +215,13 @@ impl Run<'_> {
         passed: &Passed,
     ) -> Result<Option<(SnapshotName, Manifest)>, CopyError> {
         let entries = self.primary.list()?;
-        let (ages, clusters) = (Ages::new(self.now), self.clusters);
+        let ages = Ages::new(self.now);
         let waiting = waiting(
             self.paths,
             self.spec,
             destination,
             &entries,
-            clusters,
+            self.ours,
             &ages,
         );
         let next = waiting.into_iter().find(|(_, it)| !passed.has(&it.name));
@@ -238,7 +239,11 @@ impl Run<'_> {
         place::prepare(self.paths, &store)?;
         let mut passed = Passed::default();
         while let Some((name, manifest)) = self.next(destination, &passed)? {
-            store.room_for(manifest.file.size)?;
+            if let Err(error) = store.room_for(manifest.file.size) {
+                // A document that keeps less is the way out.
+                self.prune_local(destination, &store)?;
+                return Err(error.into());
+            }
             let part = store.part();
             let proven = match self.prove(&name, &manifest, progress) {
                 Ok(it) => it,
@@ -254,18 +259,25 @@ impl Run<'_> {
             self.remember(destination, |it| it.names.insert(manifest.name.clone()))?;
             tracing::info!(name = manifest.name, to = %store.path().display(), "snapshot copied and verified");
         }
-        // A failed save prevents removal here, too. It was reported for the first destination.
-        if !place::save_failed(self.paths) {
-            let pruned = prune::run(&store, destination.keep, self.clusters, self.now)?;
-            let removed = pruned.unwrap_or_default();
-            if !removed.is_empty() {
-                self.remember(destination, |it| {
-                    it.removed.extend(removed.iter().map(ToString::to_string));
-                    true
-                })?;
-            }
-        }
+        self.prune_local(destination, &store)?;
         passed.end()
+    }
+
+    /// Removes what the document no longer keeps in a further directory.
+    fn prune_local(&self, destination: &Destination, store: &LocalStore) -> Result<(), CopyError> {
+        // A failed save prevents removal here, too. It was reported for the first destination.
+        if place::save_failed(self.paths) {
+            return Ok(());
+        }
+        let pruned = prune::run(store, destination.keep, self.ours, self.now)?;
+        let removed = pruned.unwrap_or_default();
+        if removed.is_empty() {
+            return Ok(());
+        }
+        self.remember(destination, |it| {
+            it.removed.extend(removed.iter().map(ToString::to_string));
+            true
+        })
     }
 
     /// Records what has arrived or was removed, for snapshots that the first destination still has.
@@ -332,11 +344,11 @@ impl Run<'_> {
         // Remove nothing if the server's clock contradicts ours.
         let failed = place::save_failed(self.paths);
         let entries = self.primary.list()?;
-        if prune::frozen(&entries, self.clusters, self.now, failed).is_none()
+        if prune::frozen(&entries, self.ours, self.now, failed).is_none()
             && store.clock_skew().is_none()
         {
             let ages = Ages::new(self.now);
-            store.prune(destination, self.clusters, &ages).await?;
+            store.prune(destination, self.ours, &ages).await?;
         }
         passed.end()
     }

@@ -16,6 +16,7 @@ use super::manifest::{self, Class, Database, Manifest, Revision, Verified};
 use super::name::{SnapshotName, When};
 use super::verify::{self, VerifyError};
 use super::{Phase, Progress};
+use crate::clock;
 use crate::cluster::Timestamp;
 use crate::etcd::client;
 use crate::state::{self, hex};
@@ -27,6 +28,14 @@ const STALL: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(20);
 /// Written between two looks at the room that is left.
 const LOOK_AT_ROOM: u64 = 8 << 20;
+/// A snapshot comes at least so fast, in bytes a second, once [`STALL`] is over: a slow card writes ten times as much. Who
+/// sends a byte a minute keeps others from their turn.
+const SLOWEST: u64 = 128 << 10;
+/// A database is no larger than so many times its quota, with [`QUOTA_SLACK`]: etcd refuses writes at the quota, and sees
+/// the size of its file up to five seconds late (profile `edge`).
+const QUOTA_TIMES: u64 = 2;
+/// See [`QUOTA_TIMES`]: bytes that a fast writer can add in these seconds.
+const QUOTA_SLACK: u64 = 1 << 30;
 /// The sha256 that etcd sends last.
 const TRAILER: usize = 32;
 
@@ -50,6 +59,8 @@ pub struct Request<'a> {
     pub ttl: Option<u64>,
     /// Wall-clock time, if it is trusted.
     pub now: Option<Timestamp>,
+    /// The database's quota, in bytes: what claims to be much larger is no snapshot of this cluster.
+    pub quota: u64,
     /// What is there already, newest first.
     pub entries: &'a [Entry],
 }
@@ -198,8 +209,10 @@ fn expected_size(entries: &[Entry], database: u64) -> u64 {
             u128::from(it.file.size),
             u128::from(it.database.size.max(1)),
         );
-        let bytes = u128::from(database) * file * 5 / (before * 4) + (1 << 20);
-        u64::try_from(bytes).unwrap_or(u64::MAX)
+        let bytes = u128::from(database).saturating_mul(file.saturating_mul(5)) / (before * 4);
+        u64::try_from(bytes)
+            .unwrap_or(u64::MAX)
+            .saturating_add(1 << 20)
     });
     packed.unwrap_or(database).min(database)
 }
@@ -223,9 +236,9 @@ async fn save(
         member_id: origin.member_id.clone(),
         etcd_version: origin.version.clone(),
         operator_version: env!("CARGO_PKG_VERSION").to_owned(),
-        created: request.now.map(crate::clock::rfc3339),
-        boot_id: crate::clock::boot_id(),
-        since_boot: crate::clock::since_boot().as_secs(),
+        created: request.now.map(clock::rfc3339),
+        boot_id: clock::boot_id(),
+        since_boot: clock::since_boot().as_secs(),
         class: request.class,
         ttl: request.ttl,
         revision: Revision {
@@ -243,7 +256,7 @@ async fn save(
         file: received.file,
         verified: Verified {
             level: 3,
-            at: request.now.map(crate::clock::rfc3339),
+            at: request.now.map(clock::rfc3339),
         },
         signed: None,
         checksum: String::new(),
@@ -270,7 +283,7 @@ async fn save(
 
 /// The first half of the boot's id.
 fn boot_number() -> u64 {
-    let id: String = crate::clock::boot_id()
+    let id: String = clock::boot_id()
         .chars()
         .filter(char::is_ascii_hexdigit)
         .take(16)
@@ -307,18 +320,23 @@ async fn receive(
     let stream = timeout(STALL, client.snapshot()).await;
     let mut stream = stream.map_err(|_| late(WHAT))?.map_err(etcd(WHAT))?;
     let mut looked_at = 0;
-    let mut remaining;
+    let mut bounds = Bounds {
+        begun: clock::since_boot(),
+        announced: 0,
+    };
     loop {
         let message = timeout(STALL, stream.message()).await;
         let message = message.map_err(|_| late(WHAT))?.map_err(etcd(WHAT))?;
+        bounds.check_pace(content.total)?;
         let Some(message) = message else { break };
-        remaining = message.remaining_bytes();
+        let got = message.blob().len() as u64;
         if content.total == 0 {
             // The size that etcd's status tells is that of its last commit, 5 s ago or more.
-            let database = message.blob().len() as u64 + remaining;
-            let expected = expected_size(request.entries, database);
+            bounds.announce(got.saturating_add(message.remaining_bytes()), request.quota)?;
+            let expected = expected_size(request.entries, bounds.announced);
             request.store.room_for(expected)?;
         }
+        bounds.check_length(content.total, got)?;
         content.push(message.blob());
         frames
             .write(message.blob(), &mut |bytes| packed.write(bytes))
@@ -329,8 +347,8 @@ async fn receive(
         }
         progress(Progress {
             phase: Phase::Taking,
-            done: content.total,
-            total: content.total + remaining,
+            done: content.total.min(bounds.announced),
+            total: bounds.announced,
         });
     }
     let (size, database) = content.finish()?;
@@ -349,6 +367,53 @@ async fn receive(
         database,
         file: file_facts,
     })
+}
+
+/// What a stream may bring. Whoever speaks in etcd's place could send without end, or nothing.
+struct Bounds {
+    /// Since boot.
+    begun: Duration,
+    /// Bytes of the database. etcd does not count the checksum behind it.
+    announced: u64,
+}
+
+impl Bounds {
+    fn announce(&mut self, bytes: u64, quota: u64) -> Result<(), CreateError> {
+        self.announced = bytes;
+        let most = quota
+            .saturating_mul(QUOTA_TIMES)
+            .saturating_add(QUOTA_SLACK);
+        if bytes <= most {
+            return Ok(());
+        }
+        Err(CreateError::NotWhole(format!(
+            "etcd announced {} MiB, and the quota is {} MiB: see whether it is this cluster's etcd that answers",
+            bytes >> 20,
+            quota >> 20
+        )))
+    }
+
+    fn check_length(&self, total: u64, got: u64) -> Result<(), CreateError> {
+        let most = self.announced.saturating_add(TRAILER as u64);
+        if got > 0 && total.saturating_add(got) <= most {
+            return Ok(());
+        }
+        let announced = self.announced;
+        Err(CreateError::NotWhole(format!(
+            "etcd announced {announced} bytes and sent {got} more after {total}: see whether it is this cluster's etcd that answers"
+        )))
+    }
+
+    fn check_pace(&self, total: u64) -> Result<(), CreateError> {
+        let within = STALL + Duration::from_secs(total / SLOWEST);
+        if clock::since_boot() <= self.begun + within {
+            return Ok(());
+        }
+        Err(CreateError::NotWhole(format!(
+            "it comes slower than {} KiB a second: the disk of etcd or of the snapshots is too slow, or overloaded",
+            SLOWEST >> 10
+        )))
+    }
 }
 
 /// The file, its hash and its length.
@@ -421,6 +486,47 @@ impl Trailed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stream_is_bounded_by_what_it_announces_by_the_quota_and_by_its_pace() {
+        const QUOTA: u64 = 64 << 20;
+        let now = clock::since_boot();
+        let mut bounds = Bounds {
+            begun: now,
+            announced: 0,
+        };
+        assert!(bounds.announce(2 * QUOTA + QUOTA_SLACK, QUOTA).is_ok());
+        assert!(bounds.announce(2 * QUOTA + QUOTA_SLACK + 1, QUOTA).is_err());
+        assert!(bounds.announce(u64::MAX, u64::MAX).is_ok());
+        bounds.announced = 1000;
+        assert!(bounds.check_length(0, 1000).is_ok());
+        assert!(bounds.check_length(1000, TRAILER as u64).is_ok());
+        assert!(bounds.check_length(1000, TRAILER as u64 + 1).is_err());
+        assert!(bounds.check_length(u64::MAX, 1).is_err());
+        assert!(
+            bounds.check_length(10, 0).is_err(),
+            "nothing, again and again"
+        );
+        assert!(bounds.check_pace(0).is_ok());
+        if let Some(begun) = now.checked_sub(2 * STALL) {
+            bounds.begun = begun;
+            assert!(bounds.check_pace(0).is_err());
+            assert!(bounds.check_pace(2 * SLOWEST * STALL.as_secs()).is_ok());
+        }
+    }
+
+    #[test]
+    fn no_numbers_of_others_overflow_what_a_file_will_take() {
+        let mut planted = crate::backup::manifest::tests::manifest();
+        planted.file.size = u64::MAX;
+        planted.database.size = 0;
+        let entry = Entry {
+            name: planted.name.parse().unwrap(),
+            size: Some(u64::MAX),
+            manifest: Ok(planted),
+        };
+        assert_eq!(expected_size(&[entry], u64::MAX), u64::MAX);
+    }
 
     #[test]
     fn the_checksum_at_the_end_is_found_however_the_stream_is_cut() {

@@ -57,7 +57,7 @@ pub enum LocalError {
     #[error("{} is read-only for the operator: if the document named it only now, sudo systemctl restart etcd-operator (etcd runs on); else see the kernel's log (dmesg), and mount it for writing or replace the disk", .0.display())]
     ReadOnly(PathBuf),
     /// There is not enough room (rule A7).
-    #[error("{} has {} MiB free and the snapshot may need {} MiB beside a reserve of {} MiB: free some space, or lower maxBytes or keep", path.display(), free >> 20, needed >> 20, reserve >> 20)]
+    #[error("{} has {} MiB free and the snapshot may need {} MiB beside a reserve of {} MiB: free some space, or lower maxBytes or keep, or remove snapshots by name: etcd-operator backup delete NAME", path.display(), free >> 20, needed >> 20, reserve >> 20)]
     Space {
         /// Where.
         path: PathBuf,
@@ -94,8 +94,20 @@ pub struct Entry {
     pub size: Option<u64>,
 }
 
-/// etcd's log takes its room in pieces of 64 MB; so much is left to it.
+/// etcd's log takes its room in pieces of 64 MB; so much is left to it, and of a disk that holds nothing but this
+/// cluster's snapshots.
 pub const RESERVE: u64 = 128 << 20;
+/// So much is left, or a tenth of the disk where that is more, to others that write to it: journals, images, etcd. Of a
+/// disk of less than 4 GiB, a quarter of it.
+const RESERVE_SHARED: u64 = 1 << 30;
+
+/// Bytes that snapshots leave free of a file system of this size. `alone`: nothing else lies on it.
+fn reserve(total: u64, alone: bool) -> u64 {
+    if alone {
+        return RESERVE;
+    }
+    RESERVE.max(total / 10).max(RESERVE_SHARED.min(total / 4))
+}
 
 impl LocalStore {
     /// The snapshots of `cluster` below `path`. Nothing is touched.
@@ -171,9 +183,23 @@ impl LocalStore {
         Ok(())
     }
 
-    /// Sees that there is room for so many bytes, and some left.
+    /// Sees that there is room for so many bytes, and the disk's [`reserve`] left.
     pub fn room_for(&self, needed: u64) -> Result<(), LocalError> {
-        room_for(&self.dir, needed)
+        let alone = self.is_alone();
+        let reserve = disk::size_bytes(&self.dir).map_or(RESERVE, |it| reserve(it, alone));
+        room_beside(&self.dir, needed, reserve)
+    }
+
+    /// Whether a whole file system is mounted there, on which lie this cluster's snapshots and nothing else.
+    fn is_alone(&self) -> bool {
+        if disk::is_whole(&self.dir) {
+            return true;
+        }
+        let others = |name: &std::ffi::OsStr| name != "lost+found" && name != self.cluster.as_str();
+        let mut found = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        disk::is_whole(&self.path)
+            && disk::device(&self.path) == disk::device(&self.dir)
+            && !found.any(|it| others(&it.file_name()))
     }
 
     /// The file of a snapshot.
@@ -315,14 +341,18 @@ fn entry(folder: &Folder, name: SnapshotName) -> Entry {
     }
 }
 
-/// Sees that there is room in a directory for so many bytes, and some left.
+/// Sees that there is room in a directory for so many bytes that soon go again, and [`RESERVE`] left.
 pub(super) fn room_for(dir: &Path, needed: u64) -> Result<(), LocalError> {
+    room_beside(dir, needed, RESERVE)
+}
+
+fn room_beside(dir: &Path, needed: u64, reserve: u64) -> Result<(), LocalError> {
     match disk::free_bytes(dir) {
-        Some(free) if free < needed.saturating_add(RESERVE) => Err(LocalError::Space {
+        Some(free) if free < needed.saturating_add(reserve) => Err(LocalError::Space {
             path: dir.to_owned(),
             free,
             needed,
-            reserve: RESERVE,
+            reserve,
         }),
         _ => Ok(()),
     }
@@ -354,6 +384,11 @@ impl Entry {
     pub fn is_of(&self, clusters: &[String]) -> bool {
         let manifest = self.manifest.as_ref();
         manifest.is_ok_and(|it| clusters.contains(&it.cluster_id))
+    }
+
+    /// The public key that signed it; none where nobody has.
+    pub fn signer(&self) -> Option<&str> {
+        self.manifest.as_ref().ok()?.signer()
     }
 
     /// Newer ones are larger: by revision, and at the same revision by time. Revisions only grow
@@ -411,6 +446,18 @@ mod tests {
         symlink(their.manifest_path(&name), store.manifest_path(&name)).unwrap();
         assert!(store.list().unwrap()[0].manifest.is_err());
         fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn a_disk_that_others_write_to_keeps_a_tenth_or_a_gibibyte() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(reserve(32 * GIB, false), 32 * GIB / 10);
+        assert_eq!(reserve(8 * GIB, false), GIB);
+        assert_eq!(reserve(GIB, false), GIB / 4);
+        assert_eq!(reserve(GIB / 8, false), RESERVE);
+        assert_eq!(reserve(32 * GIB, true), RESERVE);
+        assert_eq!(reserve(4 * GIB, false), GIB);
+        assert_eq!(reserve(3 * GIB, false), 3 * GIB / 4);
     }
 
     /// A reader of it would wait for ever, or take all the memory there is.

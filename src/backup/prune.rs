@@ -2,31 +2,58 @@
 
 use super::age::Ages;
 use super::local::{Entry, LocalError, LocalStore};
+use super::manifest::{Class, Manifest};
 use super::name::SnapshotName;
+use super::trust::Trust;
 use crate::clock;
 use crate::cluster::Timestamp;
 use crate::observed::Clock;
 use crate::retention::{self, Fate, Frozen, Kept, Retention};
 use crate::spec::backup::Keep;
 
-/// The fate of each snapshot of a listing, newest first. `clusters`: the ids that this cluster has
-/// and had (rule A1); without any nothing is ours.
-pub fn fates(keep: Keep, entries: &[Entry], clusters: &[String], ages: &Ages) -> Vec<Fate> {
+/// Which snapshots retention counts and removes, and which are copied.
+///
+/// Whoever can write to a destination can put snapshots there that carry the cluster's id. Counted, they would push the
+/// cluster's own ones out.
+#[derive(Clone, Debug, Default)]
+pub struct Ours {
+    /// The ids that this cluster has and had (rule A1); without any nothing is ours.
+    pub clusters: Vec<String>,
+    /// Whose signatures count.
+    pub trust: Trust,
+}
+
+impl Ours {
+    /// Whether a snapshot of this cluster id, with this signer, is one of them.
+    pub fn has(&self, cluster: Option<&str>, signer: Option<&str>) -> bool {
+        cluster.is_some_and(|id| self.clusters.iter().any(|it| it == id))
+            && self.trust.keeps(signer)
+    }
+
+    /// Whether one in a directory is.
+    pub fn has_entry(&self, entry: &Entry) -> bool {
+        let manifest = entry.manifest.as_ref().ok();
+        self.has(manifest.map(|it| it.cluster_id.as_str()), entry.signer())
+    }
+}
+
+/// The fate of each snapshot of a listing, newest first.
+pub fn fates(keep: Keep, entries: &[Entry], ours: &Ours, ages: &Ages) -> Vec<Fate> {
     let mut fold = Retention::new(keep, ages.clock());
     entries
         .iter()
-        .map(|it| fold.next(&kept(it, clusters, ages)))
+        .map(|it| fold.next(&kept(it, ours, ages)))
         .collect()
 }
 
-fn kept(entry: &Entry, clusters: &[String], ages: &Ages) -> Kept {
+fn kept(entry: &Entry, ours: &Ours, ages: &Ages) -> Kept {
     let manifest = entry.manifest.as_ref().ok();
     Kept {
-        ours: entry.is_of(clusters),
-        on_demand: manifest.is_some_and(|it| it.class == super::manifest::Class::OnDemand),
+        ours: ours.has_entry(entry),
+        on_demand: manifest.is_some_and(|it| it.class == Class::OnDemand),
         outlived: manifest.is_some_and(|it| ages.outlived(it)),
         level: entry.level(),
-        created: manifest.and_then(super::manifest::Manifest::created),
+        created: manifest.and_then(Manifest::created),
         bytes: entry.size.unwrap_or(0),
     }
 }
@@ -34,7 +61,7 @@ fn kept(entry: &Entry, clusters: &[String], ages: &Ages) -> Kept {
 /// Whether retention may run at all. `now`: the time, if it is trusted.
 pub fn frozen(
     entries: &[Entry],
-    clusters: &[String],
+    ours: &Ours,
     now: Option<Timestamp>,
     last_save_failed: bool,
 ) -> Option<Frozen> {
@@ -45,13 +72,14 @@ pub fn frozen(
     };
     let newest = entries
         .iter()
+        .filter(|it| ours.has_entry(it))
         .filter_map(|it| it.manifest.as_ref().ok())
-        .find(|it| clusters.contains(&it.cluster_id) && it.created.is_some());
+        .find(|it| it.created.is_some());
     let boot = clock::boot_id();
     let since = newest
         .filter(|it| it.boot_id == boot && !boot.is_empty())
         .map(|it| clock::since_boot().as_secs().saturating_sub(it.since_boot));
-    let created = newest.and_then(super::manifest::Manifest::created);
+    let created = newest.and_then(Manifest::created);
     retention::frozen(
         clock,
         now.unwrap_or(Timestamp(0)),
@@ -66,14 +94,14 @@ pub fn frozen(
 pub fn run(
     store: &LocalStore,
     keep: Keep,
-    clusters: &[String],
+    ours: &Ours,
     now: Option<Timestamp>,
 ) -> Result<Result<Vec<SnapshotName>, Frozen>, LocalError> {
     let entries = store.list()?;
-    if let Some(why) = frozen(&entries, clusters, now, false) {
+    if let Some(why) = frozen(&entries, ours, now, false) {
         return Ok(Err(why));
     }
-    let fates = fates(keep, &entries, clusters, &Ages::new(now));
+    let fates = fates(keep, &entries, ours, &Ages::new(now));
     let mut removed = Vec::new();
     for (entry, _) in entries
         .into_iter()
@@ -90,11 +118,11 @@ pub fn run(
 /// snapshots of the place.
 pub fn remove_outlived(
     store: &LocalStore,
-    clusters: &[String],
+    ours: &Ours,
     ages: &Ages,
 ) -> Result<Vec<SnapshotName>, LocalError> {
     let entries = store.list()?;
-    let fates = fates(Keep::DEFAULT, &entries, clusters, ages);
+    let fates = fates(Keep::DEFAULT, &entries, ours, ages);
     let mut removed = Vec::new();
     for (entry, fate) in entries.into_iter().zip(fates) {
         if fate == Fate::Outlived {
@@ -120,7 +148,9 @@ pub fn words(frozen: Frozen) -> &'static str {
 /// Why a snapshot stays or goes, for people.
 pub fn fate_words(fate: Fate) -> &'static str {
     match fate {
-        Fate::NotOurs => "of another cluster, or without a readable manifest: never touched",
+        Fate::NotOurs => {
+            "of another cluster, signed by somebody else, or without a readable manifest: never touched"
+        }
         Fate::OnDemand => "taken by a person: stays until a person removes it",
         Fate::Outlived => "goes: older than the --ttl that it was taken with",
         Fate::NewestVerified => "the newest verified one",

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use content::{BytesSource, Content, FileSource, Hashing};
 pub use error::CopyError;
-pub use known::{Known, arrived, known_names, known_names_of};
-use known::{KnownFile, known, known_of, load_known, record_path};
+pub use known::{Known, arrived, known_names, known_names_of, vanished};
+use known::{KnownFile, Vanished, known, known_of, load_known, record_path};
 use listing::Listing;
 pub use prune::fates;
 
@@ -31,6 +31,7 @@ use super::local::{LocalStore, MANIFEST, MANIFEST_MAX, SNAPSHOT, room_for};
 use super::manifest::{Class, Manifest};
 use super::name::SnapshotName;
 use super::{Phase, Progress};
+use crate::clock;
 use crate::cluster::Timestamp;
 use crate::paths::Paths;
 use crate::s3::{Bucket, Credentials, Location, Patience, Upload};
@@ -71,6 +72,11 @@ impl RemoteEntry {
     /// The id of the cluster that it was taken from.
     pub fn cluster_id(&self) -> Option<&str> {
         self.known.as_ref().map(|it| it.cluster_id.as_str())
+    }
+
+    /// The public key that signed it; none where nobody has.
+    pub fn signer(&self) -> Option<&str> {
+        self.known.as_ref()?.signer.as_deref()
     }
 
     /// Why it was taken.
@@ -269,7 +275,9 @@ impl RemoteStore {
         if snapshots == before.snapshots {
             return Ok(());
         }
+        let vanished = Vanished::of(&before.snapshots, &snapshots, clock::now());
         let file = KnownFile {
+            vanished: vanished.or(before.vanished),
             snapshots,
             ..before
         };

@@ -275,8 +275,9 @@ fn run_etcdutl(it: &Preparation<'_>, snapshot: &Path, data: &Path) -> Result<(),
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::null());
-    let output = command
-        .output()
+    let owned = crate::process::as_owner(&mut command, it.storage_dir);
+    let output = owned
+        .and_then(Command::output)
         .map_err(|error| failed(error.to_string()))?;
     if output.status.success() {
         return Ok(());

@@ -186,21 +186,24 @@ fn start(
         .create(true)
         .append(true)
         .mode(0o600)
-        .open(log)
+        .open(&log)
+        .and_then(|it| state::inherit_owner_open(&it, &log).map(|()| it))
         .map_err(io_error("open the trial's log"))?;
     #[expect(
         clippy::disallowed_methods,
         reason = "a second etcd, for as long as the trial"
     )]
-    Command::new(store::folder(&trial.paths.store(), version).join("etcd"))
+    let mut command = Command::new(store::folder(&trial.paths.store(), version).join("etcd"));
+    command
         .arg("--config-file")
         .arg(path)
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(output)
-        .spawn()
+        .stderr(output);
+    crate::process::as_owner(&mut command, &place.storage_dir)
+        .and_then(Command::spawn)
         .map_err(io_error("start the trial's etcd"))
 }
 

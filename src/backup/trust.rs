@@ -138,6 +138,18 @@ impl Trust {
         let manifest = entry.manifest.as_ref();
         manifest.is_ok_and(|it| self.judge(it).is_ok())
     }
+
+    /// Whether retention counts what this key signed: where there is a key of the cluster's own, what others signed
+    /// pushes nothing out, and is not removed either.
+    pub fn keeps(&self, signer: Option<&str>) -> bool {
+        self.own.is_none() || self.signer(signer).is_ok()
+    }
+
+    /// Those of a directory that count.
+    pub fn counting(&self, entries: &[Entry]) -> Vec<Entry> {
+        let counting = entries.iter().filter(|it| self.counts(it));
+        counting.cloned().collect()
+    }
 }
 
 #[cfg(test)]

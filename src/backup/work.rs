@@ -19,8 +19,10 @@ use super::age::Ages;
 use super::copy::CopiesSeen;
 use super::local::Entry;
 use super::manifest::{Class, Manifest};
+use super::prune::Ours;
 use super::remote::CopyError;
 use super::restore::Prepared;
+use super::trust::Trust;
 use super::{copy, place};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
@@ -30,11 +32,11 @@ use crate::observed::{BackupFailure, Backups, Clock, DestinationSeen, SnapshotSe
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
-use crate::spec::backup::DESTINATIONS_MAX;
+use crate::spec::backup::{DESTINATIONS_MAX, PublicKey};
 use crate::tls::{Certificates, ClientFiles};
 
 pub use due::{note_check, skip};
-pub use jobs::runtime;
+pub use jobs::{lacks_room, runtime};
 pub use kept::{Ask, Done, Kept, Made, Task, UnderWay};
 
 use attempts::Attempts;
@@ -105,8 +107,16 @@ impl Member<'_> {
             .unwrap_or_default()
     }
 
+    /// Which snapshots retention counts.
+    fn ours(&self) -> Ours {
+        Ours {
+            clusters: self.clusters(),
+            trust: Trust::of(&self.certificates, self.spec, None),
+        }
+    }
+
     /// The public key with which this cluster signs.
-    fn key(&self) -> Option<heapless::String<64>> {
+    fn key(&self) -> Option<PublicKey> {
         let key = self.certificates.signer()?.public();
         key.as_str().try_into().ok()
     }
@@ -114,23 +124,26 @@ impl Member<'_> {
 
 /// Whether this key signed a snapshot. Where none is known, nobody asks.
 fn is_signed(entry: &Entry, key: Option<&str>) -> bool {
-    let signer = || entry.manifest.as_ref().ok().and_then(Manifest::signer);
-    key.is_none_or(|key| signer() == Some(key))
+    key.is_none_or(|key| entry.signer() == Some(key))
 }
 
 /// The newest, and the newest verified one, that this key signed: from what somebody else signed this cluster is not
 /// restored by itself.
-fn newest_own<'a>(
-    ours: &[&'a Entry],
-    key: Option<&str>,
-) -> (Option<&'a Manifest>, Option<&'a Entry>) {
+fn newest_own<'a>(ours: &[&'a Entry], key: Option<&str>) -> (Option<&'a Entry>, Option<&'a Entry>) {
     let mut own = ours.iter().copied().filter(|it| is_signed(it, key));
     let newest = own.next();
     let verified = newest
         .into_iter()
         .chain(own)
         .find(|it| it.level() >= VERIFIED);
-    (newest.and_then(|it| it.manifest.as_ref().ok()), verified)
+    (newest, verified)
+}
+
+/// How many, and their bytes.
+fn count(entries: &[&Entry]) -> (u32, u64) {
+    entries.iter().fold((0, 0), |(count, bytes), it| {
+        (count + 1, bytes.saturating_add(it.size.unwrap_or(0)))
+    })
 }
 
 /// What is told once a job has ended.
@@ -291,6 +304,8 @@ impl Work {
         let key = member.key();
         let (newest, verified) = newest_own(&ours, key.as_deref());
         let ages = Ages::new(trusted);
+        let last = newest.map(|it| seen(it, &ages));
+        let newest = newest.and_then(|it| it.manifest.as_ref().ok());
         let verified = verified.map(|it| seen(it, &ages));
         let first = DestinationSeen {
             place: at,
@@ -298,14 +313,12 @@ impl Work {
             ..DestinationSeen::default()
         };
         Backups {
-            due_in: due_in(paths, backup, newest, clock, now),
+            due_in: due_in(paths, backup, (&clusters, newest), clock, now),
             signer: key,
             busy,
-            last: ours.first().map(|it| seen(it, &ages)),
+            last,
             verified,
-            kept: ours.iter().fold((0, 0), |(count, bytes), it| {
-                (count + 1, bytes + it.size.unwrap_or(0))
-            }),
+            kept: count(&ours),
             took_milliseconds: self.took,
             failed: failed.or_else(|| self.checks.last.clone()),
             retry_in: self.snapshot.retry_in(),
@@ -337,6 +350,7 @@ impl Work {
             queued: it.queued,
             waits_since: it.waits_since,
             waits: it.waits.unwrap_or_else(|| self.copies.failing()),
+            vanished: it.vanished,
         });
         core::iter::once(first)
             .chain(further)
@@ -362,7 +376,7 @@ impl Work {
             files: member.files.clone(),
             certificates: member.certificates.clone(),
             cluster: spec.name.to_string(),
-            clusters: identity.clusters(),
+            ours: member.ours(),
             member: identity.member.name.clone(),
             class: if asked.is_some() {
                 Class::OnDemand
@@ -370,6 +384,7 @@ impl Work {
                 Class::Scheduled
             },
             now,
+            quota: identity.member.quota,
         };
         self.begin(move || {
             let _turn = turns::LOCAL.wait();
@@ -390,14 +405,14 @@ impl Work {
     /// Copies what waits to the other destinations, beside the loop.
     pub fn copy(&mut self, member: &Member<'_>, now: Option<Timestamp>) {
         let (paths, spec) = (member.paths.clone(), member.spec.clone());
-        let clusters = member.clusters();
+        let ours = member.ours();
         let job = self.spawn(move || {
             let _turn = turns::COPIES.wait();
             let result = locked(&paths, place::Work::Copies).and_then(|_lock| {
                 let runtime = runtime()?;
                 runtime
                     .block_on(async {
-                        copy::run(&paths, &spec, &clusters, now, &mut |_| ()).await?;
+                        copy::run(&paths, &spec, &ours, now, &mut |_| ()).await?;
                         match now {
                             Some(now) => copy::check(&paths, &spec, now, &mut |_| ()).await,
                             None => Ok(()),
@@ -416,7 +431,7 @@ impl Work {
 
     /// Checks again what is kept, beside the loop.
     pub fn check(&mut self, member: &Member<'_>, now: Option<Timestamp>) {
-        let (paths, clusters) = (member.paths.clone(), member.clusters());
+        let (paths, ours) = (member.paths.clone(), member.ours());
         let identity = member.identity.cloned();
         let (Some(store), Some(identity)) = (place::primary(member.spec), identity) else {
             return;
@@ -425,12 +440,12 @@ impl Work {
         self.begin(move || {
             let _turn = turns::LOCAL.wait();
             let result = locked(&paths, place::Work::Local).and_then(|_lock| {
-                let checked = check(&store, &clusters, now);
+                let checked = check(&store, &ours, now);
                 if checked.as_ref().err().is_none_or(|it| it.reason == DAMAGED) {
                     note_check(&paths, now).map_err(|it| failure(jobs::SNAPSHOT_FAILED, &it))?;
                 }
                 checked?;
-                trial(&paths, &spec, &identity, &store, &clusters, now)
+                trial(&paths, &spec, &identity, &store, &ours, now)
             });
             Ended::Checks(result)
         });

@@ -20,7 +20,9 @@ use crate::backup::local::Entry;
 use crate::backup::manifest::{Class, Manifest};
 use crate::backup::name::SnapshotName;
 use crate::backup::place::{self, Work};
-use crate::backup::{copy, prune as retention};
+use crate::backup::prune::Ours;
+use crate::backup::trust::Trust;
+use crate::backup::{copy, prune as retention, work};
 use crate::error::chain;
 use crate::member::place as member_place;
 use crate::member::records;
@@ -87,19 +89,21 @@ fn create(context: &Context, ttl: Option<&str>, output: Output) -> Outcome {
         class: Class::OnDemand,
         ttl,
         now: trusted_now(context),
+        quota: identity.member.quota,
         entries: &entries,
     };
     let runtime = runtime()?;
     let mut display = Display::new();
     let created = runtime.block_on(create::create(&request, &mut |it| display.show(it)));
     drop(display);
-    place::note_save(&context.paths, created.is_ok());
+    let saved = created.is_ok() || work::lacks_room(&created);
+    place::note_save(&context.paths, saved);
     let created = created.map_err(|error| refused(context, error))?;
     place::mark_used(&context.paths, &store)?;
     // Where no schedule takes any, nobody else removes what has outlived its time.
     let ages = Ages::new(request.now);
-    let clusters = identity.clusters();
-    for name in retention::remove_outlived(&store, &clusters, &ages)? {
+    let ours = ours(context, &spec)?;
+    for name in retention::remove_outlived(&store, &ours, &ages)? {
         eprintln!("etcd-operator: removed {name}, which is older than its --ttl");
     }
     drop(lock);
@@ -170,19 +174,15 @@ fn copy(context: &Context, output: Output) -> Outcome {
     }
     let (spec, store) = primary(context)?;
     let _lock = lock(context, Work::Copies)?;
-    let clusters = clusters(context, &spec)?;
+    let ours = ours(context, &spec)?;
     let now = trusted_now(context);
     let ages = Ages::new(now);
-    let queue = |entries: &[Entry]| copy::queue(&context.paths, &spec, entries, &clusters, &ages);
+    let queue = |entries: &[Entry]| copy::queue(&context.paths, &spec, entries, &ours, &ages);
     let before = queue(&store.list()?);
     let mut display = Display::new();
-    let copied = runtime()?.block_on(copy::run(
-        &context.paths,
-        &spec,
-        &clusters,
-        now,
-        &mut |it| display.show(it),
-    ));
+    let copied = runtime()?.block_on(copy::run(&context.paths, &spec, &ours, now, &mut |it| {
+        display.show(it);
+    }));
     drop(display);
     let after = queue(&store.list()?);
     let answer = Answer {
@@ -200,9 +200,12 @@ fn copy(context: &Context, output: Output) -> Outcome {
     Ok(DONE)
 }
 
-/// The ids that the cluster of this host has and had.
-fn clusters(context: &Context, spec: &ClusterSpec) -> Result<Vec<String>, Failure> {
+/// The snapshots of the cluster of this host.
+fn ours(context: &Context, spec: &ClusterSpec) -> Result<Ours, Failure> {
     let member = member_place::resolve(&context.paths, spec);
     let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
-    Ok(identity.map(|it| it.clusters()).unwrap_or_default())
+    Ok(Ours {
+        clusters: identity.map(|it| it.clusters()).unwrap_or_default(),
+        trust: Trust::of(&Certificates::at(context.paths.tls()), spec, None),
+    })
 }

@@ -25,6 +25,7 @@ use crate::spec::backup::Place;
 use crate::start::{Binary, Filesystem, Writable};
 use crate::sysfs;
 use crate::systemd::{self, Systemd};
+use crate::untrusted;
 use crate::version::Version;
 
 /// How long the disk is tried.
@@ -150,6 +151,8 @@ fn gather(context: &Context, skip_disk: bool) -> Result<PreflightFacts, Failure>
         },
         in_clear: spec.and_then(in_clear),
         etcd: etcd(paths, spec),
+        unverified: version(paths, spec).is_some_and(|it| store::is_unverified(&paths.store(), it)),
+        group: group(&paths.root),
         user: user(Path::new("/etc/passwd"), USER).is_some(),
         state_private: fs::metadata(&paths.lib).ok().map(|it| {
             let owner = user(Path::new("/etc/passwd"), USER);
@@ -183,23 +186,14 @@ fn gather(context: &Context, skip_disk: bool) -> Result<PreflightFacts, Failure>
     })
 }
 
-/// Copies that others can read on their way, or where they lie.
+/// Destinations whose copies others can read on their way, or where they lie.
 fn in_clear(spec: &ClusterSpec) -> Option<Detail> {
     let destinations = spec.backup.iter().flat_map(|it| &it.destinations);
     let open = destinations.filter_map(|it| {
         let Place::S3(s3) = &it.place else {
             return None;
         };
-        let http = s3
-            .endpoint
-            .as_ref()
-            .is_some_and(|it| it.starts_with("http://"));
-        let why = match (s3.recipients.is_empty(), http) {
-            (true, true) => "not encrypted, and sent over http",
-            (true, false) => "not encrypted: who can read the bucket can read every key",
-            (false, true) => "sent over http: names and sizes can be seen on the way",
-            (false, false) => return None,
-        };
+        let why = s3.in_clear()?;
         Some(format!("{}: {why}", describe(it)))
     });
     let open: Vec<String> = open.collect();
@@ -210,30 +204,42 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-fn etcd(paths: &Paths, spec: Option<&ClusterSpec>) -> Result<Detail, (Detail, Detail)> {
-    let Some(version) = spec
-        .and_then(|it| it.version)
+/// The version that the document's cluster would be born with.
+fn version(paths: &Paths, spec: Option<&ClusterSpec>) -> Option<Version> {
+    spec.and_then(|it| it.version)
         .or_else(|| store::newest_supported(&paths.store()))
-    else {
-        return Err((
-            detail(format_args!("none is in the store")),
-            detail(format_args!(
-                "etcd-operator etcd install --from FILE VERSION"
-            )),
-        ));
+}
+
+fn etcd(
+    paths: &Paths,
+    spec: Option<&ClusterSpec>,
+) -> Result<Detail, (&'static str, Detail, Detail)> {
+    let install = |version: &dyn std::fmt::Display| {
+        detail(format_args!(
+            "etcd-operator etcd install --from FILE {version}"
+        ))
+    };
+    let Some(version) = version(paths, spec) else {
+        let none = detail(format_args!("none is in the store"));
+        return Err(("BinaryMissing", none, install(&"VERSION")));
     };
     match store::binary(&paths.store(), version) {
         Binary::Ready => Ok(detail(format_args!("{version} is in the store"))),
         Binary::Missing(stored) => Err((
+            "BinaryMissing",
             match stored {
                 Some(stored) => detail(format_args!("{version} is not in the store, {stored} is")),
                 None => detail(format_args!("{version} is not in the store")),
             },
-            detail(format_args!(
-                "etcd-operator etcd install --from FILE {version}"
-            )),
+            install(&version),
+        )),
+        Binary::Changed => Err((
+            "BinaryChanged",
+            detail(format_args!("{version} is not the one that was installed")),
+            install(&version),
         )),
         Binary::WrongArchitecture => Err((
+            "BinaryWrongArchitecture",
             detail(format_args!("{version} is not for this machine")),
             detail(format_args!(
                 "install the release for {}: etcd-operator etcd install --from FILE {version}",
@@ -242,6 +248,23 @@ fn etcd(paths: &Paths, spec: Option<&ClusterSpec>) -> Result<Detail, (Detail, De
         )),
     }
 }
+
+/// Members of the operator's group besides its own user.
+fn group(root: &Path) -> Option<Detail> {
+    let groups = untrusted::read(&root.join("etc/group"), GROUPS_MAX).ok()?;
+    let groups = String::from_utf8_lossy(&groups).into_owned();
+    let ours = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (name == USER).then(|| fields.nth(2).unwrap_or_default().to_owned())
+    })?;
+    let members = ours.split(',').filter(|it| !it.is_empty() && *it != USER);
+    let members: Vec<&str> = members.collect();
+    (!members.is_empty()).then(|| detail(format_args!("{}", members.join(", "))))
+}
+
+/// Bytes of `/etc/group`.
+const GROUPS_MAX: u64 = 1 << 20;
 
 fn polkit(root: &Path) -> Polkit {
     let service = "usr/share/dbus-1/system-services/org.freedesktop.PolicyKit1.service";

@@ -415,11 +415,14 @@ impl Cluster {
     }
 }
 
+/// The API server's words where a namespace ends, which takes nothing new.
+pub(super) const NAMESPACE_ENDS: &str = "being terminated";
+
 /// Refusals of the API server, and of what lies there, that a person has to mend.
 pub(super) fn unplaceable(error: &ControllerError) -> Option<&'static str> {
     match error {
         ControllerError::NotOurs { .. } => Some("NotOurs"),
-        ControllerError::Api { code: 403, why, .. } if why.contains("being terminated") => {
+        ControllerError::Api { code: 403, why, .. } if why.contains(NAMESPACE_ENDS) => {
             Some("NamespaceTerminating")
         }
         ControllerError::Api { code: 403, why, .. } if why.contains("PodSecurity") => {

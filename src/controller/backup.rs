@@ -242,10 +242,8 @@ impl Cluster {
             return Ok(None);
         };
         let entries = self.with_member(&spec, Work::entries)?;
-        let trust = Trust::of(&self.certificates, &spec, None);
-        let entries = entries.iter().filter(|it| trust.counts(it));
-        let entries: Vec<Entry> = entries.cloned().collect();
-        let entry = self.named(&entries, from);
+        let counting = Trust::of(&self.certificates, &spec, None).counting(&entries);
+        let entry = self.named(&counting, from);
         let entry = entry.filter(|it| it.level() >= VERIFIED);
         let path = entry.map(|it| store.snapshot(&it.name));
         Ok(path.map(|it| it.to_string_lossy().into_owned()))

@@ -8,6 +8,7 @@ use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType, Recorder};
 use serde_json::{Value, json};
 
+use super::apply::NAMESPACE_ENDS;
 use super::names::SPEC_INVALID;
 use super::objects::resource;
 use super::seen::Meta;
@@ -240,7 +241,7 @@ impl Cluster {
         match recorder.publish(&event, &reference).await {
             Ok(()) => self.shared.untold.set(false),
             // A namespace that ends takes no Event about its end, nor any other: the log has the line.
-            Err(kube::Error::Api(it)) if it.message.contains("being terminated") => {}
+            Err(kube::Error::Api(it)) if it.message.contains(NAMESPACE_ENDS) => {}
             Err(error) if !self.shared.untold.replace(true) => {
                 tracing::warn!("failed to write an Event: {error}");
             }

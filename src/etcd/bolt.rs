@@ -9,6 +9,7 @@
 //! Layout: <https://github.com/etcd-io/bbolt/tree/main/internal/common>.
 
 mod error;
+mod free;
 mod keys;
 mod level;
 mod live;
@@ -52,9 +53,9 @@ const LEAVES_AT_ONCE: usize = 32 * 1024;
 const BRANCHES_AT_ONCE: usize = 256;
 /// Deeper than any tree of 2^32 pages.
 const DEPTH_MAX: u32 = 32;
-/// No page of etcd is larger, with what overflows: a value may have some MiB, and the list of the free
-/// pages of 64 GiB takes 128 MiB. Keys are short, and branches hold nothing else.
-const PAGE_BYTES_MAX: u64 = 128 << 20;
+/// No leaf of a snapshot is larger, with what overflows: bbolt splits none of up to four entries, and a request has at
+/// most 10 MiB (`spec.options.maxRequestSize`; etcd's own advice). Keys are short, and branches hold nothing else.
+const LEAF_BYTES_MAX: u64 = 48 << 20;
 const BRANCH_BYTES_MAX: u64 = 256 << 10;
 /// A page of the root holds the names of some buckets, and what is in those that have no page of their own.
 const ROOT_BYTES_MAX: u64 = 256 << 10;
@@ -123,6 +124,8 @@ struct Walk<'a> {
     buffer: Vec<u8>,
     total: Total,
     meta: Meta,
+    /// Bytes of a leaf, at most.
+    leaf_max: u64,
 }
 
 impl<'a> Walk<'a> {
@@ -138,6 +141,7 @@ impl<'a> Walk<'a> {
             buffer: Vec::new(),
             total: Total::default(),
             meta,
+            leaf_max: LEAF_BYTES_MAX,
         }
     }
 
@@ -156,13 +160,7 @@ impl<'a> Walk<'a> {
     /// Loads a page that nothing else has pointed to yet, of at most so many bytes.
     fn load(&mut self, id: u64, most: u64) -> Result<Header, BoltError> {
         let header = self.peek(id)?;
-        let pages = u64::from(header.overflow) + 1;
-        if id
-            .checked_add(pages)
-            .is_none_or(|end| end > self.meta.pages)
-        {
-            return Err(damaged(id, "it reaches beyond the last page"));
-        }
+        let pages = self.pages(id, &header)?;
         let most = if header.is_branch() {
             BRANCH_BYTES_MAX
         } else {
@@ -171,18 +169,35 @@ impl<'a> Walk<'a> {
         if pages.saturating_mul(self.meta.page_size) > most {
             return Err(damaged(id, "it is larger than any page of etcd"));
         }
-        for page in id..id + pages {
-            if !self.seen.insert(page) {
-                return Err(damaged(page, "two places point to it"));
-            }
+        self.claim(id, pages)?;
+        self.fill(id, pages)?;
+        Ok(header)
+    }
+
+    /// How many pages it takes with what overflows.
+    fn pages(&self, id: u64, header: &Header) -> Result<u64, BoltError> {
+        let pages = u64::from(header.overflow) + 1;
+        match id.checked_add(pages) {
+            Some(end) if end <= self.meta.pages => Ok(pages),
+            _ => Err(damaged(id, "it reaches beyond the last page")),
         }
+    }
+
+    /// Nothing else has pointed to these.
+    fn claim(&mut self, id: u64, pages: u64) -> Result<(), BoltError> {
+        let twice = (id..id + pages).find(|it| !self.seen.insert(*it));
+        twice.map_or(Ok(()), |it| Err(damaged(it, "two places point to it")))
+    }
+
+    /// Reads so many pages into the buffer.
+    fn fill(&mut self, id: u64, pages: u64) -> Result<(), BoltError> {
         let bytes = pages * self.meta.page_size;
         let length = usize::try_from(bytes).map_err(|_| damaged(id, "it is too large"))?;
         self.buffer.resize(length, 0);
         page::read(self.source, &self.meta, id, &mut self.buffer)?;
         self.seen_bytes += bytes;
         (self.progress)(self.seen_bytes);
-        Ok(header)
+        Ok(())
     }
 
     fn peek(&mut self, id: u64) -> Result<Header, BoltError> {
@@ -352,7 +367,7 @@ impl<'a> Walk<'a> {
         for index in Self::in_file_order(level, from, to) {
             let index = index as usize;
             let id = level.items[index].page;
-            let header = self.load(id, PAGE_BYTES_MAX)?;
+            let header = self.load(id, self.leaf_max)?;
             if !header.is_leaf() {
                 return Err(damaged(
                     id,
@@ -381,27 +396,6 @@ impl<'a> Walk<'a> {
             self.total.add(run);
         }
         Ok(())
-    }
-
-    /// Where the file keeps a list of free pages: every page is in use or free, none is both.
-    fn free_list(&mut self) -> Result<(), BoltError> {
-        let id = self.meta.free_list;
-        if id == NO_FREE_LIST {
-            return Ok(()); // as etcd opens it: unreachable pages are free
-        }
-        let header = self.load(id, PAGE_BYTES_MAX)?;
-        for free in Page::new(id, header, &self.buffer, self.meta.page_size).free_list()? {
-            if free < 2 || free >= self.meta.pages {
-                return Err(damaged(free, "free, but there is no such page"));
-            }
-            if !self.seen.insert(free) {
-                return Err(damaged(free, "free and in use"));
-            }
-        }
-        match (2..self.meta.pages).find(|it| !self.seen.contains(*it)) {
-            Some(lost) => Err(damaged(lost, "neither in use nor free")),
-            None => Ok(()),
-        }
     }
 }
 

@@ -4,6 +4,8 @@
 //! Nothing is fetched from a network: an edge box often has none, and what is fetched needs a
 //! checksum that somebody vouches for. `make demo` and packages fetch; this installs.
 
+mod record;
+
 use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -13,6 +15,7 @@ use std::process::{Command, Stdio};
 use crate::start::Binary;
 use crate::state::{self, StateError};
 use crate::version::{Class, Version, classify};
+use record::Record;
 
 /// The programs that a folder may hold; the first must be there.
 pub const PROGRAMS: [&str; 3] = ["etcd", "etcdutl", "etcdctl"];
@@ -68,6 +71,9 @@ pub struct Installed {
     pub programs: Vec<&'static str>,
     /// sha256 of etcd itself.
     pub sha256: String,
+    /// Nobody compared it with the checksum of a release: it came from a directory, from an archive that the list does
+    /// not know, or with `--unverified`.
+    pub unverified: bool,
 }
 
 /// The folder of a version.
@@ -77,7 +83,9 @@ pub fn folder(store: &Path, version: Version) -> PathBuf {
 
 /// Whether etcd of this version can be started here.
 pub fn binary(store: &Path, version: Version) -> Binary {
-    match is_program_for_this_machine(&folder(store, version).join("etcd")) {
+    let folder = folder(store, version);
+    match is_program_for_this_machine(&folder.join("etcd")) {
+        Ok(true) if record::is_changed(&folder) => Binary::Changed,
         Ok(true) => Binary::Ready,
         Ok(false) => Binary::WrongArchitecture,
         Err(_) => Binary::Missing(newest_supported(store)),
@@ -94,19 +102,25 @@ pub fn list(store: &Path) -> Vec<Installed> {
         .filter_map(|it| {
             let name = it.file_name().into_string().ok()?;
             let version = name.strip_prefix("etcd-")?.parse().ok()?;
-            let sha256 = fs::read_to_string(it.path().join("etcd.sha256")).ok()?;
+            let record = Record::load(&it.path())?;
             let programs = PROGRAMS
                 .into_iter()
                 .filter(|name| it.path().join(name).exists());
             Some(Installed {
                 version,
                 programs: programs.collect(),
-                sha256: sha256.trim().to_owned(),
+                sha256: record.sha256("etcd").unwrap_or_default().to_owned(),
+                unverified: record.unverified,
             })
         })
         .collect();
     found.sort_by_key(|it| it.version);
     found
+}
+
+/// Whether nobody compared an installed version with the checksum of a release.
+pub fn is_unverified(store: &Path, version: Version) -> bool {
+    Record::load(&folder(store, version)).is_some_and(|it| it.unverified)
 }
 
 /// Versions installed, without opening a file.
@@ -123,11 +137,12 @@ pub fn newest_supported(store: &Path) -> Option<Version> {
 }
 
 /// Installs a version from `from`, or from where a distribution puts it. Already installed with the
-/// same content: nothing happens.
+/// same content: nothing happens. `unverified`: nobody compared it with the checksum of a release.
 pub fn install(
     store: &Path,
     version: Version,
     from: Option<&Path>,
+    unverified: bool,
 ) -> Result<Installed, StoreError> {
     let places: Vec<PathBuf> = match from {
         Some(dir) => vec![dir.to_owned()],
@@ -154,28 +169,27 @@ pub fn install(
     let part = store.join(format!("etcd-{version}.part"));
     let _ = fs::remove_dir_all(&part);
     state::create_private_dir(&part)?;
-    let mut sha256 = String::new();
-    let mut programs = Vec::new();
+    let mut sums = Vec::new();
     for name in PROGRAMS {
         let Some(source) = locate(name) else { continue };
-        let sum = copy_program(&source, &part.join(name))?;
-        if name == "etcd" {
-            sha256 = sum;
-        }
-        programs.push(name);
+        sums.push((name, copy_program(&source, &part.join(name))?));
     }
-    state::write_synced(&part.join("etcd.sha256"), format!("{sha256}\n").as_bytes())?;
-    let recorded = list(store)
-        .into_iter()
-        .find(|it| it.version == version && it.sha256 == sha256 && it.programs == programs);
+    let programs: Vec<&'static str> = sums.iter().map(|it| it.0).collect();
+    let installed = Installed {
+        version,
+        sha256: sums.first().map(|it| it.1.clone()).unwrap_or_default(),
+        programs: programs.clone(),
+        unverified,
+    };
+    let recorded = list(store).into_iter().find(|it| {
+        it.version == version && it.sha256 == installed.sha256 && it.programs == programs
+    });
     if recorded.is_some() && same_programs(&part, &target, &programs) {
         let _ = fs::remove_dir_all(&part);
-        return Ok(Installed {
-            version,
-            programs,
-            sha256,
-        });
+        Record::of(&target, &sums, unverified).save(&target)?;
+        return Ok(installed);
     }
+    Record::of(&part, &sums, unverified).write_synced(&part)?;
     let rename = |from: &Path, to: &Path| {
         fs::rename(from, to).map_err(|source| StateError::Io {
             what: "rename",
@@ -194,11 +208,15 @@ pub fn install(
         rename(&part, &target)?;
     }
     state::sync_dir(store)?;
-    Ok(Installed {
-        version,
-        programs,
-        sha256,
-    })
+    Ok(installed)
+}
+
+/// Notes that the programs of a version are those that were installed, where they have other times and places than they
+/// had then. What cannot be written down is read again with the next start.
+pub fn note_unchanged(store: &Path, version: Version) {
+    if let Err(error) = record::renew(&folder(store, version)) {
+        tracing::debug!("{error}");
+    }
 }
 
 /// Where an image of etcd has its programs.
@@ -211,6 +229,7 @@ pub fn link(store: &Path, version: Version) -> Result<(), StoreError> {
     check(&programs.join("etcd"), version)?;
     let folder = folder(store, version);
     state::create_private_dir(&folder)?;
+    record::forget(&folder); // of an etcd that lay there before
     for name in PROGRAMS {
         let (link, target) = (folder.join(name), programs.join(name));
         if !target.exists() || fs::read_link(&link).is_ok_and(|it| it == target) {

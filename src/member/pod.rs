@@ -143,6 +143,7 @@ fn next_step(reason: &str) -> &'static str {
 const REASONS: &[&str] = &[
     "AcknowledgedWritesMissing",
     "AddressGone",
+    "BinaryChanged",
     "BinaryMissing",
     "BinaryWrongArchitecture",
     "CertificatesUnusable",

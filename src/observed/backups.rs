@@ -1,7 +1,7 @@
 //! What is known of snapshots.
 
 use crate::cluster::{Detail, Timestamp};
-use crate::spec::backup::{Backup, DESTINATIONS_MAX};
+use crate::spec::backup::{Backup, DESTINATIONS_MAX, PublicKey};
 
 /// In seconds.
 const DAY: i64 = 86_400;
@@ -21,8 +21,8 @@ pub struct Backups {
     /// Somebody has asked for one, and nobody works on it yet.
     pub asked: bool,
     /// The public key with which this cluster signs them.
-    pub signer: Option<heapless::String<64>>,
-    /// The newest one of this cluster in the first destination.
+    pub signer: Option<PublicKey>,
+    /// The newest one in the first destination that this cluster has signed.
     pub last: Option<SnapshotSeen>,
     /// The newest one that is verified.
     pub verified: Option<SnapshotSeen>,
@@ -131,6 +131,8 @@ pub struct DestinationSeen {
     pub waits_since: Option<Timestamp>,
     /// Seconds that the oldest one has waited; if its age is unknown, seconds that copying has failed.
     pub waits: u64,
+    /// How many copies are gone from there that this operator did not remove, and the revision of the newest.
+    pub vanished: Option<(u32, i64)>,
 }
 
 /// Why something about snapshots failed.

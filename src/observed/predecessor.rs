@@ -2,6 +2,7 @@
 
 use super::SnapshotSeen;
 use crate::cluster::Detail;
+use crate::spec::backup::PublicKey;
 
 /// What the document's destinations hold before a cluster is born here. It decides whether the first
 /// start begins with nothing.
@@ -29,7 +30,7 @@ pub struct Predecessor {
     /// The newest of them.
     pub newest: SnapshotSeen,
     /// The public key that signed the newest; none where nobody has.
-    pub signer: Option<heapless::String<64>>,
+    pub signer: Option<PublicKey>,
     /// Where, in the words of a command line.
     pub place: Detail,
 }

@@ -12,6 +12,8 @@ use crate::cluster::Timestamp;
 
 /// Pages of a listing: a million keys at 500 a page. Retention keeps far fewer.
 const PAGES_MAX: u32 = 2000;
+/// A listing ends within so long, however slowly its pages come: each of a few may take a minute on a thin link.
+const LISTED_WITHIN: Duration = Duration::from_secs(1800);
 
 impl Bucket {
     /// Yields every object below the prefix whose key begins with `under`, in the server's order.
@@ -23,7 +25,11 @@ impl Bucket {
         let below = format!("{}{under}", self.prefix);
         let mut token: Option<String> = None;
         let mut newest = String::new();
+        let begun = clock::since_boot();
         for _ in 0..PAGES_MAX {
+            if clock::since_boot() > begun + LISTED_WITHIN {
+                return Err(self.not_s3("no end of its listing within half an hour"));
+            }
             let mut ask = Ask::bucket()
                 .with("list-type", "2")
                 .with("max-keys", self.patience.page.to_string())
@@ -31,7 +37,9 @@ impl Bucket {
             if let Some(token) = &token {
                 ask = ask.with("continuation-token", token.clone());
             }
-            let answer = self.ask(&ask).await?;
+            let answer = tokio::time::timeout(LISTED_WITHIN, self.ask(&ask)).await;
+            let answer =
+                answer.map_err(|_| self.not_s3("no end of its listing within half an hour"))??;
             let page = ListObjectsV2::parse_response(&answer.text())
                 .map_err(|_| self.not_s3("no listing of a bucket"))?;
             let last = page.contents.iter().map(|it| it.key.as_str()).max();

@@ -13,6 +13,9 @@ pub const RECIPIENTS_MAX: usize = 8;
 /// Public keys of clusters that a document trusts.
 pub const SIGNERS_MAX: usize = 8;
 
+/// The public half of a key that signs snapshots.
+pub type PublicKey = heapless::String<64>;
+
 /// A path, a URL, a prefix.
 pub type Text = heapless::String<256>;
 
@@ -30,7 +33,7 @@ pub struct Backup {
     /// Copies may wait for a link for so many seconds.
     pub copy_grace: u64,
     /// Public keys whose snapshots are restored without a person, besides the cluster's own.
-    pub trusted_signers: heapless::Vec<heapless::String<64>, SIGNERS_MAX>,
+    pub trusted_signers: heapless::Vec<PublicKey, SIGNERS_MAX>,
 }
 
 /// When snapshots are taken.
@@ -91,6 +94,20 @@ pub struct S3 {
     pub bandwidth: Option<u64>,
     /// Public keys of age; empty: not encrypted.
     pub recipients: heapless::Vec<heapless::String<128>, RECIPIENTS_MAX>,
+}
+
+impl S3 {
+    /// What others can see of what is sent there, on its way or where it lies; none where it is nothing.
+    pub fn in_clear(&self) -> Option<&'static str> {
+        let endpoint = self.endpoint.as_ref();
+        let http = endpoint.is_some_and(|it| it.starts_with("http://"));
+        match (self.recipients.is_empty(), http) {
+            (true, true) => Some("not encrypted, and sent over http"),
+            (true, false) => Some("not encrypted: who can read the bucket can read every key"),
+            (false, true) => Some("sent over http: names and sizes can be seen on the way"),
+            (false, false) => None,
+        }
+    }
 }
 
 /// Which snapshots stay: whatever any of these keeps, within the bytes.

@@ -25,6 +25,7 @@ impl Refusal {
             Refusal::RecordUnreadable(_) => "RecordUnreadable",
             Refusal::BinaryMissing { .. } => "BinaryMissing",
             Refusal::BinaryWrongArchitecture(_) => "BinaryWrongArchitecture",
+            Refusal::BinaryChanged(_) => "BinaryChanged",
             Refusal::FilesystemUnsafe(_) => "FilesystemUnsafe",
             Refusal::FilesystemReadOnly => "FilesystemReadOnly",
             Refusal::FilesystemStalled => "FilesystemStalled",
@@ -70,6 +71,9 @@ impl Refusal {
                 born: false,
             } => detail(format_args!(
                 "set version: {stored}; or run: etcd-operator etcd install --from FILE {version}"
+            )),
+            Refusal::BinaryChanged(version) => detail(format_args!(
+                "run: etcd-operator etcd install --from FILE {version}"
             )),
             Refusal::BinaryMissing { version, .. } | Refusal::BinaryWrongArchitecture(version) => {
                 detail(format_args!(
@@ -171,6 +175,10 @@ impl fmt::Display for Refusal {
             Refusal::BinaryMissing { version, .. } => {
                 write!(f, "etcd {version} is not in the store")
             }
+            Refusal::BinaryChanged(version) => write!(
+                f,
+                "the etcd {version} in the store is not the one that was installed: its checksum is another"
+            ),
             Refusal::BinaryWrongArchitecture(version) => {
                 write!(
                     f,

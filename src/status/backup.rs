@@ -5,7 +5,7 @@ use crate::cluster::{Detail, detail};
 use crate::observed::{BackupFailure, Backups, Clock, Observed};
 use crate::plan::backup::is_behind;
 use crate::spec::ClusterSpec;
-use crate::spec::backup::Trigger;
+use crate::spec::backup::{Backup, Place, Trigger};
 
 /// Snapshots are taken, proven and copied as the document asks.
 pub(super) fn healthy(spec: &ClusterSpec, observed: &Observed) -> Condition {
@@ -35,6 +35,15 @@ pub(super) fn healthy(spec: &ClusterSpec, observed: &Observed) -> Condition {
     {
         return no("CopyFailed", message.clone());
     }
+    let vanished = backups.destinations.iter().find(|it| it.vanished.is_some());
+    if let Some(it) = vanished {
+        let (count, revision) = it.vanished.unwrap_or_default();
+        let message = detail(format_args!(
+            "{count} copies are gone from {}, the newest of revision {revision}, and this operator did not remove them: somebody else did, or a rule of the store",
+            it.place
+        ));
+        return no("CopiesVanished", message);
+    }
     if let Some(failed) = backups.copy_failed.as_ref().filter(|_| waiting.is_none()) {
         return no(failed.reason, failed.why.clone());
     }
@@ -45,20 +54,36 @@ pub(super) fn healthy(spec: &ClusterSpec, observed: &Observed) -> Condition {
         ));
         return no("ScheduleWaitsForClock", message);
     }
+    let clear = in_clear(backup);
     match (&backups.verified, waiting) {
-        (Some(_), Some((_, message))) => told(Verdict::True, "CopiesWait", message),
+        (Some(_), Some((_, message))) => {
+            let message = detail(format_args!("{message}{clear}"));
+            told(Verdict::True, "CopiesWait", message)
+        }
         (Some(it), None) => {
             let message = detail(format_args!(
-                "revision {} is verified up to level {}",
+                "revision {} is verified up to level {}{clear}",
                 it.revision, it.level
             ));
             told(Verdict::True, "Verified", message)
         }
         (None, _) => {
-            let message = detail(format_args!("there is no verified snapshot yet"));
+            let message = detail(format_args!("there is no verified snapshot yet{clear}"));
             told(Verdict::Unknown, "NoSnapshotYet", message)
         }
     }
+}
+
+/// What others can see of the copies, with the field that changes it; empty where it is nothing.
+fn in_clear(backup: &Backup) -> Detail {
+    let mut each = backup.destinations.iter().enumerate();
+    let open = each.find_map(|(index, it)| match &it.place {
+        Place::S3(s3) => Some((index, s3.in_clear()?)),
+        Place::Local(_) => None,
+    });
+    open.map_or_else(Detail::new, |(index, why)| {
+        detail(format_args!("; backup.destinations[{index}]: {why}"))
+    })
 }
 
 /// For how many seconds copies have waited for a link, and the message about it. No number in the message

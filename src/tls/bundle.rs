@@ -110,8 +110,7 @@ impl Certificates {
             let files = read(&self.dir.join(name), &AUTHORITY_FILES)?;
             bundle.authorities.insert(name.to_owned(), files);
         }
-        let signer = self.dir.join(signer::FOLDER).join(signer::FILE);
-        bundle.signer = fs::read_to_string(signer).ok();
+        bundle.signer = fs::read_to_string(self.signer_path()).ok();
         for name in self.clients() {
             let files = read(&self.dir.join("clients").join(&name), &CLIENT_FILES)?;
             bundle.clients.insert(name, files);

@@ -8,6 +8,7 @@
 //! public half, `ed25519:` and 32 bytes in base64, which a document pins in `backup.trustedSigners`.
 
 use std::fs;
+use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -75,12 +76,16 @@ impl Signer {
 }
 
 impl Certificates {
+    pub(super) fn signer_path(&self) -> PathBuf {
+        self.dir.join(FOLDER).join(FILE)
+    }
+
     /// The key that signs; none where there is none yet.
     ///
     /// # Errors
     /// Its file is damaged: whoever signs with it must not go on without a signature.
     pub fn sound_signer(&self) -> Result<Option<Signer>, TlsError> {
-        let path = self.dir.join(FOLDER).join(FILE);
+        let path = self.signer_path();
         match (self.signer(), path.exists()) {
             (None, true) => Err(TlsError::Signer(path)),
             (signer, _) => Ok(signer),
@@ -89,13 +94,12 @@ impl Certificates {
 
     /// Whether there is a key, usable or not.
     pub fn has_signer(&self) -> bool {
-        self.dir.join(FOLDER).join(FILE).exists()
+        self.signer_path().exists()
     }
 
     /// The key that signs; none where there is none, or where its file cannot be read.
     pub fn signer(&self) -> Option<Signer> {
-        let path = self.dir.join(FOLDER).join(FILE);
-        Signer::read(&fs::read_to_string(path).ok()?)
+        Signer::read(&fs::read_to_string(self.signer_path()).ok()?)
     }
 
     /// Makes the key if there is none. A damaged one is never replaced, as what it signed would be nobody's; and it keeps

@@ -8,6 +8,7 @@ use etcd_operator::backup::name::{SnapshotName, When};
 use etcd_operator::clock;
 use etcd_operator::clock::rfc3339;
 use etcd_operator::cluster::Timestamp;
+use etcd_operator::tls::Signer;
 use serde_json::Value;
 
 use crate::lab::text;
@@ -47,6 +48,17 @@ impl Past {
 
     /// One that was taken so many seconds before noon; its name.
     fn taken(&self, before: i64, edit: impl FnOnce(&mut Manifest)) -> String {
+        let own = self.stage.lab.certificates().signer();
+        self.signed(before, own.as_ref(), edit)
+    }
+
+    /// The same, signed by somebody, or by nobody.
+    fn signed(
+        &self,
+        before: i64,
+        signer: Option<&Signer>,
+        edit: impl FnOnce(&mut Manifest),
+    ) -> String {
         let at = Timestamp(self.noon - before);
         let mut manifest = Manifest {
             class: Class::Scheduled,
@@ -63,6 +75,7 @@ impl Past {
             hash: u32::from_str_radix(&manifest.hash, 16).unwrap(),
         };
         manifest.name = name.to_string();
+        let manifest = manifest.signed_by(signer);
         let store = self.stage.store();
         fs::write(store.part(), &self.packed).unwrap();
         store.commit(&store.part(), &name, &manifest).unwrap();
@@ -182,6 +195,24 @@ fn what_is_not_ours_asked_for_or_last_to_verify_is_never_pruned() {
         past.names().contains(&name),
         "without a manifest nobody knows whose it is"
     );
+}
+
+/// Whoever can write there plants snapshots with the cluster's own id, newer than all of its own.
+#[test]
+fn what_others_signed_pushes_none_of_ours_out_and_is_not_removed() {
+    let mut past = Past::new();
+    past.keep("keep: 2");
+    let ours: Vec<String> = (1..5).map(|it| past.taken(it * HOUR, |_| ())).collect();
+    let newer = |it: &mut Manifest| it.revision.snapshot += 5000;
+    let planted: Vec<String> = (0..3).map(|it| past.signed(it, None, newer)).collect();
+    past.stay(&[&ours[0], &ours[1], &planted[0], &planted[1], &planted[2]]);
+    // A person is not led to believe that one of them is the newest verified one.
+    let output = past
+        .stage
+        .lab
+        .operator(&["backup", "delete", "--yes", &ours[0], &ours[1]]);
+    let said = text(&output.stderr);
+    assert!(said.contains("is the newest verified snapshot"), "{said}");
 }
 
 #[test]

@@ -113,6 +113,11 @@ fn sizes_in_bytes() {
             line 7: spec.options.memoryLimit: found '536870912': at least 64Mi, written with Mi, Gi or Ti"#]],
     );
     check_spec(
+        "spec:\n  options: {maxRequestSize: 11Mi}",
+        &expect![[r#"
+            line 6: spec.options.maxRequestSize: found '11Mi': at most 10Mi, as etcd advises; in Ki at most 9999, in bytes at most 9999999"#]],
+    );
+    check_spec(
         "spec:\n  storage: {quota: 512M}\n  options: {maxRequestSize: 1.5Mi}",
         &expect![[r#"
             line 6: spec.storage.quota: found '512M', allowed: a size such as 512Mi or 2Gi

@@ -167,6 +167,7 @@ fn a_revision_behind_the_newest_snapshot_stops_snapshots() {
         checksum: String::new(),
         ..manifest
     };
+    let manifest = manifest.signed_by(lab.certificates().signer().as_ref());
     fs::write(dir.join(format!("{later}.json")), manifest.encode()).unwrap();
     fs::remove_file(dir.join(format!("{name}.json"))).unwrap();
     let status = lab.wait("the alarm", |it| {

@@ -108,6 +108,24 @@ fn a_binary_for_another_machine() {
     heals(&lab);
 }
 
+#[test]
+fn a_binary_that_was_changed_after_its_installation() {
+    let mut lab = served();
+    let binary = lab.lib(&format!("store/etcd-{}/etcd", lab.version));
+    let mut bytes = fs::read(&binary).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    let aside = lab.root.join("etcd-aside");
+    fs::rename(&binary, &aside).unwrap();
+    fs::write(&binary, &bytes).unwrap();
+    guard_refuses(&lab, "BinaryChanged");
+    refused(&mut lab, "BinaryChanged");
+    // The same bytes at another time are the same program.
+    fs::remove_file(&binary).unwrap();
+    fs::copy(&aside, &binary).unwrap();
+    heals(&lab);
+}
+
 /// The first bytes of a program, with the machine of its header changed.
 fn elf_for_another_machine(program: &Path) -> Vec<u8> {
     let mut bytes = fs::read(program).unwrap();

@@ -15,6 +15,7 @@
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
 mod answering;
+mod attacked;
 mod backup;
 mod belongings;
 mod beside;

@@ -641,6 +641,14 @@ fn snapshots_that_somebody_else_removed_from_a_bucket_are_told_and_sent_again() 
         let told = log.lines().find(|it| it.contains("gone from the bucket"));
         told.is_some_and(|it| it.contains(&newest))
     });
+    let status = lab.wait("the condition", |it| {
+        condition(it, "BackupHealthy").1 == "CopiesVanished"
+    });
+    let words = status["conditions"].to_string();
+    assert!(
+        words.contains("1 copies are gone from s3://backup/shops, the newest of revision 3"),
+        "{words}"
+    );
     lab.wait("the next copy", |_| {
         let _ = lab.operator(&["backup", "copy"]);
         server.objects().len() == 6

@@ -14,6 +14,7 @@
 )]
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
+mod free;
 #[path = "../world/random.rs"]
 #[allow(dead_code, reason = "several tests share it")]
 mod random;

@@ -75,6 +75,10 @@ fn table() -> Vec<(Value, Value)> {
             json!({"storage": {"quota": "15Mi"}}),
         ),
         (
+            json!({"options": {"maxRequestSize": "10Mi"}}),
+            json!({"options": {"maxRequestSize": "11Mi"}}),
+        ),
+        (
             json!({"options": {"memoryLimit": "64Mi"}}),
             json!({"options": {"memoryLimit": "63Mi"}}),
         ),

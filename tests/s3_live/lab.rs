@@ -15,8 +15,8 @@ use etcd_operator::s3::{Bucket, Credentials, Location, Patience, Source};
 
 pub const BUCKET: &str = "backup";
 /// Garage takes keys of this form only.
-const KEY: &str = "GK0123456789abcdef01234567";
-const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+pub const KEY: &str = "GK0123456789abcdef01234567";
+pub const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const START_DEADLINE: Duration = Duration::from_secs(30);
 const TEST_DEADLINE: Duration = Duration::from_secs(300);
 pub const MIB: usize = 1024 * 1024;
@@ -26,8 +26,10 @@ pub const MIB: usize = 1024 * 1024;
 pub enum Make {
     S3sFs,
     Versity,
-    /// Built from source in ten minutes, so that only `make s3-makes` has it.
+    /// These are built from source in many minutes, so that only `make s3-makes` has them.
     Garage,
+    /// As above.
+    Minio,
 }
 
 impl Make {
@@ -37,16 +39,19 @@ impl Make {
             Make::S3sFs => tools.join("s3s-fs"),
             Make::Versity => tools.join("versitygw"),
             Make::Garage => tools.join("garage"),
+            Make::Minio => tools.join("minio"),
         }
     }
 
     /// Those that are here; one of the quick ones must be.
     pub fn all() -> Vec<Make> {
         let here = |it: &Make| it.program().exists();
-        let makes = [Make::S3sFs, Make::Versity, Make::Garage];
+        let makes = [Make::S3sFs, Make::Versity, Make::Garage, Make::Minio];
         let makes: Vec<Make> = makes.into_iter().filter(here).collect();
         assert!(
-            makes.iter().any(|it| *it != Make::Garage),
+            makes
+                .iter()
+                .any(|it| matches!(it, Make::S3sFs | Make::Versity)),
             "no S3 server: run tests/tools/s3s-fs.sh target/tools/s3s-fs"
         );
         makes
@@ -133,6 +138,8 @@ pub enum Around {
     Ahead(i32),
     /// Its disk has this many MiB.
     Disk(u32),
+    /// Buckets below this domain, by their names, may have versions. versitygw's alone.
+    Versions(&'static str),
 }
 
 impl Server {
@@ -175,7 +182,7 @@ impl Server {
         let data = self.data();
         fs::create_dir_all(data.join(BUCKET)).unwrap();
         let mut command = match self.around {
-            Around::Nothing => Command::new(&program),
+            Around::Nothing | Around::Versions(_) => Command::new(&program),
             Around::Ahead(minutes) => {
                 let mut command = Command::new(&program);
                 command
@@ -205,6 +212,13 @@ impl Server {
                 command
             }
         };
+        self.tell(&mut command);
+        command
+    }
+
+    /// Its arguments and environment.
+    fn tell(&self, command: &mut Command) {
+        let data = self.data();
         match self.make {
             Make::S3sFs => {
                 command.args(["--host", "127.0.0.1", "--port", &self.port.to_string()]);
@@ -215,9 +229,26 @@ impl Server {
                 let port = format!("127.0.0.1:{}", self.port);
                 command.env("ROOT_ACCESS_KEY", KEY);
                 command.env("ROOT_SECRET_KEY", SECRET);
+                command.args(["--port", &port, "--quiet", "--keep-alive"]);
+                let versions = self.scratch.0.join("versions");
+                if let Around::Versions(domain) = self.around {
+                    fs::create_dir_all(&versions).unwrap();
+                    command.args(["--virtual-domain", domain, "posix", "--versioning-dir"]);
+                    command.arg(versions);
+                } else {
+                    command.arg("posix");
+                }
+                command.arg(&data);
+            }
+            Make::Minio => {
+                command.env("MINIO_ROOT_USER", KEY);
+                command.env("MINIO_ROOT_PASSWORD", SECRET);
+                // No page for people, and nobody is asked for a newer one.
                 command
-                    .args(["--port", &port, "--quiet", "--keep-alive", "posix"])
-                    .arg(&data);
+                    .env("MINIO_BROWSER", "off")
+                    .env("MINIO_UPDATE", "off");
+                let address = format!("127.0.0.1:{}", self.port);
+                command.args(["server", "--address", &address]).arg(&data);
             }
             Make::Garage => {
                 let config = self.scratch.0.join("garage.toml");
@@ -229,7 +260,6 @@ impl Server {
                 command.args(["server", "--single-node", "--default-bucket"]);
             }
         }
-        command
     }
 
     fn garage_toml(&self) -> String {
@@ -295,7 +325,7 @@ impl Server {
 
     pub fn region(&self) -> &'static str {
         match self.make {
-            Make::S3sFs | Make::Versity => "us-east-1",
+            Make::S3sFs | Make::Versity | Make::Minio => "us-east-1",
             Make::Garage => "garage",
         }
     }

@@ -1,8 +1,8 @@
-//! Promises on real S3 servers of two makes, s3s-fs and versitygw, on loopback; on garage, too, where it is
+//! Promises on real S3 servers of two makes, s3s-fs and versitygw, on loopback; on garage and MinIO, too, where they are
 //! there. What stands between the adapter and a server in some tests injects faults; the server behind it is
 //! real.
 //!
-//! `tests/tools/s3s-fs.sh`, `versitygw.sh` and `garage.sh` bring the servers to `target/tools`.
+//! `tests/tools/s3s-fs.sh`, `versitygw.sh`, `garage.sh` and `minio.sh` bring the servers to `target/tools`.
 
 #![allow(
     clippy::disallowed_methods,
@@ -23,6 +23,7 @@ mod answers;
 mod editor;
 mod lab;
 mod link;
+mod named;
 mod objects;
 mod parts;
 mod refusals;

@@ -5,7 +5,9 @@ use crate::backup::age::Ages;
 use crate::backup::local::Entry;
 use crate::backup::manifest::Manifest;
 use crate::backup::name::SnapshotName;
+use crate::backup::prune::Ours;
 use crate::backup::{place, remote};
+use crate::clock;
 use crate::cluster::Timestamp;
 use crate::observed::SnapshotSeen;
 use crate::paths::Paths;
@@ -26,6 +28,8 @@ pub struct CopiesSeen {
     pub waits_since: Option<Timestamp>,
     /// Its age in seconds, where that is known.
     pub waits: Option<u64>,
+    /// How many are gone that this operator did not remove, and the revision of the newest.
+    pub vanished: Option<(u32, i64)>,
 }
 
 /// What is known of the copies in each further destination, without asking it.
@@ -33,21 +37,22 @@ pub fn seen(
     paths: &Paths,
     spec: &ClusterSpec,
     entries: &[Entry],
-    clusters: &[String],
+    ours: &Ours,
     ages: &Ages,
 ) -> Vec<CopiesSeen> {
     let seen = |destination: &Destination| {
-        let waiting = waiting(paths, spec, destination, entries, clusters, ages);
+        let waiting = waiting(paths, spec, destination, entries, ours, ages);
         let queued = waiting.iter().fold((0, 0), |(count, bytes), (_, it)| {
             (count + 1, bytes + it.file.size)
         });
         let oldest = waiting.last().map(|(_, manifest)| *manifest);
         CopiesSeen {
             place: place::describe(destination),
-            verified: newest_copy(paths, spec, destination, entries, clusters, ages),
+            verified: newest_copy(paths, spec, destination, entries, ours, ages),
             queued,
             waits_since: oldest.and_then(Manifest::created),
             waits: oldest.and_then(|it| ages.of(it)),
+            vanished: remote::vanished(paths, destination, clock::now()),
         }
     };
     further(spec).iter().map(seen).collect()
@@ -60,7 +65,7 @@ fn newest_copy(
     spec: &ClusterSpec,
     destination: &Destination,
     entries: &[Entry],
-    clusters: &[String],
+    ours: &Ours,
     ages: &Ages,
 ) -> Option<SnapshotSeen> {
     let names: Vec<(String, u8)> = match &destination.place {
@@ -68,7 +73,7 @@ fn newest_copy(
             let names = arrived(paths, spec, destination).into_iter();
             names.map(|it| (it, VERIFIED)).collect()
         }
-        Place::S3(_) => remote::known_names_of(paths, destination, clusters),
+        Place::S3(_) => remote::known_names_of(paths, destination, ours),
     };
     let names = names.iter().filter(|(_, level)| *level >= VERIFIED);
     let (name, level) = names

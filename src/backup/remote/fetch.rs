@@ -7,6 +7,7 @@ use std::path::Path;
 use super::{
     AUTHORITIES, AUTHORITIES_MAX, CopyError, LocalStore, RemoteStore, SnapshotName, TOO_LONG, most,
 };
+use crate::backup::local::room_for;
 use crate::backup::manifest::Manifest;
 use crate::backup::{Phase, Progress, encrypt, verify};
 use crate::retention::VERIFIED;
@@ -41,8 +42,11 @@ impl RemoteStore {
     ) -> Result<(), CopyError> {
         let text = name.to_string();
         let most = most(manifest.file.size, encrypted);
-        into.room_for(most.saturating_mul(if encrypted { 2 } else { 1 }))?;
         let part = into.part();
+        room_for(
+            into.path(),
+            most.saturating_mul(if encrypted { 2 } else { 1 }),
+        )?;
         let fetched = self.fetch_into(
             &text,
             (encrypted, most),

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::backup::manifest::{Class, Manifest};
+use crate::backup::name::SnapshotName;
 use crate::backup::place;
+use crate::backup::prune::Ours;
+use crate::cluster::Timestamp;
 use crate::paths::Paths;
 use crate::spec::backup::Destination;
 use crate::state;
@@ -44,6 +47,49 @@ pub(super) struct KnownFile {
     /// What retention removed there: it is not copied again, though the first destination keeps it.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) removed: BTreeSet<String>,
+    /// What was there and is gone, though nobody removed it here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) vanished: Option<Vanished>,
+}
+
+/// Copies that are gone and that this operator did not remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Vanished {
+    count: u32,
+    /// Of the newest.
+    revision: i64,
+    /// By this host's clock, in seconds since 1970.
+    at: i64,
+}
+
+/// For so many seconds it is told: long enough for a person, or an alert.
+const VANISHED_TOLD_SECONDS: i64 = 86_400;
+
+impl Vanished {
+    /// What is no longer among those that remain, where that is none of a rule that expires what is old: then all that
+    /// is older has gone, too, and what is newer has not.
+    pub(super) fn of(
+        before: &BTreeMap<String, Known>,
+        remain: &BTreeMap<String, Known>,
+        now: Timestamp,
+    ) -> Option<Self> {
+        let revision = |name: &String| name.parse::<SnapshotName>().map_or(0, |it| it.revision);
+        let gone = || before.keys().filter(|it| !remain.contains_key(*it));
+        let newest = gone().map(revision).max()?;
+        let older = remain.keys().any(|it| revision(it) < newest);
+        (older || remain.len() <= 1).then(|| Vanished {
+            count: u32::try_from(gone().count()).unwrap_or(u32::MAX),
+            revision: newest,
+            at: now.0,
+        })
+    }
+}
+
+/// How many copies are gone from a bucket that nobody removed here, and the revision of the newest.
+pub fn vanished(paths: &Paths, destination: &Destination, now: Timestamp) -> Option<(u32, i64)> {
+    let file = load_known(&record_path(paths, "bucket", destination));
+    let told = |it: &Vanished| now.0.saturating_sub(it.at) < VANISHED_TOLD_SECONDS;
+    file.vanished.filter(told).map(|it| (it.count, it.revision))
 }
 
 /// More names are not remembered; the first destination has long lost what is older.
@@ -95,17 +141,13 @@ pub fn known_names(paths: &Paths, destination: &Destination) -> Vec<(String, u8)
         .collect()
 }
 
-/// The same of the snapshots of these clusters.
-pub fn known_names_of(
-    paths: &Paths,
-    destination: &Destination,
-    clusters: &[String],
-) -> Vec<(String, u8)> {
+/// The same of this cluster's own snapshots.
+pub fn known_names_of(paths: &Paths, destination: &Destination, ours: &Ours) -> Vec<(String, u8)> {
     let known = known_of(&record_path(paths, "bucket", destination));
-    let ours = known
+    let own = known
         .into_iter()
-        .filter(|(_, it)| clusters.contains(&it.cluster_id));
-    ours.map(|(name, it)| (name, it.level)).collect()
+        .filter(|(_, it)| ours.has(Some(&it.cluster_id), it.signer.as_deref()));
+    own.map(|(name, it)| (name, it.level)).collect()
 }
 
 /// Whether a snapshot was seen to have arrived.
@@ -114,4 +156,36 @@ pub fn arrived(paths: &Paths, destination: &Destination) -> impl Fn(&str) -> boo
     // What was found damaged there has not.
     let whole = move |it: &Known| it.level > 0;
     move |name| file.removed.contains(name) || file.snapshots.get(name).is_some_and(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backup::manifest::tests::manifest;
+
+    #[test]
+    fn what_somebody_removed_is_told_and_what_a_rule_of_the_store_expired_is_not() {
+        let known = |revisions: &[i64]| -> BTreeMap<String, Known> {
+            let name = |it| format!("shop-0-20261121T131500Z-r{it}-0000000a");
+            let each = revisions.iter().map(|it| (name(it), known(&manifest())));
+            each.collect()
+        };
+        let vanished = |before: &[i64], remain: &[i64]| {
+            let it = Vanished::of(&known(before), &known(remain), Timestamp(7));
+            it.map(|it| (it.count, it.revision, it.at))
+        };
+        let all = [1, 2, 3, 4];
+        assert_eq!(vanished(&all, &all), None);
+        assert_eq!(vanished(&all, &[1, 2, 3]), Some((1, 4, 7)));
+        assert_eq!(vanished(&all, &[1, 2, 3, 5]), Some((1, 4, 7)));
+        assert_eq!(vanished(&all, &[1, 4]), Some((2, 3, 7)));
+        assert_eq!(
+            vanished(&all, &[5]),
+            Some((4, 4, 7)),
+            "the bucket was emptied"
+        );
+        assert_eq!(vanished(&all, &[]), Some((4, 4, 7)));
+        assert_eq!(vanished(&all, &[3, 4]), None, "the oldest expired");
+        assert_eq!(vanished(&[], &[1]), None);
+    }
 }

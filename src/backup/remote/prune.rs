@@ -2,20 +2,17 @@
 
 use super::{Class, CopyError, Destination, MANIFEST, RemoteEntry, RemoteStore, load_known};
 use crate::backup::age::Ages;
-use crate::backup::prune;
+use crate::backup::prune::{self, Ours};
 use crate::retention::{Fate, Kept, Retention};
 use crate::s3::Deletion;
 use crate::spec::backup::Keep;
 use crate::state;
 
-/// The fate of each snapshot of a bucket's listing, newest first. `clusters`: the ids that this cluster
-/// has and had.
-pub fn fates(keep: Keep, entries: &[RemoteEntry], clusters: &[String], ages: &Ages) -> Vec<Fate> {
+/// The fate of each snapshot of a bucket's listing, newest first.
+pub fn fates(keep: Keep, entries: &[RemoteEntry], ours: &Ours, ages: &Ages) -> Vec<Fate> {
     let mut fold = Retention::new(keep, ages.clock());
     let kept = |it: &RemoteEntry| Kept {
-        ours: it
-            .cluster_id()
-            .is_some_and(|id| clusters.iter().any(|it| it == id)),
+        ours: ours.has(it.cluster_id(), it.signer()),
         on_demand: it.class() == Some(Class::OnDemand),
         outlived: matches!((it.ttl(), ages.since(it.created())), (Some(ttl), Some(age)) if age >= ttl),
         level: it.level(),
@@ -31,11 +28,11 @@ impl RemoteStore {
     pub async fn prune(
         &mut self,
         destination: &Destination,
-        clusters: &[String],
+        ours: &Ours,
         ages: &Ages,
     ) -> Result<Vec<(RemoteEntry, Fate)>, CopyError> {
         let entries = self.look().await?;
-        let fates = fates(destination.keep, &entries, clusters, ages);
+        let fates = fates(destination.keep, &entries, ours, ages);
         self.remember(&entries)?;
         for (entry, fate) in entries.iter().zip(&fates) {
             if fate.removes() {

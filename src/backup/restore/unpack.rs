@@ -11,7 +11,7 @@ use ring::digest::{Context, SHA256};
 use super::{RestoreError, io_error};
 use crate::backup::frames::{FRAME, FrameReader};
 use crate::backup::verify::{self, TRAILER, VerifyError};
-use crate::backup::{Phase, Progress};
+use crate::backup::{Phase, Progress, new_file};
 use crate::etcd::read_at::ReadAt;
 use crate::member::restore_record::SourceFile;
 use crate::state::hex;
@@ -40,7 +40,7 @@ pub(super) fn unpack(
     })?;
     let mut file = Hashed::new(file);
     let packed = verify::is_packed(from, &mut file.file)?;
-    let into = File::create_new(to).map_err(io_error("create", to))?;
+    let into = new_file(to).map_err(io_error("create", to))?;
     let (mut trailer, mut done) = (Trailer::default(), 0);
     let with_trailer = source.sha256.is_none() && source.checksummed;
     let wanted = source

@@ -43,11 +43,24 @@ pub fn skip(paths: &Paths, now: Timestamp) -> Result<(), StateError> {
     state::save_volatile(&paths.backup_runs(), &file)
 }
 
-/// Seconds until the document asks for the next snapshot (rule F7: an interval needs no clock).
+/// What clusters of one schedule lie apart by, at most, in seconds, and the share of the interval that it may take.
+const SPREAD: (u64, u64) = (300, 10);
+
+/// Seconds by which this cluster is apart from others with an interval of so many seconds: always the same, by its first
+/// id, which etcd draws by hash. What all boxes begin in one second is too much for one machine, link or bucket.
+fn apart(clusters: &[String], interval: u64) -> u64 {
+    let id = clusters.first();
+    let id = id.and_then(|it| u64::from_str_radix(it, 16).ok());
+    let spread = SPREAD.0.min(interval / SPREAD.1);
+    id.map_or(0, |id| id % (spread + 1))
+}
+
+/// Seconds until the document asks for the next snapshot (rule F7: an interval needs no clock). Each cluster is by as
+/// much before the end of an interval, which promises an age, or behind a scheduled time, as [`apart`] says.
 pub(super) fn due_in(
     paths: &Paths,
     backup: &Backup,
-    newest: Option<&Manifest>,
+    (clusters, newest): (&[String], Option<&Manifest>),
     clock: Clock,
     now: Timestamp,
 ) -> Option<u64> {
@@ -61,7 +74,8 @@ pub(super) fn due_in(
             let skipped = runs.skipped.map(|it| uptime.saturating_sub(it));
             // Nobody knows how old the newest is: it is taken for old, once after a boot.
             let age = [taken, skipped].into_iter().flatten().min();
-            Some(age.map_or(0, |age| seconds.saturating_sub(age)))
+            let interval = seconds - apart(clusters, *seconds);
+            Some(age.map_or(0, |age| interval.saturating_sub(age)))
         }
         Trigger::Schedule(text) => {
             if !trusted {
@@ -74,6 +88,10 @@ pub(super) fn due_in(
             let base = known.filter(|it| *it <= now).max();
             let Some(base) = base else { return Some(0) };
             let next = schedule::next(text, base)?;
+            let after = schedule::next(text, next);
+            let interval = after.map_or(0, |it| it.seconds_since(next));
+            let apart = apart(clusters, u64::try_from(interval).unwrap_or(0));
+            let next = Timestamp(next.0.saturating_add_unsigned(apart));
             Some(u64::try_from(next.seconds_since(now)).unwrap_or(0))
         }
     }
@@ -151,6 +169,39 @@ mod tests {
     }
 
     #[test]
+    fn clusters_of_one_schedule_do_not_begin_in_one_second() {
+        let root = std::env::temp_dir().join(format!("apart-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        let paths = Paths::under(&root);
+        let now = Timestamp(2_000_000_000);
+        let due = |lines: &str, id: u64, age: i64| {
+            let spec = spec(lines);
+            let newest = entry(Timestamp(now.0 - age)).manifest.unwrap();
+            let clusters = [format!("{id:x}")];
+            let backup = spec.backup.as_ref().unwrap();
+            let of = (&clusters[..], Some(&newest));
+            due_in(&paths, backup, of, Clock::Trusted, now).unwrap()
+        };
+        let spread = |lines: &str| {
+            let all: std::collections::BTreeSet<u64> =
+                (0..1000).map(|id| due(lines, id, 60)).collect();
+            (all.len(), all.last().unwrap() - all.first().unwrap())
+        };
+        assert_eq!(spread("schedule: '0 3 * * *'"), (301, 300));
+        assert_eq!(spread("schedule: '*/5 * * * *'"), (31, 30));
+        assert_eq!(spread("interval: 1d"), (301, 300));
+        assert_eq!(spread("interval: 10s"), (1, 0), "younger than its interval");
+        // An interval promises an age, and a schedule's time comes first.
+        assert!((0..1000).all(|id| due("interval: 1h", id, 60) <= 3540));
+        assert!((0..1000).all(|id| due("interval: 1h", id, 3600) == 0));
+        // Once the scheduled time has come (03:30 of each day; it is 03:33:20), each still keeps its distance.
+        let schedule = "schedule: '30 3 * * *'";
+        assert_eq!(due(schedule, 300, 86_400), 100);
+        assert_eq!(due(schedule, 201, 86_400), 1);
+        assert_eq!(due(schedule, 200, 86_400), 0);
+    }
+
+    #[test]
     fn a_snapshot_dated_in_the_future_keeps_no_other_one_back() {
         let root = std::env::temp_dir().join(format!("future-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&root);
@@ -162,7 +213,7 @@ mod tests {
             let Ok(newest) = entry(Timestamp(at)).manifest else {
                 unreachable!()
             };
-            due_in(&paths, backup, Some(&newest), Clock::Trusted, now)
+            due_in(&paths, backup, (&[], Some(&newest)), Clock::Trusted, now)
         };
         assert_eq!(due(now.0 - 86_400), Some(0));
         assert!(due(now.0 - 60) > Some(3600));

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use super::{BUSY, DAMAGED, Made, checked, note_check};
-use crate::backup::create::{self, Created};
-use crate::backup::local::LocalStore;
+use crate::backup::create::{self, CreateError, Created};
+use crate::backup::local::{LocalError, LocalStore};
 use crate::backup::manifest::Class;
-use crate::backup::{place, prune, trial, verify};
+use crate::backup::prune::{self, Ours};
+use crate::backup::{place, trial, verify};
 use crate::cluster::{Timestamp, detail};
 use crate::error::chain;
 use crate::member::records::IdentityFile;
@@ -28,9 +29,10 @@ pub(super) struct SnapshotJob {
     pub(super) certificates: Certificates,
     pub(super) cluster: String,
     pub(super) member: String,
-    pub(super) clusters: Vec<String>,
+    pub(super) ours: Ours,
     pub(super) class: Class,
     pub(super) now: Option<Timestamp>,
+    pub(super) quota: u64,
 }
 
 /// No snapshot could be taken, or what lies there could not be worked on.
@@ -64,12 +66,18 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, BackupFailure> {
         .map_err(|error| failure(SNAPSHOT_FAILED, &error))
 }
 
+/// Whether only room was missing.
+pub fn lacks_room(created: &Result<Created, CreateError>) -> bool {
+    matches!(created, Err(CreateError::Local(LocalError::Space { .. })))
+}
+
 impl SnapshotJob {
     /// The name of the snapshot that was taken, or of the one since which nothing was written.
     pub(super) fn run(&self) -> Result<String, BackupFailure> {
         let _lock = locked(&self.paths, place::Work::Local)?;
-        let taken = self.take();
-        place::note_save(&self.paths, taken.is_ok());
+        let mut full = false;
+        let taken = self.take(&mut full);
+        place::note_save(&self.paths, taken.is_ok() || full);
         taken
     }
 
@@ -81,7 +89,8 @@ impl SnapshotJob {
         Ok(entry.map(Made::of))
     }
 
-    fn take(&self) -> Result<String, BackupFailure> {
+    /// `full`: only room was missing. Then retention must go on.
+    fn take(&self, full: &mut bool) -> Result<String, BackupFailure> {
         let unusable = |error: &dyn std::error::Error| failure("DestinationUnusable", error);
         place::prepare(&self.paths, &self.store).map_err(|it| unusable(&it))?;
         let entries = self.store.list().map_err(|it| unusable(&it))?;
@@ -98,11 +107,16 @@ impl SnapshotJob {
             class: self.class,
             ttl: None,
             now: self.now,
+            quota: self.quota,
             entries: &entries,
         };
-        let created = runtime()?
-            .block_on(create::create(&request, &mut |_| ()))
-            .map_err(|error| failure(SNAPSHOT_FAILED, &error))?;
+        let created = runtime()?.block_on(create::create(&request, &mut |_| ()));
+        *full = lacks_room(&created);
+        if *full {
+            // A document that keeps less is the way out, and takes effect with a snapshot only.
+            self.prune()?;
+        }
+        let created = created.map_err(|error| failure(SNAPSHOT_FAILED, &error))?;
         let made = match created {
             Created::Saved(it) => {
                 tracing::info!(
@@ -120,8 +134,14 @@ impl SnapshotJob {
             }
             Created::Unchanged(it) => return Ok(it.name),
         };
-        let pruned = prune::run(&self.store, self.keep, &self.clusters, self.now);
-        match pruned.map_err(|it| unusable(&it))? {
+        self.prune()?;
+        Ok(made)
+    }
+
+    /// Removes what the document no longer keeps.
+    fn prune(&self) -> Result<(), BackupFailure> {
+        let pruned = prune::run(&self.store, self.keep, &self.ours, self.now);
+        match pruned.map_err(|it| failure("DestinationUnusable", &it))? {
             Ok(removed) => {
                 for name in removed {
                     tracing::info!(%name, "snapshot removed by retention");
@@ -129,7 +149,7 @@ impl SnapshotJob {
             }
             Err(why) => tracing::info!("no snapshot is removed: {}", prune::words(why)),
         }
-        Ok(made)
+        Ok(())
     }
 }
 
@@ -139,7 +159,7 @@ pub(super) fn trial(
     spec: &ClusterSpec,
     identity: &IdentityFile,
     store: &LocalStore,
-    clusters: &[String],
+    ours: &Ours,
     now: Option<Timestamp>,
 ) -> Result<(), BackupFailure> {
     if spec.backup.as_ref().is_none_or(|it| it.verify_level < 4) {
@@ -147,7 +167,11 @@ pub(super) fn trial(
     }
     let unusable = |error: &dyn std::error::Error| failure("DestinationUnusable", error);
     let entries = store.list().map_err(|it| unusable(&it))?;
-    let Some(entry) = place::newest_verified(&entries, clusters) else {
+    let own: Vec<_> = entries
+        .into_iter()
+        .filter(|it| ours.has_entry(it))
+        .collect();
+    let Some(entry) = place::newest_verified(&own, &ours.clusters) else {
         return Ok(());
     };
     let Ok(manifest) = &entry.manifest else {
@@ -174,7 +198,7 @@ pub(super) fn trial(
 /// Levels 1 to 3 of every snapshot of this cluster; what is found is written down.
 pub(super) fn check(
     store: &LocalStore,
-    clusters: &[String],
+    ours: &Ours,
     now: Option<Timestamp>,
 ) -> Result<(), BackupFailure> {
     let entries = store
@@ -182,7 +206,7 @@ pub(super) fn check(
         .map_err(|error| failure("DestinationUnusable", &error))?;
     let mut damaged: Option<(PathBuf, String)> = None;
     let mut unread: Option<BackupFailure> = None;
-    for entry in entries.iter().filter(|it| it.is_of(clusters)) {
+    for entry in entries.iter().filter(|it| ours.has_entry(it)) {
         let Ok(manifest) = &entry.manifest else {
             continue;
         };
@@ -228,7 +252,10 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         store.prepare(false).unwrap();
         let mut manifest = manifest();
-        let clusters = [manifest.cluster_id.clone()];
+        let ours = Ours {
+            clusters: vec![manifest.cluster_id.clone()],
+            ..Ours::default()
+        };
         let name = manifest.name.parse().unwrap();
         std::fs::create_dir(store.snapshot(&name)).unwrap();
         manifest.file.size = std::fs::metadata(store.snapshot(&name)).unwrap().len();
@@ -238,13 +265,13 @@ mod tests {
             entries[0].manifest.as_ref().unwrap().verified.level
         };
 
-        let failed = check(&store, &clusters, None).unwrap_err();
+        let failed = check(&store, &ours, None).unwrap_err();
         assert_eq!((failed.reason, level()), ("DestinationUnusable", 3));
         // The same with other bytes than the manifest says.
         std::fs::remove_dir(store.snapshot(&name)).unwrap();
         let bytes = vec![0; usize::try_from(manifest.file.size).unwrap()];
         std::fs::write(store.snapshot(&name), bytes).unwrap();
-        let failed = check(&store, &clusters, None).unwrap_err();
+        let failed = check(&store, &ours, None).unwrap_err();
         assert_eq!((failed.reason, level()), ("SnapshotDamaged", 0));
         std::fs::remove_dir_all(&dir).unwrap();
     }

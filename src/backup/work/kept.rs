@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::jobs::SNAPSHOT_FAILED;
-use super::{Attempts, BUSY, DAMAGED, Member, Work, due_in, seen};
+use super::{Attempts, BUSY, DAMAGED, Member, Work, checked, count, due_in, newest_own, seen};
 use crate::backup::age::Ages;
 use crate::backup::local::Entry;
 use crate::backup::manifest::Manifest;
@@ -12,7 +12,6 @@ use crate::backup::trust::Trust;
 use crate::backup::{copy, place};
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::observed::{BackupFailure, Backups, Clock, DestinationSeen, SnapshotSeen};
-use crate::retention::VERIFIED;
 use crate::spec::backup::{Backup, DESTINATIONS_MAX};
 
 /// What is asked of a Pod that works on snapshots.
@@ -218,6 +217,8 @@ pub struct CopiesKept {
     verified: Option<Seen>,
     queued: (u32, u64),
     since: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vanished: Option<(u32, i64)>,
 }
 
 /// A failure, in words for another process.
@@ -333,27 +334,19 @@ impl Work {
             Some(Ok(entries)) => {
                 kept.listed = true;
                 let clusters = member.clusters();
-                let ours = || entries.iter().filter(|it| it.is_of(&clusters));
-                let key = member.key();
-                let mut own = ours().filter(|it| super::is_signed(it, key.as_deref()));
-                let newest = own.next();
+                let ours: Vec<&Entry> = entries.iter().filter(|it| it.is_of(&clusters)).collect();
+                let (newest, verified) = newest_own(&ours, member.key().as_deref());
                 kept.newest = newest.and_then(|it| it.manifest.clone().ok());
                 kept.newest_size = newest.and_then(|it| it.size);
-                let all: Vec<&Entry> = ours().collect();
-                kept.checked = super::checked(member.paths, &all).map(|it| it.0);
+                kept.checked = checked(member.paths, &ours).map(|it| it.0);
                 let trust = Trust::of(&member.certificates, member.spec, None);
-                let counting = entries.iter().filter(|it| trust.counts(it));
-                let counting: Vec<Entry> = counting.cloned().collect();
+                let counting = trust.counting(&entries);
                 let restorable = place::newest_verified(&counting, &clusters);
                 kept.restorable = restorable.map(|it| it.name.to_string());
-                let mut from_newest = newest.into_iter().chain(own);
-                let verified = from_newest.find(|it| it.level() >= VERIFIED);
                 let ages = Ages::new(None);
                 kept.verified = verified.map(|it| Seen::of(seen(it, &ages)));
-                kept.kept = ours().fold((0, 0), |(count, bytes), it| {
-                    (count + 1, bytes + it.size.unwrap_or(0))
-                });
-                let copies = copy::seen(member.paths, member.spec, &entries, &clusters, &ages);
+                kept.kept = count(&ours);
+                let copies = copy::seen(member.paths, member.spec, &entries, &member.ours(), &ages);
                 for it in copies {
                     kept.queued.0 += it.queued.0;
                     kept.queued.1 += it.queued.1;
@@ -361,6 +354,7 @@ impl Work {
                         verified: it.verified.map(Seen::of),
                         queued: it.queued,
                         since: it.waits_since.map(|it| it.0),
+                        vanished: it.vanished,
                     });
                 }
             }
@@ -409,6 +403,7 @@ impl Work {
                 queued: it.queued,
                 waits_since: since,
                 waits: ages.since(since).unwrap_or_else(|| self.copies.failing()),
+                vanished: it.vanished,
             }
         });
         seen.collect()
@@ -439,7 +434,7 @@ impl Work {
         let ages = Ages::new(Some(now).filter(|_| trusted));
         let last = newest.and_then(|_| Some(seen(&kept.newest_entry()?, &ages)));
         Backups {
-            due_in: due_in(member.paths, backup, newest, clock, now),
+            due_in: due_in(member.paths, backup, (&clusters, newest), clock, now),
             signer: member.key(),
             last,
             verified: verified.map(|it| it.aged(&ages)),
@@ -531,6 +526,7 @@ mod tests {
                     verified: Some(seen),
                     queued: (u32::MAX, u64::MAX),
                     since: Some(i64::MAX),
+                    vanished: Some((u32::MAX, i64::MAX)),
                 };
                 DESTINATIONS_MAX - 1
             ],

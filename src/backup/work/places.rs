@@ -11,6 +11,7 @@ use crate::backup::age::Ages;
 use crate::backup::copy::{self, CopiesSeen};
 use crate::backup::local::{Entry, LocalError, LocalStore};
 use crate::backup::place;
+use crate::backup::prune::Ours;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::disk::Seen;
 use crate::observed::BackupFailure;
@@ -92,12 +93,12 @@ impl Further {
 pub(super) fn further(
     paths: &Paths,
     spec: &ClusterSpec,
-    (entries, clusters): (&[Entry], &[String]),
+    (entries, ours): (&[Entry], &Ours),
     now: Option<Timestamp>,
 ) -> Further {
     let (checked, unchecked) = copy::last_check(paths, spec);
     Further {
-        copies: copy::seen(paths, spec, entries, clusters, &Ages::new(now)),
+        copies: copy::seen(paths, spec, entries, ours, &Ages::new(now)),
         checked,
         unchecked,
     }
@@ -138,10 +139,10 @@ impl Work {
         now: Option<Timestamp>,
     ) -> Seen<Further> {
         let (paths, spec) = (member.paths.clone(), member.spec.clone());
-        let clusters = member.clusters();
-        let asked = (spec.backup.clone(), clusters.clone());
+        let ours = member.ours();
+        let asked = (spec.backup.clone(), ours.clusters.clone());
         self.further.at(asked, move |_| {
-            further(&paths, &spec, (&entries, &clusters), now)
+            further(&paths, &spec, (&entries, &ours), now)
         })
     }
 

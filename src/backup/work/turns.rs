@@ -2,21 +2,21 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// A job with its runtime, TLS and zstd takes some 3.5 MiB; what its thread takes while it waits is a few pages.
-/// Clusters that share a schedule would all begin in one second: 70 of them take the 256 MiB that the operator's Pod
-/// may use, and would do so again after its restart.
+/// Jobs on a first destination. One with its runtime, TLS and zstd takes some 3.5 MiB, a thread that waits for its turn
+/// a few pages. Clusters that share a schedule all begin in one second: 70 of them would take the 256 MiB that the
+/// operator's Pod may use, and again after its restart.
 pub(super) static LOCAL: Turns = Turns::of(8);
 
-/// Copies wait for links, and one slow bucket should keep few others back.
+/// Copies. They wait for links, and one slow bucket should keep few others back: so more of them.
 pub(super) static COPIES: Turns = Turns::of(16);
 
-/// So many at a time.
+/// A limit on the jobs that run at a time.
 pub(super) struct Turns {
     free: Mutex<usize>,
     freed: Condvar,
 }
 
-/// One of them, until it is dropped.
+/// The right to run, until it is dropped.
 pub(super) struct Turn<'a>(&'a Turns);
 
 impl Turns {

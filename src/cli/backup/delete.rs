@@ -6,10 +6,11 @@ use serde::Serialize;
 
 use super::super::print::{self, Output};
 use super::super::{Context, DONE, DeleteArgs, FAILED, Failure, HELD, Outcome, runtime};
-use super::{Kind, Site, clusters, lock, nowhere, primary, sites};
+use super::{Kind, Site, lock, nowhere, ours, primary, sites};
 use crate::backup::copy;
 use crate::backup::local::{Entry, LocalStore};
 use crate::backup::place::{self, Work};
+use crate::backup::prune::Ours;
 use crate::backup::remote::{RemoteEntry, RemoteStore};
 use crate::retention::VERIFIED;
 
@@ -44,7 +45,7 @@ pub(super) fn delete(context: &Context, arguments: &DeleteArgs) -> Outcome {
     let _lock = lock(context, Work::Local)?;
     let at = arguments.at.as_deref();
     let sites = sites(&spec, at)?;
-    let clusters = clusters(context, &spec)?;
+    let ours = ours(context, &spec)?;
     let further = sites.iter().any(|it| it.name != place_of(&first));
     let _copies = further.then(|| lock(context, Work::Copies)).transpose()?;
     let mut found = Vec::new();
@@ -56,18 +57,24 @@ pub(super) fn delete(context: &Context, arguments: &DeleteArgs) -> Outcome {
         let (all, here) = match &site.kind {
             Kind::Local(store) => {
                 let mut entries = store.list()?;
-                let all: Vec<Candidate> = entries.iter().map(local_candidate).collect();
+                let all: Vec<Candidate> = entries
+                    .iter()
+                    .map(|it| local_candidate(it, &ours))
+                    .collect();
                 entries.retain(|it| arguments.names.contains(&it.name.to_string()));
                 (all, Found::Local(store, entries))
             }
             Kind::Bucket(s3) => {
                 let (store, mut entries) = site.look(context, s3, &spec)?;
-                let all: Vec<Candidate> = entries.iter().map(bucket_candidate).collect();
+                let all: Vec<Candidate> = entries
+                    .iter()
+                    .map(|it| bucket_candidate(it, &ours))
+                    .collect();
                 entries.retain(|it| arguments.names.contains(&it.name.to_string()));
                 (all, Found::Bucket(Box::new(store), entries))
             }
         };
-        check(site, &all, arguments, &clusters)?;
+        check(site, &all, arguments, &ours.clusters)?;
         found.push((site, here));
     }
     for name in &arguments.names {
@@ -102,21 +109,21 @@ fn place_of(store: &LocalStore) -> String {
     store.path().display().to_string()
 }
 
-fn local_candidate(it: &Entry) -> Candidate {
+fn local_candidate(it: &Entry, ours: &Ours) -> Candidate {
     let manifest = it.manifest.as_ref().ok();
     Candidate {
         name: it.name.to_string(),
         cluster: manifest.map(|it| it.cluster_id.clone()),
-        verified: it.level() >= VERIFIED,
+        verified: it.level() >= VERIFIED && ours.trust.keeps(it.signer()),
         order: it.order(),
     }
 }
 
-fn bucket_candidate(it: &RemoteEntry) -> Candidate {
+fn bucket_candidate(it: &RemoteEntry, ours: &Ours) -> Candidate {
     Candidate {
         name: it.name.to_string(),
         cluster: it.cluster_id().map(str::to_owned),
-        verified: it.level() >= VERIFIED,
+        verified: it.level() >= VERIFIED && ours.trust.keeps(it.signer()),
         order: (it.name.revision, it.created().map(|it| it.0)),
     }
 }

@@ -4,12 +4,13 @@ use serde::Serialize;
 
 use super::super::print::{self, Output};
 use super::super::{Context, DONE, FAILED, Failure, HELD, Outcome, runtime};
-use super::{Kind, Site, clusters, lock, primary, sites, trusted_now};
+use super::{Kind, Site, lock, ours, primary, sites, trusted_now};
 use crate::backup::age::Ages;
 use crate::backup::name::SnapshotName;
 use crate::backup::place::{self, Work};
+use crate::backup::prune::{self, Ours};
+use crate::backup::remote;
 use crate::backup::remote::RemoteEntry;
-use crate::backup::{prune, remote};
 use crate::retention::Fate;
 use crate::spec::ClusterSpec;
 
@@ -25,10 +26,10 @@ struct Pruned {
 pub(super) fn prune(context: &Context, dry_run: bool, at: Option<&str>, output: Output) -> Outcome {
     let (spec, store) = primary(context)?;
     let _lock = lock(context, Work::Local)?;
-    let clusters = clusters(context, &spec)?;
+    let ours = ours(context, &spec)?;
     let now = trusted_now(context);
     let failed = place::save_failed(&context.paths);
-    let frozen = prune::frozen(&store.list()?, &clusters, now, failed);
+    let frozen = prune::frozen(&store.list()?, &ours, now, failed);
     if let (false, Some(why)) = (dry_run, frozen) {
         let text = format!("nothing was removed: {}", prune::words(why));
         return Err(Failure::new(HELD, text));
@@ -47,7 +48,7 @@ pub(super) fn prune(context: &Context, dry_run: bool, at: Option<&str>, output: 
             eprintln!("etcd-operator: warning: {why}");
             continue;
         }
-        match prune_site(context, &spec, site, &clusters, dry_run) {
+        match prune_site(context, &spec, site, &ours, dry_run) {
             Ok(more) => rows.extend(more),
             Err(failure) if sites.len() == 1 => return Err(failure),
             Err(failure) => {
@@ -78,7 +79,7 @@ fn prune_site(
     context: &Context,
     spec: &ClusterSpec,
     site: &Site<'_>,
-    clusters: &[String],
+    ours: &Ours,
     dry_run: bool,
 ) -> Result<Vec<Pruned>, Failure> {
     let keep = site.destination.keep;
@@ -92,7 +93,7 @@ fn prune_site(
     match &site.kind {
         Kind::Local(store) => {
             let entries = store.list()?;
-            let fates = prune::fates(keep, &entries, clusters, &ages);
+            let fates = prune::fates(keep, &entries, ours, &ages);
             let mut rows = Vec::new();
             for (entry, fate) in entries.iter().zip(fates) {
                 if fate.removes() && !dry_run {
@@ -111,10 +112,10 @@ fn prune_site(
                 return Err(Failure::new(HELD, text));
             }
             let fates: Vec<(RemoteEntry, Fate)> = if dry_run {
-                let fates = remote::fates(keep, &entries, clusters, &ages);
+                let fates = remote::fates(keep, &entries, ours, &ages);
                 entries.into_iter().zip(fates).collect()
             } else {
-                runtime()?.block_on(store.prune(site.destination, clusters, &ages))?
+                runtime()?.block_on(store.prune(site.destination, ours, &ages))?
             };
             Ok(fates
                 .iter()

@@ -13,6 +13,10 @@ pub struct LiveError {
     pub offset: Option<u64>,
 }
 
+/// A leaf of the member's own database takes at most so many bytes: whoever wrote larger values than this operator's
+/// documents allow has sound data nevertheless, and what is said of it here can lead to a restore.
+const LEAF_BYTES_MAX: u64 = 128 << 20;
+
 /// Walks a member's own database, which nobody has open. bbolt opens it with one sound meta page, and
 /// does not mind what lies in pages that nothing points to: neither does this.
 ///
@@ -27,6 +31,7 @@ pub fn walk_live(source: &mut dyn ReadAt) -> Result<Summary, LiveError> {
     })?;
     let mut ignored = |_| ();
     let mut walk = Walk::new(source, &mut ignored, meta);
+    walk.leaf_max = LEAF_BYTES_MAX;
     let walked = walk.buckets().and_then(|buckets| {
         let mut each = buckets.iter();
         each.try_for_each(|it| walk.bucket(it))

@@ -200,6 +200,19 @@ impl Header {
     pub(super) fn is_leaf(&self) -> bool {
         self.flags == LEAF_PAGE
     }
+
+    /// Where the ids of free pages begin in such a page and how many there are; none in another one.
+    pub(super) fn free_pages(&self, first: &[u8]) -> Option<(usize, u64)> {
+        if self.flags != FREE_LIST_PAGE {
+            return None;
+        }
+        // A count that does not fit stands before the ids.
+        Some(if self.count == u16::MAX {
+            (HEADER + 8, u64_at(first, HEADER).unwrap_or(u64::MAX))
+        } else {
+            (HEADER, u64::from(self.count))
+        })
+    }
 }
 
 /// A page with all of its bytes.
@@ -282,26 +295,6 @@ impl<'a> Page<'a> {
             return Err(damaged(self.id, "it is longer than its entries"));
         }
         Ok(())
-    }
-
-    /// Ids of free pages.
-    pub(super) fn free_list(&self) -> Result<impl Iterator<Item = u64> + use<'a>, BoltError> {
-        if self.header.flags != FREE_LIST_PAGE {
-            return Err(damaged(self.id, "it is no list of free pages"));
-        }
-        // A count that does not fit stands before the ids.
-        let (count, from) = if self.header.count == u16::MAX {
-            (u64_at(self.bytes, HEADER).unwrap_or(u64::MAX), HEADER + 8)
-        } else {
-            (u64::from(self.header.count), HEADER)
-        };
-        let end = usize::try_from(count)
-            .ok()
-            .and_then(|it| it.checked_mul(8)?.checked_add(from))
-            .filter(|it| *it <= self.bytes.len());
-        let end = end.ok_or_else(|| damaged(self.id, "more free pages than fit"))?;
-        let ids = self.bytes[from..end].chunks_exact(8);
-        Ok(ids.map(|it| u64_at(it, 0).unwrap_or(u64::MAX)))
     }
 }
 
