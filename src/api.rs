@@ -14,7 +14,7 @@ pub mod convert;
 pub mod crd;
 pub mod formats;
 pub mod node_paths;
-mod pod;
+pub mod pod;
 pub mod requests;
 pub mod rules;
 pub mod status;

@@ -300,6 +300,7 @@ fn run_controller(arguments: &ControllerArgs) -> Outcome {
         namespace: told("POD_NAMESPACE")?,
         node: told("NODE_NAME")?,
         listen: (address, arguments.port).into(),
+        image_prefixes: arguments.image_prefix.clone(),
     };
     runtime()?.block_on(controller::run(own))?;
     Ok(DONE)

@@ -11,6 +11,7 @@
 mod apply;
 mod backup;
 mod client;
+mod confirmed;
 mod lease;
 pub mod manifests;
 mod names;
@@ -119,6 +120,16 @@ pub enum ControllerError {
     /// The member list was not changed.
     #[error(transparent)]
     Change(#[from] crate::member::change::ChangeError),
+    /// A Secret that has gone while there is data that it belongs to.
+    #[error(
+        "the Secret {name} is gone, and {evidence} is there: it holds the CAs that clients and etcd know, and the cluster's identity"
+    )]
+    AuthorityMissing {
+        /// Its name.
+        name: String,
+        /// What shows that it was there.
+        evidence: String,
+    },
     /// Another operator acts.
     #[error("the Lease was taken by {0}; this operator ends")]
     LeaseLost(String),
@@ -172,6 +183,8 @@ pub struct Own {
     pub node: String,
     /// Its address for metrics, `/livez` and `/readyz`.
     pub listen: std::net::SocketAddr,
+    /// Images of etcd that a document may name.
+    pub image_prefixes: Vec<String>,
 }
 
 /// What all clusters share.
@@ -185,7 +198,6 @@ struct Shared {
     restores: Seen<Watched<EtcdRestore>>,
     pods: Seen<PodSeen>,
     services: Seen<Meta>,
-    secrets: Seen<Meta>,
     bells: RefCell<BTreeMap<Key, Rc<Notify>>>,
     reporter: Reporter,
     /// That Events cannot be told was said.
@@ -195,6 +207,7 @@ struct Shared {
     older: RefCell<Option<Detail>>,
     /// The Lease is ours.
     acting: Cell<bool>,
+    confirmed: Rc<confirmed::Confirmed>,
     /// Rung when another operator's Pod comes or goes.
     operators: Notify,
 }
@@ -226,7 +239,6 @@ impl Shared {
             && self.restores.is_ready()
             && self.pods.is_ready()
             && self.services.is_ready()
-            && self.secrets.is_ready()
     }
 }
 
@@ -273,6 +285,7 @@ struct Memory {
     /// Namespaces that take no client of this cluster, and when they were asked, in seconds since boot.
     unaccepted: BTreeMap<String, u64>,
     published: Option<crate::api::EtcdClusterStatus>,
+    written: Option<publish::Written>,
     /// Events that were told, so that each is told once.
     told: std::collections::VecDeque<String>,
     /// Snapshots.
@@ -342,6 +355,7 @@ async fn act(own: Own) -> Result<(), ControllerError> {
         controller: "etcd-operator".to_owned(),
         instance: Some(own.pod.clone()),
     };
+    let confirmed = confirmed::Confirmed::new(&client, &own);
     let shared = Rc::new(Shared {
         client,
         own,
@@ -351,13 +365,13 @@ async fn act(own: Own) -> Result<(), ControllerError> {
         restores: Seen::default(),
         pods: Seen::default(),
         services: Seen::default(),
-        secrets: Seen::default(),
         bells: RefCell::default(),
         reporter,
         untold: Cell::new(false),
         metrics: serve::Fleet::default(),
         older: RefCell::default(),
         acting: Cell::new(false),
+        confirmed,
         operators: Notify::new(),
     });
     serve::begin(&shared).await?;
@@ -388,12 +402,18 @@ async fn keep(shared: &Rc<Shared>, lease: &lease::Lease) -> Result<(), Controlle
 
 /// The image of this Pod, which members' Pods take the guard from.
 async fn own_image(shared: &Shared) -> String {
-    let objects = Objects::new(shared.client.clone());
+    let objects = Objects::new(shared.client.clone(), shared.confirmed.clone());
     loop {
         let own = &shared.own;
         match objects.get(Kind::Pod, &own.namespace, &own.pod).await {
             Ok(Some(pod)) => {
-                let image = pod.data["spec"]["containers"][0]["image"].as_str();
+                let containers = pod.data["spec"]["containers"].as_array();
+                let mut containers = containers.into_iter().flatten();
+                let own = containers
+                    .clone()
+                    .find(|it| it["name"] == names::OPERATOR)
+                    .or_else(|| containers.next());
+                let image = own.and_then(|it| it["image"].as_str());
                 return image.unwrap_or_default().to_owned();
             }
             // Outside of a Pod: a controller on a desk, for tests.
@@ -460,7 +480,7 @@ impl Cluster {
         };
         Cluster {
             shared: shared.clone(),
-            objects: Objects::new(shared.client.clone()),
+            objects: Objects::new(shared.client.clone(), shared.confirmed.clone()),
             certificates: Certificates::at(run.join("tls")),
             namespace,
             name,

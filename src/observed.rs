@@ -44,6 +44,8 @@ pub struct Observed {
     pub restoring: Option<Restoring>,
     /// A person asked for a pause.
     pub paused: Option<Pause>,
+    /// Why clients do not reach a member that serves, where they have a way of their own: in Kubernetes a Service.
+    pub unreached: Option<Detail>,
     /// The newest document that was read.
     pub document: DocumentSeen,
     /// Who made this observation.

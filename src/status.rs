@@ -183,6 +183,9 @@ fn condition(kind: Kind, verdict: Verdict, reason: &'static str, message: Detail
     }
 }
 
+/// etcd serves, and clients do not reach it.
+const UNREACHED: &str = "ServiceNotReached";
+
 /// Only a successful read and a successful write together count (promise 3, rule D7).
 fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Condition {
     let no = |reason, message| condition(Kind::Available, Verdict::False, reason, message);
@@ -241,12 +244,15 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
         {
             no("NoLeader", detail(format_args!("there is no leader")))
         }
-        Writing::Acknowledged => condition(
-            Kind::Available,
-            Verdict::True,
-            "Serving",
-            detail(format_args!("reads and writes are served")),
-        ),
+        Writing::Acknowledged => match &observed.unreached {
+            Some(why) => no(UNREACHED, why.clone()),
+            None => condition(
+                Kind::Available,
+                Verdict::True,
+                "Serving",
+                detail(format_args!("reads and writes are served")),
+            ),
+        },
     }
 }
 

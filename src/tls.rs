@@ -326,7 +326,12 @@ impl Certificates {
     /// A named client's certificate.
     pub fn client_leaf(&self, name: &str) -> Result<Leaf, Usability> {
         let files = self.client_files(name);
-        leaf_of(&files.cert, &files.key, &files.ca)
+        // One that another CA signed than etcd knows is none, also where the CA of then lies beside it.
+        let authority = self.dir.join("client-ca/ca.crt");
+        let leaf = leaf_of(&files.cert, &files.key, &authority)?;
+        let same = check::der(&authority) == check::der(&files.ca);
+        let broken = || Usability::Broken(format!("{} is another CA", files.ca.display()));
+        same.then_some(leaf).ok_or_else(broken)
     }
 
     /// When the CA that ends first ends.

@@ -141,6 +141,7 @@ fn observed(spec: &ClusterSpec, members: usize) -> Observed {
     }
     Observed {
         paused: None,
+        unreached: None,
         now: NOW,
         clock: Clock::Trusted,
         authority: Authority::Cluster,

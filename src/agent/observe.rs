@@ -109,6 +109,7 @@ impl Agent {
             predecessors,
             restoring,
             paused: pause::load(&self.paths),
+            unreached: None, // clients and the operator use one address
             document: self.board.document(),
             looker: self.looker(),
             instances,

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::formats;
+use super::{EtcdClusterSpec, formats};
+use crate::cluster::{Detail, detail};
 
 /// What the members' Pods carry besides etcd.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -28,4 +29,114 @@ pub struct Pod {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 24), extend("pattern" = formats::QUANTITY))]
     pub memory_request: Option<String>,
+}
+
+/// Images of etcd that a document may name where nobody said otherwise: those of the project.
+pub const IMAGE_PREFIXES: [&str; 3] = [
+    "quay.io/coreos/etcd",
+    "gcr.io/etcd-development/etcd",
+    "registry.k8s.io/etcd",
+];
+
+/// Why what a document says of its Pods is refused in Kubernetes. Whoever may edit an EtcdCluster may not be allowed to
+/// make Pods, and the operator makes none for them that is more than etcd.
+pub fn refused(wire: &EtcdClusterSpec, prefixes: &[String]) -> Option<Detail> {
+    let image = wire.image.as_deref();
+    if let Some(image) = image.filter(|it| !prefixes.iter().any(|prefix| is_below(it, prefix))) {
+        return Some(detail(format_args!(
+            "spec.image: {image} is not allowed: this operator takes images of {}; its --image-prefix changes that",
+            prefixes.join(", ")
+        )));
+    }
+    let pod = wire.pod.as_ref()?;
+    let class = pod.priority_class_name.as_deref();
+    if let Some(class) = class.filter(|it| it.starts_with("system-")) {
+        return Some(detail(format_args!(
+            "spec.pod.priorityClassName: {class} is for the parts of Kubernetes itself"
+        )));
+    }
+    let labels = pod
+        .labels
+        .keys()
+        .filter(|it| !it.starts_with("app.kubernetes.io/"));
+    let foreign = labels
+        .chain(pod.annotations.keys())
+        .find(|it| is_reserved(it))?;
+    Some(detail(format_args!(
+        "spec.pod: {foreign} is not allowed: labels and annotations of kubernetes.io and k8s.io decide over what a Pod may do"
+    )))
+}
+
+/// Whether an image is of this repository, or below it.
+fn is_below(image: &str, prefix: &str) -> bool {
+    let rest = image.strip_prefix(prefix);
+    rest.is_some_and(|it| it.is_empty() || prefix.ends_with('/') || it.starts_with([':', '@', '/']))
+}
+
+/// Keys that Kubernetes, or this operator, gives a meaning.
+fn is_reserved(key: &str) -> bool {
+    let domain = key.split_once('/').map_or("", |it| it.0);
+    ["kubernetes.io", "k8s.io", "etcd.edge-operator.io"]
+        .iter()
+        .any(|it| domain == *it || domain.strip_suffix(it).is_some_and(|it| it.ends_with('.')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_of_an_allowed_repository_and_of_no_other_that_begins_so() {
+        let standard = IMAGE_PREFIXES.map(str::to_owned);
+        let allowed = |image: &str| {
+            let wire = EtcdClusterSpec {
+                image: Some(image.to_owned()),
+                ..EtcdClusterSpec::default()
+            };
+            refused(&wire, &standard).is_none()
+        };
+        assert!(allowed("quay.io/coreos/etcd:v3.6.16"));
+        assert!(allowed("quay.io/coreos/etcd@sha256:00"));
+        for image in [
+            "quay.io/coreos/etcd-evil:1",
+            "quay.io/coreos",
+            "evil/quay.io/coreos/etcd:1",
+        ] {
+            assert!(!allowed(image), "{image}");
+        }
+        assert!(is_below("mirror.example/etcd:1", "mirror.example/"));
+    }
+
+    #[test]
+    fn what_kubernetes_reads_is_not_for_documents_to_say() {
+        let with = |pod: Pod| {
+            let wire = EtcdClusterSpec {
+                pod: Some(pod),
+                ..EtcdClusterSpec::default()
+            };
+            refused(&wire, &[]).is_some()
+        };
+        let one = |key: &str| BTreeMap::from([(key.to_owned(), "x".to_owned())]);
+        let labels = |key: &str| Pod {
+            labels: one(key),
+            ..Pod::default()
+        };
+        let annotations = |key: &str| Pod {
+            annotations: one(key),
+            ..Pod::default()
+        };
+        assert!(!with(labels("team")) && !with(labels("app.kubernetes.io/part-of")));
+        assert!(!with(annotations("example.com/a")) && !with(annotations("mykubernetes.io/a")));
+        assert!(with(labels("pod-security.kubernetes.io/enforce")));
+        assert!(with(annotations(
+            "container.apparmor.security.beta.kubernetes.io/etcd"
+        )));
+        assert!(with(annotations("k8s.io/a")));
+        assert!(with(labels("etcd.edge-operator.io/cluster")));
+        let class = |name: &str| Pod {
+            priority_class_name: Some(name.to_owned()),
+            ..Pod::default()
+        };
+        assert!(with(class("system-node-critical")) && !with(class("shop")));
+    }
 }

@@ -1,7 +1,7 @@
 //! `EtcdBackup` and `EtcdRestore`: what a person asks for once, in Kubernetes. On a host the same is a
 //! command.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,7 @@ use super::formats;
     doc = "One snapshot of an EtcdCluster, taken and verified now, into the first destination of its spec.backup and copied to the others.",
     printcolumn(name = "Cluster", type_ = "string", json_path = ".spec.cluster"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Snapshot", type_ = "string", json_path = ".status.snapshot"),
     printcolumn(name = "Revision", type_ = "integer", json_path = ".status.revision"),
     printcolumn(name = "Level", type_ = "integer", json_path = ".status.level"),
     printcolumn(
@@ -63,6 +64,10 @@ pub struct EtcdBackupStatus {
     /// Why it failed, or what else there is to say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Ready once it has ended as asked, Stalled once it has failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4), extend("x-kubernetes-list-type" = "map"), extend("x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
     /// When it ended; `ttlHours` counts from then. Absent until the clock is trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed: Option<Time>,
@@ -93,6 +98,7 @@ pub enum Phase {
     printcolumn(name = "Cluster", type_ = "string", json_path = ".spec.cluster"),
     printcolumn(name = "Into", type_ = "string", json_path = ".spec.into"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Snapshot", type_ = "string", json_path = ".status.snapshot"),
     printcolumn(name = "Lost", type_ = "integer", json_path = ".status.revisionsLost"),
     printcolumn(
         name = "Age",
@@ -144,6 +150,10 @@ pub struct EtcdRestoreStatus {
     /// What is done now, or why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Ready once it has ended as asked, Stalled once it has failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4), extend("x-kubernetes-list-type" = "map"), extend("x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed: Option<Time>,

@@ -218,6 +218,9 @@ pub(super) struct ControllerArgs {
     /// Serves /metrics, /livez and /readyz on this port of the Pod
     #[arg(long, value_name = "PORT", default_value_t = crate::controller::manifests::PORT)]
     pub(super) port: u16,
+    /// Repositories of etcd's images that a document may name
+    #[arg(long, value_name = "PREFIX", default_values = crate::api::pod::IMAGE_PREFIXES)]
+    pub(super) image_prefix: Vec<String>,
     /// How logs look
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub(super) log_format: LogFormat,

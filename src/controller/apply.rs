@@ -148,6 +148,8 @@ impl Cluster {
             Upkeep::AdoptIdentity => Ok(()), // both copies are one here
             Upkeep::LatchIdentity { version, quota, .. } => self.latch(spec, *version, *quota),
             Upkeep::MintCertificates(_) => {
+                // The Service's address is one of the names; where there is none yet, it is told with the other objects.
+                let _ = self.ensure_services(spec).await;
                 let place = self.place(spec, None);
                 let validity = certificates::validity(spec, observed, &self.paths.lib);
                 let (dir, names) = (&self.certificates, &place.names);
@@ -342,7 +344,12 @@ impl Cluster {
         if let Some(path) = &wire.storage.path {
             return Self::prepare_dir(Path::new(path));
         }
-        let labels = self.labels();
+        let mut labels = self.labels();
+        if let Some(identity) = &self.identity {
+            // What is born by now has CAs: beside this claim they never come anew in silence.
+            let token = identity.cluster.token.rsplit('-').next();
+            labels.insert(names::BORN.to_owned(), token.unwrap_or_default().to_owned());
+        }
         let claim = pod::claim(&self.parts(spec, wire, member, ""), &labels, CLAIM_DEFAULT);
         self.objects.ensure(Kind::Claim, claim, None).await
     }
@@ -435,6 +442,7 @@ pub(super) fn unplaceable(error: &ControllerError) -> Option<&'static str> {
         ControllerError::System { .. } => Some("DirectoryUnusable"),
         ControllerError::Going { .. } => Some("Terminating"),
         ControllerError::Unreadable { .. } => Some("RecordUnreadable"),
+        ControllerError::AuthorityMissing { .. } => Some("AuthorityMissing"),
         _ => None,
     }
 }

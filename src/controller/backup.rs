@@ -415,8 +415,8 @@ impl Cluster {
                     revision: Some(revision),
                     level: Some(level),
                     size,
-                    message: None,
                     completed: wire_now(),
+                    ..EtcdBackupStatus::default()
                 }
             }
             Ok(None) => failed("the snapshot no longer exists"),
@@ -459,6 +459,7 @@ impl Cluster {
             }),
             ..DeleteParams::default()
         };
+        self.shared.confirmed.confirm().await?;
         match api.delete(&request.name, &parameters).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(it)) if it.is_not_found() || it.is_conflict() => Ok(()),

@@ -12,14 +12,13 @@ use k8s_openapi::api::coordination::v1;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::json;
 
+use super::confirmed::{AGAIN, ANSWER, CONFIRMED_SECONDS, NAME, holder};
 use super::names::OPERATOR;
 use super::objects::resource;
 use super::{ControllerError, Shared};
 use crate::clock::rfc3339;
 use crate::clock::{self, Since};
 
-/// The Lease's name, in the operator's namespace.
-pub(super) const NAME: &str = "etcd-operator";
 /// A holder that has not renewed for so long has gone.
 const EXPIRES_SECONDS: u64 = 50;
 /// How often a holder renews while another operator could take over.
@@ -29,11 +28,13 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A holder that could not renew for so long no longer acts. With what the last attempt takes it is less
 /// than [`EXPIRES_SECONDS`].
 const YIELD_SECONDS: u64 = 35;
-/// How often such a holder tries.
-const AGAIN: Duration = Duration::from_secs(2);
-/// An answer comes within this, or none is waited for: a request into a wire that was cut would wait for
-/// a quarter of an hour.
-const ANSWER: Duration = Duration::from_secs(5);
+/// How it was come by.
+enum Taken {
+    /// Nobody held it, or an operator of this node that has ended.
+    Free,
+    /// Its holder has not renewed it.
+    Expired,
+}
 
 pub(super) struct Lease {
     shared: Rc<Shared>,
@@ -52,9 +53,8 @@ impl Lease {
         }
     }
 
-    /// A DaemonSet has one Pod a node: an operator of this node that held it has ended.
     fn identity(&self) -> &str {
-        &self.shared.own.node
+        &self.shared.confirmed.identity
     }
 
     /// Waits until this operator may act.
@@ -66,7 +66,11 @@ impl Lease {
             let attempt =
                 attempt.unwrap_or_else(|_| Err("the Lease cannot be read: no answer".to_owned()));
             match attempt {
-                Ok(()) => return,
+                // Whoever held it may have read it right before, and reads it again only then.
+                Ok(Taken::Expired) => {
+                    return tokio::time::sleep(Duration::from_secs(CONFIRMED_SECONDS)).await;
+                }
+                Ok(Taken::Free) => return,
                 Err(text) if text != told => {
                     tracing::info!("{text}");
                     told = text;
@@ -78,20 +82,22 @@ impl Lease {
     }
 
     /// Takes it where it is free. `unchanged`: since when its version has been what it is.
-    async fn attempt(&self, unchanged: &mut Since) -> Result<(), String> {
+    async fn attempt(&self, unchanged: &mut Since) -> Result<Taken, String> {
         match self.api.get_opt(NAME).await {
             Ok(Some(lease)) => {
                 let holder = holder(&lease);
                 let version = lease.metadata.resource_version.clone().unwrap_or_default();
                 let seconds = unchanged.seconds(&version);
                 let free = holder.is_empty() || holder == self.identity();
-                if free || seconds > EXPIRES_SECONDS {
-                    self.take(Some(version)).await
+                if free {
+                    self.take(Some(version)).await.map(|()| Taken::Free)
+                } else if seconds > EXPIRES_SECONDS {
+                    self.take(Some(version)).await.map(|()| Taken::Expired)
                 } else {
                     Err(format!("standing by: {holder} acts"))
                 }
             }
-            Ok(None) => self.take(None).await,
+            Ok(None) => self.take(None).await.map(|()| Taken::Free),
             Err(error) => Err(format!("the Lease cannot be read: {error}")),
         }
     }
@@ -107,7 +113,7 @@ impl Lease {
             self.api.create(&parameters, &lease).await
         };
         taken
-            .map(|_| ())
+            .map(|_| self.shared.confirmed.note())
             .map_err(|error| format!("the Lease was not taken: {error}"))
     }
 
@@ -146,6 +152,13 @@ impl Lease {
 
     /// Keeps it. Returns when it was lost: nothing may be done any more.
     pub(super) async fn keep(&self) -> Result<(), ControllerError> {
+        tokio::select! {
+            ended = self.renew_where_contested() => ended,
+            lost = self.shared.confirmed.lost() => Err(lost),
+        }
+    }
+
+    async fn renew_where_contested(&self) -> Result<(), ControllerError> {
         let mut renewed = clock::since_boot().as_secs();
         loop {
             if !self.contested() {
@@ -199,6 +212,7 @@ impl Lease {
     }
 
     async fn give_back(&self) {
+        self.shared.confirmed.end();
         let nobody = json!({"spec": {"holderIdentity": "", "renewTime": null}});
         let parameters = PatchParams {
             field_manager: Some(OPERATOR.to_owned()),
@@ -213,10 +227,4 @@ impl Lease {
             tracing::warn!("the operator did not release the Lease: {error}");
         }
     }
-}
-
-/// Who holds it; empty: nobody.
-fn holder(lease: &DynamicObject) -> String {
-    let holder = lease.data["spec"]["holderIdentity"].as_str();
-    holder.unwrap_or_default().to_owned()
 }

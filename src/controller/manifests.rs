@@ -32,6 +32,10 @@ pub fn generate(image: &str) -> Vec<Value> {
             "etcd-operator-edit",
             &["create", "delete", "patch", "update"],
         ),
+        policy("pods", &["CREATE", "UPDATE", "DELETE"], PODS),
+        policy_binding("pods"),
+        policy("secrets", &["CREATE", "UPDATE"], SECRETS),
+        policy_binding("secrets"),
         daemon_set(image),
     ]
 }
@@ -121,6 +125,109 @@ fn people(role: &str, name: &str, verbs: &[&str]) -> Value {
             "resources": ["etcdclusters", "etcdbackups", "etcdrestores"],
             "verbs": verbs,
         }],
+    })
+}
+
+/// What this operator's own account is refused of Pods, beside its rights: whoever has its token has no more than that.
+const PODS: &[(&str, &str)] = &[
+    (
+        "(request.operation == 'DELETE' ? oldObject : object).metadata.?labels[?'app.kubernetes.io/managed-by'].orValue('') == 'etcd-operator'",
+        "a Pod that it has not made",
+    ),
+    (
+        "request.operation != 'UPDATE' || object.spec == oldObject.spec",
+        "a change of a Pod",
+    ),
+    (
+        "request.operation == 'DELETE' || !(object.spec.?hostNetwork.orValue(false) || object.spec.?hostPID.orValue(false) || object.spec.?hostIPC.orValue(false))",
+        "a namespace of the node",
+    ),
+    (
+        "request.operation == 'DELETE' || (object.spec.?automountServiceAccountToken.orValue(true) == false && object.spec.?serviceAccountName.orValue('default') in ['default', ''] && object.spec.?volumes.orValue([]).all(v, !has(v.projected) || v.projected.?sources.orValue([]).all(s, !has(s.serviceAccountToken))))",
+        "a token of a ServiceAccount",
+    ),
+    (
+        "request.operation == 'DELETE' || object.spec.?volumes.orValue([]).all(v, !has(v.hostPath) || v.hostPath.path.startsWith('/var/lib/etcd-operator/' + object.metadata.namespace + '/'))",
+        "a directory of the node but those below /var/lib/etcd-operator/NAMESPACE",
+    ),
+    (
+        "request.operation == 'DELETE' || object.spec.containers.all(c, CONFINED)",
+        "a container with privileges, or as root",
+    ),
+    (
+        "request.operation == 'DELETE' || object.spec.?initContainers.orValue([]).all(c, CONFINED)",
+        "an init container with privileges, or as root",
+    ),
+    (
+        "request.operation == 'DELETE' || object.spec.?securityContext.?runAsNonRoot.orValue(false)",
+        "a Pod that may run as root",
+    ),
+];
+
+/// In place of the word in a rule: of a container.
+const CONFINED: &str = "c.?securityContext.?privileged.orValue(false) == false && c.?securityContext.?allowPrivilegeEscalation.orValue(true) == false && c.?securityContext.?capabilities.?add.orValue([]).size() == 0 && c.?securityContext.?runAsNonRoot.orValue(true) && c.?securityContext.?runAsUser.orValue(1) != 0 && c.?ports.orValue([]).all(p, p.?hostPort.orValue(0) == 0)";
+
+/// The same of Secrets.
+const SECRETS: &[(&str, &str)] = &[
+    (
+        "object.metadata.?labels[?'app.kubernetes.io/managed-by'].orValue('') == 'etcd-operator'",
+        "a Secret without its label",
+    ),
+    (
+        "request.operation != 'UPDATE' || oldObject.metadata.?labels[?'app.kubernetes.io/managed-by'].orValue('') == 'etcd-operator'",
+        "a Secret that somebody else made",
+    ),
+    (
+        "object.?type.orValue('Opaque') in ['Opaque', 'kubernetes.io/tls']",
+        "a Secret that Kubernetes fills with a token",
+    ),
+];
+
+/// A ValidatingAdmissionPolicy: what its ServiceAccount is refused although its rights would allow it.
+fn policy(resource: &str, operations: &[&str], rules: &[(&str, &str)]) -> Value {
+    let account = format!("system:serviceaccount:{NAMESPACE}:{OPERATOR}");
+    let validations: Vec<Value> = rules
+        .iter()
+        .map(|(expression, refused)| {
+            let message = format!("etcd-operator is refused {refused}");
+            json!({"expression": expression.replace("CONFINED", CONFINED), "message": message})
+        })
+        .collect();
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": metadata(&format!("{OPERATOR}-{resource}"), None),
+        "spec": {
+            "failurePolicy": "Fail",
+            // With what the server would add, so that applying it again changes nothing.
+            "matchConstraints": {
+                "matchPolicy": "Equivalent",
+                "namespaceSelector": {},
+                "objectSelector": {},
+                "resourceRules": [{
+                    "apiGroups": [""],
+                    "apiVersions": ["v1"],
+                    "operations": operations,
+                    "resources": [resource],
+                    "scope": "*",
+                }],
+            },
+            "matchConditions": [{
+                "name": "its-own-account",
+                "expression": format!("request.userInfo.username == '{account}'"),
+            }],
+            "validations": validations,
+        },
+    })
+}
+
+fn policy_binding(resource: &str) -> Value {
+    let name = format!("{OPERATOR}-{resource}");
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": metadata(&name, None),
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
     })
 }
 

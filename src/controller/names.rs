@@ -11,6 +11,11 @@ pub(super) const OURS: &str = "app.kubernetes.io/managed-by=etcd-operator";
 pub(super) const CLUSTER: &str = "etcd.edge-operator.io/cluster";
 /// That cluster's namespace, on a Secret in another one.
 pub(super) const CLUSTER_NAMESPACE: &str = "etcd.edge-operator.io/cluster-namespace";
+/// On a claim: which cluster was born when it was made, by the end of its token.
+pub(super) const BORN: &str = "etcd.edge-operator.io/cluster-token";
+/// On an EtcdCluster, with the value [`ACCEPTED`]: CAs and identity may be made anew beside data that is there.
+pub(super) const NEW_AUTHORITY: &str = "etcd.edge-operator.io/new-authority";
+pub(super) const ACCEPTED: &str = "accepted";
 /// On a Namespace: the one whose clusters may put Secrets for clients there.
 pub(super) const ACCEPTS_CLIENTS_OF: &str = "etcd.edge-operator.io/accepts-clients-of";
 /// On a Pod: what the document asked for when it was made.
@@ -29,6 +34,11 @@ pub(super) const RUN_DIR: &str = "/run/etcd-operator";
 
 /// The image of etcd where the document names none.
 pub(super) const IMAGE: &str = "quay.io/coreos/etcd";
+
+/// The container of etcd, and of what works on its data or snapshots.
+pub(super) const CONTAINER: &str = "etcd";
+/// The init container that brings the guard.
+pub(super) const GUARD: &str = "guard";
 
 /// The member's user in its Pod, and the group of its volume.
 pub(super) const USER: u32 = 65532;

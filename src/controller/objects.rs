@@ -1,18 +1,22 @@
 //! Objects at the API server: made, corrected, removed, and never taken over.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use k8s_openapi::api::core::v1;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions,
+    Api, ApiResource, DeleteParams, DynamicObject, GetParams, Patch, PatchParams, PostParams,
+    Preconditions,
 };
 use kube::{Client, Resource, ResourceExt as _};
 use serde_json::Value;
 
 use super::ControllerError;
+use super::confirmed::{ANSWER, Confirmed};
 use super::names::{CLUSTER, CLUSTER_NAMESPACE, MANAGED_BY, OPERATOR};
 use super::seen::Meta;
+use crate::clock;
 
 /// Kinds that the controller makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,19 +58,50 @@ struct Sent {
     sum: String,
 }
 
+/// Kind, namespace and name.
+type Key = (Kind, String, String);
+
+/// What is not watched is looked at again after so many seconds. Secrets are not watched: the right would read those of
+/// every namespace.
+const LOOKED_SECONDS: u64 = 30;
+
 /// The objects of one cluster.
 pub(super) struct Objects {
     client: Client,
+    /// Nothing is written before it says that this operator acts.
+    confirmed: Rc<Confirmed>,
     /// So that nothing is sent twice while nothing has changed.
-    sent: BTreeMap<(Kind, String, String), Sent>,
+    sent: BTreeMap<Key, Sent>,
+    /// What is not watched, and when it was looked at, in seconds since boot.
+    looked: BTreeMap<Key, u64>,
+    /// What an operator before this one left, as it was read.
+    read: BTreeMap<Key, DynamicObject>,
+    /// Addresses of Services, by name.
+    addresses: BTreeMap<String, String>,
 }
 
 impl Objects {
-    pub(super) fn new(client: Client) -> Self {
+    pub(super) fn new(client: Client, confirmed: Rc<Confirmed>) -> Self {
         Objects {
             client,
+            confirmed,
             sent: BTreeMap::new(),
+            looked: BTreeMap::new(),
+            read: BTreeMap::new(),
+            addresses: BTreeMap::new(),
         }
+    }
+
+    /// The address of a Service of this cluster's, as far as it is known.
+    pub(super) fn address(&self, service: &str) -> Option<&str> {
+        self.addresses.get(service).map(String::as_str)
+    }
+
+    /// Takes note of an object that was read whole: where it is as it shall be, it is not sent.
+    pub(super) fn note_read(&mut self, kind: Kind, object: DynamicObject) {
+        let namespace = object.namespace().unwrap_or_default();
+        let key = (kind, namespace, object.name_any());
+        self.read.insert(key, object);
     }
 
     pub(super) fn api(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {
@@ -95,7 +130,7 @@ impl Objects {
         let object: DynamicObject =
             serde_json::from_value(object).map_err(|_| ControllerError::Malformed(kind.name()))?;
         let (name, namespace) = (object.name_any(), object.namespace().unwrap_or_default());
-        let key = (kind, namespace.clone(), name.clone());
+        let key: Key = (kind, namespace.clone(), name.clone());
         let sent = self.sent.get(&key);
         match seen {
             Some(meta) if !is_ours(&meta.labels, &object) => {
@@ -112,6 +147,11 @@ impl Objects {
             }
             _ => {}
         }
+        if let Some(read) = self.is_as_read(&key, &object, seen) {
+            self.remember(key, &read, sum);
+            return Ok(());
+        }
+        self.confirmed.confirm().await?;
         let api = self.api(kind, &namespace);
         let failed = |error| ControllerError::api("write", kind, &name, error);
         if seen.is_none() {
@@ -158,31 +198,61 @@ impl Objects {
         Ok(())
     }
 
-    /// What the watch shows is what was sent last, and that is this.
-    pub(super) fn is_as_sent(&self, kind: Kind, object: &Value, seen: &Meta) -> bool {
-        let sum = crate::state::sha256(object.to_string().as_bytes());
-        let sent = self.sent.get(&key_of(kind, object));
-        sent.is_some_and(|it| it.sum == sum && it.resource_version == seen.resource_version)
+    /// What was read whole and is as it shall be.
+    fn is_as_read(
+        &mut self,
+        key: &Key,
+        object: &DynamicObject,
+        seen: Option<&Meta>,
+    ) -> Option<DynamicObject> {
+        let read = self.read.remove(key)?;
+        let same = read.metadata.resource_version.as_ref() == Some(&seen?.resource_version);
+        (same && is_same(&read, object)).then_some(read)
     }
 
-    /// The same for what is not watched: sent once in the life of this operator, and when it changes.
-    pub(super) async fn ensure_once(
+    /// The same for what is not watched: looked at when it changes, and every [`LOOKED_SECONDS`].
+    pub(super) async fn ensure_unwatched(
         &mut self,
         kind: Kind,
         object: Value,
     ) -> Result<(), ControllerError> {
-        let sum = crate::state::sha256(object.to_string().as_bytes());
-        if self
-            .sent
-            .get(&key_of(kind, &object))
-            .is_some_and(|it| it.sum == sum)
-        {
+        if self.is_fresh(kind, &object) {
             return Ok(());
         }
-        self.ensure(kind, object, None).await
+        let key = key_of(kind, &object);
+        // An API server that is away keeps a pass waiting once, and not for each object.
+        self.confirmed.confirm().await?;
+        // From the server's memory: nothing is read from its disk for it.
+        let (api, from) = (self.api(kind, &key.1), GetParams::any());
+        let there = tokio::time::timeout(ANSWER, api.get_metadata_opt_with(&key.2, &from)).await;
+        let there = there.map_err(|_| ControllerError::Api {
+            what: "read",
+            kind: kind.name(),
+            name: key.2.clone(),
+            code: 0,
+            why: "no answer".to_owned(),
+        })?;
+        let there = there.map_err(|error| ControllerError::api("read", kind, &key.2, error))?;
+        let there = there.map(|it| Meta::of(&it.metadata));
+        self.ensure(kind, object, there.as_ref()).await?;
+        self.looked.insert(key, clock::since_boot().as_secs());
+        Ok(())
     }
 
-    fn remember(&mut self, key: (Kind, String, String), answer: &DynamicObject, sum: String) {
+    /// Whether it was sent as it is, and was looked at a moment ago.
+    pub(super) fn is_fresh(&self, kind: Kind, object: &Value) -> bool {
+        let key = key_of(kind, object);
+        let sum = crate::state::sha256(object.to_string().as_bytes());
+        let now = clock::since_boot().as_secs();
+        let looked = self.looked.get(&key);
+        let looked = looked.is_some_and(|it| now < it + LOOKED_SECONDS);
+        looked && self.sent.get(&key).is_some_and(|it| it.sum == sum)
+    }
+
+    fn remember(&mut self, key: Key, answer: &DynamicObject, sum: String) {
+        if let (Kind::Service, Some(address)) = (key.0, answer.data["spec"]["clusterIP"].as_str()) {
+            self.addresses.insert(key.2.clone(), address.to_owned());
+        }
         let resource_version = answer.resource_version().unwrap_or_default();
         let sent = Sent {
             resource_version,
@@ -208,6 +278,7 @@ impl Objects {
             }),
             ..DeleteParams::default()
         };
+        self.confirmed.confirm().await?;
         match self.api(kind, namespace).delete(name, &parameters).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
@@ -218,7 +289,17 @@ impl Objects {
     }
 }
 
-fn key_of(kind: Kind, object: &Value) -> (Kind, String, String) {
+/// Whether what was read is as it shall be, in all that this operator says of it.
+fn is_same(read: &DynamicObject, object: &DynamicObject) -> bool {
+    let owners = |it: &DynamicObject| it.metadata.owner_references.clone().unwrap_or_default();
+    let same = |field: &str| read.data[field] == object.data[field];
+    read.metadata.labels == object.metadata.labels
+        && owners(read) == owners(object)
+        && same("data")
+        && same("type")
+}
+
+fn key_of(kind: Kind, object: &Value) -> Key {
     let text = |pointer: &str| {
         let found = object.pointer(pointer).and_then(Value::as_str);
         found.unwrap_or_default().to_owned()

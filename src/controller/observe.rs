@@ -55,6 +55,7 @@ impl Cluster {
             None => (process, self.waiting(pod.as_deref())),
         };
         let facts = self.facts(spec, identity, certificates::usable(&certificates));
+        let answers = service.read == Reading::Answered;
         let instance = Instance {
             member: member(spec, self.identity.as_ref()),
             process,
@@ -95,6 +96,7 @@ impl Cluster {
             backups,
             predecessors: Predecessors::None, // only Pods see snapshots
             restoring: self.restoring(),
+            unreached: self.unreached(pod.as_deref(), process, answers),
             document: match &self.memory.invalid {
                 Some(why) => DocumentSeen::Refused {
                     reason: SPEC_INVALID,
@@ -162,15 +164,6 @@ impl Cluster {
         }
     }
 
-    /// A name that the server's certificate always carries: Pods' addresses come and go.
-    pub(super) fn server_name(&self) -> String {
-        format!(
-            "{}.{}.svc",
-            names::client_service(&self.name),
-            self.namespace
-        )
-    }
-
     /// The member's place as the operator reaches it: at its Pod's address.
     pub(super) fn place(&self, spec: &ClusterSpec, pod: Option<&PodSeen>) -> HostPlace {
         let address = pod.and_then(|it| it.address.as_deref()?.parse::<IpAddr>().ok());
@@ -192,28 +185,6 @@ impl Cluster {
     /// The state directory inside of the member's Pod.
     pub(super) fn pod_paths() -> crate::paths::Paths {
         crate::paths::Paths::under(&PathBuf::from("/"))
-    }
-
-    /// Everything that the server's certificate names.
-    fn names(&self, spec: &ClusterSpec) -> Vec<String> {
-        let (name, namespace) = (&self.name, &self.namespace);
-        let service = names::client_service(name);
-        let mut all: Vec<String> = vec![
-            service.clone(),
-            format!("{service}.{namespace}"),
-            format!("{service}.{namespace}.svc"),
-            format!("{service}.{namespace}.svc.cluster.local"),
-            format!("{}.{name}.{namespace}.svc", names::member(name)),
-            format!(
-                "{}.{name}.{namespace}.svc.cluster.local",
-                names::member(name)
-            ),
-        ];
-        all.extend(spec.network.advertised.iter().map(ToString::to_string));
-        all.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
-        all.sort();
-        all.dedup();
-        all
     }
 
     fn process(&self, pod: Option<&PodSeen>) -> Process {

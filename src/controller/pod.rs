@@ -98,6 +98,19 @@ pub(super) fn member(parts: &Parts<'_>) -> Value {
     container["livenessProbe"]["initialDelaySeconds"] = json!(60);
     container["readinessProbe"] = probe("/readyz", 3, 3);
     let mut pod = pod(parts, &names::member(parts.name), "member", &container);
+    // `kubectl exec POD -- etcdctl ...`, in a Pod that has the certificates anyway. etcdctl refuses flags beside these.
+    let tls = |file: &str| format!("{TLS_DIR}/{file}");
+    let variables = [
+        (
+            "ETCDCTL_ENDPOINTS",
+            format!("https://127.0.0.1:{}", network.client_port),
+        ),
+        ("ETCDCTL_CACERT", tls("client-ca.crt")),
+        ("ETCDCTL_CERT", tls("server.crt")),
+        ("ETCDCTL_KEY", tls("server.key")),
+    ];
+    let variables = variables.map(|(name, value)| json!({"name": name, "value": value}));
+    extend(&mut pod["spec"]["containers"][0]["env"], variables.to_vec());
     pod["spec"]["hostname"] = json!(names::member(parts.name));
     pod["spec"]["subdomain"] = json!(parts.name);
     pod["spec"]["restartPolicy"] = json!("Always");
@@ -300,7 +313,7 @@ fn container(parts: &Parts<'_>, words: &[&str]) -> Value {
     let mut arguments = vec![format!("{GUARD_DIR}/etcd-operator")];
     arguments.extend(words.iter().map(|it| (*it).to_owned()));
     json!({
-        "name": "etcd",
+        "name": names::CONTAINER,
         "image": etcd_image(parts.wire, &parts.member.launch.version),
         "imagePullPolicy": "IfNotPresent",
         "command": arguments,
@@ -367,7 +380,7 @@ fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Val
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "initContainers": [{
-            "name": "guard",
+            "name": names::GUARD,
             "image": parts.operator_image,
             "imagePullPolicy": "IfNotPresent",
             "args": ["guard", "--copy-to", GUARD_DIR],

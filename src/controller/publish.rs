@@ -9,7 +9,7 @@ use kube::runtime::events::{Event, EventType, Recorder};
 use serde_json::{Value, json};
 
 use super::apply::NAMESPACE_ENDS;
-use super::names::SPEC_INVALID;
+use super::names::{self, SPEC_INVALID};
 use super::objects::resource;
 use super::seen::Meta;
 use super::{Cluster, ControllerError, Shared, Watched};
@@ -19,6 +19,7 @@ use crate::clock;
 use crate::clock::rfc3339;
 use crate::cluster::{Detail, MemberName, PeerUrl, Timestamp, detail};
 use crate::error::chain;
+use crate::member::pod::next_step;
 use crate::observed::{Again, Membership, Observed};
 use crate::plan::Plan;
 use crate::runtime::{Runtime, reconcile};
@@ -37,15 +38,26 @@ const TOLD_MAX: usize = 24;
 /// The API server's words for a field that its CRD does not have.
 const NOT_DECLARED: &str = "field not declared in schema";
 
+/// The status that was written last.
+pub(super) struct Written {
+    resource_version: String,
+    /// The watch has brought it.
+    seen: bool,
+    /// The server has kept something else of it.
+    kept_otherwise: bool,
+}
+
 impl Shared {
-    /// Writes the whole status of an object of ours; what was in it and is no longer said goes.
+    /// Writes the whole status of an object of ours; what was in it and is no longer said goes. The version that the
+    /// object has then; none where it went meanwhile.
     pub(super) async fn write_status(
         &self,
         resource: &ApiResource,
         meta: &Meta,
         name: &str,
         status: &Value,
-    ) -> Result<(), ControllerError> {
+    ) -> Result<Option<String>, ControllerError> {
+        self.confirmed.confirm().await?;
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &meta.namespace, resource);
         let object = serde_json::json!({
@@ -73,9 +85,9 @@ impl Shared {
                 .await;
         }
         match written {
-            Ok(_) => Ok(()),
+            Ok(it) => Ok(it.metadata.resource_version),
             // It went meanwhile: nobody reads it any more.
-            Err(kube::Error::Api(it)) if it.is_not_found() || it.is_conflict() => Ok(()),
+            Err(kube::Error::Api(it)) if it.is_not_found() || it.is_conflict() => Ok(None),
             Err(error) => {
                 let kind = if resource.kind == "EtcdCluster" {
                     "EtcdCluster"
@@ -97,7 +109,7 @@ impl Cluster {
             if let Some(reason) = super::apply::unplaceable(&error) {
                 let why = detail(format_args!("{error}"));
                 self.tell(reason, &why, true).await;
-                if let Err(error) = self.publish_unknown(reason, &why, "see the message").await {
+                if let Err(error) = self.publish_unknown(reason, &why, next_step(reason)).await {
                     tracing::debug!("{error}");
                 }
                 self.requests_wait(&why).await;
@@ -193,7 +205,6 @@ impl Cluster {
         if let Some(why) = node_paths::refused(&self.namespace, &self.name, wire) {
             return Err(why);
         }
-        self.memory.sound = Some(object.clone());
         // A Pod is made again for what stands in it, as etcd is restarted for its settings.
         let pod = json!({"pod": wire.pod, "image": wire.image});
         if wire.pod.is_some() || wire.image.is_some() {
@@ -201,6 +212,17 @@ impl Cluster {
             let sum = u64::from_str_radix(&sum[..16], 16).unwrap_or_default();
             spec.settings = Settings(spec.settings.0 ^ sum);
         }
+        // What runs by such a document already is looked after as before; another operator's limits stop nobody.
+        let pod = self
+            .shared
+            .pods
+            .get(&self.namespace, &names::member(&self.name));
+        let in_force = pod.is_some_and(|it| it.settings == Some(spec.settings.0));
+        let refused = crate::api::pod::refused(wire, &self.shared.own.image_prefixes);
+        if let Some(why) = refused.filter(|_| !in_force) {
+            return Err(why);
+        }
+        self.memory.sound = Some(object.clone());
         self.resolve(&mut spec);
         Ok(spec)
     }
@@ -235,6 +257,9 @@ impl Cluster {
             action: "Reconcile".to_owned(),
             secondary: None,
         };
+        if self.shared.confirmed.confirm().await.is_err() {
+            return; // the log has the line
+        }
         let reference = self.reference();
         // One that is kept takes another text of the same reason for the first one, told again.
         let recorder = Recorder::new(self.shared.client.clone(), self.shared.reporter.clone());
@@ -274,9 +299,12 @@ impl Cluster {
         let old = before.and_then(|it| it.confirmed_until.as_ref());
         let age = old.map(|it| clock::now().seconds_since(Timestamp(it.0.as_second())));
         let heartbeat = age.is_none_or(|it| !(0..HEARTBEAT_SECONDS).contains(&it));
-        if !heartbeat && !before.is_none_or(|it| it.differs(&status)) {
+        let news = before.is_none_or(|it| it.differs(&status));
+        let edited = self.status_was_edited();
+        if !heartbeat && !news && !edited {
             return Ok(());
         }
+        let before = self.memory.published.as_ref();
         // An operator that has just come proves a write first: until then, what the last one said stands.
         let reason = |it: &EtcdClusterStatus| {
             let found = it.conditions.iter().find(|it| it.type_ == "Available");
@@ -293,15 +321,43 @@ impl Cluster {
         let resource = resource::<EtcdCluster>();
         let value = serde_json::to_value(&status).unwrap_or_default();
         let shared = self.shared.clone();
-        shared
+        let version = shared
             .write_status(&resource, &self.object.meta, &self.name, &value)
             .await?;
+        self.memory.written = version.map(|resource_version| Written {
+            resource_version,
+            seen: false,
+            kept_otherwise: false,
+        });
         self.memory.published = Some(status);
         let older = shared.older.take();
         if let Some(text) = older {
             self.tell("CrdOlder", &text, true).await;
         }
         Ok(())
+    }
+
+    /// Whether the API server shows another status than was written last, because somebody edited it.
+    fn status_was_edited(&mut self) -> bool {
+        let Some(written) = &mut self.memory.written else {
+            return false;
+        };
+        let differs = self.object.object.status.as_ref() != self.memory.published.as_ref();
+        if self.object.meta.resource_version == written.resource_version {
+            written.seen = true;
+            // An older CRD drops what it does not know.
+            written.kept_otherwise = differs;
+            return false;
+        }
+        let number = |it: &str| it.parse::<u64>().ok();
+        let (now, then) = (
+            &self.object.meta.resource_version,
+            &written.resource_version,
+        );
+        let newer = number(now)
+            .zip(number(then))
+            .is_some_and(|(now, then)| now > then);
+        (written.seen || newer) && differs && !written.kept_otherwise
     }
 
     /// No document was ever sound, or the Secrets are not ours: nothing is known but that.
@@ -337,6 +393,7 @@ impl Cluster {
             return Ok(());
         };
         if let Some(before) = &self.memory.published {
+            status.cluster_id.clone_from(&before.cluster_id);
             for condition in &mut status.conditions {
                 let same = before
                     .conditions
@@ -367,7 +424,10 @@ impl Runtime for Cluster {
         let metrics = self.shared.metrics.of(&self.namespace, &self.name);
         metrics.record(observed, status);
         let generation = self.object.object.metadata.generation.unwrap_or(0);
-        let wire = to_wire(status, self.memory.published.as_ref(), generation);
+        let mut wire = to_wire(status, self.memory.published.as_ref(), generation);
+        // Also while it does not answer: it shows that there was one, whatever becomes of its Secrets.
+        let born = self.identity.as_ref().and_then(|it| it.cluster.id.clone());
+        wire.cluster_id = wire.cluster_id.or(born);
         self.write_status(wire).await
     }
 

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::objects::resource;
+use super::restore::wire_now;
 use super::seen::{Key, Meta, Seen};
 use super::{Cluster, ControllerError, Shared, Watched};
 use crate::api::requests::Phase;
@@ -43,12 +44,15 @@ impl Cluster {
         request: &Watched<K>,
         status: &impl Serialize,
     ) -> Result<(), ControllerError> {
-        let status = serde_json::to_value(status).unwrap_or_default();
+        let mut status = serde_json::to_value(status).unwrap_or_default();
+        let before = status_of(request);
+        status["conditions"] = conditions(&status, &before["conditions"]);
         let (meta, name) = (&request.meta, &request.name);
         let shared = &self.shared;
         shared
             .write_status(&resource::<K>(), meta, name, &status)
             .await
+            .map(drop)
     }
 
     /// Says why nobody works on a request yet.
@@ -98,10 +102,30 @@ impl Cluster {
     }
 }
 
+/// What `kubectl wait`, Argo CD and Flux look at: Ready once it has ended as asked, Stalled once it has failed.
+fn conditions(status: &Value, before: &Value) -> Value {
+    let phase = status["phase"].as_str().unwrap_or("Waiting");
+    let message = status["message"].as_str().unwrap_or_default();
+    let condition = |kind: &str, holds: bool| {
+        let value = if holds { "True" } else { "False" };
+        let before = before.as_array().into_iter().flatten();
+        let mut same = before.filter(|it| it["type"] == kind && it["status"] == value);
+        let since = same.next().map(|it| it["lastTransitionTime"].clone());
+        json!({
+            "type": kind, "status": value, "reason": phase, "message": message,
+            "lastTransitionTime": since.unwrap_or_else(|| json!(wire_now())),
+        })
+    };
+    json!([
+        condition("Ready", phase == "Succeeded"),
+        condition("Stalled", phase == "Failed"),
+    ])
+}
+
 /// Between two looks whether every watch was answered.
 const UNTIL_READY: Duration = Duration::from_millis(50);
 
-fn status_of(request: &Watched<impl Request>) -> Value {
+pub(super) fn status_of(request: &Watched<impl Request>) -> Value {
     let mut object = serde_json::to_value(&request.object).unwrap_or_default();
     object["status"].take()
 }
@@ -156,8 +180,14 @@ pub(super) async fn answer(
     resource: ApiResource,
     meta: Meta,
     name: String,
-    status: Value,
+    mut status: Value,
 ) {
+    let before = status["conditions"].take();
+    status["conditions"] = if resource.kind == "EtcdCluster" {
+        before
+    } else {
+        conditions(&status, &before)
+    };
     let said = shared.write_status(&resource, &meta, &name, &status);
     if let Err(error) = said.await {
         tracing::debug!("failed to write its status: {error}");

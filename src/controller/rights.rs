@@ -85,8 +85,8 @@ pub const RIGHTS: &[Right] = &[
     right(
         "",
         "secrets",
-        &["get", "list", "watch", "create", "patch"],
-        "certificates; content is read by name only, the list has names and labels",
+        &["get", "create", "patch"],
+        "certificates, by name: nobody lists the Secrets of others",
     ),
     right(
         "",

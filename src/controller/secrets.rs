@@ -18,9 +18,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DynamicObject};
 use serde_json::{Value, json};
 
-use super::names::{self, ACCEPTS_CLIENTS_OF, CLUSTER, CLUSTER_NAMESPACE, MANAGED_BY, OPERATOR};
+use super::names::{
+    self, ACCEPTED, ACCEPTS_CLIENTS_OF, BORN, CLUSTER, CLUSTER_NAMESPACE, MANAGED_BY,
+    NEW_AUTHORITY, OPERATOR,
+};
 use super::objects::{Kind, resource};
-use super::seen::Meta;
 use super::{Cluster, ControllerError};
 use crate::api::DeletionPolicy;
 use crate::clock;
@@ -61,10 +63,20 @@ const CLIENT: [(&str, &str); 3] = [
     ("ca.crt", "ca.crt"),
 ];
 
+/// Beside these: where etcd is reached, as etcdctl takes it.
+const ENDPOINTS: &str = "ETCDCTL_ENDPOINTS";
+
 /// A namespace without the label of [`ACCEPTS_CLIENTS_OF`] is looked at again after so long.
 const UNACCEPTED_SECONDS: u64 = 60;
 
 type Data = BTreeMap<String, Vec<u8>>;
+
+/// A Secret of ours.
+struct Read {
+    data: Data,
+    /// It belongs to an object of this name that was deleted, and goes with it.
+    goes: bool,
+}
 
 /// A client and the namespace of its Secret.
 struct Wanted {
@@ -84,6 +96,9 @@ impl Cluster {
         }
         let authority = self.read(&names::authority_secret(&self.name)).await?;
         let member = self.read(&names::member_secret(&self.name)).await?;
+        let lives = member.as_ref().is_some_and(|it| !it.goes);
+        let [authority, member] = [authority, member].map(|it| it.map(|it| it.data));
+        self.check_authority(authority.as_ref(), lives).await?;
         let dir = self.tls_dir();
         state::create_private_dir(&self.paths.run)?;
         let _ = fs::remove_dir_all(&dir);
@@ -98,9 +113,6 @@ impl Cluster {
                 None => None,
             };
             let generation = dir.join("generations/0001");
-            for ca in ["peer-ca", "client-ca", "signer"] {
-                state::create_private_dir(&dir.join(ca))?;
-            }
             state::create_private_dir(&generation)?;
             std::os::unix::fs::symlink("generations/0001", dir.join("current")).map_err(
                 |source| ControllerError::System {
@@ -110,7 +122,11 @@ impl Cluster {
                 },
             )?;
             for (key, file) in AUTHORITY {
-                put(&dir.join(file), data.get(key))?;
+                let path = dir.join(file);
+                if let (true, Some(folder)) = (data.contains_key(key), path.parent()) {
+                    state::create_private_dir(folder)?;
+                }
+                put(&path, data.get(key))?;
             }
             for key in MEMBER {
                 put(
@@ -126,7 +142,7 @@ impl Cluster {
             if wanted.namespace != self.namespace {
                 continue;
             }
-            let Some(data) = self.read(&name).await? else {
+            let Some(Read { data, .. }) = self.read(&name).await? else {
                 continue;
             };
             let folder = dir.join("clients").join(format!("{}.0001", wanted.client));
@@ -141,8 +157,62 @@ impl Cluster {
         Ok(())
     }
 
+    /// CAs and identity never come anew in silence beside what they belong to: every client would be locked out, and
+    /// snapshots would be somebody else's.
+    async fn check_authority(
+        &self,
+        authority: Option<&Data>,
+        member: bool,
+    ) -> Result<(), ControllerError> {
+        let name = names::authority_secret(&self.name);
+        let parts = AUTHORITY.iter().filter(|it| !it.1.starts_with("current/"));
+        let mut parts = parts.map(|it| it.0).chain([IDENTITY]);
+        let missing = authority.and_then(|it| parts.find(|key| !it.contains_key(*key)));
+        let whole = authority.is_some() && missing.is_none();
+        let annotations = self.object.object.metadata.annotations.as_ref();
+        let accepted = annotations.and_then(|it| it.get(NEW_AUTHORITY));
+        if whole || accepted.is_some_and(|it| it == ACCEPTED) {
+            return Ok(());
+        }
+        let status = self.object.object.status.as_ref();
+        let served = status.and_then(|it| it.cluster_id.as_ref());
+        let evidence = match served {
+            Some(id) => Some(format!("the cluster {id}")),
+            None if member => Some(format!("the Secret {}", names::member_secret(&self.name))),
+            None => self.born_claim().await?,
+        };
+        match (evidence, authority) {
+            (None, _) => Ok(()),
+            (Some(evidence), None) => Err(ControllerError::AuthorityMissing { name, evidence }),
+            (Some(_), Some(_)) => Err(ControllerError::Unreadable {
+                name,
+                why: format!("it has no {}", missing.unwrap_or_default()),
+            }),
+        }
+    }
+
+    /// The claim of a member that was born with CAs.
+    async fn born_claim(&self) -> Result<Option<String>, ControllerError> {
+        let name = names::claim(&self.name);
+        let claim = self
+            .objects
+            .get(Kind::Claim, &self.namespace, &name)
+            .await?;
+        let meta = claim.map(|it| it.metadata).unwrap_or_default();
+        let labels = meta.labels.unwrap_or_default();
+        let owners = meta.owner_references.unwrap_or_default();
+        let others = owners.iter().any(|it| it.uid != self.object.meta.uid);
+        let ours = labels.get(CLUSTER) == Some(&self.name);
+        if ours && (meta.deletion_timestamp.is_some() || others) {
+            let kind = Kind::Claim.name();
+            return Err(ControllerError::Going { kind, name });
+        }
+        let born = labels.get(CLUSTER) == Some(&self.name) && labels.contains_key(BORN);
+        Ok(born.then(|| format!("the claim {name} with its data")))
+    }
+
     /// A Secret of ours; one that is not is no reason to look into it.
-    async fn read(&self, name: &str) -> Result<Option<Data>, ControllerError> {
+    async fn read(&mut self, name: &str) -> Result<Option<Read>, ControllerError> {
         let secret = self
             .objects
             .get(Kind::Secret, &self.namespace, name)
@@ -150,14 +220,14 @@ impl Cluster {
         let Some(secret) = secret else {
             return Ok(None);
         };
-        let labels = secret.metadata.labels.unwrap_or_default();
+        let labels = secret.metadata.labels.clone().unwrap_or_default();
         let ours = labels.get(MANAGED_BY).is_some_and(|it| it == OPERATOR)
             && labels.get(CLUSTER) == Some(&self.name);
         if !ours {
             return Err(ControllerError::not_ours(Kind::Secret, name));
         }
         // The one of a cluster of this name that was deleted with everything goes with it.
-        let owners = secret.metadata.owner_references.unwrap_or_default();
+        let owners = secret.metadata.owner_references.clone().unwrap_or_default();
         let other = |it: &OwnerReference| it.uid != self.object.meta.uid;
         if name == names::authority_secret(&self.name) && owners.iter().any(other) {
             let kind = Kind::Secret.name();
@@ -169,7 +239,10 @@ impl Cluster {
             let bytes = STANDARD.decode(value.as_str()?).ok()?;
             Some((key, bytes))
         });
-        Ok(Some(decoded.collect()))
+        let data = decoded.collect();
+        let goes = owners.iter().any(other);
+        self.objects.note_read(Kind::Secret, secret);
+        Ok(Some(Read { data, goes }))
     }
 
     /// Writes what changed: the CAs first, so that nothing that they signed is ever without them.
@@ -206,23 +279,23 @@ impl Cluster {
 
     async fn push_client(&mut self, wanted: &Wanted) -> Result<(), ControllerError> {
         let folder = self.tls_dir().join("clients").join(&wanted.client);
-        let data = files(&CLIENT.map(|(key, file)| (key, folder.join(file))));
+        let mut data = files(&CLIENT.map(|(key, file)| (key, folder.join(file))));
         if data.len() < CLIENT.len() {
             return Ok(());
         }
+        let endpoints = format!("https://{}:{}", self.server_name(), self.client_port());
+        data.insert(ENDPOINTS.to_owned(), endpoints.into_bytes());
         let name = names::client_secret(&self.name, &wanted.client);
         let namespace = wanted.namespace.as_str();
         let other = (namespace != self.namespace).then_some(namespace);
         let secret = self.secret(&name, "kubernetes.io/tls", data, other);
-        let seen = self.shared.secrets.get(namespace, &name);
-        let seen = seen.as_deref();
         if let Some(namespace) = other {
-            let as_sent = |it: &Meta| self.objects.is_as_sent(Kind::Secret, &secret, it);
-            if seen.is_some_and(as_sent) || !self.gives_leave(namespace).await? {
+            let fresh = self.objects.is_fresh(Kind::Secret, &secret);
+            if fresh || !self.gives_leave(namespace).await? {
                 return Ok(());
             }
         }
-        self.objects.ensure(Kind::Secret, secret, seen).await
+        self.objects.ensure_unwatched(Kind::Secret, secret).await
     }
 
     /// Whether another namespace takes clients. Namespaces are not watched, and one that gave no leave is
@@ -259,9 +332,7 @@ impl Cluster {
 
     async fn put_secret(&mut self, name: &str, data: Data) -> Result<(), ControllerError> {
         let secret = self.secret(name, "Opaque", data, None);
-        let seen = self.shared.secrets.get(&self.namespace, name);
-        let seen = seen.as_deref();
-        self.objects.ensure(Kind::Secret, secret, seen).await
+        self.objects.ensure_unwatched(Kind::Secret, secret).await
     }
 
     fn secret(&self, name: &str, kind: &str, data: Data, namespace: Option<&str>) -> Value {

@@ -9,7 +9,9 @@ use kube::api::{DynamicObject, ObjectMeta};
 use kube::runtime::watcher::Event;
 use serde_json::Value;
 
-use super::names::{CLUSTER, CLUSTER_NAMESPACE, MADE_FOR, QUOTA, SETTINGS, VERSION};
+use super::names::{
+    CLUSTER, CLUSTER_NAMESPACE, CONTAINER, GUARD, MADE_FOR, QUOTA, SETTINGS, VERSION,
+};
 
 /// Namespace and name.
 pub(super) type Key = (String, String);
@@ -153,9 +155,17 @@ pub(super) struct PodSeen {
     pub(super) quota: Option<u64>,
     /// What it was made for, in the words of its maker.
     pub(super) made_for: Option<String>,
+    /// Why the kubelet, or the node's controller, calls it not ready; none where it is, or nobody has said so.
+    pub(super) not_ready: Option<String>,
     pub(super) container: Container,
     /// What the container said when it last ended.
     pub(super) last_words: Option<String>,
+}
+
+/// A container's status by its name: whoever adds a sidecar adds a status, and the kubelet sorts them.
+fn named<'a>(statuses: &'a Value, name: &str) -> &'a Value {
+    let mut all = statuses.as_array().into_iter().flatten();
+    all.find(|it| it["name"] == name).unwrap_or(&Value::Null)
 }
 
 fn text(value: &Value, pointer: &str) -> String {
@@ -168,20 +178,23 @@ impl PodSeen {
         let data = &pod.data;
         let labels = pod.metadata.annotations.as_ref();
         let annotation = |name: &str| labels.and_then(|it| it.get(name)).cloned();
-        let container = &data["status"]["containerStatuses"][0];
+        let container = named(&data["status"]["containerStatuses"], CONTAINER);
         // Why it is not placed; or why the kubelet ended it, also where its end was a clean one.
         let conditions = data["status"]["conditions"].as_array();
         let told = conditions.into_iter().flatten().find(|it| {
             it["type"] == "PodScheduled" && it["status"] == "False"
                 || it["type"] == "DisruptionTarget" && it["status"] == "True"
         });
+        let ready = data["status"]["conditions"].as_array();
+        let mut ready = ready.into_iter().flatten();
+        let ready = ready.find(|it| it["type"] == "Ready");
         let (mut reason, mut message) =
             (text(data, "/status/reason"), text(data, "/status/message"));
         if let Some(it) = told {
             reason = text(it, "/reason");
             message = text(it, "/message");
         }
-        let first = &data["status"]["initContainerStatuses"][0];
+        let first = named(&data["status"]["initContainerStatuses"], GUARD);
         let shown = if first["state"]["waiting"].is_object()
             && !container["state"]["running"].is_object()
         {
@@ -212,6 +225,9 @@ impl PodSeen {
             version: annotation(VERSION),
             quota: annotation(QUOTA).and_then(|it| it.parse().ok()),
             made_for: annotation(MADE_FOR),
+            not_ready: ready
+                .filter(|it| it["status"] != "True")
+                .map(|it| text(it, "/message")),
             container: state(shown),
             last_words: words,
         }
@@ -243,6 +259,39 @@ mod tests {
 
     fn key(name: &str) -> Key {
         ("one".to_owned(), name.to_owned())
+    }
+
+    #[test]
+    fn a_container_is_found_by_its_name_whatever_others_a_pod_has() {
+        let pod = |ready: &str| {
+            let pod = serde_json::json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "shop-0", "namespace": "one"},
+                "status": {
+                    "phase": "Running",
+                    "conditions": [{"type": "Ready", "status": ready, "message": "unready: [daprd]"}],
+                    "initContainerStatuses": [
+                        {"name": "aaa", "state": {"waiting": {"reason": "CrashLoopBackOff"}}},
+                        {"name": "guard", "state": {"terminated": {"exitCode": 0}}},
+                    ],
+                    "containerStatuses": [
+                        {"name": "daprd", "state": {"waiting": {"reason": "Error"}},
+                         "lastState": {"terminated": {"message": "of somebody else"}}},
+                        {"name": "etcd", "containerID": "c://1", "state": {"running": {"startedAt": "now"}},
+                         "lastState": {"terminated": {"message": "DataDirMissing: gone"}}},
+                    ],
+                },
+            });
+            PodSeen::of(&serde_json::from_value(pod).unwrap())
+        };
+        let seen = pod("False");
+        let running = Container::Running {
+            id: "c://1".to_owned(),
+            started: "now".to_owned(),
+        };
+        assert_eq!(seen.container, running);
+        assert_eq!(seen.last_words.as_deref(), Some("DataDirMissing: gone"));
+        assert_eq!(seen.not_ready.as_deref(), Some("unready: [daprd]"));
+        assert_eq!(pod("True").not_ready, None);
     }
 
     #[test]

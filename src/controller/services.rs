@@ -1,11 +1,17 @@
-//! Services and the rule who may reach the member's metrics.
+//! Services: the names under which a member is reached, whether they lead there, and the rule who may reach its metrics.
 
 use serde_json::{Value, json};
 
 use super::names;
 use super::objects::Kind;
+use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
+use crate::cluster::{Detail, detail};
+use crate::observed::Process;
 use crate::spec::ClusterSpec;
+
+/// An etcd that serves makes its Pod ready within so long.
+const READY_SECONDS: u64 = 15;
 
 impl Cluster {
     /// The names under which the member is reached.
@@ -21,6 +27,78 @@ impl Cluster {
                 .await?;
         }
         Ok(())
+    }
+
+    /// Everything that the server's certificate names.
+    pub(super) fn names(&self, spec: &ClusterSpec) -> Vec<String> {
+        let (name, namespace) = (&self.name, &self.namespace);
+        let service = names::client_service(name);
+        let mut all: Vec<String> = vec![
+            service.clone(),
+            format!("{service}.{namespace}"),
+            format!("{service}.{namespace}.svc"),
+            format!("{service}.{namespace}.svc.cluster.local"),
+            format!("{}.{name}.{namespace}.svc", names::member(name)),
+            format!(
+                "{}.{name}.{namespace}.svc.cluster.local",
+                names::member(name)
+            ),
+        ];
+        all.extend(self.objects.address(&service).map(str::to_owned));
+        all.extend(spec.network.advertised.iter().map(ToString::to_string));
+        all.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    /// A name that the server's certificate always carries: Pods' addresses come and go.
+    pub(super) fn server_name(&self) -> String {
+        format!(
+            "{}.{}.svc",
+            names::client_service(&self.name),
+            self.namespace
+        )
+    }
+
+    /// The port for clients, by the document that is in force.
+    pub(super) fn client_port(&self) -> u16 {
+        let spec = self.memory.spec.as_ref();
+        spec.map_or(2379, |it| it.network.client_port)
+    }
+
+    /// Why the Service for clients does not lead to the member's Pod.
+    pub(super) fn unreached(
+        &self,
+        pod: Option<&PodSeen>,
+        process: Process,
+        answers: bool,
+    ) -> Option<Detail> {
+        let Process::Running { seconds, .. } = process else {
+            return None;
+        };
+        let pod = pod.filter(|_| answers)?;
+        let (name, service) = (&pod.name, names::client_service(&self.name));
+        let selector = self.selector();
+        let mut wanted = selector.as_object().into_iter().flatten();
+        let lost = wanted.find(|(key, value)| {
+            let there = pod.meta.labels.get(*key);
+            there.map(String::as_str) != value.as_str()
+        });
+        if let Some((key, value)) = lost {
+            let value = value.as_str().unwrap_or_default();
+            return Some(detail(format_args!(
+                "the Pod {name} lost its label {key}={value}, so the Service {service} does not lead to it; next: kubectl label pod {name} --overwrite {key}={value}"
+            )));
+        }
+        // The kubelet asks every three seconds whether it is ready: at first it only has not asked yet.
+        let why = pod
+            .not_ready
+            .as_ref()
+            .filter(|_| seconds >= READY_SECONDS)?;
+        Some(detail(format_args!(
+            "etcd answers, but the Pod {name} is not ready, so the Service {service} does not lead to it: {why}"
+        )))
     }
 
     /// Where its peers reach a member, whichever address its Pod has: etcd asks for the address when it dials, and a
@@ -44,7 +122,7 @@ impl Cluster {
         })
     }
 
-    fn selector(&self) -> Value {
+    pub(super) fn selector(&self) -> Value {
         json!({
             (names::CLUSTER): self.name,
             "app.kubernetes.io/component": "member",
@@ -114,7 +192,9 @@ impl Cluster {
                 ],
             },
         });
-        self.objects.ensure_once(Kind::NetworkPolicy, object).await
+        self.objects
+            .ensure_unwatched(Kind::NetworkPolicy, object)
+            .await
     }
 }
 

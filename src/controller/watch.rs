@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::names::{OURS, RESTORED_BY};
+use super::names::{NEW_AUTHORITY, OURS, RESTORED_BY};
 use super::objects::resource;
 use super::requests::{answer, tell_if_alone, with_message};
 use super::seen::{Key, Meta, PodSeen, Seen};
@@ -109,9 +109,6 @@ pub(super) fn everything(shared: &Rc<Shared>) {
     metadata("Services", shared, &resource::<v1::Service>(), |it| {
         &it.services
     });
-    metadata("Secrets", shared, &resource::<v1::Secret>(), |it| {
-        &it.secrets
-    });
     requests::<EtcdBackup>(
         "EtcdBackups",
         shared,
@@ -136,6 +133,7 @@ fn clusters(shared: &Rc<Shared>) {
                 let key = (cluster.meta.namespace.clone(), cluster.name.clone());
                 let known = shared.bells.borrow().contains_key(&key);
                 let exists = shared.clusters.get(&key.0, &key.1).is_some();
+                ring_source(&shared, &cluster);
                 if known {
                     shared.ring(&key);
                 } else if exists {
@@ -147,6 +145,19 @@ fn clusters(shared: &Rc<Shared>) {
         };
         run("EtcdClusters", stream, &feed).await;
     });
+}
+
+/// Whoever waits for a cluster that an EtcdRestore made is told of it at once.
+fn ring_source(shared: &Shared, cluster: &Watched<EtcdCluster>) {
+    let annotations = cluster.object.metadata.annotations.as_ref();
+    let Some(by) = annotations.and_then(|it| it.get(RESTORED_BY)) else {
+        return;
+    };
+    let all = shared.restores.all();
+    if let Some(request) = all.iter().find(|it| it.meta.uid == *by) {
+        let source = &request.object.spec.cluster;
+        shared.ring(&(request.meta.namespace.clone(), source.clone()));
+    }
 }
 
 /// Takes in what was read of an event; what was deleted has gone, whether or not it could be read.
@@ -198,7 +209,9 @@ where
 /// What others annotate is nothing to us, and may be large.
 fn keep_ours(metadata: &mut ObjectMeta) {
     if let Some(annotations) = &mut metadata.annotations {
-        annotations.retain(|it, value| it == RESTORED_BY && value.len() <= UID_MAX);
+        annotations.retain(|it, value| {
+            [RESTORED_BY, NEW_AUTHORITY].contains(&it.as_str()) && value.len() <= UID_MAX
+        });
     }
 }
 

@@ -104,13 +104,17 @@ pub fn unplaceable(reason: &'static str, why: std::fmt::Arguments<'_>) -> Refusa
     }
 }
 
-fn next_step(reason: &str) -> &'static str {
+/// What a person does next about a reason.
+pub fn next_step(reason: &str) -> &'static str {
     match reason {
         "ImageUnavailable" => {
             "import the image on the node (k3s ctr images import FILE), or correct spec.image"
         }
         "ImageVersion" => {
             "set spec.version to the version of the image and the data, or correct spec.image"
+        }
+        "AuthorityMissing" => {
+            "put the Secret back from a copy; if it is lost for good: etcd-operator explain AuthorityMissing"
         }
         "NoStorageClass" => {
             "name one in storage.volumeClaim.storageClassName, make one the default, or use storage.path"

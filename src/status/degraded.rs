@@ -21,6 +21,9 @@ pub(super) fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
     if let Some(why) = &observed.failed {
         return yes("StepFailed", why.clone());
     }
+    if let Some(why) = &observed.unreached {
+        return yes(super::UNREACHED, why.clone());
+    }
     for instance in &observed.instances {
         if instance.service.alarms.no_space {
             return yes(

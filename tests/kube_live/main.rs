@@ -32,6 +32,7 @@ mod deploy;
 mod documents;
 mod idle;
 mod images;
+mod kept;
 mod kubectl;
 mod lab;
 mod links;

@@ -281,13 +281,6 @@ pub fn table() -> Vec<Row> {
             ..ROW
         },
         Row {
-            right: "watch secrets",
-            breaks: "it asks again and again for what it could know",
-            then: Stage::cluster_with_pod,
-            whole: |it| it.is_quiet("create secrets"),
-            ..ROW
-        },
-        Row {
             right: "create secrets",
             breaks: "no certificates",
             whole: |it| it.has("secret", "c-member"),
@@ -351,7 +344,7 @@ pub fn table() -> Vec<Row> {
             ..ROW
         },
     ];
-    for right in ["list pods", "list services", "list secrets"] {
+    for right in ["list pods", "list services"] {
         rows.push(Row {
             right,
             breaks: untold,

@@ -163,6 +163,9 @@ fn a_node_that_is_not_ready_and_comes_back_has_its_member_as_it_was() {
             it.node_is(1, "Ready", "Unknown").then_some(())
         });
         println!("kubelet gone: NotReady after {:.1?}", begun.elapsed());
+        // Nobody reaches it by its Service then, though it serves.
+        let told = it.says("one", "Available", "ServiceNotReached");
+        assert_eq!(told["status"], "False");
         pass(10);
         it.kubelet_start(1);
         let begun = Instant::now();

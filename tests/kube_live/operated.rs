@@ -135,13 +135,8 @@ impl Operated {
 
     /// etcdctl in the member's Pod, over TLS.
     pub fn try_etcdctl(&self, cluster: &str, words: &[&str]) -> Option<String> {
-        let mut command = vec![
-            "/usr/local/bin/etcdctl",
-            "--endpoints=https://localhost:2379",
-            "--cacert=/tls/client-ca.crt",
-            "--cert=/tls/server.crt",
-            "--key=/tls/server.key",
-        ];
+        // The Pod says where its etcd is; etcdctl refuses to be told twice.
+        let mut command = vec!["/usr/local/bin/etcdctl"];
         command.extend(words);
         let output = self.exec("default", &format!("{cluster}-0"), "etcd", &command);
         output.ok.then_some(output.stdout)

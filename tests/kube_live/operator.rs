@@ -158,6 +158,14 @@ impl Operator {
         self.process.try_wait().unwrap().is_none()
     }
 
+    pub fn signal(&self, signal: &str) {
+        let id = self.process.id().to_string();
+        let sent = Command::new("kill")
+            .args([&format!("-{signal}"), &id])
+            .status();
+        assert!(sent.unwrap().success());
+    }
+
     /// A path of the node, as it sees it.
     pub fn path(&self, path: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{path}", self.process.id()))

@@ -364,7 +364,7 @@ fn a_clients_secret_goes_only_where_it_is_welcome_and_over_nothing() {
         assert!(made["data"][key].as_str().unwrap().len() > 100, "{key}");
     }
     let keys: Vec<&String> = made["data"].as_object().unwrap().keys().collect();
-    assert_eq!(keys.len(), 3, "{keys:?}");
+    assert_eq!(keys.len(), 4, "with the address: {keys:?}");
     // A foreign one stays.
     api.apply("{apiVersion: v1, kind: Secret, metadata: {name: d-client-till, namespace: taken}, stringData: {a: b}}");
     let before = api.json(&["get", "secret", "-n", "taken", "d-client-till"]);

@@ -65,13 +65,18 @@ fn etcd_serves_on_while_the_operator_is_rolled_the_kubelet_restarts_and_the_api_
     assert_eq!(it.get("one", "kept"), "1");
 }
 
-/// With a cluster that serves.
+/// With a cluster that serves. What nobody watches is looked at every 30 s, from the memory of the API server;
+/// `idle` counts how often.
 fn idle_asks_for_nothing(it: &Operated) {
     pass(15);
     let since = it.mark();
     pass(45);
     let mut asked = it.requests("", since);
     asked.retain(|it| it.user == USER && it.verb != "watch");
+    asked.retain(|it| {
+        it.verb != "get"
+            || !["secrets", "networkpolicies", "leases"].contains(&it.resource.as_str())
+    });
     assert!(asked.is_empty(), "{asked:?}");
 }
 
@@ -84,6 +89,7 @@ fn what_is_missing_around_a_member_is_told_and_nothing_is_lost() {
     it.available("one");
     it.put("one", "kept", "1");
     a_secret_is_deleted(&it);
+    a_label_is_removed(&it);
     a_certificate_is_renewed_in_place(&it);
     an_image_is_nowhere(&it);
     an_evicted_member_comes_back(&it);
@@ -209,6 +215,23 @@ fn a_secret_is_deleted(it: &Operated) {
         (content("one-member") == before).then_some(())
     });
     assert_eq!(it.get("one", "kept"), "1");
+}
+
+/// The Service no longer leads to a Pod that serves (K8).
+fn a_label_is_removed(it: &Operated) {
+    let label = |label: &str| {
+        it.kubectl(&["label", "pod", "one-0", "--overwrite", label])
+            .good();
+    };
+    label("etcd.edge-operator.io/cluster-");
+    let told = it.says("one", "Available", "ServiceNotReached");
+    let message = told["message"].as_str().unwrap();
+    assert!(
+        message.contains("lost its label etcd.edge-operator.io/cluster=one"),
+        "{message}"
+    );
+    label("etcd.edge-operator.io/cluster=one");
+    it.available("one");
 }
 
 /// An operator that comes finds that it ends soon; etcd takes the next one from the mounted Secret.

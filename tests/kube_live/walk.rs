@@ -84,6 +84,13 @@ fn create(it: &Operated) {
             it.kubectl(&shown).good()
         );
     }
+    // As any person asks it: the Pod knows where its etcd is.
+    let etcdctl = ["/usr/local/bin/etcdctl", "endpoint", "health"];
+    let healthy = it.exec("default", "shop-0", "etcd", &etcdctl);
+    assert!(
+        healthy.ok && healthy.stdout.contains("is healthy"),
+        "{healthy:?}"
+    );
     it.put("shop", "first", "1");
     let uid = it.pod_uid("shop");
     it.apply(&document("EtcdCluster", "shop", BACKUP));

@@ -298,6 +298,7 @@ pub fn observed(instance: Instance, membership: Membership) -> Observed {
         predecessors: Predecessors::None,
         restoring: None,
         paused: None,
+        unreached: None,
         document: DocumentSeen::Accepted,
         looker: Looker::Operator,
         instances,

@@ -118,6 +118,7 @@ impl Cluster {
                 revisions_lost: restored.revisions_lost,
                 message: Some(restored.message.clone()).filter(|it| !it.is_empty()),
                 completed: wire_now(),
+                ..EtcdRestoreStatus::default()
             };
             self.answer(request, &status).await?;
             self.memory.note_end(&request.meta.uid);

@@ -33,12 +33,14 @@ impl Cluster {
                 }
                 _ => None,
             };
-            let status = match (&there, looks) {
+            let mut status = match (&there, looks) {
                 (_, Some(looks)) => waits(looks),
                 (None, None) => self.make_new_cluster(&request, &into).await?,
                 (Some(there), None) => progress(&request, there),
             };
-            if Some(&status) != request.object.status.as_ref() {
+            let before = request.object.status.as_ref();
+            status.conditions = before.map(|it| it.conditions.clone()).unwrap_or_default();
+            if Some(&status) != before {
                 self.answer(&request, &status).await?;
             }
         }
@@ -102,6 +104,7 @@ impl Cluster {
             dry_run: true,
             ..parameters.clone()
         };
+        self.shared.confirmed.confirm().await?;
         match api.create(&dry, &cluster).await {
             Ok(_) => {}
             // Made already, and the watch is behind; or somebody else's, which is seen then.
