@@ -17,6 +17,7 @@ pub mod node_paths;
 pub mod pod;
 pub mod requests;
 pub mod rules;
+pub mod service;
 pub mod status;
 
 use kube::CustomResource;
@@ -28,6 +29,7 @@ pub use backup::{
 };
 pub use pod::Pod;
 pub use requests::{EtcdBackup, EtcdRestore};
+pub use service::{Service, ServiceType};
 pub use status::EtcdClusterStatus;
 
 /// The API group of every type of this operator.
@@ -139,6 +141,10 @@ pub struct EtcdClusterSpec {
     /// What the members' Pods carry besides etcd (in Kubernetes; a host has no Pods).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
+
+    /// The Service for clients, in Kubernetes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<Service>,
 
     /// The container image of etcd, in Kubernetes; it must be of the version that runs. Left out: the
     /// project's own, quay.io/coreos/etcd:vVERSION.

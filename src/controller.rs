@@ -10,6 +10,7 @@
 
 mod apply;
 mod backup;
+mod claim;
 mod client;
 mod confirmed;
 mod lease;
@@ -272,6 +273,8 @@ struct Memory {
     sound: Option<Rc<Watched<EtcdCluster>>>,
     /// Why the newest one is not.
     invalid: Option<Detail>,
+    /// What became of the size of the claim.
+    grown: Option<claim::Grown>,
     /// Why the last pass could not be carried out.
     failed: Option<Detail>,
     /// How many passes failed in a row.

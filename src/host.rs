@@ -28,6 +28,10 @@ pub struct HostFacts {
     pub throttled: Option<Throttled>,
     /// The disk under the data.
     pub disk: Disk,
+    /// Who can have certificates for clients made, and is not root: members of the operator's group.
+    pub group: Option<Detail>,
+    /// The version of etcd in use, if nobody compared it with the checksum of a release.
+    pub unverified: Option<Detail>,
 }
 
 /// Bits of the firmware's `get_throttled`.
@@ -163,7 +167,37 @@ pub fn judge(facts: &HostFacts) -> Findings {
     ] {
         let _ = findings.push(finding);
     }
+    for finding in trusted(facts) {
+        let _ = findings.push(finding);
+    }
     findings
+}
+
+/// What the operator relies on without proof: no defect, and a person should know.
+fn trusted(facts: &HostFacts) -> impl Iterator<Item = Finding> {
+    let group = facts.group.as_ref().map(|who| {
+        Finding::new("group", Grade::Note, "GroupMembers", who.clone()).next(detail(format_args!(
+            "whoever is in the group etcd-operator can have certificates made that are root in etcd; gpasswd -d NAME etcd-operator removes one"
+        )))
+    });
+    let etcd = facts.unverified.as_ref().map(|version| {
+        let found = detail(format_args!(
+            "{version}; nobody compared it with the checksum of a release"
+        ));
+        Finding::new("origin of etcd", Grade::Note, "BinaryUnverified", found).next(detail(format_args!(
+            "install it from the release's .tar.gz: etcd-operator etcd install --from FILE VERSION"
+        )))
+    });
+    group.into_iter().chain(etcd)
+}
+
+/// The words of `status` for a host that needs no attention.
+pub fn sound(facts: &HostFacts) -> Detail {
+    let mut said = detail(format_args!("nothing on the host needs attention"));
+    for it in trusted(facts) {
+        said = detail(format_args!("{said}; {}: {}", it.check, it.found));
+    }
+    said
 }
 
 /// The worst finding that needs a person, if there is one.
@@ -428,7 +462,32 @@ mod tests {
                 written_per_hour: Some(40 << 20),
                 ..Disk::default()
             },
+            group: None,
+            unverified: None,
         }
+    }
+
+    #[test]
+    fn what_is_trusted_without_proof_is_told_and_is_no_defect() {
+        let facts = HostFacts {
+            group: Some(detail(format_args!("till"))),
+            unverified: Some(detail(format_args!("3.6.14"))),
+            ..sound()
+        };
+        let findings = judge(&facts);
+        for reason in ["GroupMembers", "BinaryUnverified"] {
+            assert!(findings.iter().any(|it| it.reason == reason), "{reason}");
+        }
+        assert!(worst(&findings).is_none());
+        let said = super::sound(&facts);
+        assert!(
+            said.starts_with("nothing on the host needs attention"),
+            "{said}"
+        );
+        assert!(
+            said.contains("group: till") && said.contains("3.6.14; nobody compared"),
+            "{said}"
+        );
     }
 
     fn reason(change: impl Fn(&mut HostFacts)) -> Option<&'static str> {

@@ -86,6 +86,7 @@ pub mod version;
 pub mod runtime;
 
 // Adapters: the only code that can fail.
+pub mod accounts;
 pub mod api;
 pub mod backup;
 pub mod clock;

@@ -91,7 +91,7 @@ pub struct Pause {
 pub enum DocumentSeen {
     /// It is sound.
     Accepted,
-    /// It is not sound. The last sound document stays in force.
+    /// It is not sound, and the last sound document stays in force; or a field of it cannot be followed.
     Refused {
         /// One CamelCase word.
         reason: &'static str,

@@ -438,10 +438,6 @@ fn host_healthy(facts: Option<&HostFacts>) -> Condition {
             ));
             told(Verdict::False, it.reason, message)
         }
-        None => told(
-            Verdict::True,
-            "Sound",
-            detail(format_args!("nothing on the host needs attention")),
-        ),
+        None => told(Verdict::True, "Sound", host::sound(facts)),
     }
 }

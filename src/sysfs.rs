@@ -1,4 +1,4 @@
-//! The box, as the kernel tells it under /sys and /proc. Everything is read, nothing is written.
+//! The box, as the kernel tells it under /sys and /proc, and who is in the operator's group. Everything is read, nothing is written.
 //!
 //! Under a `--root` that has a `sys` or `proc` of its own, those are read: a firmware that reports
 //! too little voltage cannot be had on every desk.
@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::accounts;
 use crate::clock;
 use crate::disk;
 use crate::host::space::Space;
@@ -32,6 +33,8 @@ pub fn look(paths: &Paths, storage_dir: &Path, writable: Writable) -> HostFacts 
             .or_else(|| sys.join("class").is_dir().then_some(false)),
         throttled: throttled(&sys),
         disk: disk_under(&sys, storage_dir, writable),
+        group: accounts::group(&paths.root),
+        unverified: None, // the store tells
     }
 }
 

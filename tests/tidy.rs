@@ -47,7 +47,11 @@ const EDGES: &[(&str, &[&str])] = &[
     ("http", &[]),
     ("clock", &["cluster", "observed", "paths"]),
     ("disk", &["start", "host", "clock"]),
-    ("sysfs", &["start", "host", "paths", "clock", "disk"]),
+    ("accounts", &["cluster", "untrusted"]),
+    (
+        "sysfs",
+        &["start", "host", "paths", "clock", "disk", "accounts"],
+    ),
     ("process", &["spec", "clock"]),
     ("tls", &["cluster", "state"]),
     ("s3", &["cluster", "clock", "state", "untrusted"]),
@@ -119,6 +123,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "agent",
         &[
+            "accounts",
             "http",
             "error",
             "cluster",
@@ -180,6 +185,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
+            "accounts",
             "error",
             "explain",
             "s3",

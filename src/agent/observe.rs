@@ -93,7 +93,8 @@ impl Agent {
             regain,
         };
         let storage_dir = self.reached(spec).storage_dir;
-        let host = self.host(&storage_dir, found.writable);
+        let version = instance.facts.identity.as_ref().map(|it| it.version);
+        let host = self.host(&storage_dir, found.writable, version);
         let backups = self.backups(spec, clock, now);
         let predecessors = self.predecessors(spec, &instance, clock, now);
         let mut instances = heapless::Vec::new();
@@ -338,12 +339,20 @@ impl Agent {
     }
 
     /// Facts about the host. Asking the firmware of a Pi interrupts it, so not every pass asks.
-    fn host(&mut self, storage_dir: &Path, writable: Writable) -> HostFacts {
+    fn host(
+        &mut self,
+        storage_dir: &Path,
+        writable: Writable,
+        version: Option<Version>,
+    ) -> HostFacts {
         let uptime = clock::since_boot().as_secs();
         let known = self.memory.host.take();
         let (mut facts, looked) = known
             .filter(|(_, looked)| uptime < looked + HOST_LOOK_SECONDS)
             .unwrap_or_else(|| (sysfs::look(&self.paths, storage_dir, writable), uptime));
+        if looked == uptime {
+            facts.unverified = version.and_then(|it| store::unverified(&self.paths.store(), it));
+        }
         facts.disk.read_only = sysfs::read_only(writable);
         let free = (writable != Writable::Stalled).then(|| disk::room(storage_dir));
         facts.disk.space = self.memory.space.note(uptime, free.flatten());

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 
 use super::AgentError;
 use super::driver::wait_for_end;
+use crate::accounts::{USER, user};
 use crate::cluster::MemberName;
 use crate::member::{place, records};
 use crate::observed::Membership;
@@ -26,9 +27,6 @@ use crate::spec::ClusterSpec;
 use crate::spec::backup::Destination;
 use crate::state;
 use crate::systemd::{self, Systemd};
-
-/// As whom etcd and the operator run.
-pub const USER: &str = "etcd-operator";
 
 /// Why the unit was not installed.
 #[derive(Debug, thiserror::Error)]
@@ -319,16 +317,6 @@ fn failed<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> A
     }
 }
 
-/// The ids of a user of this host itself.
-pub fn user(passwd: &Path, name: &str) -> Option<(u32, u32)> {
-    let text = fs::read_to_string(passwd).ok()?;
-    text.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(name)).then_some(())?;
-        Some((fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?))
-    })
-}
-
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "makes a tree")]
 mod tests {
@@ -355,21 +343,6 @@ mod tests {
         ] {
             assert!(!is_hidden(Path::new(dir)), "{dir}");
         }
-    }
-
-    #[test]
-    fn a_user_has_the_ids_of_the_file() {
-        let dir = std::env::temp_dir();
-        let passwd = dir.join(format!("etcd-operator-passwd-{}", std::process::id()));
-        fs::write(
-            &passwd,
-            "root:x:0:0::/root:/bin/sh\netcd:x:998:997::/:/x\netcd2:x:1:1::/:/x\n",
-        )
-        .unwrap();
-        assert_eq!(user(&passwd, "etcd"), Some((998, 997)));
-        assert_eq!(user(&passwd, "etc"), None);
-        fs::remove_file(&passwd).unwrap();
-        assert_eq!(user(&passwd, "etcd"), None);
     }
 
     /// Needs root, as the step itself does; without it there is nothing to look at.

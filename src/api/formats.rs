@@ -11,6 +11,8 @@ pub const ABSOLUTE_PATH: &str = r"^(/[A-Za-z0-9_+@=:,-][A-Za-z0-9._+@=:,-]*)+$";
 /// A number of bytes as Kubernetes writes it; each fits 63 bits.
 pub const QUANTITY: &str =
     r"^([1-9][0-9]{0,14}(Ki)?|[1-9][0-9]{0,11}Mi|[1-9][0-9]{0,8}Gi|[1-9][0-9]{0,5}Ti)$";
+/// An amount of CPU as Kubernetes writes it: cores, or thousandths of one.
+pub const CORES: &str = r"^[1-9][0-9]{0,5}m?$";
 /// A time span.
 pub const DURATION: &str = r"^[1-9][0-9]{0,5}(s|m|h|d)$";
 /// One DNS label (RFC 1123).
@@ -66,6 +68,11 @@ pub const FORMATS: &[Format] = &[
         pattern: QUANTITY,
         accepts: is_quantity,
         allowed: "a size such as 512Mi or 2Gi",
+    },
+    Format {
+        pattern: CORES,
+        accepts: is_cores,
+        allowed: "cores such as 2, or thousandths of one such as 250m",
     },
     Format {
         pattern: DURATION,
@@ -221,6 +228,11 @@ fn is_endpoint(text: &str) -> bool {
     let (host, port) = rest.split_once(':').unwrap_or((rest, "0"));
     let port = (1..=5).contains(&port.len()) && port.bytes().all(|it| it.is_ascii_digit());
     is_host(host) && !host.contains(':') && port
+}
+
+fn is_cores(text: &str) -> bool {
+    let number = text.strip_suffix('m').unwrap_or(text);
+    digits(number, 6) == Some("")
 }
 
 fn is_region(text: &str) -> bool {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use super::{EtcdClusterSpec, formats};
+use super::{EtcdClusterSpec, GROUP, formats};
 use crate::cluster::{Detail, detail};
 
 /// What the members' Pods carry besides etcd.
@@ -25,11 +26,113 @@ pub struct Pod {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub priority_class_name: Option<String>,
-    /// The memory that is reserved, such as 128Mi.
+    /// What is reserved for etcd, and the most that it may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
+    /// Taints of nodes that are tolerated, besides those of a node that is not ready or not reached.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub tolerations: Vec<Toleration>,
+    /// Affinity to nodes and Pods, as a Pod has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<AsInAPod>,
+    /// How members are spread over nodes and zones, each as a Pod has it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub topology_spread_constraints: Vec<AsInAPod>,
+    /// Secrets of this namespace with the keys of a registry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub image_pull_secrets: Vec<PullSecret>,
+}
+
+/// What is reserved for etcd, and the most that it may take.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Resources {
+    /// What is reserved. Left out: 64Mi and 20m in `edge`, 256Mi and 100m in `standard`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<Amounts>,
+    /// The most that etcd may take. Left out: there is no limit. An etcd that reaches its limit of memory is killed, and
+    /// one short of CPU loses its leader; `options.memoryLimit` is the softer way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Amounts>,
+}
+
+/// Amounts of CPU and memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Amounts {
+    /// Cores, or thousandths of one, such as 250m.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8), extend("pattern" = formats::CORES))]
+    pub cpu: Option<String>,
+    /// Memory, such as 128Mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 24), extend("pattern" = formats::QUANTITY))]
-    pub memory_request: Option<String>,
+    pub memory: Option<String>,
 }
+
+/// A taint that is tolerated, as a Pod has it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Toleration {
+    /// The taint's key; left out with `Exists`: every one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 317))]
+    pub key: Option<String>,
+    /// Whether the value is compared: `Equal`, or `Exists`. Left out: `Equal`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator: Option<Compare>,
+    /// The taint's value, for `Equal`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub value: Option<String>,
+    /// The taint's effect; left out: every one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
+}
+
+/// How a taint is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Compare {
+    /// The value is the same.
+    Equal,
+    /// The key is there.
+    Exists,
+}
+
+/// What a taint does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Effect {
+    /// New Pods are kept away.
+    NoSchedule,
+    /// New Pods are kept away where another node takes them.
+    PreferNoSchedule,
+    /// Pods are driven away.
+    NoExecute,
+}
+
+/// A Secret with the keys of a registry.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PullSecret {
+    /// The Secret's name.
+    #[schemars(length(max = 253), extend("pattern" = formats::DNS_LABEL))]
+    pub name: String,
+}
+
+/// A part of a Pod that Kubernetes itself checks, when the Pod is made.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct AsInAPod(#[schemars(schema_with = "as_in_a_pod")] pub Map<String, Value>);
+
+fn as_in_a_pod(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+/// Bytes of those parts, all together: no Pod needs more, and the operator keeps them in memory.
+const FREE_MAX: usize = 16 << 10;
 
 /// Images of etcd that a document may name where nobody said otherwise: those of the project.
 pub const IMAGE_PREFIXES: [&str; 3] = [
@@ -48,11 +151,25 @@ pub fn refused(wire: &EtcdClusterSpec, prefixes: &[String]) -> Option<Detail> {
             prefixes.join(", ")
         )));
     }
+    let service = wire.service.as_ref();
+    let own = |key: &&String| key.split_once('/').is_some_and(|it| it.0.ends_with(GROUP));
+    if let Some(key) = service.and_then(|it| it.annotations.keys().find(own)) {
+        return Some(detail(format_args!(
+            "spec.service.annotations: {key} is for this operator to say"
+        )));
+    }
     let pod = wire.pod.as_ref()?;
     let class = pod.priority_class_name.as_deref();
     if let Some(class) = class.filter(|it| it.starts_with("system-")) {
         return Some(detail(format_args!(
             "spec.pod.priorityClassName: {class} is for the parts of Kubernetes itself"
+        )));
+    }
+    let free = serde_json::to_vec(&(&pod.affinity, &pod.topology_spread_constraints));
+    let free = free.unwrap_or_default().len();
+    if free > FREE_MAX {
+        return Some(detail(format_args!(
+            "spec.pod: affinity and topologySpreadConstraints have {free} bytes, allowed are {FREE_MAX}"
         )));
     }
     let labels = pod
@@ -138,5 +255,13 @@ mod tests {
             ..Pod::default()
         };
         assert!(with(class("system-node-critical")) && !with(class("shop")));
+        let fat = |bytes: usize| Pod {
+            affinity: Some(AsInAPod(Map::from_iter([(
+                "a".to_owned(),
+                "x".repeat(bytes).into(),
+            )]))),
+            ..Pod::default()
+        };
+        assert!(with(fat(FREE_MAX)) && !with(fat(FREE_MAX - 64)));
     }
 }

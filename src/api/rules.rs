@@ -4,7 +4,7 @@
 //! A test runs both over thousands of documents and compares the verdicts.
 
 use super::{Backup, BackupDestination, formats};
-use super::{EtcdClusterSpec, SingleMemberRecovery, TlsMode};
+use super::{EtcdClusterSpec, ServiceType, SingleMemberRecovery, TlsMode};
 
 /// One rule over `spec`.
 pub struct Rule {
@@ -161,6 +161,26 @@ pub const RULES: &[Rule] = &[
         holds: |spec| spec.clients.iter().all(|it| it.name != "etcd-operator"),
     },
     Rule {
+        path: "service.nodePort",
+        cel: "!has(self.service) || !has(self.service.nodePort) || self.service.type != 'ClusterIP'",
+        message: "type ClusterIP has none",
+        holds: |spec| {
+            let service = spec.service.as_ref();
+            service.is_none_or(|it| it.node_port.is_none() || it.kind != ServiceType::ClusterIP)
+        },
+    },
+    Rule {
+        path: "service.loadBalancerClass",
+        cel: "!has(self.service) || !has(self.service.loadBalancerClass) || self.service.type == 'LoadBalancer'",
+        message: "only type LoadBalancer has one",
+        holds: |spec| {
+            let service = spec.service.as_ref();
+            service.is_none_or(|it| {
+                it.load_balancer_class.is_none() || it.kind == ServiceType::LoadBalancer
+            })
+        },
+    },
+    Rule {
         path: "storage.memory",
         cel: "!has(self.storage.memory)",
         message: "not supported yet",
@@ -289,7 +309,7 @@ pub const LASTING: [(&str, &str, &str); 3] = [
     ),
     (
         "storage.volumeClaim",
-        "has(self.storage.volumeClaim) == has(oldSelf.storage.volumeClaim) && (!has(self.storage.volumeClaim) || self.storage.volumeClaim == oldSelf.storage.volumeClaim)",
-        "cannot be changed: a claim stays what it was made as; restore a snapshot into a new cluster",
+        "has(self.storage.volumeClaim) == has(oldSelf.storage.volumeClaim) && (!has(self.storage.volumeClaim) || has(self.storage.volumeClaim.storageClassName) == has(oldSelf.storage.volumeClaim.storageClassName) && (!has(self.storage.volumeClaim.storageClassName) || self.storage.volumeClaim.storageClassName == oldSelf.storage.volumeClaim.storageClassName) && quantity(self.storage.volumeClaim.size).compareTo(quantity(oldSelf.storage.volumeClaim.size)) >= 0)",
+        "size may grow; nothing else of it can be changed, and no volume shrinks: restore a snapshot into a new cluster",
     ),
 ];

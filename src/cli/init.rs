@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::print;
 use super::print::bytes;
 use super::{Context, DONE, FAILED, Failure, HELD, InitArgs, Outcome, USAGE};
-use crate::agent::unit::USER;
+use crate::accounts::USER;
 use crate::cluster::is_dns_label;
 use crate::disk;
 use crate::document;

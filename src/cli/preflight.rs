@@ -9,14 +9,15 @@ use serde::Serialize;
 
 use super::print::{self, Output};
 use super::{Context, DONE, FAILED, Failure, Outcome, runtime};
-use crate::agent::unit::{USER, enabled, is_hidden, user};
+use crate::accounts::{USER, user};
+use crate::agent::unit::{enabled, is_hidden};
 use crate::backup::place::describe;
 use crate::clock;
 use crate::cluster::{Detail, detail};
 use crate::disk;
 use crate::etcd::store;
-use crate::host::Grade;
 use crate::host::preflight::{Polkit, PreflightFacts, Storage, SyncLatency, judge};
+use crate::host::{Grade, HostFacts};
 use crate::member::{facts, place, records};
 use crate::observed::Clock;
 use crate::paths::Paths;
@@ -25,7 +26,6 @@ use crate::spec::backup::Place;
 use crate::start::{Binary, Filesystem, Writable};
 use crate::sysfs;
 use crate::systemd::{self, Systemd};
-use crate::untrusted;
 use crate::version::Version;
 
 /// How long the disk is tried.
@@ -142,7 +142,10 @@ fn gather(context: &Context, skip_disk: bool) -> Result<PreflightFacts, Failure>
     let synchronised = systemd.2;
     let writable = disk::writable(&storage_dir, DISK_DEADLINE);
     Ok(PreflightFacts {
-        host: sysfs::look(paths, &storage_dir, writable),
+        host: HostFacts {
+            unverified: version(paths, spec).and_then(|it| store::unverified(&paths.store(), it)),
+            ..sysfs::look(paths, &storage_dir, writable)
+        },
         architecture: std::env::consts::ARCH,
         systemd: systemd.0,
         document: match &document {
@@ -151,8 +154,6 @@ fn gather(context: &Context, skip_disk: bool) -> Result<PreflightFacts, Failure>
         },
         in_clear: spec.and_then(in_clear),
         etcd: etcd(paths, spec),
-        unverified: version(paths, spec).is_some_and(|it| store::is_unverified(&paths.store(), it)),
-        group: group(&paths.root),
         user: user(Path::new("/etc/passwd"), USER).is_some(),
         state_private: fs::metadata(&paths.lib).ok().map(|it| {
             let owner = user(Path::new("/etc/passwd"), USER);
@@ -248,23 +249,6 @@ fn etcd(
         )),
     }
 }
-
-/// Members of the operator's group besides its own user.
-fn group(root: &Path) -> Option<Detail> {
-    let groups = untrusted::read(&root.join("etc/group"), GROUPS_MAX).ok()?;
-    let groups = String::from_utf8_lossy(&groups).into_owned();
-    let ours = groups.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (name == USER).then(|| fields.nth(2).unwrap_or_default().to_owned())
-    })?;
-    let members = ours.split(',').filter(|it| !it.is_empty() && *it != USER);
-    let members: Vec<&str> = members.collect();
-    (!members.is_empty()).then(|| detail(format_args!("{}", members.join(", "))))
-}
-
-/// Bytes of `/etc/group`.
-const GROUPS_MAX: u64 = 1 << 20;
 
 fn polkit(root: &Path) -> Polkit {
     let service = "usr/share/dbus-1/system-services/org.freedesktop.PolicyKit1.service";

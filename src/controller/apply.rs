@@ -3,9 +3,10 @@
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use super::claim::SIZE_DEFAULT;
 use super::names::{self, USER};
 use super::objects::Kind;
-use super::observe::{CLAIM_DEFAULT, ended};
+use super::observe::ended;
 use super::pod::{self, Parts};
 use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
@@ -131,6 +132,7 @@ impl Cluster {
             self.push().await,
             self.ensure_services(spec).await,
             self.ensure_policy(spec).await,
+            self.grow_claim().await,
             self.push_clients().await,
         ];
         all.into_iter().collect()
@@ -350,7 +352,7 @@ impl Cluster {
             let token = identity.cluster.token.rsplit('-').next();
             labels.insert(names::BORN.to_owned(), token.unwrap_or_default().to_owned());
         }
-        let claim = pod::claim(&self.parts(spec, wire, member, ""), &labels, CLAIM_DEFAULT);
+        let claim = pod::claim(&self.parts(spec, wire, member, ""), &labels, SIZE_DEFAULT);
         self.objects.ensure(Kind::Claim, claim, None).await
     }
 

@@ -77,7 +77,7 @@ pub(super) struct Objects {
     /// What an operator before this one left, as it was read.
     read: BTreeMap<Key, DynamicObject>,
     /// Addresses of Services, by name.
-    addresses: BTreeMap<String, String>,
+    addresses: BTreeMap<String, Vec<String>>,
 }
 
 impl Objects {
@@ -92,9 +92,9 @@ impl Objects {
         }
     }
 
-    /// The address of a Service of this cluster's, as far as it is known.
-    pub(super) fn address(&self, service: &str) -> Option<&str> {
-        self.addresses.get(service).map(String::as_str)
+    /// The addresses of a Service of this cluster's, as far as they are known.
+    pub(super) fn addresses(&self, service: &str) -> &[String] {
+        self.addresses.get(service).map_or(&[], Vec::as_slice)
     }
 
     /// Takes note of an object that was read whole: where it is as it shall be, it is not sent.
@@ -250,8 +250,9 @@ impl Objects {
     }
 
     fn remember(&mut self, key: Key, answer: &DynamicObject, sum: String) {
-        if let (Kind::Service, Some(address)) = (key.0, answer.data["spec"]["clusterIP"].as_str()) {
-            self.addresses.insert(key.2.clone(), address.to_owned());
+        if key.0 == Kind::Service {
+            self.addresses
+                .insert(key.2.clone(), addresses(&answer.data));
         }
         let resource_version = answer.resource_version().unwrap_or_default();
         let sent = Sent {
@@ -298,6 +299,22 @@ fn is_same(read: &DynamicObject, object: &DynamicObject) -> bool {
         && same("data")
         && same("type")
 }
+
+/// Addresses of a Service: its own, and those of its load balancer.
+fn addresses(service: &Value) -> Vec<String> {
+    let list = |pointer: &str| {
+        let found = service.pointer(pointer).and_then(Value::as_array);
+        found.into_iter().flatten()
+    };
+    let own = list("/spec/clusterIPs").filter_map(Value::as_str);
+    let balancers = list("/status/loadBalancer/ingress").take(BALANCERS_MAX);
+    let balancers = balancers.flat_map(|it| [it["ip"].as_str(), it["hostname"].as_str()]);
+    let all = own.chain(balancers.flatten());
+    all.filter(|it| *it != "None").map(str::to_owned).collect()
+}
+
+/// Addresses of a load balancer that stand in the certificate: k3s' has one for each node.
+const BALANCERS_MAX: usize = 8;
 
 fn key_of(kind: Kind, object: &Value) -> Key {
     let text = |pointer: &str| {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use super::claim::SIZE_DEFAULT;
 use super::names::SPEC_INVALID;
 use super::seen::{Container, PodSeen};
 use super::{Cluster, names};
@@ -35,8 +36,6 @@ const WAITS_SECONDS: u64 = 5;
 pub(super) const MAKING_SECONDS: u64 = 60;
 /// A guard has looked at everything, or etcd is about to serve, after so long.
 const LOOKS_SECONDS: u64 = 10;
-/// The size of a claim where the document names none.
-pub(super) const CLAIM_DEFAULT: &str = "2Gi";
 
 impl Cluster {
     /// Looks at everything.
@@ -97,13 +96,7 @@ impl Cluster {
             predecessors: Predecessors::None, // only Pods see snapshots
             restoring: self.restoring(),
             unreached: self.unreached(pod.as_deref(), process, answers),
-            document: match &self.memory.invalid {
-                Some(why) => DocumentSeen::Refused {
-                    reason: SPEC_INVALID,
-                    why: why.clone(),
-                },
-                None => DocumentSeen::Accepted,
-            },
+            document: self.document_seen(),
             looker: Looker::Operator,
             instances,
         }
@@ -223,6 +216,19 @@ impl Cluster {
         }
         self.memory.terminating.end();
         0
+    }
+
+    fn document_seen(&self) -> DocumentSeen {
+        let invalid = self.memory.invalid.as_ref().map(|why| (SPEC_INVALID, why));
+        let grown = self.memory.grown.as_ref();
+        let too_small = grown.and_then(|it| Some(("ClaimNotGrown", it.refused.as_ref()?)));
+        match invalid.or(too_small) {
+            Some((reason, why)) => DocumentSeen::Refused {
+                reason,
+                why: why.clone(),
+            },
+            None => DocumentSeen::Accepted,
+        }
     }
 
     /// A Pod that is there and does not run.
@@ -355,7 +361,7 @@ impl Cluster {
             disk::free_bytes(std::path::Path::new(NODE_DIR)).map(|it| it / 4)
         } else {
             let size = storage.volume_claim.as_ref().map(|it| it.size.as_str());
-            formats::bytes(size.unwrap_or(CLAIM_DEFAULT)).map(|it| it / 2)
+            formats::bytes(size.unwrap_or(SIZE_DEFAULT)).map(|it| it / 2)
         };
         spec::quota_at_birth(room.unwrap_or(QUOTA_DEFAULT))
     }

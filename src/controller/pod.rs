@@ -8,6 +8,7 @@ use super::names::{self, CLUSTER, MANAGED_BY, OPERATOR, QUOTA, SETTINGS, USER, V
 use super::secrets::SIGNER_KEY;
 use crate::api::EtcdClusterSpec;
 use crate::api::node_paths::{CLAIM_DIR, NODE_DIR};
+use crate::api::pod::{self as asked, Amounts};
 use crate::backup::work::Ask;
 use crate::member::pod::{
     BACKUP_VARIABLE, DOCUMENT_VARIABLE, LAST_WORDS, PodMember, RESTORE_VARIABLE, S3_KEY,
@@ -97,7 +98,7 @@ pub(super) fn member(parts: &Parts<'_>) -> Value {
     container["livenessProbe"] = probe("/livez", 30, 6);
     container["livenessProbe"]["initialDelaySeconds"] = json!(60);
     container["readinessProbe"] = probe("/readyz", 3, 3);
-    let mut pod = pod(parts, &names::member(parts.name), "member", &container);
+    let mut pod = pod(parts, &names::member(parts.name), MEMBER, &container);
     // `kubectl exec POD -- etcdctl ...`, in a Pod that has the certificates anyway. etcdctl refuses flags beside these.
     let tls = |file: &str| format!("{TLS_DIR}/{file}");
     let variables = [
@@ -174,6 +175,9 @@ pub(super) fn restore(parts: &Parts<'_>, asks: &Restore<'_>) -> Value {
     extend(&mut pod["spec"]["volumes"], more.volumes);
     pod
 }
+
+/// The component of a member's Pod.
+const MEMBER: &str = "member";
 
 /// Where a Pod keeps what goes with it.
 const SCRATCH_DIR: &str = "/scratch";
@@ -343,7 +347,7 @@ fn in_force(parts: &Parts<'_>) -> [(String, String); 3] {
 
 fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Value {
     let asked = parts.wire.pod.clone().unwrap_or_default();
-    let mut labels = asked.labels;
+    let mut labels = asked.labels.clone();
     labels.extend(
         [
             ("app.kubernetes.io/name", "etcd"),
@@ -354,9 +358,9 @@ fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Val
         ]
         .map(|(key, value)| (key.to_owned(), value.to_owned())),
     );
-    let mut annotations = asked.annotations;
+    let mut annotations = asked.annotations.clone();
     annotations.extend(in_force(parts));
-    let mut selector = asked.node_selector;
+    let mut selector = asked.node_selector.clone();
     if let Some(node) = parts.node {
         selector.insert("kubernetes.io/hostname".to_owned(), node.to_owned());
     }
@@ -397,9 +401,7 @@ fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Val
             {"name": "guard", "emptyDir": {"sizeLimit": "64Mi"}},
         ],
     });
-    if let Some(class) = &asked.priority_class_name {
-        spec["priorityClassName"] = json!(class);
-    }
+    shape(&mut spec, &asked, component);
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -412,6 +414,27 @@ fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Val
         },
         "spec": spec,
     })
+}
+
+/// What the document says of it besides.
+fn shape(spec: &mut Value, asked: &asked::Pod, component: &str) {
+    if let Some(class) = &asked.priority_class_name {
+        spec["priorityClassName"] = json!(class);
+    }
+    let more = asked.tolerations.iter().map(|it| json!(it));
+    extend(&mut spec["tolerations"], more.collect());
+    if !asked.image_pull_secrets.is_empty() {
+        spec["imagePullSecrets"] = json!(asked.image_pull_secrets);
+    }
+    // What works for a member stands beside it, where its volume is, however members keep apart.
+    if component == MEMBER {
+        if let Some(affinity) = &asked.affinity {
+            spec["affinity"] = json!(affinity);
+        }
+        if !asked.topology_spread_constraints.is_empty() {
+            spec["topologySpreadConstraints"] = json!(asked.topology_spread_constraints);
+        }
+    }
 }
 
 /// What Pod Security calls restricted.
@@ -430,7 +453,22 @@ fn resources(parts: &Parts<'_>) -> Value {
         Profile::Edge => ("20m", "64Mi"),
         Profile::Standard => ("100m", "256Mi"),
     };
-    let asked = parts.wire.pod.as_ref();
-    let asked = asked.and_then(|it| it.memory_request.as_deref());
-    json!({"requests": {"cpu": cpu, "memory": asked.unwrap_or(memory)}})
+    let asked = parts.wire.pod.clone().unwrap_or_default();
+    let asked = asked.resources.unwrap_or_default();
+    let limits = asked.limits.unwrap_or_default();
+    let requests = asked.requests.unwrap_or_default();
+    // What is left out is not more than a limit that is named.
+    let reserved = |asked: Option<String>, limit: Option<&String>, else_: &str| {
+        asked
+            .or_else(|| limit.cloned())
+            .unwrap_or_else(|| else_.to_owned())
+    };
+    let mut resources = json!({"requests": {
+        "cpu": reserved(requests.cpu, limits.cpu.as_ref(), cpu),
+        "memory": reserved(requests.memory, limits.memory.as_ref(), memory),
+    }});
+    if limits != Amounts::default() {
+        resources["limits"] = json!(limits);
+    }
+    resources
 }

@@ -91,8 +91,8 @@ pub const RIGHTS: &[Right] = &[
     right(
         "",
         "persistentvolumeclaims",
-        &["get", "create"],
-        "members' data; whose a claim is that is there already",
+        &["get", "create", "patch"],
+        "members' data; whose a claim is that is there already; one grows where the document says so",
     ),
     right(
         "",

@@ -6,6 +6,7 @@ use super::names;
 use super::objects::Kind;
 use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
+use crate::api::Service;
 use crate::cluster::{Detail, detail};
 use crate::observed::Process;
 use crate::spec::ClusterSpec;
@@ -19,7 +20,8 @@ impl Cluster {
         &mut self,
         spec: &ClusterSpec,
     ) -> Result<(), ControllerError> {
-        for object in [self.headless(spec), self.for_clients(spec)] {
+        let asked = self.object.object.spec.service.clone().unwrap_or_default();
+        for object in [self.headless(spec), self.for_clients(spec, &asked)] {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             let seen = self.shared.services.get(&self.namespace, name);
             self.objects
@@ -33,18 +35,18 @@ impl Cluster {
     pub(super) fn names(&self, spec: &ClusterSpec) -> Vec<String> {
         let (name, namespace) = (&self.name, &self.namespace);
         let service = names::client_service(name);
+        let asked = self.object.object.spec.service.as_ref();
+        let domain = asked.and_then(|it| it.dns_domain.as_deref());
+        let domain = domain.unwrap_or("cluster.local");
         let mut all: Vec<String> = vec![
             service.clone(),
             format!("{service}.{namespace}"),
             format!("{service}.{namespace}.svc"),
-            format!("{service}.{namespace}.svc.cluster.local"),
+            format!("{service}.{namespace}.svc.{domain}"),
             format!("{}.{name}.{namespace}.svc", names::member(name)),
-            format!(
-                "{}.{name}.{namespace}.svc.cluster.local",
-                names::member(name)
-            ),
+            format!("{}.{name}.{namespace}.svc.{domain}", names::member(name)),
         ];
-        all.extend(self.objects.address(&service).map(str::to_owned));
+        all.extend(self.objects.addresses(&service).iter().cloned());
         all.extend(spec.network.advertised.iter().map(ToString::to_string));
         all.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
         all.sort();
@@ -146,15 +148,24 @@ impl Cluster {
         )
     }
 
-    fn for_clients(&self, spec: &ClusterSpec) -> Value {
-        self.service(
-            &names::client_service(&self.name),
-            &json!({
-                "type": "ClusterIP",
-                "selector": self.selector(),
-                "ports": [port("client", spec.network.client_port)],
-            }),
-        )
+    fn for_clients(&self, spec: &ClusterSpec, asked: &Service) -> Value {
+        let mut client = port("client", spec.network.client_port);
+        if let Some(number) = asked.node_port {
+            client["nodePort"] = json!(number);
+        }
+        let mut said = json!({
+            "type": asked.kind,
+            "selector": self.selector(),
+            "ports": [client],
+        });
+        if let Some(class) = &asked.load_balancer_class {
+            said["loadBalancerClass"] = json!(class);
+        }
+        let mut service = self.service(&names::client_service(&self.name), &said);
+        if !asked.annotations.is_empty() {
+            service["metadata"]["annotations"] = json!(asked.annotations);
+        }
+        service
     }
 
     /// Metrics are plain: they are for the operator's namespace and for namespaces of monitoring

@@ -25,6 +25,7 @@ const UNDERSTOOD: &[&str] = &[
     "items",
     "additionalProperties",
     "nullable",
+    "x-kubernetes-preserve-unknown-fields",
     // No constraint on a host:
     "description",
     "default",
@@ -118,6 +119,8 @@ fn check_node(node: &Node, schema: &Json, path: &str, problems: &mut Vec<Problem
     match (&node.value, kind) {
         // The API server takes null for "not given" where the field may be left out.
         (Value::Null, _) if schema["nullable"] == true || schema.get("default").is_some() => {}
+        // What only Kubernetes knows.
+        (Value::Map(_), "object") if schema["x-kubernetes-preserve-unknown-fields"] == true => {}
         (Value::Map(fields), "object") => return check_map(node, fields, schema, path, problems),
         (Value::List(items), "array") => {
             for (index, item) in items.iter().enumerate() {

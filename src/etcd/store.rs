@@ -12,6 +12,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::cluster::{Detail, detail};
 use crate::start::Binary;
 use crate::state::{self, StateError};
 use crate::version::{Class, Version, classify};
@@ -118,9 +119,10 @@ pub fn list(store: &Path) -> Vec<Installed> {
     found
 }
 
-/// Whether nobody compared an installed version with the checksum of a release.
-pub fn is_unverified(store: &Path, version: Version) -> bool {
-    Record::load(&folder(store, version)).is_some_and(|it| it.unverified)
+/// An installed version, if nobody compared it with the checksum of a release.
+pub fn unverified(store: &Path, version: Version) -> Option<Detail> {
+    let record = Record::load(&folder(store, version))?;
+    record.unverified.then(|| detail(format_args!("{version}")))
 }
 
 /// Versions installed, without opening a file.

@@ -25,10 +25,6 @@ pub struct PreflightFacts {
     pub in_clear: Option<Detail>,
     /// etcd in the store: its version, or the reason why it is not to be started, what is wrong and what to do.
     pub etcd: Result<Detail, (&'static str, Detail, Detail)>,
-    /// Nobody compared that etcd with the checksum of a release.
-    pub unverified: bool,
-    /// Who can have certificates for clients made, and is not root: members of the operator's group.
-    pub group: Option<Detail>,
     /// The user that etcd and the operator run as is known.
     pub user: bool,
     /// The state directory belongs to that user and is readable for nobody else. `None`: there is
@@ -147,13 +143,6 @@ pub fn judge(facts: &PreflightFacts) -> Findings {
             )),
         );
     }
-    if let Some(who) = &facts.group {
-        push(
-            Finding::new("group", Grade::Note, "GroupMembers", who.clone()).next(words(
-                "whoever is in the group etcd-operator can have certificates made that are root in etcd; gpasswd -d NAME etcd-operator removes one",
-            )),
-        );
-    }
     push(sync(facts));
     push(journal(facts));
     findings
@@ -178,17 +167,6 @@ fn document(facts: &PreflightFacts) -> Finding {
 
 fn etcd(facts: &PreflightFacts) -> Finding {
     match &facts.etcd {
-        Ok(version) if facts.unverified => Finding::new(
-            "etcd",
-            Grade::Note,
-            "BinaryUnverified",
-            detail(format_args!(
-                "{version}; nobody compared it with the checksum of a release"
-            )),
-        )
-        .next(words(
-            "install it from the release's .tar.gz: etcd-operator etcd install --from FILE VERSION",
-        )),
         Ok(version) => Finding::new("etcd", Grade::Good, "Binary", version.clone()),
         Err((reason, why, next)) => {
             Finding::new("etcd", Grade::Failure, reason, why.clone()).next(next.clone())
@@ -432,8 +410,6 @@ mod tests {
             document: Ok(words("edge")),
             in_clear: None,
             etcd: Ok(words("3.6.14")),
-            unverified: false,
-            group: None,
             user: true,
             state_private: Some(true),
             bus: true,
@@ -555,8 +531,11 @@ mod tests {
         let facts = PreflightFacts {
             unsafe_filesystem: Some("tmpfs"),
             in_clear: Some(words("s3://x: not encrypted")),
-            group: Some(words("till")),
-            unverified: true,
+            host: HostFacts {
+                group: Some(words("till")),
+                unverified: Some(words("3.6.14")),
+                ..HostFacts::default()
+            },
             ..sound()
         };
         let found = |reason| judge(&facts).iter().any(|it| it.reason == reason);

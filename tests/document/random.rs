@@ -3,8 +3,9 @@
 use etcd_operator::api::{
     AutoCompaction, AutoCompactionMode, Backup, BackupDestination, BackupVerify, Bootstrap, Client,
     Defragment, DeletionPolicy, Encryption, EtcdClusterSpec, Host, LocalDestination, LogLevel,
-    MemoryStorage, Network, OnNoSpace, Options, Pod, Profile, S3Destination, SecretRefs,
-    SingleMemberRecovery, Storage, Tls, TlsMode, UnsafeFilesystem, VolumeClaim, Window,
+    MemoryStorage, Network, OnNoSpace, Options, Pod, Profile, S3Destination, SecretRefs, Service,
+    ServiceType, SingleMemberRecovery, Storage, Tls, TlsMode, UnsafeFilesystem, VolumeClaim,
+    Window,
 };
 
 /// SplitMix64: the same numbers for the same seed on every machine.
@@ -119,6 +120,7 @@ pub(crate) fn spec(random: &mut Random) -> EtcdClusterSpec {
             .rarely(rare, |_| DeletionPolicy::Delete)
             .unwrap_or_default(),
         pod: random.rarely(rare, |_| Pod::default()),
+        service: random.rarely(3, service),
         image: random.rarely(rare, |_| "etcd:3.6".to_owned()),
         hosts: random
             .rarely(rare, |_| Host {
@@ -127,6 +129,21 @@ pub(crate) fn spec(random: &mut Random) -> EtcdClusterSpec {
             })
             .into_iter()
             .collect(),
+    }
+}
+
+fn service(random: &mut Random) -> Service {
+    let kinds = [
+        ServiceType::ClusterIP,
+        ServiceType::NodePort,
+        ServiceType::LoadBalancer,
+    ];
+    Service {
+        kind: random.pick(&kinds),
+        node_port: random.rarely(4, |_| 31_379),
+        load_balancer_class: random.rarely(4, |_| "example.com/a".to_owned()),
+        dns_domain: random.rarely(4, |_| "edge.internal".to_owned()),
+        ..Service::default()
     }
 }
 

@@ -91,7 +91,11 @@ const EDITS: &[(&str, &str, &str)] = &[
         "live",
     ),
     ("spec.deletionPolicy", "deletionPolicy: Delete", "nothing"),
-    ("spec.pod", "pod: {memoryRequest: 128Mi}", "nothing"),
+    (
+        "spec.pod",
+        "pod: {resources: {requests: {memory: 128Mi}}}",
+        "nothing",
+    ),
     (
         "spec.image",
         "image: quay.io/coreos/etcd:v3.6.14",

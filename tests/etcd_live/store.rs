@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::lab::{Lab, program, text};
+use crate::lab::{Lab, condition, program, text};
 
 /// Packs what lies in a folder, by these names in this order.
 fn pack(dir: &Path, names: &[&str]) -> PathBuf {
@@ -157,5 +157,22 @@ fn etcdctl_connects_by_itself_and_its_exit_code_is_the_commands() {
         text(&none.stderr).contains(&wanted),
         "{}",
         text(&none.stderr)
+    );
+}
+
+/// What is trusted without proof stands in the status, and is no defect of the host.
+#[test]
+fn an_etcd_of_no_release_and_members_of_the_group_are_told_in_the_status() {
+    let mut lab = Lab::new("3.6");
+    fs::create_dir_all(lab.root.join("etc")).unwrap();
+    fs::write(lab.root.join("etc/group"), "etcd-operator:x:998:till\n").unwrap();
+    lab.start_agent();
+    let status = lab.wait_available();
+    assert_eq!(condition(&status, "HostHealthy"), ("True", "Sound"));
+    let told = status["conditions"].to_string();
+    assert!(told.contains("group: till"), "{told}");
+    assert!(
+        told.contains("nobody compared it with the checksum"),
+        "{told}"
     );
 }

@@ -95,6 +95,14 @@ fn table() -> Vec<(Value, Value)> {
             json!({"clients": [{"name": "etcd-operator"}]}),
         ),
         (
+            json!({"service": {"type": "NodePort", "nodePort": 31379}}),
+            json!({"service": {"nodePort": 31379}}),
+        ),
+        (
+            json!({"service": {"type": "LoadBalancer", "loadBalancerClass": "a.io/b"}}),
+            json!({"service": {"type": "NodePort", "loadBalancerClass": "a.io/b"}}),
+        ),
+        (
             json!({"storage": {"path": "/x"}}),
             json!({"storage": {"memory": {"sizeLimit": "64Mi"}}}),
         ),
@@ -416,8 +424,13 @@ fn what_a_cluster_is_made_with_is_kept() {
             path(ours),
         ),
         (
-            json!({"storage": {"volumeClaim": {"size": "1Gi"}}}),
             json!({"storage": {"volumeClaim": {"size": "2Gi"}}}),
+            json!({"storage": {"volumeClaim": {"size": "1024Mi"}}}),
+            json!({"storage": {"volumeClaim": {"size": "3Gi"}}}),
+        ),
+        (
+            json!({"storage": {"volumeClaim": {"size": "2Gi"}}}),
+            json!({"storage": {"volumeClaim": {"storageClassName": "a"}}}),
             json!({"storage": {"quota": "128Mi"}}),
         ),
     ];

@@ -1,6 +1,7 @@
 //! What is put back, what is never made anew in silence, and who may do what: at an API server alone, where whatever
 //! the operator does is seen.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -134,11 +135,20 @@ fn a_status_is_put_back(api: &Api) {
 fn the_services_address_stands_in_the_certificate(api: &Api) {
     let service = get(api, "service", "c-client").unwrap();
     let address = service["spec"]["clusterIP"].as_str().unwrap();
+    let names = names_of_the_server(api, "c-member");
+    assert!(names.contains(&format!("IP Address:{address}")), "{names}");
+}
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// Names and addresses in a member's certificate.
+pub fn names_of_the_server(api: &Api, secret: &str) -> String {
     let template = "-o=go-template={{index .data \"server.crt\" | base64decode}}";
     let certificate = api
-        .kubectl(&["get", "secret", "-n", "shop", "c-member", template])
+        .kubectl(&["get", "secret", "-n", "shop", secret, template])
         .good();
-    let file = std::env::temp_dir().join(format!("kept-{}.crt", std::process::id()));
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let file = std::env::temp_dir().join(format!("kept-{}-{number}.crt", std::process::id()));
     std::fs::write(&file, certificate).unwrap();
     let mut openssl = std::process::Command::new("openssl");
     openssl
@@ -146,7 +156,7 @@ fn the_services_address_stands_in_the_certificate(api: &Api) {
         .arg(&file);
     let names = crate::cluster::output(&mut openssl).good();
     std::fs::remove_file(file).unwrap();
-    assert!(names.contains(&format!("IP Address:{address}")), "{names}");
+    names
 }
 
 fn requests_can_be_waited_for(api: &Api) {

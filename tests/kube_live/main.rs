@@ -48,6 +48,7 @@ mod refused;
 mod requests;
 mod restores;
 mod rights;
+mod shape;
 #[path = "../skip.rs"]
 mod skip;
 mod slow;

@@ -314,6 +314,39 @@ pub fn table() -> Vec<Row> {
             ..ROW
         },
         Row {
+            right: "patch persistentvolumeclaims",
+            breaks: "a claim that may grow does not",
+            before: |it| {
+                let class = json!({
+                    "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "grows"},
+                    "provisioner": "example.com/none", "allowVolumeExpansion": true,
+                });
+                it.api.apply(&class.to_string());
+                let spec = json!({"spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "grows",
+                    "volumeName": "v", "resources": {"requests": {"storage": "1Gi"}}}});
+                it.place("PersistentVolumeClaim", "v1", "data-c-0", true, spec);
+                let patch = r#"{"status": {"phase": "Bound"}}"#;
+                it.change(
+                    "pvc",
+                    "data-c-0",
+                    &["--subresource=status", "--type=merge", "-p", patch],
+                );
+            },
+            then: |it| {
+                let claim = json!({"size": "2Gi", "storageClassName": "grows"});
+                it.make(
+                    "EtcdCluster",
+                    "c",
+                    &json!({"storage": {"volumeClaim": claim}}),
+                );
+            },
+            whole: |it| {
+                let claim = it.get("pvc", "data-c-0").unwrap();
+                claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
+            },
+            ..ROW
+        },
+        Row {
             right: "get namespaces",
             breaks: "a client in another namespace gets no Secret",
             whole: |it| {

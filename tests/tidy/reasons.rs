@@ -11,7 +11,7 @@ use crate::{code, sources};
 #[rustfmt::skip]
 const NO_REASONS: &[&str] = &[
     "AccessDenied", "ActiveState", "Age", "Always", "Available", "Backup",
-    "BackupHealthy", "Binding", "Bundle", "CertificatesValid", "ClockTrusted", "Cluster",
+    "BackupHealthy", "Binding", "Bound", "Bundle", "CertificatesValid", "ClockTrusted", "Cluster",
     "ClusterIP", "ClusterRole", "ClusterRoleBinding", "ContainerCreating", "CrashLoopBackOff", "CreateContainerConfigError",
     "CreateContainerError", "DaemonSet", "Degraded", "Deny", "Directory", "DirectoryOrCreate",
     "DisableUnitFiles", "DisruptionTarget", "DocumentAccepted", "EnableUnitFiles", "Equivalent", "ErrImageNeverPull",

@@ -13,8 +13,8 @@ use super::super::print::{self, Output};
 use super::super::{
     Context, DONE, FAILED, Failure, IssueArgs, Outcome, USAGE, protect_process, runtime,
 };
+use crate::accounts::user;
 use crate::agent::socket::{Reply, Request, ask};
-use crate::agent::unit::user;
 use crate::agent::{self, Locking};
 use crate::clock;
 use crate::clock::parse_rfc3339;

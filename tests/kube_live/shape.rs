@@ -1,0 +1,170 @@
+//! What a document says of the Pod, of the Service for clients and of the claim's size, at a real API server.
+
+use serde_json::{Value, json};
+
+use crate::kept::names_of_the_server;
+use crate::lab::{Api, SOON};
+use crate::operator::{cluster, namespace};
+use crate::tenants::{says, status, up};
+
+fn get(api: &Api, kind: &str, name: &str) -> Option<Value> {
+    api.try_json(&["get", kind, name, "-n", "shop"])
+}
+
+fn patch(api: &Api, kind: &str, name: &str, more: &[&str], change: &Value) {
+    let change = change.to_string();
+    let mut arguments = vec![
+        "patch",
+        kind,
+        name,
+        "-n",
+        "shop",
+        "--type=merge",
+        "-p",
+        &change,
+    ];
+    arguments.extend(more);
+    api.kubectl(&arguments).good();
+}
+
+#[test]
+fn a_pod_and_a_service_are_what_the_document_says() {
+    let Some((api, operator)) = up(false) else {
+        return;
+    };
+    api.apply(&namespace("shop", &json!({})));
+    let term = json!({"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]});
+    let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+        {"nodeSelectorTerms": [term]}}});
+    let spread =
+        json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"});
+    let spec = json!({
+        "pod": {
+            "resources": {
+                "requests": {"memory": "96Mi"},
+                "limits": {"memory": "256Mi", "cpu": "500m"},
+            },
+            "tolerations": [{"key": "edge", "operator": "Exists", "effect": "NoSchedule"}],
+            "affinity": affinity,
+            "topologySpreadConstraints": [spread],
+            "imagePullSecrets": [{"name": "registry"}],
+        },
+        "service": {
+            "type": "LoadBalancer",
+            "nodePort": 31_379,
+            "loadBalancerClass": "example.com/one",
+            "annotations": {"example.com/pool": "shop"},
+            "dnsDomain": "edge.internal",
+        },
+    });
+    api.apply(&cluster("shop", "c", &spec));
+    let pod = api.eventually("the Pod", SOON, || get(&api, "pod", "c-0"));
+    let etcd = &pod["spec"]["containers"][0];
+    assert_eq!(
+        etcd["resources"]["requests"],
+        json!({"cpu": "500m", "memory": "96Mi"})
+    );
+    assert_eq!(
+        etcd["resources"]["limits"],
+        json!({"cpu": "500m", "memory": "256Mi"})
+    );
+    let tolerations = pod["spec"]["tolerations"].to_string();
+    assert!(tolerations.contains(r#""key":"edge""#), "{tolerations}");
+    assert!(
+        tolerations.contains("not-ready"),
+        "those of the operator stay: {tolerations}"
+    );
+    assert_eq!(pod["spec"]["affinity"], affinity);
+    assert_eq!(pod["spec"]["topologySpreadConstraints"], json!([spread]));
+    assert_eq!(
+        pod["spec"]["imagePullSecrets"],
+        json!([{"name": "registry"}])
+    );
+    let service = get(&api, "service", "c-client").unwrap();
+    assert_eq!(service["spec"]["type"], "LoadBalancer");
+    assert_eq!(service["spec"]["ports"][0]["nodePort"], 31_379);
+    assert_eq!(service["spec"]["loadBalancerClass"], "example.com/one");
+    assert_eq!(
+        service["metadata"]["annotations"]["example.com/pool"],
+        "shop"
+    );
+    // A balancer gives it an address, which the certificate carries soon; a pass learns it by the Service's watch.
+    let address = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}});
+    patch(
+        &api,
+        "service",
+        "c-client",
+        &["--subresource=status"],
+        &address,
+    );
+    api.eventually("a certificate with the address", SOON, || {
+        let names = names_of_the_server(&api, "c-member");
+        let has = |it: &str| names.contains(it);
+        (has("192.0.2.7") && has("c-client.shop.svc.edge.internal")).then_some(())
+    });
+    // What Kubernetes itself refuses of it is told in its words.
+    let wrong = json!({"spec": {"pod": {"affinity": {"nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}}}});
+    api.apply(&cluster("shop", "d", &wrong["spec"]));
+    says(&api, "shop", "d", "nodeSelectorTerms");
+    let refused = api.try_apply(&cluster(
+        "shop",
+        "e",
+        &json!({"service": {"nodePort": 31_380}}),
+    ));
+    assert!(
+        !refused.ok && refused.stderr.contains("type ClusterIP has none"),
+        "{}",
+        refused.stderr
+    );
+    drop(operator);
+}
+
+/// The class of a claim says whether it grows; a controller of storage that binds claims is played here.
+#[test]
+fn a_claim_grows_where_its_class_lets_it_and_else_that_is_told() {
+    let Some((api, operator)) = up(false) else {
+        return;
+    };
+    api.apply(&namespace("shop", &json!({})));
+    for (name, grows) in [("grows", true), ("fixed", false)] {
+        let class = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
+            "provisioner": "example.com/none", "allowVolumeExpansion": grows,
+        });
+        api.apply(&class.to_string());
+        let claim = |size: &str| json!({"storage": {"volumeClaim": {"size": size, "storageClassName": name}}});
+        api.apply(&cluster("shop", name, &claim("1Gi")));
+        let made = format!("data-{name}-0");
+        api.eventually("the claim", SOON, || get(&api, "pvc", &made));
+        patch(
+            &api,
+            "pvc",
+            &made,
+            &[],
+            &json!({"spec": {"volumeName": format!("v-{name}")}}),
+        );
+        let bound = json!({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}});
+        patch(&api, "pvc", &made, &["--subresource=status"], &bound);
+        let larger = json!({"spec": claim("3Gi")});
+        patch(&api, "etcdcluster", name, &[], &larger);
+        if grows {
+            api.eventually("a larger claim", SOON, || {
+                let claim = get(&api, "pvc", &made)?;
+                (claim["spec"]["resources"]["requests"]["storage"] == "3Gi").then_some(())
+            });
+        } else {
+            says(&api, "shop", name, "ClaimNotGrown");
+            assert_eq!(
+                get(&api, "pvc", &made).unwrap()["spec"]["resources"]["requests"]["storage"],
+                "1Gi"
+            );
+        }
+    }
+    assert!(
+        !status(&api, "shop", "grows")
+            .to_string()
+            .contains("ClaimNotGrown")
+    );
+    drop(operator);
+}
