@@ -13,7 +13,9 @@ use crate::spec::Settings;
 use crate::start::{Facts, Refusal, Writable};
 use crate::version::Version;
 
-pub use backups::{BackupFailure, Backups, DestinationSeen, SnapshotSeen, due_again};
+pub use backups::{
+    BackupFailure, Backups, DestinationSeen, NAMED_MAX, SnapshotNamed, SnapshotSeen, due_again,
+};
 pub use clock::Clock;
 pub use predecessor::{Predecessor, Predecessors};
 pub use service::{Alarms, Details, Proposals, Reading, Service, Writing, answer};

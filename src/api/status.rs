@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::rfc3339;
 use crate::cluster::{Health, Role, Timestamp};
-use crate::observed::{Backups, DestinationSeen, SnapshotSeen};
+use crate::observed::{Backups, DestinationSeen, SnapshotNamed, SnapshotSeen};
 use crate::status::{Kind, Status, Verdict};
 
 pub use news::{News, news};
@@ -82,6 +82,9 @@ impl EtcdClusterStatus {
                 for snapshot in snapshots.chain(both).flatten() {
                     snapshot.age_seconds = None;
                 }
+                for snapshot in &mut backups.snapshots {
+                    snapshot.age_seconds = None;
+                }
             }
             it
         };
@@ -99,6 +102,11 @@ pub struct BackupsStatus {
     /// The newest one that is verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_verified: Option<SnapshotStatus>,
+    /// The newest ones in the first destination that this cluster has signed, newest first: what `from` of a restore
+    /// names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10))]
+    pub snapshots: Vec<NamedSnapshotStatus>,
     /// Seconds until the document asks for the next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_seconds: Option<u64>,
@@ -159,6 +167,26 @@ pub struct SnapshotStatus {
     /// Its age; left out where nobody knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_seconds: Option<u64>,
+}
+
+/// A snapshot by its name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NamedSnapshotStatus {
+    /// Its name.
+    pub name: String,
+    /// The last revision in it.
+    pub revision: i64,
+    /// When it was taken; left out where the clock was not trusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<String>,
+    /// The level of verification that it reached.
+    pub level: u8,
+    /// Its age; left out where nobody knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_seconds: Option<u64>,
+    /// Where it lies: a directory, or s3://BUCKET/PREFIX.
+    pub place: String,
 }
 
 /// One member.
@@ -304,6 +332,11 @@ pub fn to_wire(
         backups: status.backups.as_ref().map(|it| BackupsStatus {
             last: it.last.as_ref().map(snapshot),
             last_verified: it.verified.as_ref().map(snapshot),
+            snapshots: it
+                .named
+                .iter()
+                .map(|named| named_snapshot(named, it))
+                .collect(),
             destinations: destinations(it),
             next_seconds: it.due_in,
             signer: it.signer.as_ref().map(ToString::to_string),
@@ -357,6 +390,18 @@ fn snapshot(it: &SnapshotSeen) -> SnapshotStatus {
         level: it.level,
         size: it.bytes,
         age_seconds: it.seconds,
+    }
+}
+
+fn named_snapshot(it: &SnapshotNamed, backups: &Backups) -> NamedSnapshotStatus {
+    let first = backups.destinations.first();
+    NamedSnapshotStatus {
+        name: it.name.as_str().to_owned(),
+        revision: it.seen.revision,
+        created: it.seen.created.map(rfc3339),
+        level: it.seen.level,
+        age_seconds: it.seen.seconds,
+        place: first.map(|it| it.place.to_string()).unwrap_or_default(),
     }
 }
 
@@ -415,6 +460,10 @@ mod tests {
             backups: Some(BackupsStatus {
                 last: snapshot(moment),
                 last_verified: snapshot(moment),
+                snapshots: vec![NamedSnapshotStatus {
+                    age_seconds: Some(moment),
+                    ..NamedSnapshotStatus::default()
+                }],
                 next_seconds: Some(100 - moment),
                 destinations: vec![DestinationStatus {
                     last_verified: snapshot(moment),

@@ -9,6 +9,7 @@ mod due;
 mod jobs;
 mod kept;
 mod places;
+mod task;
 mod turns;
 
 use std::sync::Arc;
@@ -28,7 +29,9 @@ use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::disk::Look;
 use crate::member::records::IdentityFile;
-use crate::observed::{BackupFailure, Backups, Clock, DestinationSeen, SnapshotSeen};
+use crate::observed::{
+    BackupFailure, Backups, Clock, DestinationSeen, NAMED_MAX, SnapshotNamed, SnapshotSeen,
+};
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
@@ -37,7 +40,8 @@ use crate::tls::{Certificates, ClientFiles};
 
 pub use due::{note_check, skip};
 pub use jobs::{lacks_room, runtime};
-pub use kept::{Ask, Done, Kept, Made, Task, UnderWay};
+pub use kept::{Done, Kept, Made, UnderWay};
+pub use task::{Ask, Task};
 
 use attempts::Attempts;
 use due::{checked, due_in};
@@ -137,6 +141,22 @@ fn newest_own<'a>(ours: &[&'a Entry], key: Option<&str>) -> (Option<&'a Entry>, 
         .chain(own)
         .find(|it| it.level() >= VERIFIED);
     (newest, verified)
+}
+
+/// The newest ones that this key signed, by name.
+fn named(
+    ours: &[&Entry],
+    key: Option<&str>,
+    ages: &Ages,
+) -> heapless::Vec<SnapshotNamed, NAMED_MAX> {
+    let own = ours.iter().copied().filter(|it| is_signed(it, key));
+    let named = own.filter_map(|it| {
+        Some(SnapshotNamed {
+            name: it.name.to_string().as_str().try_into().ok()?,
+            seen: seen(it, ages),
+        })
+    });
+    named.take(NAMED_MAX).collect()
 }
 
 /// How many, and their bytes.
@@ -266,8 +286,7 @@ impl Work {
         now: Timestamp,
         restore_failed: Option<Detail>,
     ) -> Backups {
-        let busy = self.is_busy();
-        let trusted = clock.trusted(now);
+        let (busy, trusted) = (self.is_busy(), clock.trusted(now));
         let (paths, spec, clusters) = (member.paths, member.spec, member.clusters());
         let nothing = |busy, failed| Backups {
             busy,
@@ -278,8 +297,8 @@ impl Work {
         let (Some(backup), Some(store)) = (&spec.backup, place::primary(spec)) else {
             return nothing(busy, None);
         };
-        let at = detail(format_args!("{}", store.path().display()));
         let (local, behind) = backup.destinations.split_at(1);
+        let first = detail(format_args!("{}", store.path().display()));
         let looked = self.see_first(member, store);
         let busy = busy || looked.outdated;
         let silent = looked
@@ -308,16 +327,17 @@ impl Work {
         let newest = newest.and_then(|it| it.manifest.as_ref().ok());
         let verified = verified.map(|it| seen(it, &ages));
         let first = DestinationSeen {
-            place: at,
+            place: first,
             verified,
             ..DestinationSeen::default()
         };
         Backups {
             due_in: due_in(paths, backup, (&clusters, newest), clock, now),
-            signer: key,
+            signer: key.clone(),
             busy,
             last,
             verified,
+            named: named(&ours, key.as_deref(), &ages),
             kept: count(&ours),
             took_milliseconds: self.took,
             failed: failed.or_else(|| self.checks.last.clone()),

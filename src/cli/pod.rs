@@ -250,7 +250,7 @@ pub(super) fn backup(context: &Context) -> Outcome {
         Some(Err(failure)) => kept.snapshot = Done::Failed((&failure).into()),
         None => {} // by the document
     }
-    say_last(&serde_json::to_string(&kept)?);
+    say_last(&kept.words()?);
     Ok(DONE)
 }
 

@@ -3,6 +3,9 @@
 use crate::cluster::{Detail, Timestamp};
 use crate::spec::backup::{Backup, DESTINATIONS_MAX, PublicKey};
 
+/// Snapshots that are told by name: as many as a person reads.
+pub const NAMED_MAX: usize = 10;
+
 /// In seconds.
 const DAY: i64 = 86_400;
 
@@ -26,6 +29,8 @@ pub struct Backups {
     pub last: Option<SnapshotSeen>,
     /// The newest one that is verified.
     pub verified: Option<SnapshotSeen>,
+    /// The newest ones in the first destination that this cluster has signed, by name, newest first.
+    pub named: heapless::Vec<SnapshotNamed, NAMED_MAX>,
     /// How many there are, and their bytes.
     pub kept: (u32, u64),
     /// How long the last one took, verification included.
@@ -116,6 +121,15 @@ pub struct SnapshotSeen {
     pub bytes: u64,
     /// Its age in seconds, where that is known.
     pub seconds: Option<u64>,
+}
+
+/// A snapshot by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotNamed {
+    /// As a restore names it.
+    pub name: heapless::String<128>,
+    /// What is known of it.
+    pub seen: SnapshotSeen,
 }
 
 /// A destination of snapshots.

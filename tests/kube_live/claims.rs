@@ -89,7 +89,10 @@ fn snapshots_go_to_a_claim_are_tried_there_and_come_back_from_it() {
     it.phase("etcdbackup", "copied", "Succeeded");
     it.says("one", "BackupHealthy", "Verified");
     bucket.gets(&it, first["status"]["snapshot"].as_str().unwrap());
-    assert_eq!(backups(&it, "one")["count"], 1);
+    let told = backups(&it, "one");
+    assert_eq!(told["count"], 1);
+    assert_eq!(told["snapshots"][0]["name"], first["status"]["snapshot"]);
+    assert_eq!(told["snapshots"][0]["level"], 4, "{told}");
 
     // In place, and into a new cluster that has its snapshots on the same claim.
     it.put("one", "lost", "2");

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use serde_json::Value;
+
 use crate::lab::{SOON, is_true, root};
 use crate::operated::{Operated, document, pass};
 
@@ -238,6 +240,7 @@ fn back_up_and_restore(it: &Operated) {
     ));
     let taken = it.phase("etcdbackup", "now", "Succeeded");
     assert_eq!(taken["status"]["level"], 3);
+    is_told_by_name(it, &taken["status"]);
     it.put("shop", "kept", "after");
     it.put("shop", "lost", "after");
     let unacknowledged = it.try_apply(&document("EtcdRestore", "wrong", "{cluster: shop}"));
@@ -266,6 +269,19 @@ fn back_up_and_restore(it: &Operated) {
         assert_eq!(it.get("shop", "kept"), "before", "no restore ran again");
     }
     it.gone(&["pod", "shop-restore"]);
+}
+
+/// What a restore may name stands in the cluster's status.
+fn is_told_by_name(it: &Operated, taken: &Value) {
+    let told = it.eventually("the snapshot in the cluster's status", SOON, || {
+        let status = it.cluster("shop")["status"].clone();
+        let newest = status["backups"]["snapshots"][0].clone();
+        (newest["name"] == taken["snapshot"]).then_some(newest)
+    });
+    assert_eq!(told["revision"], taken["revision"], "{told}");
+    assert_eq!(told["level"], 3, "{told}");
+    let place = told["place"].as_str().unwrap();
+    assert!(place.ends_with("/snapshots"), "{told}");
 }
 
 fn into_a_new_cluster(it: &Operated) {

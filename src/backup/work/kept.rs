@@ -4,55 +4,21 @@
 use serde::{Deserialize, Serialize};
 
 use super::jobs::SNAPSHOT_FAILED;
-use super::{Attempts, BUSY, DAMAGED, Member, Work, checked, count, due_in, newest_own, seen};
+use super::task::Task;
+use super::{
+    Attempts, BUSY, DAMAGED, Member, Work, checked, count, due_in, named, newest_own, seen,
+};
 use crate::backup::age::Ages;
 use crate::backup::local::Entry;
 use crate::backup::manifest::Manifest;
+use crate::backup::name::SnapshotName;
 use crate::backup::trust::Trust;
 use crate::backup::{copy, place};
 use crate::cluster::{Detail, Timestamp, detail};
-use crate::observed::{BackupFailure, Backups, Clock, DestinationSeen, SnapshotSeen};
+use crate::observed::{
+    BackupFailure, Backups, Clock, DestinationSeen, NAMED_MAX, SnapshotNamed, SnapshotSeen,
+};
 use crate::spec::backup::{Backup, DESTINATIONS_MAX};
-
-/// What is asked of a Pod that works on snapshots.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Ask {
-    /// What is done.
-    pub task: Task,
-    /// The clock is trusted.
-    pub trusted: bool,
-    /// Where etcd is reached.
-    pub url: String,
-    /// A name that its certificate carries.
-    pub server_name: String,
-    /// Where the records about snapshots lie.
-    pub lib: std::path::PathBuf,
-}
-
-/// What a Pod is made for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Task {
-    /// The document's time for a snapshot has come.
-    Scheduled,
-    /// Whoever has this id asks for one; it stays until a person removes it.
-    OnDemand(String),
-    /// Copies wait.
-    Copies,
-    /// What is kept is checked, due or not.
-    Checks,
-}
-
-impl Task {
-    /// Of what asked for it.
-    pub fn id(&self) -> Option<&str> {
-        match self {
-            Task::OnDemand(id) => Some(id),
-            Task::Scheduled | Task::Copies | Task::Checks => None,
-        }
-    }
-}
 
 /// Work that other processes are at.
 #[derive(Clone, Debug, Default)]
@@ -79,6 +45,8 @@ pub struct Kept {
     pub restorable: Option<String>,
     /// The newest one that is verified.
     pub verified: Option<Seen>,
+    /// The newest ones, newest first: the name, the level, and the bytes of the file.
+    pub named: Vec<(String, u8, u64)>,
     /// How many there are, and their bytes.
     pub kept: (u32, u64),
     /// How many wait to be copied, and their bytes.
@@ -221,6 +189,9 @@ pub struct CopiesKept {
     vanished: Option<(u32, i64)>,
 }
 
+/// What the kubelet keeps of a container's last words, in bytes.
+const LAST_WORDS_MAX: usize = 4096;
+
 /// A failure, in words for another process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
@@ -299,11 +270,39 @@ impl Kept {
         }
     }
 
+    /// In words: what the kubelet keeps of a container's last ones. The oldest names are left out where they are too
+    /// long.
+    pub fn words(mut self) -> Result<String, serde_json::Error> {
+        loop {
+            let words = serde_json::to_string(&self)?;
+            if words.len() < LAST_WORDS_MAX || self.named.pop().is_none() {
+                return Ok(words);
+            }
+        }
+    }
+
     /// The snapshot, with the level that it has by now: checks follow when it was taken.
     #[must_use]
     pub fn checked_since(&self, made: Made) -> Made {
         let newest = self.newest_entry().map(|it| Made::of(&it));
         newest.filter(|it| it.name == made.name).unwrap_or(made)
+    }
+
+    fn named(&self, ages: &Ages) -> impl Iterator<Item = SnapshotNamed> {
+        self.named.iter().filter_map(|(name, level, bytes)| {
+            let known: SnapshotName = name.parse().ok()?;
+            let created = known.created();
+            Some(SnapshotNamed {
+                name: name.as_str().try_into().ok()?,
+                seen: SnapshotSeen {
+                    revision: known.revision,
+                    created,
+                    level: *level,
+                    bytes: *bytes,
+                    seconds: ages.since(created),
+                },
+            })
+        })
     }
 
     fn newest_entry(&self) -> Option<Entry> {
@@ -335,7 +334,13 @@ impl Work {
                 kept.listed = true;
                 let clusters = member.clusters();
                 let ours: Vec<&Entry> = entries.iter().filter(|it| it.is_of(&clusters)).collect();
-                let (newest, verified) = newest_own(&ours, member.key().as_deref());
+                let key = member.key();
+                let (newest, verified) = newest_own(&ours, key.as_deref());
+                let ages = Ages::new(None);
+                let names = named(&ours, key.as_deref(), &ages).into_iter();
+                let names =
+                    names.map(|it| (it.name.as_str().to_owned(), it.seen.level, it.seen.bytes));
+                kept.named = names.collect();
                 kept.newest = newest.and_then(|it| it.manifest.clone().ok());
                 kept.newest_size = newest.and_then(|it| it.size);
                 kept.checked = checked(member.paths, &ours).map(|it| it.0);
@@ -343,7 +348,6 @@ impl Work {
                 let counting = trust.counting(&entries);
                 let restorable = place::newest_verified(&counting, &clusters);
                 kept.restorable = restorable.map(|it| it.name.to_string());
-                let ages = Ages::new(None);
                 kept.verified = verified.map(|it| Seen::of(seen(it, &ages)));
                 kept.kept = count(&ours);
                 let copies = copy::seen(member.paths, member.spec, &entries, &member.ours(), &ages);
@@ -438,6 +442,11 @@ impl Work {
             signer: member.key(),
             last,
             verified: verified.map(|it| it.aged(&ages)),
+            named: kept
+                .named(&ages)
+                .filter(|_| newest.is_some())
+                .take(NAMED_MAX)
+                .collect(),
             kept: kept.kept,
             took_milliseconds: self.took,
             failed: under_way
@@ -465,9 +474,6 @@ impl Work {
 mod tests {
     use super::*;
     use crate::backup::manifest::tests::manifest;
-
-    /// What the kubelet keeps of a container's last words.
-    const LAST_WORDS_MAX: usize = 4096;
 
     #[test]
     fn a_look_that_failed_says_nothing_of_what_lies_there() {
@@ -519,6 +525,7 @@ mod tests {
             newest: Some(manifest),
             newest_size: Some(u64::MAX),
             verified: Some(seen),
+            named: vec![("n".repeat(128), 4, u64::MAX); NAMED_MAX],
             kept: (u32::MAX, u64::MAX),
             queued: (u32::MAX, u64::MAX),
             copies_seen: vec![
@@ -538,8 +545,11 @@ mod tests {
             copies: failure(),
             checks: failure(),
         };
-        let words = serde_json::to_string(&kept).unwrap();
+        let words = kept.clone().words().unwrap();
         assert!(words.len() < LAST_WORDS_MAX, "{}", words.len());
-        assert_eq!(serde_json::from_str::<Kept>(&words).unwrap(), kept);
+        let read: Kept = serde_json::from_str(&words).unwrap();
+        assert!(!read.named.is_empty() && read.named.len() < NAMED_MAX);
+        let named = read.named.clone();
+        assert_eq!(read, Kept { named, ..kept });
     }
 }
