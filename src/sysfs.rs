@@ -1,4 +1,5 @@
-//! The box, as the kernel tells it under /sys and /proc, and who is in the operator's group. Everything is read, nothing is written.
+//! The box, as the kernel tells it under /sys and /proc, and who is in the operator's group. Everything is
+//! read, nothing is written.
 //!
 //! Under a `--root` that has a `sys` or `proc` of its own, those are read: a firmware that reports
 //! too little voltage cannot be had on every desk.

@@ -333,11 +333,11 @@ impl Work {
         };
         Backups {
             due_in: due_in(paths, backup, (&clusters, newest), clock, now),
-            signer: key.clone(),
             busy,
             last,
             verified,
             named: named(&ours, key.as_deref(), &ages),
+            signer: key,
             kept: count(&ours),
             took_milliseconds: self.took,
             failed: failed.or_else(|| self.checks.last.clone()),

@@ -346,7 +346,8 @@ fn in_force(parts: &Parts<'_>) -> [(String, String); 3] {
 }
 
 fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Value {
-    let asked = parts.wire.pod.clone().unwrap_or_default();
+    let nothing = asked::Pod::default();
+    let asked = parts.wire.pod.as_ref().unwrap_or(&nothing);
     let mut labels = asked.labels.clone();
     labels.extend(
         [
@@ -401,7 +402,7 @@ fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Val
             {"name": "guard", "emptyDir": {"sizeLimit": "64Mi"}},
         ],
     });
-    shape(&mut spec, &asked, component);
+    shape(&mut spec, asked, component);
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -453,19 +454,17 @@ fn resources(parts: &Parts<'_>) -> Value {
         Profile::Edge => ("20m", "64Mi"),
         Profile::Standard => ("100m", "256Mi"),
     };
-    let asked = parts.wire.pod.clone().unwrap_or_default();
-    let asked = asked.resources.unwrap_or_default();
-    let limits = asked.limits.unwrap_or_default();
-    let requests = asked.requests.unwrap_or_default();
+    let asked = parts.wire.pod.as_ref().and_then(|it| it.resources.clone());
+    let asked = asked.unwrap_or_default();
+    let (requests, limits) = (
+        asked.requests.unwrap_or_default(),
+        asked.limits.unwrap_or_default(),
+    );
     // What is left out is not more than a limit that is named.
-    let reserved = |asked: Option<String>, limit: Option<&String>, else_: &str| {
-        asked
-            .or_else(|| limit.cloned())
-            .unwrap_or_else(|| else_.to_owned())
-    };
+    let (cpu_limit, memory_limit) = (limits.cpu.as_deref(), limits.memory.as_deref());
     let mut resources = json!({"requests": {
-        "cpu": reserved(requests.cpu, limits.cpu.as_ref(), cpu),
-        "memory": reserved(requests.memory, limits.memory.as_ref(), memory),
+        "cpu": requests.cpu.as_deref().or(cpu_limit).unwrap_or(cpu),
+        "memory": requests.memory.as_deref().or(memory_limit).unwrap_or(memory),
     }});
     if limits != Amounts::default() {
         resources["limits"] = json!(limits);

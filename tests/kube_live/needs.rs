@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use crate::lab::{Api, SOON};
-use crate::operator::{USER, object};
+use crate::operator::{USER, object, storage_class};
 
 /// What a right is taken away from.
 pub struct Stage {
@@ -317,11 +317,7 @@ pub fn table() -> Vec<Row> {
             right: "patch persistentvolumeclaims",
             breaks: "a claim that may grow does not",
             before: |it| {
-                let class = json!({
-                    "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "grows"},
-                    "provisioner": "example.com/none", "allowVolumeExpansion": true,
-                });
-                it.api.apply(&class.to_string());
+                it.api.apply(&storage_class("grows", true));
                 let spec = json!({"spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "grows",
                     "volumeName": "v", "resources": {"requests": {"storage": "1Gi"}}}});
                 it.place("PersistentVolumeClaim", "v1", "data-c-0", true, spec);

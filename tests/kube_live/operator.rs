@@ -223,6 +223,15 @@ pub fn free_address() -> SocketAddr {
     listener.local_addr().unwrap()
 }
 
+/// A StorageClass as text: nobody provisions for it, and its claims may grow or not.
+pub fn storage_class(name: &str, grows: bool) -> String {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
+        "provisioner": "example.com/none", "allowVolumeExpansion": grows,
+    })
+    .to_string()
+}
+
 /// An EtcdCluster as text.
 pub fn cluster(namespace: &str, name: &str, spec: &Value) -> String {
     object("EtcdCluster", namespace, name, spec)

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::kept::names_of_the_server;
 use crate::lab::{Api, SOON};
-use crate::operator::{cluster, namespace};
+use crate::operator::{cluster, namespace, storage_class};
 use crate::tenants::{says, status, up};
 
 fn get(api: &Api, kind: &str, name: &str) -> Option<Value> {
@@ -128,11 +128,7 @@ fn a_claim_grows_where_its_class_lets_it_and_else_that_is_told() {
     };
     api.apply(&namespace("shop", &json!({})));
     for (name, grows) in [("grows", true), ("fixed", false)] {
-        let class = json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
-            "provisioner": "example.com/none", "allowVolumeExpansion": grows,
-        });
-        api.apply(&class.to_string());
+        api.apply(&storage_class(name, grows));
         let claim = |size: &str| json!({"storage": {"volumeClaim": {"size": size, "storageClassName": name}}});
         api.apply(&cluster("shop", name, &claim("1Gi")));
         let made = format!("data-{name}-0");
