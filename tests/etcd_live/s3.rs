@@ -599,6 +599,8 @@ fn copies_are_read_back_and_a_damaged_one_is_made_again() {
     let mut bytes = fs::read(&copied).unwrap();
     bytes[100] ^= 1;
     fs::write(&copied, bytes).unwrap();
+    // Both are due: `verify.every` has passed since either was read last.
+    std::thread::sleep(Duration::from_secs(2));
     lab.start_agent();
     let status = lab.wait("the damage", |it| {
         condition(it, "BackupHealthy").1 == "CopyDamaged"

@@ -167,12 +167,10 @@ fn an_etcd_of_no_release_and_members_of_the_group_are_told_in_the_status() {
     fs::create_dir_all(lab.root.join("etc")).unwrap();
     fs::write(lab.root.join("etc/group"), "etcd-operator:x:998:till\n").unwrap();
     lab.start_agent();
-    let status = lab.wait_available();
+    let told =
+        |status: &serde_json::Value, words: &str| status["conditions"].to_string().contains(words);
+    let status = lab.wait("both words", |it| {
+        told(it, "group: till") && told(it, "nobody compared it with the checksum")
+    });
     assert_eq!(condition(&status, "HostHealthy"), ("True", "Sound"));
-    let told = status["conditions"].to_string();
-    assert!(told.contains("group: till"), "{told}");
-    assert!(
-        told.contains("nobody compared it with the checksum"),
-        "{told}"
-    );
 }
