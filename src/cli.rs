@@ -163,7 +163,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Init(it) => init::init(&context, it),
         Command::Agent(arguments) => run_agent(&context, arguments),
         Command::Controller(arguments) => run_controller(arguments),
-        Command::Manifests { image } => manifests(image.as_deref()),
+        Command::Manifests { image, namespaces } => manifests(image.as_deref(), namespaces),
         Command::Guard(arguments) => run_guard(&context, arguments),
         Command::Unit(it) => unit::unit(&context, it.install),
         Command::Preflight(it) => preflight::preflight(&context, it.skip_disk, it.output),
@@ -301,14 +301,20 @@ fn run_controller(arguments: &ControllerArgs) -> Outcome {
         node: told("NODE_NAME")?,
         listen: (address, arguments.port).into(),
         image_prefixes: arguments.image_prefix.clone(),
+        namespaces: each_once(&arguments.namespaces),
     };
     runtime()?.block_on(controller::run(own))?;
     Ok(DONE)
 }
 
-fn manifests(image: Option<&str>) -> Outcome {
+fn each_once(namespaces: &[String]) -> Vec<String> {
+    let once: std::collections::BTreeSet<&String> = namespaces.iter().collect();
+    once.into_iter().cloned().collect()
+}
+
+fn manifests(image: Option<&str>, namespaces: &[String]) -> Outcome {
     let standard = controller::manifests::image(env!("CARGO_PKG_VERSION"));
-    let all = controller::manifests::generate(image.unwrap_or(&standard));
+    let all = controller::manifests::generate(image.unwrap_or(&standard), &each_once(namespaces));
     let texts: Result<Vec<String>, _> = all.iter().map(crate::document::to_yaml).collect();
     print::text(&texts?.join("---\n"))?;
     Ok(DONE)

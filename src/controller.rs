@@ -18,6 +18,7 @@ pub mod manifests;
 mod names;
 mod objects;
 mod observe;
+mod own;
 mod pod;
 mod publish;
 mod requests;
@@ -55,6 +56,7 @@ use crate::state::StateError;
 use crate::tls::{Certificates, TlsError};
 use names::RUN_DIR;
 use objects::{Kind, Objects};
+pub use own::Own;
 use seen::{Key, Meta, PodSeen, Seen};
 
 /// Why a pass, or the controller, failed.
@@ -173,21 +175,6 @@ impl ControllerError {
     }
 }
 
-/// Where the operator itself runs.
-#[derive(Clone, Debug)]
-pub struct Own {
-    /// Its Pod.
-    pub pod: String,
-    /// Its Pod's namespace.
-    pub namespace: String,
-    /// Its node.
-    pub node: String,
-    /// Its address for metrics, `/livez` and `/readyz`.
-    pub listen: std::net::SocketAddr,
-    /// Images of etcd that a document may name.
-    pub image_prefixes: Vec<String>,
-}
-
 /// What all clusters share.
 struct Shared {
     client: Client,
@@ -241,6 +228,14 @@ impl Shared {
             && self.pods.is_ready()
             && self.services.is_ready()
     }
+
+    fn is_ready_in(&self, namespace: &str) -> bool {
+        self.clusters.is_ready_in(namespace)
+            && self.backups.is_ready_in(namespace)
+            && self.restores.is_ready_in(namespace)
+            && self.pods.is_ready_in(namespace)
+            && self.services.is_ready_in(namespace)
+    }
 }
 
 /// One EtcdCluster: the controller's [`crate::runtime::Runtime`] is over one.
@@ -273,8 +268,8 @@ struct Memory {
     sound: Option<Rc<Watched<EtcdCluster>>>,
     /// Why the newest one is not.
     invalid: Option<Detail>,
-    /// What became of the size of the claim.
-    grown: Option<claim::Grown>,
+    /// What became of what the document asks of the claim.
+    tended: Option<claim::Tended>,
     /// Why the last pass could not be carried out.
     failed: Option<Detail>,
     /// How many passes failed in a row.
@@ -359,15 +354,16 @@ async fn act(own: Own) -> Result<(), ControllerError> {
         instance: Some(own.pod.clone()),
     };
     let confirmed = confirmed::Confirmed::new(&client, &own);
+    let watches = watch::scopes(&own).len();
     let shared = Rc::new(Shared {
         client,
-        own,
         image: RefCell::default(),
-        clusters: Seen::default(),
-        backups: Seen::default(),
-        restores: Seen::default(),
-        pods: Seen::default(),
-        services: Seen::default(),
+        clusters: Seen::of(watches),
+        backups: Seen::of(watches),
+        restores: Seen::of(watches),
+        pods: Seen::of(watch::scopes_of_pods(&own).len()),
+        services: Seen::of(watches),
+        own,
         bells: RefCell::default(),
         reporter,
         untold: Cell::new(false),
@@ -398,33 +394,9 @@ async fn keep(shared: &Rc<Shared>, lease: &lease::Lease) -> Result<(), Controlle
     lease.acquire().await;
     shared.acting.set(true);
     tracing::info!(node = %shared.own.node, "this operator acts");
-    shared.image.replace(own_image(shared).await);
+    shared.image.replace(own::image(shared).await);
     watch::everything(shared);
     lease.keep().await
-}
-
-/// The image of this Pod, which members' Pods take the guard from.
-async fn own_image(shared: &Shared) -> String {
-    let objects = Objects::new(shared.client.clone(), shared.confirmed.clone());
-    loop {
-        let own = &shared.own;
-        match objects.get(Kind::Pod, &own.namespace, &own.pod).await {
-            Ok(Some(pod)) => {
-                let containers = pod.data["spec"]["containers"].as_array();
-                let mut containers = containers.into_iter().flatten();
-                let own = containers
-                    .clone()
-                    .find(|it| it["name"] == names::OPERATOR)
-                    .or_else(|| containers.next());
-                let image = own.and_then(|it| it["image"].as_str());
-                return image.unwrap_or_default().to_owned();
-            }
-            // Outside of a Pod: a controller on a desk, for tests.
-            Ok(None) => return std::env::var("ETCD_OPERATOR_IMAGE").unwrap_or_default(),
-            Err(error) => tracing::warn!("{error}"),
-        }
-        tokio::time::sleep(Duration::from_secs(2)).await;
-    }
 }
 
 /// One cluster, until its object has gone.
@@ -432,7 +404,7 @@ async fn keep_cluster(shared: Rc<Shared>, key: Key, bell: Rc<Notify>) {
     let (namespace, name) = key.clone();
     let mut cluster: Option<Cluster> = None;
     loop {
-        if shared.is_ready() {
+        if shared.is_ready_in(&namespace) {
             let Some(object) = shared.clusters.get(&namespace, &name) else {
                 break;
             };

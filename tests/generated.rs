@@ -51,7 +51,7 @@ fn documents_are_checked_against_the_schema_of_the_crds_file() {
 fn the_manifests_are_what_the_code_says() {
     use etcd_operator::controller::manifests;
     let image = manifests::image(env!("CARGO_PKG_VERSION"));
-    let all: Vec<String> = manifests::generate(&image)
+    let all: Vec<String> = manifests::generate(&image, &[])
         .iter()
         .map(|it| etcd_operator::document::to_yaml(it).unwrap())
         .collect();

@@ -309,7 +309,7 @@ pub const LASTING: [(&str, &str, &str); 3] = [
     ),
     (
         "storage.volumeClaim",
-        "has(self.storage.volumeClaim) == has(oldSelf.storage.volumeClaim) && (!has(self.storage.volumeClaim) || has(self.storage.volumeClaim.storageClassName) == has(oldSelf.storage.volumeClaim.storageClassName) && (!has(self.storage.volumeClaim.storageClassName) || self.storage.volumeClaim.storageClassName == oldSelf.storage.volumeClaim.storageClassName) && quantity(self.storage.volumeClaim.size).compareTo(quantity(oldSelf.storage.volumeClaim.size)) >= 0)",
-        "size may grow; nothing else of it can be changed, and no volume shrinks: restore a snapshot into a new cluster",
+        "!has(self.storage.volumeClaim) || !has(oldSelf.storage.volumeClaim) || quantity(self.storage.volumeClaim.size).compareTo(quantity(oldSelf.storage.volumeClaim.size)) >= 0",
+        "its size may only grow: no volume shrinks; restore a snapshot into a new cluster",
     ),
 ];

@@ -60,12 +60,15 @@ pub(super) enum Command {
     Controller(ControllerArgs),
     /// Prints the objects that run the controller in Kubernetes: RBAC and a DaemonSet
     #[command(
-        after_help = "Example:\n  etcd-operator manifests --image registry.example/etcd-operator:1 | kubectl apply -f -"
+        after_help = "Example:\n  etcd-operator manifests --image registry.example/etcd-operator:1 | kubectl apply -f -\n  etcd-operator manifests --namespaces shop,till | kubectl apply -f -"
     )]
     Manifests {
         /// The operator's image
         #[arg(long)]
         image: Option<String>,
+        /// Clusters of these namespaces alone: Roles in each of them instead of a ClusterRole
+        #[arg(long, value_name = "NAMESPACE", value_delimiter = ',', value_parser = namespace)]
+        namespaces: Vec<String>,
     },
     /// Checks what etcd needs, then starts it; service managers call this
     #[command(
@@ -221,12 +224,22 @@ pub(super) struct ControllerArgs {
     /// Repositories of etcd's images that a document may name
     #[arg(long, value_name = "PREFIX", default_values = crate::api::pod::IMAGE_PREFIXES)]
     pub(super) image_prefix: Vec<String>,
+    /// Clusters of these namespaces alone; left out: of all
+    #[arg(long, value_name = "NAMESPACE", value_delimiter = ',', value_parser = namespace)]
+    pub(super) namespaces: Vec<String>,
     /// How logs look
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub(super) log_format: LogFormat,
     /// How much is logged: error, warn, info, debug
     #[arg(long, default_value = "info")]
     pub(super) log_level: tracing::Level,
+}
+
+fn namespace(text: &str) -> Result<String, String> {
+    if crate::cluster::is_dns_label(text) && text.len() <= 63 {
+        return Ok(text.to_owned());
+    }
+    Err("a namespace's name has lower-case letters, digits and '-', at most 63".to_owned())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -57,6 +57,7 @@ impl Cluster {
             Ok(())
         };
         self.replace_lost_claim(spec).await?;
+        let objects = objects.and(self.tend_claim(spec).await);
         let stays = plan.hold().map(|it| (it, detail(format_args!("{it}"))));
         let restores = |it: &(&Hold, Detail)| matches!(it.0, Hold::Restoring(_));
         let held = stays.clone().filter(|it| !restores(it));
@@ -115,9 +116,15 @@ impl Cluster {
         let lost = format!("\"{}\" not found", names::claim(&self.name));
         let pod = self.shared.pods.get(&self.namespace, &name);
         let waits = pod.is_some_and(|it| it.node.is_none() && it.message.contains(&lost));
-        if !waits {
-            return Ok(());
+        if waits {
+            self.make_claim(spec).await
+        } else {
+            Ok(())
         }
+    }
+
+    /// The claim alone: its Pod is there.
+    pub(super) async fn make_claim(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
         let identity = self.identity.as_ref();
         match identity.and_then(|it| self.pod_member(spec, it)) {
             Some(member) => self.ensure_storage(spec, &member).await,
@@ -132,7 +139,6 @@ impl Cluster {
             self.push().await,
             self.ensure_services(spec).await,
             self.ensure_policy(spec).await,
-            self.grow_claim().await,
             self.push_clients().await,
         ];
         all.into_iter().collect()
@@ -434,7 +440,9 @@ pub(super) fn unplaceable(error: &ControllerError) -> Option<&'static str> {
         ControllerError::Api { code: 403, why, .. } if why.contains(NAMESPACE_ENDS) => {
             Some("NamespaceTerminating")
         }
-        ControllerError::Api { code: 403, why, .. } if why.contains("PodSecurity") => {
+        ControllerError::Api { code: 403, why, .. }
+            if why.contains("PodSecurity") || why.contains("PriorityClass") =>
+        {
             Some("PodRefused")
         }
         ControllerError::Api { code: 403, why, .. } if why.contains("exceeded quota") => {

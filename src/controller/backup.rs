@@ -314,6 +314,7 @@ impl Cluster {
                 );
                 self.write_end(&request, failed(&text), now.is_some())
                     .await?;
+                self.memory.note_end(&request.meta.uid);
             }
         }
         self.collect_backup_pods().await

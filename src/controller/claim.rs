@@ -1,88 +1,319 @@
-//! The member's claim: what it asks for, and that it grows where its class lets it.
+//! The member's claim: what it asks for, that it grows where its class lets it, and that it is made anew where it never
+//! had a volume and the document was corrected.
 
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use serde_json::json;
 
-use super::names::{self, CLUSTER, MANAGED_BY, OPERATOR};
+use super::names::{self, CLUSTER, MANAGED_BY, OPERATOR, STORAGE_CLASS};
 use super::objects::Kind;
 use super::{Cluster, ControllerError};
 use crate::api::formats;
 use crate::clock;
 use crate::cluster::{Detail, detail};
+use crate::member::records::IdentityFile;
+use crate::spec::ClusterSpec;
 
 /// Asked for where the document names no size.
 pub(super) const SIZE_DEFAULT: &str = "2Gi";
 
-/// A class that let no claim grow is asked again after so long: somebody may have changed it.
-const AGAIN_SECONDS: u64 = 600;
-
-/// What became of the size that a document names.
-#[derive(Debug)]
-pub(super) struct Grown {
+/// What the document asks of a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
     size: String,
-    /// When, in seconds since boot.
-    at: u64,
-    /// Why it did not grow to it.
+    /// Empty where it names none.
+    class: String,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub(super) struct Tended {
+    asked: Asked,
+    /// When it is looked at again, in seconds since boot; none: it is as asked.
+    again: Option<u64>,
+    /// Why the claim is not as asked.
     pub(super) refused: Option<Detail>,
 }
+
+/// A claim that stayed as it is is looked at again after so long: somebody may have changed its class.
+const REFUSED_SECONDS: u64 = 600;
+/// One that has no volume yet, or goes, is looked at again after so long.
+const WAITS_SECONDS: u64 = 15;
 
 /// What the API server says where a claim's class lets none grow.
 const NO_GROWTH: &str = "can be resized";
 
+/// A claim as the API server has it.
+struct There<'a> {
+    state: State,
+    /// The class that the document named when the claim was made; none: the operator did not make it.
+    made_with: Option<&'a str>,
+    class: Option<&'a str>,
+    /// Bytes; none where nobody can tell.
+    size: Option<u64>,
+}
+
+/// What may be done with it, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Foreign,
+    Going,
+    /// It never had a volume. The same words as the policy for the operator's account.
+    Unbound,
+    Bound,
+    /// Its volume is coming, or was lost.
+    Other,
+}
+
+/// What a claim needs.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// It goes, or has no volume yet, or belongs to somebody else.
+    Wait,
+    /// It has no volume and was made with another class.
+    Replace,
+    Grow,
+    Keep,
+}
+
+impl<'a> There<'a> {
+    fn of(claim: &'a DynamicObject, cluster: &str) -> Self {
+        let label = |name: &str| claim.metadata.labels.as_ref()?.get(name);
+        let annotations = claim.metadata.annotations.as_ref();
+        let (spec, phase) = (&claim.data["spec"], claim.data["status"]["phase"].as_str());
+        let volume = spec["volumeName"].as_str().unwrap_or_default();
+        let size = spec["resources"]["requests"]["storage"].as_str();
+        let is_ours = label(MANAGED_BY).is_some_and(|it| it == OPERATOR)
+            && label(CLUSTER).is_some_and(|it| it == cluster);
+        There {
+            state: match phase {
+                _ if !is_ours => State::Foreign,
+                _ if claim.metadata.deletion_timestamp.is_some() => State::Going,
+                Some("Pending") if volume.is_empty() => State::Unbound,
+                Some("Bound") => State::Bound,
+                _ => State::Other,
+            },
+            made_with: annotations
+                .and_then(|it| it.get(STORAGE_CLASS))
+                .map(String::as_str),
+            class: spec["storageClassName"].as_str(),
+            size: size.and_then(formats::bytes),
+        }
+    }
+
+    /// The document asks for another class than the claim was made with and has. A cluster's default class, which the
+    /// API server wrote in, is no other one.
+    fn has_another_class(&self, asked: &Asked) -> bool {
+        self.made_with.is_some_and(|it| it != asked.class)
+            && self.class.unwrap_or_default() != asked.class
+    }
+
+    /// Why a claim with a volume stays with its class.
+    fn keeps_its_class(&self, name: &str, asked: &Asked) -> Option<Detail> {
+        let has = self.class.unwrap_or("none");
+        self.has_another_class(asked).then(|| detail(format_args!(
+            "spec.storage.volumeClaim.storageClassName: the claim {name} has its volume already, of the class {has}; next: name that class, or restore a snapshot into a new cluster"
+        )))
+    }
+
+    /// It never asks for less, and removes no claim that has a volume.
+    fn step(&self, asked: &Asked) -> Step {
+        // What somebody wrote in another unit is left as it is.
+        let less = self
+            .size
+            .zip(formats::bytes(&asked.size))
+            .is_some_and(|(has, asked)| has < asked);
+        match self.state {
+            State::Foreign | State::Going => Step::Wait,
+            State::Unbound if self.has_another_class(asked) => Step::Replace,
+            State::Bound if less => Step::Grow,
+            // Nothing grows before it has a volume.
+            State::Unbound | State::Other if less => Step::Wait,
+            State::Unbound | State::Bound | State::Other => Step::Keep,
+        }
+    }
+}
+
 impl Cluster {
-    /// Asks for more where the document names more than the claim has. It never asks for less: no volume shrinks.
-    pub(super) async fn grow_claim(&mut self) -> Result<(), ControllerError> {
+    /// What the document asks of a claim; none where the data lies elsewhere, or where it asks for nothing and the
+    /// cluster has its volume.
+    fn asked_of_claim(&self) -> Option<Asked> {
         let storage = &self.object.object.spec.storage;
-        let Some(size) = storage.volume_claim.as_ref().map(|it| it.size.clone()) else {
+        let asked = storage.volume_claim.as_ref();
+        let ids = self.identity.as_ref().map(IdentityFile::clusters);
+        let has_served = ids.is_some_and(|it| !it.is_empty());
+        if storage.path.is_some() || asked.is_none() && has_served {
+            return None;
+        }
+        Some(Asked {
+            size: asked.map_or(SIZE_DEFAULT, |it| &it.size).to_owned(),
+            class: asked
+                .and_then(|it| it.storage_class_name.clone())
+                .unwrap_or_default(),
+        })
+    }
+
+    /// Brings the claim to what the document asks for. It never asks for less, and removes no claim that has a volume.
+    pub(super) async fn tend_claim(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
+        let Some(asked) = self.asked_of_claim() else {
+            self.memory.tended = None;
             return Ok(());
         };
         let now = clock::since_boot().as_secs();
-        let known = self.memory.grown.as_ref().filter(|it| it.size == size);
-        if known.is_some_and(|it| it.refused.is_none() || now < it.at + AGAIN_SECONDS) {
+        let known = self.memory.tended.as_ref().filter(|it| it.asked == asked);
+        if known.is_some_and(|it| it.again.is_none_or(|again| now < again)) {
             return Ok(());
         }
         let name = names::claim(&self.name);
-        let (kind, namespace) = (Kind::Claim, self.namespace.as_str());
-        let Some(claim) = self.objects.get(kind, namespace, &name).await? else {
-            return Ok(());
-        };
-        let labels = claim.metadata.labels.clone().unwrap_or_default();
-        let ours = labels.get(MANAGED_BY).is_some_and(|it| it == OPERATOR)
-            && labels.get(CLUSTER) == Some(&self.name);
-        let there = claim.data["spec"]["resources"]["requests"]["storage"].as_str();
-        let there = there.and_then(formats::bytes);
-        // What somebody wrote in another unit is left as it is.
-        let less = there.zip(formats::bytes(&size)).is_some_and(|(a, b)| a < b);
-        if !ours || (less && claim.data["status"]["phase"] != "Bound") {
-            return Ok(()); // nothing grows before it has a volume
-        }
-        let mut refused = None;
-        if less {
-            self.shared.confirmed.confirm().await?;
-            let more = json!({"spec": {"resources": {"requests": {"storage": size}}}});
-            let parameters = PatchParams {
-                field_manager: Some(OPERATOR.to_owned()),
-                ..PatchParams::default()
-            };
-            let api = self.objects.api(kind, namespace);
-            match api.patch(&name, &parameters, &Patch::Merge(&more)).await {
-                Ok(_) => {
-                    let text = detail(format_args!("the claim {name} asks for {size} now"));
-                    self.tell("ClaimGrows", &text, false).await;
+        let waits = Some(now + WAITS_SECONDS);
+        let claim = self
+            .objects
+            .get(Kind::Claim, &self.namespace, &name)
+            .await?;
+        let (again, refused) = match &claim {
+            None if self.bring_claim(spec).await? => (waits, None),
+            None => (None, None),
+            Some(claim) => {
+                let there = There::of(claim, &self.name);
+                match there.step(&asked) {
+                    Step::Replace => return self.remove_unbound(claim, &asked).await,
+                    Step::Wait => (waits, None),
+                    step => {
+                        let kept = match step {
+                            Step::Grow => self.grow(&name, &asked.size).await?,
+                            _ => None,
+                        };
+                        let refused = kept.or_else(|| there.keeps_its_class(&name, &asked));
+                        let later = refused.as_ref().map(|_| now + REFUSED_SECONDS);
+                        (later, refused)
+                    }
                 }
-                Err(kube::Error::Api(it)) if it.message.contains(NO_GROWTH) => {
-                    refused = Some(detail(format_args!(
-                        "spec.storage.volumeClaim.size: the claim {name} cannot grow to {size}: its StorageClass does not allow it; next: set allowVolumeExpansion in the class, or restore a snapshot into a new cluster"
-                    )));
-                }
-                Err(error) => return Err(ControllerError::api("write", kind, &name, error)),
             }
-        }
-        self.memory.grown = Some(Grown {
-            size,
-            at: now,
+        };
+        self.memory.tended = Some(Tended {
+            asked,
+            again,
             refused,
         });
         Ok(())
+    }
+
+    /// A claim that is not there, and whether a Pod without a place waits for it. A restore's Pod is made anew, and its
+    /// claim before it. Where none waits, the start makes the claim.
+    async fn bring_claim(&mut self, spec: &ClusterSpec) -> Result<bool, ControllerError> {
+        let member = names::member(&self.name);
+        let member = self.shared.pods.get(&self.namespace, &member);
+        match (self.restore_pod(), member) {
+            (Some(restore), _) if restore.node.is_none() => {
+                self.remove_pod(&restore, Some(0)).await?;
+            }
+            (None, Some(member)) if member.node.is_none() => self.make_claim(spec).await?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Why the claim did not grow.
+    async fn grow(&mut self, name: &str, size: &str) -> Result<Option<Detail>, ControllerError> {
+        self.shared.confirmed.confirm().await?;
+        let more = json!({"spec": {"resources": {"requests": {"storage": size}}}});
+        let parameters = PatchParams {
+            field_manager: Some(OPERATOR.to_owned()),
+            ..PatchParams::default()
+        };
+        let api = self.objects.api(Kind::Claim, &self.namespace);
+        match api.patch(name, &parameters, &Patch::Merge(&more)).await {
+            Ok(_) => {
+                let text = detail(format_args!("the claim {name} asks for {size} now"));
+                self.tell("ClaimGrows", &text, false).await;
+                Ok(None)
+            }
+            Err(kube::Error::Api(it)) if it.message.contains(NO_GROWTH) => {
+                Ok(Some(detail(format_args!(
+                    "spec.storage.volumeClaim.size: the claim {name} cannot grow to {size}: its StorageClass does not allow it; next: set allowVolumeExpansion in the class, or restore a snapshot into a new cluster"
+                ))))
+            }
+            Err(error) => Err(ControllerError::api("write", Kind::Claim, name, error)),
+        }
+    }
+
+    /// Exactly the claim that was seen without a volume: one that got it meanwhile is another version. The next pass
+    /// makes another one.
+    async fn remove_unbound(
+        &mut self,
+        claim: &DynamicObject,
+        asked: &Asked,
+    ) -> Result<(), ControllerError> {
+        let name = names::claim(&self.name);
+        let parameters = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: claim.metadata.uid.clone(),
+                resource_version: claim.metadata.resource_version.clone(),
+            }),
+            ..DeleteParams::default()
+        };
+        self.shared.confirmed.confirm().await?;
+        let api = self.objects.api(Kind::Claim, &self.namespace);
+        match api.delete(&name, &parameters).await {
+            Ok(_) => {
+                let class = match asked.class.as_str() {
+                    "" => "the default class",
+                    class => class,
+                };
+                let text = detail(format_args!(
+                    "the claim {name} had no volume yet; the operator makes it anew with {class}"
+                ));
+                self.tell("ClaimReplaced", &text, false).await;
+                Ok(())
+            }
+            Err(kube::Error::Api(it)) if it.is_not_found() || it.is_conflict() => Ok(()),
+            Err(error) => Err(ControllerError::api("remove", Kind::Claim, &name, error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every claim that there can be, against one document: only the operator's own that has no volume is replaced,
+    /// none shrinks, and none that goes is touched.
+    #[test]
+    fn a_claim_with_a_volume_is_never_replaced_and_none_shrinks() {
+        let asked = Asked {
+            size: "2Gi".to_owned(),
+            class: "quick".to_owned(),
+        };
+        let names = [None, Some(""), Some("quick"), Some("slow")];
+        let sizes = [None, Some(1 << 30), Some(2 << 30), Some(3 << 30)];
+        let states = [
+            State::Foreign,
+            State::Going,
+            State::Unbound,
+            State::Bound,
+            State::Other,
+        ];
+        let mut seen = [0; 4];
+        for number in 0..4 * 4 * 4 * 5 {
+            let there = There {
+                made_with: names[number % 4],
+                class: names[number / 4 % 4],
+                size: sizes[number / 16 % 4],
+                state: states[number / 64],
+            };
+            let step = there.step(&asked);
+            if step == Step::Replace {
+                assert_eq!(there.state, State::Unbound);
+                assert!(there.made_with.is_some_and(|it| it != "quick"));
+                assert_ne!(there.class, Some("quick"));
+            }
+            if step == Step::Grow {
+                assert_eq!((there.state, there.size), (State::Bound, Some(1 << 30)));
+            }
+            if matches!(there.state, State::Foreign | State::Going) {
+                assert_eq!(step, Step::Wait);
+            }
+            seen[step as usize] += 1;
+        }
+        assert!(seen.iter().all(|it| *it > 0), "{seen:?}");
     }
 }

@@ -17,15 +17,31 @@ pub fn image(version: &str) -> String {
     format!("localhost/etcd-operator:{version}")
 }
 
-/// All objects, in the order in which they are applied.
-pub fn generate(image: &str) -> Vec<Value> {
-    vec![
-        namespace(),
-        account(),
-        role("ClusterRole", None, Where::Everywhere),
-        binding("ClusterRoleBinding", None),
-        role("Role", Some(NAMESPACE), Where::OwnNamespace),
-        binding("RoleBinding", Some(NAMESPACE)),
+/// All objects, in the order in which they are applied. `namespaces`: those whose clusters the operator works on, which
+/// are there already; empty: all.
+pub fn generate(image: &str, namespaces: &[String]) -> Vec<Value> {
+    let mut all = vec![namespace(), account()];
+    if namespaces.is_empty() {
+        all.push(role(
+            "ClusterRole",
+            OPERATOR,
+            None,
+            &rules(Where::Everywhere),
+        ));
+        all.push(binding("ClusterRoleBinding", OPERATOR, None));
+    }
+    let mut own = rules(Where::OwnNamespace);
+    for namespace in namespaces {
+        let everything = rules(Where::Everywhere);
+        all.push(role("Role", OF_CLUSTERS, Some(namespace), &everything));
+        all.push(binding("RoleBinding", OF_CLUSTERS, Some(namespace)));
+    }
+    if !namespaces.is_empty() {
+        own.push(operators());
+    }
+    all.push(role("Role", OPERATOR, Some(NAMESPACE), &own));
+    all.push(binding("RoleBinding", OPERATOR, Some(NAMESPACE)));
+    all.extend([
         people("view", "etcd-operator-view", &["get", "list", "watch"]),
         people(
             "edit",
@@ -36,8 +52,19 @@ pub fn generate(image: &str) -> Vec<Value> {
         policy_binding("pods"),
         policy("secrets", &["CREATE", "UPDATE"], SECRETS),
         policy_binding("secrets"),
-        daemon_set(image),
-    ]
+        policy("persistentvolumeclaims", &["DELETE"], CLAIMS),
+        policy_binding("persistentvolumeclaims"),
+        daemon_set(image, namespaces),
+    ]);
+    all
+}
+
+/// The Role in each namespace that the operator was given.
+const OF_CLUSTERS: &str = "etcd-operator-clusters";
+
+/// It sees its own Pods, wherever clusters are.
+fn operators() -> Value {
+    json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]})
 }
 
 fn labels() -> Value {
@@ -85,24 +112,24 @@ pub fn rules(scope: Where) -> Vec<Value> {
     in_scope.map(rule).collect()
 }
 
-fn role(kind: &str, namespace: Option<&str>, scope: Where) -> Value {
+fn role(kind: &str, name: &str, namespace: Option<&str>, rules: &[Value]) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": kind,
-        "metadata": metadata(OPERATOR, namespace),
-        "rules": rules(scope),
+        "metadata": metadata(name, namespace),
+        "rules": rules,
     })
 }
 
-fn binding(kind: &str, namespace: Option<&str>) -> Value {
+fn binding(kind: &str, name: &str, namespace: Option<&str>) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": kind,
-        "metadata": metadata(OPERATOR, namespace),
+        "metadata": metadata(name, namespace),
         "roleRef": {
             "apiGroup": "rbac.authorization.k8s.io",
             "kind": kind.trim_end_matches("Binding"),
-            "name": OPERATOR,
+            "name": name,
         },
         "subjects": [{"kind": "ServiceAccount", "name": OPERATOR, "namespace": NAMESPACE}],
     })
@@ -183,6 +210,18 @@ const SECRETS: &[(&str, &str)] = &[
     ),
 ];
 
+/// The same of claims, which hold the data.
+const CLAIMS: &[(&str, &str)] = &[
+    (
+        "oldObject.metadata.?labels[?'app.kubernetes.io/managed-by'].orValue('') == 'etcd-operator'",
+        "a claim that it has not made",
+    ),
+    (
+        "oldObject.?status.?phase.orValue('') == 'Pending' && oldObject.spec.?volumeName.orValue('') == ''",
+        "a claim that has a volume",
+    ),
+];
+
 /// A ValidatingAdmissionPolicy: what its ServiceAccount is refused although its rights would allow it.
 fn policy(resource: &str, operations: &[&str], rules: &[(&str, &str)]) -> Value {
     let account = format!("system:serviceaccount:{NAMESPACE}:{OPERATOR}");
@@ -231,7 +270,11 @@ fn policy_binding(resource: &str) -> Value {
     })
 }
 
-fn container(image: &str) -> Value {
+fn container(image: &str, namespaces: &[String]) -> Value {
+    let mut arguments = vec!["controller".to_owned()];
+    if !namespaces.is_empty() {
+        arguments.push(format!("--namespaces={}", namespaces.join(",")));
+    }
     let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
     let probe = |path: &str| json!({"httpGet": {"path": path, "port": "http"}});
     let mut live = probe("/livez");
@@ -245,7 +288,7 @@ fn container(image: &str) -> Value {
         "name": OPERATOR,
         "image": image,
         "imagePullPolicy": "IfNotPresent",
-        "args": ["controller"],
+        "args": arguments,
         "env": [
             field("POD_NAME", "metadata.name"),
             field("POD_NAMESPACE", "metadata.namespace"),
@@ -278,7 +321,7 @@ fn container(image: &str) -> Value {
     })
 }
 
-fn daemon_set(image: &str) -> Value {
+fn daemon_set(image: &str, namespaces: &[String]) -> Value {
     let selector = json!({
         "app.kubernetes.io/name": OPERATOR,
         "app.kubernetes.io/component": "operator",
@@ -303,7 +346,7 @@ fn daemon_set(image: &str) -> Value {
                     // Data lies on nodes that are tainted, too.
                     "tolerations": [{"operator": "Exists"}],
                     "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-                    "containers": [container(image)],
+                    "containers": [container(image, namespaces)],
                     "volumes": [
                         {"name": "node", "hostPath": {"path": NODE_DIR, "type": "DirectoryOrCreate"}},
                         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "32Mi"}},

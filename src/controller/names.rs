@@ -13,6 +13,8 @@ pub(super) const CLUSTER: &str = "etcd.edge-operator.io/cluster";
 pub(super) const CLUSTER_NAMESPACE: &str = "etcd.edge-operator.io/cluster-namespace";
 /// On a claim: which cluster was born when it was made, by the end of its token.
 pub(super) const BORN: &str = "etcd.edge-operator.io/cluster-token";
+/// On a claim: the class that the document named when it was made; empty where it named none.
+pub(super) const STORAGE_CLASS: &str = "etcd.edge-operator.io/storage-class";
 /// On an EtcdCluster, with the value [`ACCEPTED`]: CAs and identity may be made anew beside data that is there.
 pub(super) const NEW_AUTHORITY: &str = "etcd.edge-operator.io/new-authority";
 pub(super) const ACCEPTED: &str = "accepted";

@@ -220,9 +220,9 @@ impl Cluster {
 
     fn document_seen(&self) -> DocumentSeen {
         let invalid = self.memory.invalid.as_ref().map(|why| (SPEC_INVALID, why));
-        let grown = self.memory.grown.as_ref();
-        let too_small = grown.and_then(|it| Some(("ClaimNotGrown", it.refused.as_ref()?)));
-        match invalid.or(too_small) {
+        let tended = self.memory.tended.as_ref();
+        let claim = tended.and_then(|it| Some(("ClaimNotChanged", it.refused.as_ref()?)));
+        match invalid.or(claim) {
             Some((reason, why)) => DocumentSeen::Refused {
                 reason,
                 why: why.clone(),

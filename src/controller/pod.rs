@@ -56,13 +56,15 @@ pub(super) fn claim(parts: &Parts<'_>, labels: &BTreeMap<String, String>, defaul
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": asked.map_or(default, |it| it.size.as_str())}},
     });
-    if let Some(class) = asked.and_then(|it| it.storage_class_name.as_ref()) {
+    let class = asked.and_then(|it| it.storage_class_name.as_deref());
+    if let Some(class) = class {
         spec["storageClassName"] = json!(class);
     }
     let mut metadata = json!({
         "name": names::claim(parts.name),
         "namespace": parts.namespace,
         "labels": labels,
+        "annotations": {(names::STORAGE_CLASS): class.unwrap_or_default()},
     });
     if parts.wire.deletion_policy == crate::api::DeletionPolicy::Delete {
         metadata["ownerReferences"] = parts.owner.clone();

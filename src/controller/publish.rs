@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource as _;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType, Recorder};
@@ -35,6 +36,9 @@ const FAILED: [u64; 5] = [1, 2, 5, 15, 30];
 /// Events that are not told again.
 const TOLD_MAX: usize = 24;
 
+/// Characters of an Event: the API server takes 1,024 bytes.
+const NOTE_MAX: usize = 256;
+
 /// The API server's words for a field that its CRD does not have.
 const NOT_DECLARED: &str = "field not declared in schema";
 
@@ -48,6 +52,39 @@ pub(super) struct Written {
 }
 
 impl Shared {
+    /// An Event about an object: a reason, a text, and whether it is a warning. One that fails is a line of the log.
+    pub(super) async fn tell_of(
+        &self,
+        (reason, text, warning): (&str, String, bool),
+        about: &ObjectReference,
+    ) {
+        let event = Event {
+            type_: if warning {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
+            reason: reason.to_owned(),
+            note: Some(text.chars().take(NOTE_MAX).collect()),
+            action: "Reconcile".to_owned(),
+            secondary: None,
+        };
+        if self.confirmed.confirm().await.is_err() {
+            return; // the log has the line
+        }
+        // One that is kept takes another text of the same reason for the first one, told again.
+        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
+        match recorder.publish(&event, about).await {
+            Ok(()) => self.untold.set(false),
+            // A namespace that ends takes no Event about its end, nor any other: the log has the line.
+            Err(kube::Error::Api(it)) if it.message.contains(NAMESPACE_ENDS) => {}
+            Err(error) if !self.untold.replace(true) => {
+                tracing::warn!("failed to write an Event: {error}");
+            }
+            Err(_) => {}
+        }
+    }
+
     /// Writes the whole status of an object of ours; what was in it and is no longer said goes. The version that the
     /// object has then; none where it went meanwhile.
     pub(super) async fn write_status(
@@ -227,7 +264,7 @@ impl Cluster {
         Ok(spec)
     }
 
-    fn reference(&self) -> k8s_openapi::api::core::v1::ObjectReference {
+    fn reference(&self) -> ObjectReference {
         self.object.object.object_ref(&())
     }
 
@@ -246,32 +283,8 @@ impl Cluster {
         if self.memory.told.len() > TOLD_MAX {
             self.memory.told.pop_front();
         }
-        let event = Event {
-            type_: if warning {
-                EventType::Warning
-            } else {
-                EventType::Normal
-            },
-            reason: reason.to_owned(),
-            note: Some(text.to_owned()),
-            action: "Reconcile".to_owned(),
-            secondary: None,
-        };
-        if self.shared.confirmed.confirm().await.is_err() {
-            return; // the log has the line
-        }
-        let reference = self.reference();
-        // One that is kept takes another text of the same reason for the first one, told again.
-        let recorder = Recorder::new(self.shared.client.clone(), self.shared.reporter.clone());
-        match recorder.publish(&event, &reference).await {
-            Ok(()) => self.shared.untold.set(false),
-            // A namespace that ends takes no Event about its end, nor any other: the log has the line.
-            Err(kube::Error::Api(it)) if it.message.contains(NAMESPACE_ENDS) => {}
-            Err(error) if !self.shared.untold.replace(true) => {
-                tracing::warn!("failed to write an Event: {error}");
-            }
-            Err(_) => {}
-        }
+        let how = (reason, text.to_owned(), warning);
+        self.shared.tell_of(how, &self.reference()).await;
     }
 
     async fn tell_changes(&mut self, now: &EtcdClusterStatus) {

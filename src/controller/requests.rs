@@ -49,10 +49,17 @@ impl Cluster {
         status["conditions"] = conditions(&status, &before["conditions"]);
         let (meta, name) = (&request.meta, &request.name);
         let shared = &self.shared;
-        shared
-            .write_status(&resource::<K>(), meta, name, &status)
-            .await
-            .map(drop)
+        let resource = resource::<K>();
+        let written = shared.write_status(&resource, meta, name, &status).await?;
+        let phase = status["phase"].as_str().unwrap_or_default();
+        let ended = matches!(phase, "Succeeded" | "Failed");
+        let news = before["phase"] != phase && !self.memory.has_ended(meta);
+        if ended && news && written.is_some() {
+            let how = (phase, end_in_words(&status), phase == "Failed");
+            let about = request.object.object_ref(&());
+            shared.tell_of(how, &about).await;
+        }
+        Ok(())
     }
 
     /// Says why nobody works on a request yet.
@@ -99,6 +106,18 @@ impl Cluster {
             return Ok(());
         }
         self.answer(request, &status).await
+    }
+}
+
+/// How a request ended, for the Event that `kubectl describe` shows beside it.
+fn end_in_words(status: &Value) -> String {
+    let message = status["message"].as_str().unwrap_or_default();
+    match (status["snapshot"].as_str(), status["revision"].as_i64()) {
+        (Some(name), Some(revision)) => {
+            let text = format!("{name} at revision {revision}; {message}");
+            text.trim_end_matches("; ").to_owned()
+        }
+        _ => message.to_owned(),
     }
 }
 
@@ -162,7 +181,7 @@ pub(super) async fn tell_if_alone(
     request: Rc<Watched<impl Request>>,
     cluster: Key,
 ) {
-    while !shared.is_ready() {
+    while !shared.is_ready_in(&cluster.0) {
         tokio::time::sleep(UNTIL_READY).await;
     }
     let there = shared.clusters.get(&cluster.0, &cluster.1);

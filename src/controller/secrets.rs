@@ -306,13 +306,21 @@ impl Cluster {
         if asked.is_some_and(|it| now < it + UNACCEPTED_SECONDS) {
             return Ok(false);
         }
-        let accepts = self.accepts_clients(namespace).await?;
+        let given = &self.shared.own.namespaces;
+        let works_there = given.is_empty() || given.iter().any(|it| it == namespace);
+        let accepts = works_there && self.accepts_clients(namespace).await?;
         if !accepts {
             self.memory.unaccepted.insert(namespace.to_owned(), now);
-            let text = format!(
-                "the namespace {namespace} gets no Secret: it needs the label {ACCEPTS_CLIENTS_OF}={}",
-                self.namespace
-            );
+            let text = if works_there {
+                format!(
+                    "the namespace {namespace} gets no Secret: it needs the label {ACCEPTS_CLIENTS_OF}={}",
+                    self.namespace
+                )
+            } else {
+                format!(
+                    "the namespace {namespace} gets no Secret: this operator works in others alone (controller --namespaces)"
+                )
+            };
             self.tell("ClientNotAccepted", &text, true).await;
         }
         Ok(accepts)

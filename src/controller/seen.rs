@@ -1,8 +1,8 @@
 //! What the watches have brought, small and by name. A watch that has not brought its first list yet
 //! knows nothing: nobody acts before [`Seen::is_ready`].
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use kube::api::{DynamicObject, ObjectMeta};
@@ -16,18 +16,38 @@ use super::names::{
 /// Namespace and name.
 pub(super) type Key = (String, String);
 
-/// The objects of one watch.
-pub(super) struct Seen<T> {
-    ready: Cell<bool>,
-    items: RefCell<BTreeMap<Key, Rc<T>>>,
-    /// A list that is being brought again.
-    next: RefCell<BTreeMap<Key, Rc<T>>>,
+/// A namespace that is watched, or [`EVERYWHERE`].
+pub(super) type Scope = str;
+/// All namespaces, in one watch.
+pub(super) const EVERYWHERE: &Scope = "";
+
+type Items<T> = BTreeMap<Key, Rc<T>>;
+
+/// Those of a watch, and the others.
+fn split<T>(items: Items<T>, scope: &Scope) -> (Items<T>, Items<T>) {
+    items.into_iter().partition(|(key, _)| is_in(key, scope))
 }
 
-impl<T> Default for Seen<T> {
-    fn default() -> Self {
+fn is_in(key: &Key, scope: &Scope) -> bool {
+    scope == EVERYWHERE || key.0 == scope
+}
+
+/// The objects of one kind: of one watch, or of one for each namespace.
+pub(super) struct Seen<T> {
+    /// How many watches there are.
+    watches: usize,
+    /// Of which the first list is complete.
+    ready: RefCell<BTreeSet<String>>,
+    items: RefCell<Items<T>>,
+    /// A list that is being brought again.
+    next: RefCell<Items<T>>,
+}
+
+impl<T> Seen<T> {
+    pub(super) fn of(watches: usize) -> Self {
         Seen {
-            ready: Cell::new(false),
+            watches,
+            ready: RefCell::default(),
             items: RefCell::default(),
             next: RefCell::default(),
         }
@@ -35,9 +55,15 @@ impl<T> Default for Seen<T> {
 }
 
 impl<T: PartialEq> Seen<T> {
-    /// The first list is complete.
+    /// The first list is complete, of each watch.
     pub(super) fn is_ready(&self) -> bool {
-        self.ready.get()
+        self.ready.borrow().len() == self.watches
+    }
+
+    /// The same of this namespace: what is not known of another one is nothing to it.
+    pub(super) fn is_ready_in(&self, namespace: &str) -> bool {
+        let ready = self.ready.borrow();
+        ready.contains(EVERYWHERE) || ready.contains(namespace)
     }
 
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Rc<T>> {
@@ -54,8 +80,8 @@ impl<T: PartialEq> Seen<T> {
         self.items.borrow_mut().remove(key).into_iter().collect()
     }
 
-    /// Takes an event in; the objects that came, changed or went.
-    pub(super) fn feed(&self, event: Event<(Key, T)>) -> Vec<Rc<T>> {
+    /// Takes an event of a watch in; the objects that came, changed or went.
+    pub(super) fn feed(&self, scope: &Scope, event: Event<(Key, T)>) -> Vec<Rc<T>> {
         match event {
             Event::Apply((key, item)) => {
                 let item = Rc::new(item);
@@ -67,7 +93,7 @@ impl<T: PartialEq> Seen<T> {
             }
             Event::Delete((key, _)) => self.items.borrow_mut().remove(&key).into_iter().collect(),
             Event::Init => {
-                self.next.borrow_mut().clear();
+                self.next.borrow_mut().retain(|it, _| !is_in(it, scope));
                 Vec::new()
             }
             Event::InitApply((key, item)) => {
@@ -75,9 +101,12 @@ impl<T: PartialEq> Seen<T> {
                 Vec::new()
             }
             Event::InitDone => {
-                self.ready.set(true);
-                let before = self.items.replace(self.next.take());
-                let now = self.items.borrow();
+                self.ready.borrow_mut().insert(scope.to_owned());
+                let (now, under_way) = split(self.next.take(), scope);
+                self.next.replace(under_way);
+                let (before, mut items) = split(self.items.take(), scope);
+                items.extend(now.clone());
+                self.items.replace(items);
                 let gone = before.iter().filter(|(key, _)| !now.contains_key(*key));
                 let came = now
                     .iter()
@@ -296,26 +325,56 @@ mod tests {
 
     #[test]
     fn nothing_is_known_before_the_first_list_and_a_new_list_tells_what_went() {
-        let seen = Seen::<u8>::default();
+        let seen = Seen::<u8>::of(1);
         assert!(!seen.is_ready());
-        seen.feed(Event::Init);
-        seen.feed(Event::InitApply((key("a"), 1)));
+        seen.feed(EVERYWHERE, Event::Init);
+        seen.feed(EVERYWHERE, Event::InitApply((key("a"), 1)));
         assert!(!seen.is_ready() && seen.get("one", "a").is_none());
-        assert_eq!(seen.feed(Event::InitDone), [Rc::new(1)]);
-        assert_eq!(seen.feed(Event::Apply((key("b"), 2))), [Rc::new(2)]);
+        assert_eq!(seen.feed(EVERYWHERE, Event::InitDone), [Rc::new(1)]);
+        assert_eq!(
+            seen.feed(EVERYWHERE, Event::Apply((key("b"), 2))),
+            [Rc::new(2)]
+        );
         assert!(
-            seen.feed(Event::Apply((key("b"), 2))).is_empty(),
+            seen.feed(EVERYWHERE, Event::Apply((key("b"), 2)))
+                .is_empty(),
             "as before"
         );
-        seen.feed(Event::Init);
-        seen.feed(Event::InitApply((key("b"), 3)));
+        seen.feed(EVERYWHERE, Event::Init);
+        seen.feed(EVERYWHERE, Event::InitApply((key("b"), 3)));
         assert_eq!(
             seen.all().len(),
             2,
             "the old list counts until the new is whole"
         );
-        assert_eq!(seen.feed(Event::InitDone), [Rc::new(1), Rc::new(3)]);
-        assert_eq!(seen.feed(Event::Delete((key("b"), 3))), [Rc::new(3)]);
+        assert_eq!(
+            seen.feed(EVERYWHERE, Event::InitDone),
+            [Rc::new(1), Rc::new(3)]
+        );
+        assert_eq!(
+            seen.feed(EVERYWHERE, Event::Delete((key("b"), 3))),
+            [Rc::new(3)]
+        );
         assert!(seen.all().is_empty());
+    }
+    #[test]
+    fn of_several_namespaces_each_list_says_nothing_of_the_other() {
+        let seen = Seen::<u8>::of(2);
+        let key = |scope: &str| (scope.to_owned(), "a".to_owned());
+        for scope in ["one", "two"] {
+            assert!(!seen.is_ready());
+            seen.feed(scope, Event::Init);
+            seen.feed(scope, Event::InitApply((key(scope), 1)));
+        }
+        // Both lists were under way; each is complete for itself, and one alone is not all.
+        assert_eq!(seen.feed("one", Event::InitDone).len(), 1);
+        assert!(!seen.is_ready() && seen.get("two", "a").is_none());
+        assert!(seen.is_ready_in("one") && !seen.is_ready_in("two"));
+        assert_eq!(seen.feed("two", Event::InitDone).len(), 1);
+        assert!(seen.is_ready());
+        // The list of one comes again, without what went.
+        seen.feed("one", Event::Init);
+        assert_eq!(seen.feed("one", Event::InitDone).len(), 1);
+        assert!(seen.get("one", "a").is_none() && seen.get("two", "a").is_some());
     }
 }

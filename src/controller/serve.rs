@@ -69,16 +69,22 @@ pub(super) async fn begin(shared: &Rc<Shared>) -> Result<(), ControllerError> {
 
 fn respond(shared: &Shared, path: &str) -> Response<Full<Bytes>> {
     let ok = |text: &str| (StatusCode::OK, text.to_owned());
+    let scopes = super::watch::scopes(&shared.own);
+    let in_one = |is_ready: &dyn Fn(&str) -> bool| scopes.iter().any(|it| is_ready(it));
     let (status, text) = match path {
         "/metrics" => (StatusCode::OK, shared.metrics.page()),
         // Whoever answers lives: the loop that looks and the one that answers are one thread.
         "/livez" => ok("ok\n"),
-        "/readyz" if !shared.pods.is_ready() => (
+        "/readyz" if !in_one(&|it| shared.pods.is_ready_in(it)) => (
             StatusCode::SERVICE_UNAVAILABLE,
             "the API server has not answered yet\n".to_owned(),
         ),
         "/readyz" if !shared.acting.get() => ok("standing by\n"),
         "/readyz" if shared.is_ready() => ok("acting\n"),
+        // Where one namespace's Role is missing, the others are worked on.
+        "/readyz" if in_one(&|it| shared.is_ready_in(it)) => {
+            ok("acting; not every namespace can be watched: see the log\n")
+        }
         "/readyz" => (
             StatusCode::SERVICE_UNAVAILABLE,
             "not every watch works: see the log\n".to_owned(),

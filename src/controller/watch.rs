@@ -10,7 +10,7 @@ use futures_util::{Stream, TryStreamExt as _};
 use k8s_openapi::api::core::v1;
 use kube::Resource;
 use kube::api::{Api, ApiResource, DynamicObject, ObjectMeta};
-use kube::core::PartialObjectMeta;
+use kube::core::{DynamicResourceScope, PartialObjectMeta};
 use kube::runtime::watcher;
 use kube::runtime::watcher::{Config, Error, Event};
 use serde::Serialize;
@@ -21,8 +21,8 @@ use tokio::sync::Notify;
 use super::names::{NEW_AUTHORITY, OURS, RESTORED_BY};
 use super::objects::resource;
 use super::requests::{answer, tell_if_alone, with_message};
-use super::seen::{Key, Meta, PodSeen, Seen};
-use super::{Shared, Watched, keep_cluster};
+use super::seen::{EVERYWHERE, Key, Meta, PodSeen, Scope, Seen};
+use super::{Own, Shared, Watched, keep_cluster};
 use crate::api::{EtcdBackup, EtcdCluster, EtcdRestore};
 use crate::error::chain;
 
@@ -49,8 +49,37 @@ fn mapped<K, T>(event: Event<K>, map: impl Fn(K) -> Option<T>) -> Option<Event<T
 
 type Objects = Pin<Box<dyn Stream<Item = Result<Event<DynamicObject>, Error>>>>;
 
-fn objects(shared: &Shared, resource: &ApiResource, config: Config) -> Objects {
-    let api = Api::<DynamicObject>::all_with(shared.client.clone(), resource);
+/// What is watched for clusters: the namespaces that this operator was given, or all in one.
+pub(super) fn scopes(own: &Own) -> Vec<String> {
+    match own.namespaces.as_slice() {
+        [] => vec![EVERYWHERE.to_owned()],
+        given => given.to_vec(),
+    }
+}
+
+/// The same for Pods: operators are among them.
+pub(super) fn scopes_of_pods(own: &Own) -> Vec<String> {
+    let mut scopes = scopes(own);
+    let seen = |it: &String| it == EVERYWHERE || *it == own.namespace;
+    if !scopes.iter().any(seen) {
+        scopes.push(own.namespace.clone());
+    }
+    scopes
+}
+
+fn api<K>(shared: &Shared, scope: &Scope, resource: &ApiResource) -> Api<K>
+where
+    K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
+{
+    let client = shared.client.clone();
+    match scope {
+        EVERYWHERE => Api::all_with(client, resource),
+        namespace => Api::namespaced_with(client, namespace, resource),
+    }
+}
+
+fn objects(shared: &Shared, scope: &Scope, resource: &ApiResource, config: Config) -> Objects {
+    let api = api::<DynamicObject>(shared, scope, resource);
     Box::pin(watcher(api, config))
 }
 
@@ -62,8 +91,8 @@ fn paged() -> Config {
 }
 
 /// Only names, labels and versions: the content of no Secret is ever listed.
-fn names_alone(shared: &Shared, resource: &ApiResource) -> Objects {
-    let api = Api::<PartialObjectMeta<DynamicObject>>::all_with(shared.client.clone(), resource);
+fn names_alone(shared: &Shared, scope: &Scope, resource: &ApiResource) -> Objects {
+    let api = api::<PartialObjectMeta<DynamicObject>>(shared, scope, resource);
     let stream = watcher(api, paged().labels(OURS));
     Box::pin(stream.try_filter_map(|event| async {
         Ok(mapped(event, |it| {
@@ -78,15 +107,22 @@ fn names_alone(shared: &Shared, resource: &ApiResource) -> Objects {
 
 /// Members' Pods, and the operator's own.
 pub(super) fn pods(shared: &Rc<Shared>) {
+    for scope in scopes_of_pods(&shared.own) {
+        pods_in(shared, scope);
+    }
+}
+
+fn pods_in(shared: &Rc<Shared>, scope: String) {
     let config = paged().labels(OURS);
-    let stream = objects(shared, &resource::<v1::Pod>(), config);
+    let stream = objects(shared, &scope, &resource::<v1::Pod>(), config);
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
         let feed = |event| {
             let event = mapped(event, |pod: DynamicObject| {
                 Some((key(&pod.metadata), PodSeen::of(&pod)))
             });
-            for pod in event.map(|it| shared.pods.feed(it)).unwrap_or_default() {
+            let fed = event.map(|it| shared.pods.feed(&scope, it));
+            for pod in fed.unwrap_or_default() {
                 if pod
                     .meta
                     .labels
@@ -106,30 +142,36 @@ pub(super) fn pods(shared: &Rc<Shared>) {
 
 /// Everything else that a pass looks at.
 pub(super) fn everything(shared: &Rc<Shared>) {
-    metadata("Services", shared, &resource::<v1::Service>(), |it| {
-        &it.services
-    });
-    requests::<EtcdBackup>(
-        "EtcdBackups",
-        shared,
-        |it| &it.backups,
-        |it| it.spec.cluster.clone(),
-    );
-    requests::<EtcdRestore>(
-        "EtcdRestores",
-        shared,
-        |it| &it.restores,
-        |it| it.spec.cluster.clone(),
-    );
-    clusters(shared);
+    for scope in scopes(&shared.own) {
+        let scope: Rc<Scope> = scope.into();
+        metadata(
+            ("Services", &scope),
+            shared,
+            &resource::<v1::Service>(),
+            |it| &it.services,
+        );
+        requests::<EtcdBackup>(
+            ("EtcdBackups", &scope),
+            shared,
+            |it| &it.backups,
+            |it| it.spec.cluster.clone(),
+        );
+        requests::<EtcdRestore>(
+            ("EtcdRestores", &scope),
+            shared,
+            |it| &it.restores,
+            |it| it.spec.cluster.clone(),
+        );
+        clusters(shared, scope);
+    }
 }
 
-fn clusters(shared: &Rc<Shared>) {
-    let stream = objects(shared, &resource::<EtcdCluster>(), paged());
+fn clusters(shared: &Rc<Shared>, scope: Rc<Scope>) {
+    let stream = objects(shared, &scope, &resource::<EtcdCluster>(), paged());
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
         let feed = |event| {
-            for cluster in fed(&shared.clusters, event, |it| readable(&shared, it)) {
+            for cluster in fed(&shared.clusters, &scope, event, |it| readable(&shared, it)) {
                 let key = (cluster.meta.namespace.clone(), cluster.name.clone());
                 let known = shared.bells.borrow().contains_key(&key);
                 let exists = shared.clusters.get(&key.0, &key.1).is_some();
@@ -163,6 +205,7 @@ fn ring_source(shared: &Shared, cluster: &Watched<EtcdCluster>) {
 /// Takes in what was read of an event; what was deleted has gone, whether or not it could be read.
 fn fed<T: PartialEq>(
     seen: &Seen<T>,
+    scope: &Scope,
     event: Event<DynamicObject>,
     read: impl Fn(DynamicObject) -> Option<(Key, T)>,
 ) -> Vec<Rc<T>> {
@@ -170,7 +213,7 @@ fn fed<T: PartialEq>(
         return seen.forget(&key(&it.metadata));
     }
     let event = mapped(event, read);
-    event.map(|it| seen.feed(it)).unwrap_or_default()
+    event.map(|it| seen.feed(scope, it)).unwrap_or_default()
 }
 
 /// An object of ours. One that this version cannot read is left out, and its status says why.
@@ -237,7 +280,7 @@ fn unreadable(why: &str, since: &Value) -> Value {
 
 /// EtcdBackups and EtcdRestores: they ring the cluster that they name.
 fn requests<K>(
-    what: &'static str,
+    (what, scope): (&'static str, &Rc<Scope>),
     shared: &Rc<Shared>,
     seen: fn(&Shared) -> &Seen<Watched<K>>,
     cluster: fn(&K) -> String,
@@ -245,11 +288,11 @@ fn requests<K>(
     K: Resource<DynamicType = ()> + DeserializeOwned + Serialize + 'static,
 {
     let resource = resource::<K>();
-    let stream = objects(shared, &resource, paged());
-    let shared = shared.clone();
+    let stream = objects(shared, scope, &resource, paged());
+    let (shared, scope) = (shared.clone(), scope.clone());
     tokio::task::spawn_local(async move {
         let feed = |event| {
-            for it in fed(seen(&shared), event, |it| readable(&shared, it)) {
+            for it in fed(seen(&shared), &scope, event, |it| readable(&shared, it)) {
                 let key = (it.meta.namespace.clone(), cluster(&it.object));
                 shared.ring(&key);
                 let (shared, resource) = (shared.clone(), resource.clone());
@@ -261,19 +304,20 @@ fn requests<K>(
 }
 
 fn metadata(
-    what: &'static str,
+    (what, scope): (&'static str, &Rc<Scope>),
     shared: &Rc<Shared>,
     resource: &ApiResource,
     seen: fn(&Shared) -> &Seen<Meta>,
 ) {
-    let stream = names_alone(shared, resource);
-    let shared = shared.clone();
+    let stream = names_alone(shared, scope, resource);
+    let (shared, scope) = (shared.clone(), scope.clone());
     tokio::task::spawn_local(async move {
         let feed = |event| {
             let event = mapped(event, |it: DynamicObject| {
                 Some((key(&it.metadata), Meta::of(&it.metadata)))
             });
-            for meta in event.map(|it| seen(&shared).feed(it)).unwrap_or_default() {
+            let fed = event.map(|it| seen(&shared).feed(&scope, it));
+            for meta in fed.unwrap_or_default() {
                 if let Some(cluster) = meta.cluster() {
                     shared.ring(&cluster);
                 }

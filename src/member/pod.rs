@@ -123,7 +123,7 @@ pub fn next_step(reason: &str) -> &'static str {
             "rename or delete that object: the operator changes only objects that it created"
         }
         "PodRefused" => {
-            "allow it: for storage.path the namespace needs pod-security.kubernetes.io/enforce=privileged"
+            "correct spec.pod, or allow it: for storage.path the namespace needs pod-security.kubernetes.io/enforce=privileged"
         }
         "RightMissing" => "apply deploy/etcd-operator.yaml of this version",
         "DataDirMissing" => {

@@ -428,10 +428,11 @@ fn what_a_cluster_is_made_with_is_kept() {
             json!({"storage": {"volumeClaim": {"size": "1024Mi"}}}),
             json!({"storage": {"volumeClaim": {"size": "3Gi"}}}),
         ),
+        // It has not served yet: its class may be corrected.
         (
             json!({"storage": {"volumeClaim": {"size": "2Gi"}}}),
+            json!({"storage": {"volumeClaim": {"size": "1Gi"}}}),
             json!({"storage": {"volumeClaim": {"storageClassName": "a"}}}),
-            json!({"storage": {"quota": "128Mi"}}),
         ),
     ];
     for (index, (first, refused, taken)) in table.iter().enumerate() {

@@ -464,6 +464,23 @@ fn its_own_account_gets_no_pod_but_its_own_and_no_secret_of_others() {
         &taken,
     ];
     refused(&patch, "", "a Secret that somebody else made");
+    let claim = |name: &str, labels: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": "shop", "labels": labels},
+            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "none",
+                "resources": {"requests": {"storage": "1Gi"}}},
+        })
+    };
+    let mut bound = claim("bound", ours.clone());
+    bound["spec"]["volumeName"] = json!("v");
+    for it in [claim("other", json!({})), bound, claim("own", ours.clone())] {
+        api.apply(&it.to_string());
+    }
+    let delete = |name| ["delete", "pvc", "-n", "shop", name, "--wait=false"];
+    refused(&delete("other"), "", "a claim that it has not made");
+    refused(&delete("bound"), "", "a claim that has a volume");
+    access.kubectl(&delete("own")).good();
     access
         .with_input(&["create"], &secret("made", ours).to_string())
         .good();

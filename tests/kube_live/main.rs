@@ -37,6 +37,7 @@ mod kubectl;
 mod lab;
 mod links;
 mod monitoring;
+mod namespaces;
 mod needs;
 mod nodes;
 mod numbers;

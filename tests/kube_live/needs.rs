@@ -343,6 +343,23 @@ pub fn table() -> Vec<Row> {
             ..ROW
         },
         Row {
+            right: "delete persistentvolumeclaims",
+            breaks: "a class that was written wrong is for ever",
+            before: |it| {
+                let spec = json!({"spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "wrong",
+                    "resources": {"requests": {"storage": "2Gi"}}}});
+                it.place("PersistentVolumeClaim", "v1", "data-c-0", true, spec);
+                let patch = r#"{"metadata": {"annotations": {"etcd.edge-operator.io/storage-class": "wrong"}}}"#;
+                it.change("pvc", "data-c-0", &["--type=merge", "-p", patch]);
+            },
+            // Nobody takes its finalizer away here: it is going.
+            whole: |it| {
+                let claim = it.get("pvc", "data-c-0");
+                claim.is_none_or(|it| it["metadata"]["deletionTimestamp"].is_string())
+            },
+            ..ROW
+        },
+        Row {
             right: "get namespaces",
             breaks: "a client in another namespace gets no Secret",
             whole: |it| {

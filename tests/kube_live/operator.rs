@@ -21,7 +21,7 @@ pub const USER: &str = "system:serviceaccount:etcd-operator:etcd-operator";
 const SCRIPT: &str = "mount -t tmpfs none /run && mount -t tmpfs none /var/lib \
     && mkdir -p /run/etcd-operator /run/systemd/timesync /var/lib/etcd-operator \
     && touch /run/systemd/timesync/synchronized && mkdir -p /run/secrets/kubernetes.io \
-    && cp -r \"$2\" /run/secrets/kubernetes.io/serviceaccount && exec \"$0\" controller --port \"$1\"";
+    && cp -r \"$2\" /run/secrets/kubernetes.io/serviceaccount && operator=\"$0\" port=\"$1\" && shift 2 && exec \"$operator\" controller --port \"$port\" \"$@\"";
 
 /// Ends with its value.
 pub struct Operator {
@@ -78,12 +78,17 @@ pub fn install_without_crds(api: &Cluster) -> Access {
 
 impl Operator {
     pub fn start(access: &Access) -> Operator {
-        Self::start_at(access, free_address(), &[], &[])
+        Self::start_at(access, free_address(), &[], &[], &[])
+    }
+
+    /// With more on its command line.
+    pub fn start_as(access: &Access, arguments: &[&str]) -> Operator {
+        Self::start_at(access, free_address(), &[], &[], arguments)
     }
 
     /// With more in its environment.
     pub fn start_with(access: &Access, environment: &[(&str, &str)]) -> Operator {
-        Self::start_at(access, free_address(), &[], environment)
+        Self::start_at(access, free_address(), &[], environment, &[])
     }
 
     /// On the first node's network, where members are reached.
@@ -97,7 +102,7 @@ impl Operator {
         let address = node.address().split("//").nth(1).unwrap();
         let (host, _) = address.rsplit_once(':').unwrap();
         let address = SocketAddr::new(host.parse().unwrap(), 8383);
-        Self::start_at(access, address, &["nsenter", &network], environment)
+        Self::start_at(access, address, &["nsenter", &network], environment, &[])
     }
 
     fn start_at(
@@ -105,6 +110,7 @@ impl Operator {
         address: SocketAddr,
         inside: &[&str],
         environment: &[(&str, &str)],
+        arguments: &[&str],
     ) -> Operator {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
@@ -124,6 +130,7 @@ impl Operator {
             .arg(env!("CARGO_BIN_EXE_etcd-operator"))
             .arg(port.to_string())
             .arg(&access.mounted)
+            .args(arguments)
             .env("KUBERNETES_SERVICE_HOST", host)
             .env("KUBERNETES_SERVICE_PORT", api_port)
             .env("POD_IP", address.ip().to_string())

@@ -107,6 +107,9 @@ fn a_pod_and_a_service_are_what_the_document_says() {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}}}});
     api.apply(&cluster("shop", "d", &wrong["spec"]));
     says(&api, "shop", "d", "nodeSelectorTerms");
+    let nowhere = json!({"pod": {"priorityClassName": "nowhere"}});
+    api.apply(&cluster("shop", "f", &nowhere));
+    says(&api, "shop", "f", "PodRefused");
     let refused = api.try_apply(&cluster(
         "shop",
         "e",
@@ -150,7 +153,7 @@ fn a_claim_grows_where_its_class_lets_it_and_else_that_is_told() {
                 (claim["spec"]["resources"]["requests"]["storage"] == "3Gi").then_some(())
             });
         } else {
-            says(&api, "shop", name, "ClaimNotGrown");
+            says(&api, "shop", name, "ClaimNotChanged");
             assert_eq!(
                 get(&api, "pvc", &made).unwrap()["spec"]["resources"]["requests"]["storage"],
                 "1Gi"
@@ -160,7 +163,72 @@ fn a_claim_grows_where_its_class_lets_it_and_else_that_is_told() {
     assert!(
         !status(&api, "shop", "grows")
             .to_string()
-            .contains("ClaimNotGrown")
+            .contains("ClaimNotChanged")
     );
+    drop(operator);
+}
+
+/// The claim of a class that is not there is made anew when the document is corrected, and no claim with a volume goes.
+#[test]
+fn a_class_is_corrected_before_the_claim_has_a_volume() {
+    let Some((api, operator)) = up(true) else {
+        return;
+    };
+    api.apply(&namespace("shop", &json!({})));
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "right"},
+        "provisioner": "example.com/none",
+    });
+    api.apply(&class.to_string());
+    let of = |class: Option<&str>| json!({"storage": {"volumeClaim": {"size": "1Gi", "storageClassName": class}}});
+    api.apply(&cluster("shop", "c", &of(Some("wrong"))));
+    let claim = || get(&api, "pvc", "data-c-0");
+    let first = api.eventually("the claim", SOON, claim);
+    assert_eq!(first["spec"]["storageClassName"], "wrong");
+    patch(
+        &api,
+        "etcdcluster",
+        "c",
+        &[],
+        &json!({"spec": of(Some("right"))}),
+    );
+    api.eventually("a claim of the right class", SOON, || {
+        (claim()?["spec"]["storageClassName"] == "right").then_some(())
+    });
+    // With its volume it stays, whatever the document says.
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"},
+        "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "right",
+            "hostPath": {"path": "/nowhere"}, "claimRef": {"namespace": "shop", "name": "data-c-0"},
+        },
+    });
+    api.apply(&volume.to_string());
+    let bound = api.eventually("a volume", SOON, || {
+        claim().filter(|it| it["status"]["phase"] == "Bound")
+    });
+    patch(
+        &api,
+        "etcdcluster",
+        "c",
+        &[],
+        &json!({"spec": of(Some("wrong"))}),
+    );
+    says(&api, "shop", "c", "ClaimNotChanged");
+    assert_eq!(
+        claim().unwrap()["metadata"]["uid"],
+        bound["metadata"]["uid"]
+    );
+    patch(
+        &api,
+        "etcdcluster",
+        "c",
+        &[],
+        &json!({"spec": of(Some("right"))}),
+    );
+    api.eventually("nothing to be told", SOON, || {
+        let status = status(&api, "shop", "c").to_string();
+        (!status.contains("ClaimNotChanged")).then_some(())
+    });
     drop(operator);
 }

@@ -27,6 +27,7 @@ fn a_person_walks_through_it() {
     back_up_and_restore(&it);
     into_a_new_cluster(&it);
     delete_and_create_again(&it);
+    purge(&it);
 }
 
 /// As systemd-timesyncd says it.
@@ -240,6 +241,7 @@ fn back_up_and_restore(it: &Operated) {
     ));
     let taken = it.phase("etcdbackup", "now", "Succeeded");
     assert_eq!(taken["status"]["level"], 3);
+    has_an_event(it, "etcdbackup", "now", "Succeeded");
     is_told_by_name(it, &taken["status"]);
     it.put("shop", "kept", "after");
     it.put("shop", "lost", "after");
@@ -253,6 +255,7 @@ fn back_up_and_restore(it: &Operated) {
     ));
     let restored = it.phase("etcdrestore", "back", "Succeeded");
     assert_eq!(restored["status"]["revisionsLost"], 2, "{restored}");
+    has_an_event(it, "etcdrestore", "back", "Succeeded");
     it.available("shop");
     println!("restore in place to Available: {:.1?}", begun.elapsed());
     is_found_by_name(it, "shop");
@@ -269,6 +272,15 @@ fn back_up_and_restore(it: &Operated) {
         assert_eq!(it.get("shop", "kept"), "before", "no restore ran again");
     }
     it.gone(&["pod", "shop-restore"]);
+}
+
+/// `kubectl describe` of the request itself tells how it ended.
+fn has_an_event(it: &Operated, kind: &str, name: &str, reason: &str) {
+    it.eventually("an Event beside the request", SOON, || {
+        let described = it.kubectl(&["describe", kind, name]);
+        let events = described.stdout.split_once("Events:")?.1.to_owned();
+        events.contains(reason).then_some(())
+    });
 }
 
 /// What a restore may name stands in the cluster's status.
@@ -319,4 +331,21 @@ fn delete_and_create_again(it: &Operated) {
     assert_eq!(again["status"]["clusterID"], id);
     assert_eq!(authority(it), before);
     assert_eq!(it.get("shop", "after the restore"), "5");
+}
+
+/// What a deleted cluster left is found by its label, and deleted by it.
+fn purge(it: &Operated) {
+    it.kubectl(&["delete", "etcdcluster", "copy"]).good();
+    it.gone(&["pod", "copy-0"]);
+    let label = "etcd.edge-operator.io/cluster=copy,!etcd.edge-operator.io/cluster-namespace";
+    let left = || {
+        let listed = ["get", "pvc,secret", "-l", label, "-o", "name"];
+        it.kubectl(&listed).good()
+    };
+    for kept in ["persistentvolumeclaim/data-copy-0", "secret/copy-ca"] {
+        assert!(left().lines().any(|it| it == kept), "{}", left());
+    }
+    it.kubectl(&["delete", "pvc,secret", "-l", label]).good();
+    assert_eq!(left(), "");
+    it.kubectl(&["get", "pvc", "data-shop-0"]).good();
 }

@@ -42,6 +42,9 @@ impl Cluster {
             status.conditions = before.map(|it| it.conditions.clone()).unwrap_or_default();
             if Some(&status) != before {
                 self.answer(&request, &status).await?;
+                if matches!(status.phase, Some(Phase::Succeeded | Phase::Failed)) {
+                    self.memory.note_end(&request.meta.uid);
+                }
             }
         }
         Ok(())
