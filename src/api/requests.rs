@@ -84,6 +84,13 @@ pub enum Phase {
     Failed,
 }
 
+impl Phase {
+    /// Nobody works on the request any more.
+    pub fn is_end(self) -> bool {
+        matches!(self, Phase::Succeeded | Phase::Failed)
+    }
+}
+
 /// A snapshot's data in place of a cluster's.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(

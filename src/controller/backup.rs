@@ -9,10 +9,10 @@ use std::rc::Rc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kube::api::{Api, DeleteParams, DynamicObject, Preconditions};
+use kube::api::{Api, DynamicObject};
 
 use super::names;
-use super::objects::{Kind, resource};
+use super::objects::{Kind, exactly, resource};
 use super::restore::wire_now;
 use super::{Cluster, ControllerError, Watched};
 use crate::api::EtcdBackup;
@@ -453,29 +453,18 @@ impl Cluster {
         let resource = resource::<EtcdBackup>();
         let client = self.shared.client.clone();
         let api: Api<DynamicObject> = Api::namespaced_with(client, &self.namespace, &resource);
-        let parameters = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: Some(request.meta.uid.clone()),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
-        self.shared.confirmed.confirm().await?;
-        match api.delete(&request.name, &parameters).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(it)) if it.is_not_found() || it.is_conflict() => Ok(()),
-            Err(error) => {
-                let (what, kind) = ("remove", "EtcdBackup");
-                Err(ControllerError::of_server(what, kind, &request.name, error))
-            }
-        }
+        let seen = exactly(Some(request.meta.uid.clone()), None);
+        let removed = self
+            .objects
+            .remove_seen((&api, "EtcdBackup"), &request.name, &seen);
+        removed.await.map(drop)
     }
 }
 
 /// Its end was written.
 fn is_over(request: &Watched<EtcdBackup>) -> bool {
     let phase = request.object.status.as_ref().and_then(|it| it.phase);
-    matches!(phase, Some(Phase::Succeeded | Phase::Failed))
+    phase.is_some_and(Phase::is_end)
 }
 
 fn failed(message: &str) -> EtcdBackupStatus {

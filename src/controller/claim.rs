@@ -1,11 +1,11 @@
 //! The member's claim: what it asks for, that it grows where its class lets it, and that it is made anew where it never
 //! had a volume and the document was corrected.
 
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::api::{DynamicObject, Patch, PatchParams};
 use serde_json::json;
 
-use super::names::{self, CLUSTER, MANAGED_BY, OPERATOR, STORAGE_CLASS};
-use super::objects::Kind;
+use super::names::{self, OPERATOR, STORAGE_CLASS};
+use super::objects::{Kind, exactly, is_made_for};
 use super::{Cluster, ControllerError};
 use crate::api::formats;
 use crate::clock;
@@ -13,12 +13,12 @@ use crate::cluster::{Detail, detail};
 use crate::member::records::IdentityFile;
 use crate::spec::ClusterSpec;
 
-/// Asked for where the document names no size.
+/// Wanted for where the document names no size.
 pub(super) const SIZE_DEFAULT: &str = "2Gi";
 
 /// What the document asks of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct Wanted {
     size: String,
     /// Empty where it names none.
     class: String,
@@ -27,7 +27,7 @@ pub(super) struct Asked {
 /// What became of it.
 #[derive(Debug)]
 pub(super) struct Tended {
-    asked: Asked,
+    asked: Wanted,
     /// When it is looked at again, in seconds since boot; none: it is as asked.
     again: Option<u64>,
     /// Why the claim is not as asked.
@@ -77,13 +77,12 @@ enum Step {
 
 impl<'a> There<'a> {
     fn of(claim: &'a DynamicObject, cluster: &str) -> Self {
-        let label = |name: &str| claim.metadata.labels.as_ref()?.get(name);
+        let labels = claim.metadata.labels.as_ref();
         let annotations = claim.metadata.annotations.as_ref();
         let (spec, phase) = (&claim.data["spec"], claim.data["status"]["phase"].as_str());
         let volume = spec["volumeName"].as_str().unwrap_or_default();
         let size = spec["resources"]["requests"]["storage"].as_str();
-        let is_ours = label(MANAGED_BY).is_some_and(|it| it == OPERATOR)
-            && label(CLUSTER).is_some_and(|it| it == cluster);
+        let is_ours = labels.is_some_and(|it| is_made_for(it, cluster));
         There {
             state: match phase {
                 _ if !is_ours => State::Foreign,
@@ -102,13 +101,13 @@ impl<'a> There<'a> {
 
     /// The document asks for another class than the claim was made with and has. A cluster's default class, which the
     /// API server wrote in, is no other one.
-    fn has_another_class(&self, asked: &Asked) -> bool {
+    fn has_another_class(&self, asked: &Wanted) -> bool {
         self.made_with.is_some_and(|it| it != asked.class)
             && self.class.unwrap_or_default() != asked.class
     }
 
     /// Why a claim with a volume stays with its class.
-    fn keeps_its_class(&self, name: &str, asked: &Asked) -> Option<Detail> {
+    fn keeps_its_class(&self, name: &str, asked: &Wanted) -> Option<Detail> {
         let has = self.class.unwrap_or("none");
         self.has_another_class(asked).then(|| detail(format_args!(
             "spec.storage.volumeClaim.storageClassName: the claim {name} has its volume already, of the class {has}; next: name that class, or restore a snapshot into a new cluster"
@@ -116,7 +115,7 @@ impl<'a> There<'a> {
     }
 
     /// It never asks for less, and removes no claim that has a volume.
-    fn step(&self, asked: &Asked) -> Step {
+    fn step(&self, asked: &Wanted) -> Step {
         // What somebody wrote in another unit is left as it is.
         let less = self
             .size
@@ -136,7 +135,7 @@ impl<'a> There<'a> {
 impl Cluster {
     /// What the document asks of a claim; none where the data lies elsewhere, or where it asks for nothing and the
     /// cluster has its volume.
-    fn asked_of_claim(&self) -> Option<Asked> {
+    fn asked_of_claim(&self) -> Option<Wanted> {
         let storage = &self.object.object.spec.storage;
         let asked = storage.volume_claim.as_ref();
         let ids = self.identity.as_ref().map(IdentityFile::clusters);
@@ -144,7 +143,7 @@ impl Cluster {
         if storage.path.is_some() || asked.is_none() && has_served {
             return None;
         }
-        Some(Asked {
+        Some(Wanted {
             size: asked.map_or(SIZE_DEFAULT, |it| &it.size).to_owned(),
             class: asked
                 .and_then(|it| it.storage_class_name.clone())
@@ -241,33 +240,27 @@ impl Cluster {
     async fn remove_unbound(
         &mut self,
         claim: &DynamicObject,
-        asked: &Asked,
+        asked: &Wanted,
     ) -> Result<(), ControllerError> {
         let name = names::claim(&self.name);
-        let parameters = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: claim.metadata.uid.clone(),
-                resource_version: claim.metadata.resource_version.clone(),
-            }),
-            ..DeleteParams::default()
-        };
-        self.shared.confirmed.confirm().await?;
+        let seen = exactly(
+            claim.metadata.uid.clone(),
+            claim.metadata.resource_version.clone(),
+        );
         let api = self.objects.api(Kind::Claim, &self.namespace);
-        match api.delete(&name, &parameters).await {
-            Ok(_) => {
-                let class = match asked.class.as_str() {
-                    "" => "the default class",
-                    class => class,
-                };
-                let text = detail(format_args!(
-                    "the claim {name} had no volume yet; the operator makes it anew with {class}"
-                ));
-                self.tell("ClaimReplaced", &text, false).await;
-                Ok(())
-            }
-            Err(kube::Error::Api(it)) if it.is_not_found() || it.is_conflict() => Ok(()),
-            Err(error) => Err(ControllerError::api("remove", Kind::Claim, &name, error)),
+        let kind = Kind::Claim.name();
+        if !self.objects.remove_seen((&api, kind), &name, &seen).await? {
+            return Ok(());
         }
+        let class = match asked.class.as_str() {
+            "" => "the default class",
+            class => class,
+        };
+        let text = detail(format_args!(
+            "the claim {name} had no volume yet; the operator makes it anew with {class}"
+        ));
+        self.tell("ClaimReplaced", &text, false).await;
+        Ok(())
     }
 }
 
@@ -279,7 +272,7 @@ mod tests {
     /// none shrinks, and none that goes is touched.
     #[test]
     fn a_claim_with_a_volume_is_never_replaced_and_none_shrinks() {
-        let asked = Asked {
+        let asked = Wanted {
             size: "2Gi".to_owned(),
             class: "quick".to_owned(),
         };

@@ -21,23 +21,16 @@ pub fn image(version: &str) -> String {
 /// are there already; empty: all.
 pub fn generate(image: &str, namespaces: &[String]) -> Vec<Value> {
     let mut all = vec![namespace(), account()];
+    let (everywhere, mut own) = (rules(Where::Everywhere), rules(Where::OwnNamespace));
     if namespaces.is_empty() {
-        all.push(role(
-            "ClusterRole",
-            OPERATOR,
-            None,
-            &rules(Where::Everywhere),
-        ));
+        all.push(role("ClusterRole", OPERATOR, None, &everywhere));
         all.push(binding("ClusterRoleBinding", OPERATOR, None));
-    }
-    let mut own = rules(Where::OwnNamespace);
-    for namespace in namespaces {
-        let everything = rules(Where::Everywhere);
-        all.push(role("Role", OF_CLUSTERS, Some(namespace), &everything));
-        all.push(binding("RoleBinding", OF_CLUSTERS, Some(namespace)));
-    }
-    if !namespaces.is_empty() {
+    } else {
         own.push(operators());
+    }
+    for namespace in namespaces {
+        all.push(role("Role", OF_CLUSTERS, Some(namespace), &everywhere));
+        all.push(binding("RoleBinding", OF_CLUSTERS, Some(namespace)));
     }
     all.push(role("Role", OPERATOR, Some(NAMESPACE), &own));
     all.push(binding("RoleBinding", OPERATOR, Some(NAMESPACE)));

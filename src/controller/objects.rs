@@ -273,20 +273,39 @@ impl Objects {
     ) -> Result<(), ControllerError> {
         let parameters = DeleteParams {
             grace_period_seconds: grace_seconds,
-            preconditions: Some(Preconditions {
-                uid: Some(uid.to_owned()),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
+            ..exactly(Some(uid.to_owned()), None)
         };
+        let api = self.api(kind, namespace);
+        let removed = self.remove_seen((&api, kind.name()), name, &parameters);
+        removed.await.map(drop)
+    }
+
+    /// Whether it was removed; one that has gone, or is not what was seen any more, is not.
+    pub(super) async fn remove_seen(
+        &self,
+        (api, kind): (&Api<DynamicObject>, &'static str),
+        name: &str,
+        seen: &DeleteParams,
+    ) -> Result<bool, ControllerError> {
         self.confirmed.confirm().await?;
-        match self.api(kind, namespace).delete(name, &parameters).await {
-            Ok(_) => Ok(()),
+        match api.delete(name, seen).await {
+            Ok(_) => Ok(true),
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
-                Ok(())
+                Ok(false)
             }
-            Err(error) => Err(ControllerError::api("remove", kind, name, error)),
+            Err(error) => Err(ControllerError::of_server("remove", kind, name, error)),
         }
+    }
+}
+
+/// A removal of this object, or of this version of it, and of no other one.
+pub(super) fn exactly(uid: Option<String>, resource_version: Option<String>) -> DeleteParams {
+    DeleteParams {
+        preconditions: Some(Preconditions {
+            uid,
+            resource_version,
+        }),
+        ..DeleteParams::default()
     }
 }
 
@@ -322,6 +341,12 @@ fn key_of(kind: Kind, object: &Value) -> Key {
         found.unwrap_or_default().to_owned()
     };
     (kind, text("/metadata/namespace"), text("/metadata/name"))
+}
+
+/// Whether an object with these labels was made for this cluster of its namespace.
+pub(super) fn is_made_for(labels: &BTreeMap<String, String>, cluster: &str) -> bool {
+    let says = |key: &str, value: &str| labels.get(key).is_some_and(|it| it == value);
+    says(MANAGED_BY, OPERATOR) && says(CLUSTER, cluster)
 }
 
 /// Whether what is there was made for the same cluster: two clusters' objects may have one name.

@@ -23,6 +23,13 @@ pub struct Own {
     pub namespaces: Vec<String>,
 }
 
+impl Own {
+    /// Whether it was given this namespace, by name or with all.
+    pub(super) fn works_in(&self, namespace: &str) -> bool {
+        self.namespaces.is_empty() || self.namespaces.iter().any(|it| it == namespace)
+    }
+}
+
 /// The image of this Pod, which members' Pods take the guard from.
 pub(super) async fn image(shared: &Shared) -> String {
     let objects = Objects::new(shared.client.clone(), shared.confirmed.clone());

@@ -106,8 +106,7 @@ impl Cluster {
     fn requests(&self) -> Vec<Rc<Watched<EtcdRestore>>> {
         let mut all = self.shared.restores.requests(&self.namespace, |it| {
             let phase = it.status.as_ref().and_then(|it| it.phase);
-            let ended = matches!(phase, Some(Phase::Succeeded | Phase::Failed));
-            it.spec.cluster == self.name && !ended
+            it.spec.cluster == self.name && !phase.is_some_and(Phase::is_end)
         });
         all.retain(|it| !self.memory.has_ended(&it.meta));
         all

@@ -22,7 +22,7 @@ use super::names::{
     self, ACCEPTED, ACCEPTS_CLIENTS_OF, BORN, CLUSTER, CLUSTER_NAMESPACE, MANAGED_BY,
     NEW_AUTHORITY, OPERATOR,
 };
-use super::objects::{Kind, resource};
+use super::objects::{Kind, is_made_for, resource};
 use super::{Cluster, ControllerError};
 use crate::api::DeletionPolicy;
 use crate::clock;
@@ -220,10 +220,8 @@ impl Cluster {
         let Some(secret) = secret else {
             return Ok(None);
         };
-        let labels = secret.metadata.labels.clone().unwrap_or_default();
-        let ours = labels.get(MANAGED_BY).is_some_and(|it| it == OPERATOR)
-            && labels.get(CLUSTER) == Some(&self.name);
-        if !ours {
+        let labels = secret.metadata.labels.as_ref();
+        if !labels.is_some_and(|it| is_made_for(it, &self.name)) {
             return Err(ControllerError::not_ours(Kind::Secret, name));
         }
         // The one of a cluster of this name that was deleted with everything goes with it.
@@ -306,8 +304,7 @@ impl Cluster {
         if asked.is_some_and(|it| now < it + UNACCEPTED_SECONDS) {
             return Ok(false);
         }
-        let given = &self.shared.own.namespaces;
-        let works_there = given.is_empty() || given.iter().any(|it| it == namespace);
+        let works_there = self.shared.own.works_in(namespace);
         let accepts = works_there && self.accepts_clients(namespace).await?;
         if !accepts {
             self.memory.unaccepted.insert(namespace.to_owned(), now);

@@ -60,8 +60,7 @@ pub(super) fn scopes(own: &Own) -> Vec<String> {
 /// The same for Pods: operators are among them.
 pub(super) fn scopes_of_pods(own: &Own) -> Vec<String> {
     let mut scopes = scopes(own);
-    let seen = |it: &String| it == EVERYWHERE || *it == own.namespace;
-    if !scopes.iter().any(seen) {
+    if !own.works_in(&own.namespace) {
         scopes.push(own.namespace.clone());
     }
     scopes

@@ -1,4 +1,4 @@
-//! What a document says of the Pod, of the Service for clients and of the claim's size, at a real API server.
+//! What a document says of the Pod, of the Service for clients and of the claim, at a real API server.
 
 use serde_json::{Value, json};
 
@@ -175,23 +175,15 @@ fn a_class_is_corrected_before_the_claim_has_a_volume() {
         return;
     };
     api.apply(&namespace("shop", &json!({})));
-    let class = json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "right"},
-        "provisioner": "example.com/none",
-    });
-    api.apply(&class.to_string());
-    let of = |class: Option<&str>| json!({"storage": {"volumeClaim": {"size": "1Gi", "storageClassName": class}}});
-    api.apply(&cluster("shop", "c", &of(Some("wrong"))));
+    api.apply(&storage_class("right", false));
+    let of = |class: &str| json!({"storage": {"volumeClaim": {"size": "1Gi", "storageClassName": class}}});
+    let name_class =
+        |class: &str| patch(&api, "etcdcluster", "c", &[], &json!({"spec": of(class)}));
+    api.apply(&cluster("shop", "c", &of("wrong")));
     let claim = || get(&api, "pvc", "data-c-0");
     let first = api.eventually("the claim", SOON, claim);
     assert_eq!(first["spec"]["storageClassName"], "wrong");
-    patch(
-        &api,
-        "etcdcluster",
-        "c",
-        &[],
-        &json!({"spec": of(Some("right"))}),
-    );
+    name_class("right");
     api.eventually("a claim of the right class", SOON, || {
         (claim()?["spec"]["storageClassName"] == "right").then_some(())
     });
@@ -207,25 +199,13 @@ fn a_class_is_corrected_before_the_claim_has_a_volume() {
     let bound = api.eventually("a volume", SOON, || {
         claim().filter(|it| it["status"]["phase"] == "Bound")
     });
-    patch(
-        &api,
-        "etcdcluster",
-        "c",
-        &[],
-        &json!({"spec": of(Some("wrong"))}),
-    );
+    name_class("wrong");
     says(&api, "shop", "c", "ClaimNotChanged");
     assert_eq!(
         claim().unwrap()["metadata"]["uid"],
         bound["metadata"]["uid"]
     );
-    patch(
-        &api,
-        "etcdcluster",
-        "c",
-        &[],
-        &json!({"spec": of(Some("right"))}),
-    );
+    name_class("right");
     api.eventually("nothing to be told", SOON, || {
         let status = status(&api, "shop", "c").to_string();
         (!status.contains("ClaimNotChanged")).then_some(())

@@ -42,7 +42,7 @@ impl Cluster {
             status.conditions = before.map(|it| it.conditions.clone()).unwrap_or_default();
             if Some(&status) != before {
                 self.answer(&request, &status).await?;
-                if matches!(status.phase, Some(Phase::Succeeded | Phase::Failed)) {
+                if status.phase.is_some_and(Phase::is_end) {
                     self.memory.note_end(&request.meta.uid);
                 }
             }
