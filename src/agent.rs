@@ -164,8 +164,8 @@ struct Memory {
     examiner_elsewhere: Examiner,
     /// timedated's last answer, and when (seconds since boot).
     kernel_synchronised: Option<(bool, u64)>,
-    /// The last facts about the host, and when (seconds since boot).
-    host: Option<(crate::host::HostFacts, u64)>,
+    /// The last facts about the host, when (seconds since boot), and with which version of etcd.
+    host: Option<(crate::host::HostFacts, u64, Option<crate::version::Version>)>,
     /// What restores left beside the data, and the data's directory time when that was listed.
     leftovers: Option<(std::time::SystemTime, Vec<Leftover>)>,
     /// How fast the disk fills up. Losing this record can delay the warning by an hour.

@@ -347,16 +347,21 @@ impl Agent {
     ) -> HostFacts {
         let uptime = clock::since_boot().as_secs();
         let known = self.memory.host.take();
-        let (mut facts, looked) = known
-            .filter(|(_, looked)| uptime < looked + HOST_LOOK_SECONDS)
-            .unwrap_or_else(|| (sysfs::look(&self.paths, storage_dir, writable), uptime));
-        if looked == uptime {
-            facts.unverified = version.and_then(|it| store::unverified(&self.paths.store(), it));
-        }
+        let current =
+            |looked: u64, of: Option<Version>| uptime < looked + HOST_LOOK_SECONDS && of == version;
+        let (mut facts, looked) = match known {
+            Some((facts, looked, of)) if current(looked, of) => (facts, looked),
+            _ => {
+                let mut facts = sysfs::look(&self.paths, storage_dir, writable);
+                facts.unverified =
+                    version.and_then(|it| store::unverified(&self.paths.store(), it));
+                (facts, uptime)
+            }
+        };
         facts.disk.read_only = sysfs::read_only(writable);
         let free = (writable != Writable::Stalled).then(|| disk::room(storage_dir));
         facts.disk.space = self.memory.space.note(uptime, free.flatten());
-        self.memory.host = Some((facts.clone(), looked));
+        self.memory.host = Some((facts.clone(), looked, version));
         facts
     }
 }

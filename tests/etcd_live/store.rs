@@ -166,7 +166,16 @@ fn an_etcd_of_no_release_and_members_of_the_group_are_told_in_the_status() {
     let mut lab = Lab::new("3.6");
     fs::create_dir_all(lab.root.join("etc")).unwrap();
     fs::write(lab.root.join("etc/group"), "etcd-operator:x:998:till\n").unwrap();
+    // The host is looked at before there is an etcd, and the next look is a minute away.
+    let (store, aside) = (lab.lib("store"), lab.root.join("store"));
+    fs::rename(&store, &aside).unwrap();
     lab.start_agent();
+    lab.wait("a look at the host", |it| {
+        it["host"]["look"]["fresh"] == true && condition(it, "HostHealthy").0 != "Unknown"
+    });
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    let _ = fs::remove_dir_all(&store);
+    fs::rename(&aside, &store).unwrap();
     let told =
         |status: &serde_json::Value, words: &str| status["conditions"].to_string().contains(words);
     let status = lab.wait("both words", |it| {
