@@ -355,7 +355,7 @@ impl Agent {
 impl Runtime for Agent {
     type Error = AgentError;
 
-    async fn observe(&mut self, spec: &ClusterSpec) -> Observed {
+    async fn observe(&mut self, spec: &ClusterSpec) -> Box<Observed> {
         self.gather(spec).await
     }
 

@@ -61,6 +61,20 @@ pub const HELD: u8 = 3;
 /// Ended by Ctrl-C while what it asked for goes on without it.
 pub const INTERRUPTED: u8 = 130;
 
+/// In a thread that ends: the parser of so many commands takes 130 KiB of stack, which would stay resident.
+fn parse() -> Result<Cli, clap::Error> {
+    let parse = || {
+        let parsed = arguments::command().try_get_matches();
+        parsed.and_then(|it| Cli::from_arg_matches(&it))
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, parse);
+        // Where the system has no room for a thread, here.
+        let parsed = thread.ok().and_then(|it| it.join().ok());
+        parsed.unwrap_or_else(parse)
+    })
+}
+
 /// Runs the command of this process' arguments.
 pub fn run() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
@@ -72,8 +86,7 @@ pub fn run() -> ExitCode {
     if let Ok(program) = crate::process::own_executable() {
         disk::probe_by(program);
     }
-    let parsed = arguments::command().try_get_matches();
-    let cli = match parsed.and_then(|it| Cli::from_arg_matches(&it)) {
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();

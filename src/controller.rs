@@ -42,9 +42,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use crate::api::node_paths::state_dir;
-use crate::api::requests::EtcdBackupStatus;
 use crate::api::{EtcdBackup, EtcdCluster, EtcdRestore};
-use crate::backup::work::Work;
 use crate::clock::Since;
 use crate::cluster::Detail;
 use crate::member::contact::{CallError, Contact};
@@ -278,22 +276,18 @@ struct Memory {
     unplaceable: Option<(&'static str, Detail)>,
     /// The Pod that was made and says nothing.
     making: Since,
-    /// The same of Pods that work on snapshots, and of those that copy them.
-    starts: [Since; 2],
     /// Namespaces that take no client of this cluster, and when they were asked, in seconds since boot.
     unaccepted: BTreeMap<String, u64>,
     published: Option<crate::api::EtcdClusterStatus>,
     written: Option<publish::Written>,
     /// Events that were told, so that each is told once.
     told: std::collections::VecDeque<String>,
-    /// Snapshots.
-    work: Work,
-    /// The EtcdBackup whose snapshot is being taken.
+    /// What the backup worker says.
+    heard: backup::worker::Heard,
+    /// The EtcdBackup that the worker was asked for.
     taking: Option<String>,
-    /// What lies on the claim for snapshots, and where that is written down.
-    kept: Option<(PathBuf, crate::backup::work::Kept)>,
     /// How the last one ended, until it is written.
-    taken: Option<(String, EtcdBackupStatus)>,
+    taken: Option<(String, crate::worker::report::Ended)>,
     /// EtcdBackups and EtcdRestores whose end was written: a watch may be long behind.
     ended: std::collections::VecDeque<String>,
     /// Directories for snapshots that were made.
@@ -331,6 +325,9 @@ impl Memory {
 
 /// Looks at a cluster no closer together than this, however often it is rung for.
 const LOOKS_APART: Duration = Duration::from_millis(20);
+
+/// Between two looks at a worker that was asked for a snapshot, or takes one.
+const WORKS: Duration = Duration::from_secs(1);
 
 /// Runs until SIGTERM. Members stay.
 pub async fn run(own: Own) -> Result<(), ControllerError> {
@@ -418,12 +415,16 @@ async fn keep_cluster(shared: Rc<Shared>, key: Key, bell: Rc<Notify>) {
                 break;
             };
             cluster.object = object;
-            let wait = cluster.pass().await;
-            let work = cluster.memory.work.bell();
+            // On the heap, and given back: each idle cluster would hold some 150 KiB.
+            let wait = Box::pin(cluster.pass()).await;
+            let wait = if cluster.memory.heard.is_expected() {
+                wait.min(WORKS)
+            } else {
+                wait
+            };
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = bell.notified() => {}
-                () = work.notified() => {}
             }
         } else {
             tokio::time::sleep(Duration::from_millis(50)).await;

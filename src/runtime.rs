@@ -14,8 +14,8 @@ pub trait Runtime {
     /// What can go wrong while publishing or acting.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// Looks. What cannot be seen is a value in [`Observed`].
-    fn observe(&mut self, spec: &ClusterSpec) -> impl Future<Output = Observed>;
+    /// Looks. What cannot be seen is a value in [`Observed`]. It is large: by value, each caller's frame would hold it.
+    fn observe(&mut self, spec: &ClusterSpec) -> impl Future<Output = Box<Observed>>;
 
     /// Tells. Called before [`Runtime::execute`], so that a crash leaves the intent visible.
     fn publish(

@@ -17,6 +17,7 @@ mod bundle;
 mod check;
 mod issued;
 mod mint;
+mod mutual;
 mod signer;
 
 use std::fs;
@@ -30,6 +31,7 @@ pub use bundle::{Bundle, SignedBundle};
 pub use check::{Leaf, Usability, leaf_of};
 pub use issued::Issued;
 pub use mint::Purpose;
+pub use mutual::{MutualError, is_operator};
 pub use signer::{Signed, Signer};
 
 /// Why certificates could not be made or read.

@@ -47,7 +47,7 @@ struct Found {
 
 impl Agent {
     /// Looks at everything.
-    pub(super) async fn gather(&mut self, spec: &ClusterSpec) -> Observed {
+    pub(super) async fn gather(&mut self, spec: &ClusterSpec) -> Box<Observed> {
         let mut process = self.driver.look();
         if self.operates() && !matches!(process, Process::Running { .. }) && self.adopt().await {
             process = self.driver.look();
@@ -99,7 +99,7 @@ impl Agent {
         let predecessors = self.predecessors(spec, &instance, clock, now);
         let mut instances = heapless::Vec::new();
         let _ = instances.push(instance);
-        Observed {
+        Box::new(Observed {
             now,
             clock,
             authority: Authority::Cluster,
@@ -114,7 +114,7 @@ impl Agent {
             document: self.board.document(),
             looker: self.looker(),
             instances,
-        }
+        })
     }
 
     /// Seconds until an etcd that does not run may start again, and the guard's last refusal.

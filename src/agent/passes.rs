@@ -183,7 +183,8 @@ impl Agent {
 
     /// One pass; a failure is logged once, stands in the next status, and is tried again.
     pub(super) async fn pass(&mut self, spec: &ClusterSpec) -> Duration {
-        match reconcile(self, spec).await {
+        // On the heap, and given back: it holds some 150 KiB that an idle operator has no use for.
+        match Box::pin(reconcile(self, spec)).await {
             Ok(wait) => {
                 self.memory.failed = None;
                 self.memory.failures = 0;

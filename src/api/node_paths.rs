@@ -89,6 +89,15 @@ fn nested_paths(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> Option<D
     let state = state_dir(namespace, name);
     paths.push(&state);
     let inside = |one: &str, other: &str| Path::new(one).starts_with(other);
+    // Who writes to a directory could make a link of a file's directory there, and a Pod mounts that.
+    let files = s3(wire).flat_map(|it| [&it.ca_file, &it.credentials]);
+    let mut files = files.filter_map(|it| it.as_deref());
+    let written = files.find_map(|file| Some((file, *paths.iter().find(|it| inside(file, it))?)));
+    if let Some((file, path)) = written {
+        return Some(detail(format_args!(
+            "PathNotAllowed: {file} lies inside {path}, which the cluster's Pods write to"
+        )));
+    }
     let (one, other) = paths.iter().enumerate().find_map(|(index, one)| {
         let mut others = paths[index + 1..].iter();
         let other = others.find(|it| inside(one, it) || inside(it, one))?;

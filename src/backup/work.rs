@@ -7,9 +7,7 @@
 mod attempts;
 mod due;
 mod jobs;
-mod kept;
 mod places;
-mod task;
 mod turns;
 
 use std::sync::Arc;
@@ -39,9 +37,7 @@ use crate::spec::backup::{DESTINATIONS_MAX, PublicKey};
 use crate::tls::{Certificates, ClientFiles};
 
 pub use due::{note_check, skip};
-pub use jobs::{lacks_room, runtime};
-pub use kept::{Done, Kept, Made, UnderWay};
-pub use task::{Ask, Task};
+pub use jobs::{Made, lacks_room, runtime};
 
 use attempts::Attempts;
 use due::{checked, due_in};
@@ -424,7 +420,7 @@ impl Work {
 
     /// Copies what waits to the other destinations, beside the loop.
     pub fn copy(&mut self, member: &Member<'_>, now: Option<Timestamp>) {
-        let (paths, spec) = (member.paths.clone(), member.spec.clone());
+        let (paths, spec) = (member.paths.clone(), Box::new(member.spec.clone()));
         let ours = member.ours();
         let job = self.spawn(move || {
             let _turn = turns::COPIES.wait();
@@ -456,7 +452,7 @@ impl Work {
         let (Some(store), Some(identity)) = (place::primary(member.spec), identity) else {
             return;
         };
-        let spec = member.spec.clone();
+        let spec = Box::new(member.spec.clone());
         self.begin(move || {
             let _turn = turns::LOCAL.wait();
             let result = locked(&paths, place::Work::Local).and_then(|_lock| {

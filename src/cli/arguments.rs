@@ -412,7 +412,7 @@ pub(super) struct DeleteArgs {
 pub(super) enum BackupCommand {
     /// For a Pod of the controller: takes its input from the environment
     #[command(hide = true)]
-    Pod,
+    Worker,
     /// Takes a snapshot now and verifies it; it stays until `backup delete`, or for its --ttl
     #[command(
         after_help = "Example:\n  etcd-operator backup create\n  etcd-operator backup create --ttl 7d"

@@ -33,7 +33,7 @@ use list::{Row, print_rows, row};
 
 pub(super) fn backup(context: &Context, command: &BackupCommand) -> Outcome {
     match command {
-        BackupCommand::Pod => super::pod::backup(context),
+        BackupCommand::Worker => super::pod::worker(context),
         BackupCommand::Create { ttl, output } => create(context, ttl.as_deref(), *output),
         BackupCommand::List { at, output } => list::list(context, at.as_deref(), *output),
         BackupCommand::Show { name, at, output } => {

@@ -137,7 +137,7 @@ fn of_this_host(command: &Command) -> bool {
         | Command::Agent(_)
         | Command::Etcd(EtcdCommand::List(_) | EtcdCommand::Install { .. })
         | Command::Certs(_) => true,
-        Command::Backup(it) => !matches!(it, BackupCommand::Pod),
+        Command::Backup(it) => !matches!(it, BackupCommand::Worker),
         Command::Restore(it) => !it.pod,
         Command::Guard(it) => !it.pod && it.copy_to.is_none(),
         Command::Init(_)
@@ -260,7 +260,7 @@ mod tests {
         };
         assert!(!of_this_host(&["guard", "--copy-to", "/guard"]));
         assert!(!of_this_host(&["guard", "--pod"]));
-        assert!(!of_this_host(&["backup", "pod"]));
+        assert!(!of_this_host(&["backup", "worker"]));
         assert!(of_this_host(&["guard", "--supervised"]));
     }
 }

@@ -1,24 +1,17 @@
-//! `restore --pod` and `backup pod`: the host's work, inside of a Pod that the controller made for it. It
-//! reads the outcome from the Pod's last words.
+//! `restore --pod` and `backup worker`: the host's work, inside of a Pod that the controller made for it.
 //!
 //! A restore has the member's volume as its state directory; etcd is started on the new data, asked, and
-//! stopped again. Work on snapshots has no volume of the member: it is a client.
+//! stopped again; the controller reads the outcome from the Pod's last words. The worker has no volume of the
+//! member: it is a client, and answers for itself.
 
 use std::path::Path;
-use std::time::Duration;
-
-use tokio::time::timeout;
 
 use super::{Context, DONE, Failure, Outcome, RestoreArgs, runtime};
 use crate::agent::Agent;
 use crate::agent::driver::{HostDriver, ProcessDriver};
 use crate::backup::restore;
-use crate::backup::work::{Ask, Done, Made, Member, Task, Told, Work};
-use crate::clock;
-use crate::cluster::Timestamp;
 use crate::error::chain;
 use crate::etcd::store;
-use crate::member::certificates;
 use crate::member::crash::CrashPoint;
 use crate::member::pod::{
     BACKUP_VARIABLE, DOCUMENT_VARIABLE, PodMember, RESTORE_VARIABLE, Restored, SIGNER_DIR,
@@ -26,11 +19,10 @@ use crate::member::pod::{
 };
 use crate::member::records::{self, IdentityFile};
 use crate::member::restore_record::{self, Outcome as Ended, Reason, RestoreRecord, RestoreReport};
-use crate::observed::{BackupFailure, Clock};
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
 use crate::state;
-use crate::tls::{Certificates, ClientFiles, Validity};
+use crate::worker::{Charge, Worker};
 
 fn missing(name: &str) -> Failure {
     Failure::new(super::USAGE, format!("{name} is not in the environment"))
@@ -191,117 +183,20 @@ fn end(
     Ok(())
 }
 
-/// Takes a snapshot, checks and copies as asked, and says what lies there then.
-pub(super) fn backup(context: &Context) -> Outcome {
-    let ask = told(BACKUP_VARIABLE)?;
-    let ask: Ask = serde_json::from_str(&ask).map_err(|_| missing(BACKUP_VARIABLE))?;
+/// Works on snapshots until the Pod ends.
+pub(super) fn worker(context: &Context) -> Outcome {
+    let charge = told(BACKUP_VARIABLE)?;
+    let charge: Charge = serde_json::from_str(&charge).map_err(|_| missing(BACKUP_VARIABLE))?;
     let paths = Paths {
-        lib: ask.lib.clone(),
+        lib: charge.lib.clone(),
         ..context.paths.clone()
     };
     state::create_private_dir(&paths.lib)?;
     let (pod, spec) = prepare(context, &paths)?;
-    let file = |name: &str| Path::new(TLS_DIR).join(name);
-    let member = Member {
-        paths: &paths,
-        spec: &spec,
-        identity: Some(&pod.identity),
-        url: &ask.url,
-        files: ClientFiles {
-            server_name: Some(ask.server_name.clone()),
-            ca: file("client-ca.crt"),
-            cert: file("server.crt"),
-            key: file("server.key"),
-        },
-        certificates: Certificates::at(SIGNER_DIR),
-    };
-    let now = Some(clock::now()).filter(|_| ask.trusted);
-    let runtime = runtime()?;
-    let mut work = Work::default();
-    let mut asked = None;
-    match &ask.task {
-        Task::Scheduled | Task::OnDemand(_) => {
-            work.take(&member, now, ask.task.id().map(str::to_owned));
-            asked = settle(&runtime, &mut work);
-            let trust = if ask.trusted {
-                Clock::Trusted
-            } else {
-                Clock::Unsynchronised
-            };
-            let seen = work.look(&member, trust, clock::now(), None);
-            let backup = spec.backup.as_ref();
-            if backup.is_some_and(|it| seen.check_due(it, now)) {
-                check(&runtime, &mut work, &member, now)?;
-            }
-        }
-        Task::Checks => check(&runtime, &mut work, &member, now)?,
-        Task::Copies => {
-            work.copy(&member, now);
-            settle(&runtime, &mut work);
-        }
-    }
-    let mut kept = work.kept(&member);
-    match asked {
-        // One that nobody can see is none.
-        Some(Ok(made)) if kept.listed => {
-            (kept.snapshot, kept.made) = (Done::Well, made.map(|it| kept.checked_since(it)));
-        }
-        Some(Ok(_)) => {}
-        Some(Err(failure)) => kept.snapshot = Done::Failed((&failure).into()),
-        None => {} // by the document
-    }
-    say_last(&kept.words()?);
+    let keys = (Path::new(TLS_DIR), Path::new(SIGNER_DIR));
+    let worker = Worker::new(&paths, spec, pod, charge, keys);
+    runtime()?
+        .block_on(worker.run())
+        .map_err(|error| Failure::new(super::FAILED, chain(&error)))?;
     Ok(DONE)
-}
-
-/// Keys for the etcd of a trial restore: of nobody else, and in memory, whatever the records lie on.
-fn make_keys(paths: &Paths, spec: &ClusterSpec) -> Result<(), Failure> {
-    let keys = paths.run.join("tls");
-    state::create_private_dir(&keys)?;
-    let _ = std::fs::remove_file(paths.tls()); // of the last Pod
-    std::os::unix::fs::symlink(&keys, paths.tls())?;
-    let validity = Validity::trusted(clock::now(), TRIAL_SECONDS);
-    let names = ["127.0.0.1".to_owned()];
-    certificates::mint(&Certificates::at(keys), spec, &names, validity)
-        .map_err(|error| Failure::new(super::FAILED, chain(&error)))
-}
-
-/// Longer than any trial.
-const TRIAL_SECONDS: i64 = 86_400;
-/// Between two looks at what was begun.
-const SETTLES: Duration = Duration::from_millis(100);
-
-/// Levels 1 to 4. Keys of a trial are there only for as long: beside snapshots they would be copied as
-/// the cluster's own.
-fn check(
-    runtime: &tokio::runtime::Runtime,
-    work: &mut Work,
-    member: &Member<'_>,
-    now: Option<Timestamp>,
-) -> Result<(), Failure> {
-    make_keys(member.paths, member.spec)?;
-    work.check(member, now);
-    settle(runtime, work);
-    Ok(std::fs::remove_file(member.paths.tls())?)
-}
-
-/// Waits for what was begun; how a snapshot went that a person asked for.
-fn settle(
-    runtime: &tokio::runtime::Runtime,
-    work: &mut Work,
-) -> Option<Result<Option<Made>, BackupFailure>> {
-    let bell = work.bell();
-    let mut ended = None;
-    while work.is_busy() || work.is_copying() {
-        // A job rings just before its thread has ended.
-        let _ = runtime.block_on(async { timeout(SETTLES, bell.notified()).await });
-        for told in work.collect() {
-            match told {
-                Told::Failure(text) => tracing::warn!("{text}"),
-                Told::Asked(asked) => ended = Some(asked.result),
-                Told::Prepared(_) => {} // of a restore on a host
-            }
-        }
-    }
-    ended
 }

@@ -75,10 +75,7 @@ impl Cluster {
             // Of a Pod it is told when it was made.
             let told = !matches!(
                 step,
-                Upkeep::ProbeWrite
-                    | Upkeep::SkipSnapshot
-                    | Upkeep::Start(_)
-                    | Upkeep::PrepareRestore
+                Upkeep::ProbeWrite | Upkeep::Start(_) | Upkeep::PrepareRestore
             );
             if told {
                 self.tell(step_reason(step), &step.describe(), false).await;
@@ -187,21 +184,21 @@ impl Cluster {
                 Some(instance) => Ok(self.memory.contact.accept_writes(instance).await?),
                 None => Ok(()),
             },
-            Upkeep::SkipSnapshot => self.skip_snapshot(observed.now),
-            Upkeep::TakeSnapshot => self.take_snapshot(spec, now).await,
-            Upkeep::TakeRequested => self.take_requested(spec, now).await,
-            Upkeep::CopySnapshots => self.copy_snapshots(spec, now).await,
-            Upkeep::CheckSnapshots => self.check_snapshots(spec, now).await,
+            Upkeep::TakeRequested => self.take_requested().await,
             Upkeep::RequestRestore(Asked::Bootstrap) => {
                 self.request_bootstrap();
                 Ok(())
             }
             Upkeep::RequestRestore(Asked::Recovery) => self.request_recovery(now),
             Upkeep::PrepareRestore => self.make_restore_pod(spec).await,
-            // Of a restore on a host: here its Pod takes this step. And of several members.
-            Upkeep::FinishRestore | Upkeep::SetDataAside | Upkeep::GiveUpLeadership { .. } => {
-                Ok(())
-            }
+            // What the backup worker does by itself, and a restore's Pod. And of several members.
+            Upkeep::SkipSnapshot
+            | Upkeep::TakeSnapshot
+            | Upkeep::CopySnapshots
+            | Upkeep::CheckSnapshots
+            | Upkeep::FinishRestore
+            | Upkeep::SetDataAside
+            | Upkeep::GiveUpLeadership { .. } => Ok(()),
         }
     }
 

@@ -1,36 +1,33 @@
-//! Snapshots in Kubernetes: the host's pipeline, in the operator's own Pod, into directories of the node
-//! that it alone writes to and into buckets; and EtcdBackups, which ask for one now.
+//! Snapshots in Kubernetes: a worker's Pod takes them (`worker`); the operator tells what it knows, and passes on what
+//! EtcdBackups ask for.
 
-mod pod;
+pub(super) mod worker;
 
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use kube::api::{Api, DynamicObject};
 
-use super::names;
-use super::objects::{Kind, exactly, resource};
+use super::objects::{exactly, resource};
+use super::pod;
 use super::restore::wire_now;
 use super::{Cluster, ControllerError, Watched};
 use crate::api::EtcdBackup;
+use crate::api::node_paths::CLAIM_DIR;
 use crate::api::requests::{EtcdBackupStatus, Phase};
-use crate::backup::local::Entry;
+use crate::backup::local::LocalStore;
 use crate::backup::name::LATEST;
 use crate::backup::place;
-use crate::backup::trust::Trust;
-use crate::backup::work::{self, Asked, Made, Member, Task, Told, Work};
+use crate::backup::work::Made;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::error::chain;
-use crate::member::records::IdentityFile;
-use crate::observed::{Backups, Clock, Observed, Reading};
+use crate::member::pod::{S3_KEY, s3_credentials};
+use crate::observed::{BackupFailure, Backups, Clock, Observed, Reading};
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
-use crate::spec::backup::{Destination, Place, Text};
-use crate::state;
-use crate::tls::ClientFiles;
+use crate::spec::backup::Destination;
+use crate::worker::report::{Ended, Report};
 
 /// The directories of the document's destinations.
 fn local_paths(spec: &ClusterSpec) -> Vec<PathBuf> {
@@ -39,114 +36,110 @@ fn local_paths(spec: &ClusterSpec) -> Vec<PathBuf> {
     paths.map(PathBuf::from).collect()
 }
 
-/// Key of a Secret with the text of a file of access keys.
-const CREDENTIALS: &str = "credentials";
-
 impl Cluster {
-    /// What is known of the snapshots.
-    pub(super) fn backups(&mut self, spec: &ClusterSpec, clock: Clock, now: Timestamp) -> Backups {
-        let asked = self.next_request().is_some();
-        let seen = if self.claimed().is_some() {
-            self.backups_on_claim(spec, clock, now)
-        } else {
-            let failed = self.restore_failed(clock.trusted(now));
-            self.with_member(spec, |work, member| work.look(member, clock, now, failed))
+    /// What the worker knows of the snapshots.
+    pub(super) async fn backups(
+        &mut self,
+        spec: &ClusterSpec,
+        clock: Clock,
+        now: Timestamp,
+    ) -> Backups {
+        let trusted = clock.trusted(now);
+        let restore_failed = self.restore_failed(trusted);
+        let Some(backup) = &spec.backup else {
+            self.memory.heard = worker::Heard::default();
+            return Backups {
+                elsewhere: true,
+                restore_failed,
+                ..Backups::default()
+            };
         };
+        // A restore is before anything else that is done with the data, a snapshot of it among that.
+        let rests = spec.paused || self.memory.restoring.is_some();
+        self.hear_worker(trusted, rests).await;
+        self.take_note();
+        let known = self.memory.heard.known();
+        let mut seen = match &known {
+            Some((report, seconds)) => report.backups(*seconds),
+            None => Backups {
+                elsewhere: true,
+                ..Backups::default()
+            },
+        };
+        for (seen, destination) in seen.destinations.iter_mut().zip(&backup.destinations) {
+            seen.place = detail(format_args!("{}", place::describe(destination)));
+        }
+        for failure in [&mut seen.failed, &mut seen.copy_failed]
+            .into_iter()
+            .flatten()
+        {
+            failure.why = self.in_names_of_secrets(&failure.why);
+        }
+        let unheard = self.memory.heard.unheard().map(|why| BackupFailure {
+            reason: "SnapshotFailed",
+            why,
+        });
+        // At first its Pod only has not come up yet.
+        let late = known.is_some() || self.is_late();
         Backups {
-            busy: seen.busy || self.is_worked_on(),
-            asked,
+            failed: unheard.filter(|_| late).or_else(|| seen.failed.take()),
+            asked: self.next_request().is_some(),
+            restore_failed,
             ..seen
         }
     }
 
-    fn with_member<T>(
-        &mut self,
-        spec: &ClusterSpec,
-        act: impl FnOnce(&mut Work, &Member<'_>) -> T,
-    ) -> T {
-        let pod = names::member(&self.name);
-        let pod = self.shared.pods.get(&self.namespace, &pod);
-        let place = self.place(spec, pod.as_deref());
-        let member = Member {
-            paths: &self.paths,
-            spec,
-            identity: self.identity.as_ref(),
-            url: &place.client_url,
-            files: ClientFiles {
-                server_name: Some(self.server_name()),
-                ..self.certificates.operator_files()
-            },
-            certificates: self.certificates.clone(),
-        };
-        act(&mut self.memory.work, &member)
+    /// Whether there is more to say of the worker's Pod than that it comes.
+    fn is_late(&self) -> bool {
+        let silent = self.memory.heard.silent.as_deref().unwrap_or_default();
+        !silent.ends_with("is not there yet") && !silent.ends_with(" starts")
     }
 
-    /// Where the access keys of a bucket lie, while they are needed: in memory, for this operator alone.
-    fn credentials_file(&self, secret: &str) -> PathBuf {
-        self.paths.run.join(format!("secret-{secret}"))
-    }
-
-    /// What the document says in names of Kubernetes, in those of the pipeline: a bucket's Secret is a
-    /// file of this operator.
-    pub(super) fn resolve(&self, spec: &mut ClusterSpec) {
-        let wire = &self.object.object.spec;
-        let asked = wire.backup.as_ref().map(|it| it.destinations.as_slice());
-        let known = spec
-            .backup
-            .as_mut()
-            .map(|it| it.destinations.as_mut_slice());
-        let both = known
-            .unwrap_or_default()
-            .iter_mut()
-            .zip(asked.unwrap_or_default());
-        for (destination, asked) in both {
-            let named = asked
-                .s3
-                .as_ref()
-                .and_then(|it| it.credentials_secret.as_ref());
-            if let (Place::S3(s3), Some(secret)) = (&mut destination.place, named) {
-                let path = self.credentials_file(secret);
-                s3.credentials = Text::try_from(path.to_string_lossy().as_ref()).ok();
+    /// Access keys are a file of the worker's and a Secret of whoever reads it.
+    fn in_names_of_secrets(&self, text: &str) -> Detail {
+        let backup = self.object.object.spec.backup.as_ref();
+        let destinations = backup.map_or(&[][..], |it| &it.destinations);
+        let mut text = text.to_owned();
+        for (index, it) in destinations.iter().enumerate() {
+            let secret = it.s3.as_ref().and_then(|it| it.credentials_secret.as_ref());
+            if let Some(secret) = secret {
+                text = text.replace(&s3_credentials(index), &format!("of the Secret {secret}"));
             }
         }
+        detail(format_args!("{text}"))
     }
 
-    /// Access keys, read anew for each run (rule B15).
-    async fn fetch_credentials(&mut self) -> Result<(), ControllerError> {
-        let object = self.object.clone();
-        let backup = object.object.spec.backup.as_ref();
-        for it in backup.iter().flat_map(|it| &it.destinations) {
-            let Some(name) = it.s3.as_ref().and_then(|it| it.credentials_secret.as_ref()) else {
-                continue;
-            };
-            let secret = self
-                .objects
-                .get(Kind::Secret, &self.namespace, name)
-                .await?;
-            let text = secret.and_then(|it| {
-                let text = it.data["data"][CREDENTIALS].as_str()?.to_owned();
-                STANDARD.decode(text).ok()
-            });
-            let Some(text) = text else {
-                let text = format!("there is no Secret {name} with a key {CREDENTIALS}");
-                self.tell("SecretMissing", &text, true).await;
-                // What was taken away is used no longer.
-                let _ = std::fs::remove_file(self.credentials_file(name));
-                continue;
-            };
-            state::create_private_dir(&self.paths.run)?;
-            state::write_file(&self.credentials_file(name), &text)?;
+    /// Secrets that the worker misses.
+    fn without_keys(&self, report: &Report) -> Vec<String> {
+        let backup = self.object.object.spec.backup.as_ref();
+        let destinations = backup.map_or(&[][..], |it| &it.destinations);
+        let missing = report.without_keys.iter();
+        let missing = missing.filter_map(|it| destinations.get(*it)?.s3.as_ref());
+        missing
+            .filter_map(|it| it.credentials_secret.clone())
+            .collect()
+    }
+
+    /// How requests stand with the worker.
+    fn take_note(&mut self) {
+        let Some(id) = self.memory.taking.clone() else {
+            return;
+        };
+        let heard = &self.memory.heard;
+        let Some((report, _)) = heard.known().filter(|_| heard.silent.is_none()) else {
+            return;
+        };
+        if let Some(ended) = report.ended.iter().find(|it| it.id == id) {
+            self.memory.taking = None;
+            self.memory.taken = Some((id, ended.clone()));
+        } else if !report.asked.contains(&id) {
+            self.memory.taking = None; // of a worker that was cut: it is asked again
         }
-        Ok(())
-    }
-
-    pub(super) fn skip_snapshot(&self, now: Timestamp) -> Result<(), ControllerError> {
-        Ok(work::skip(&self.paths, now)?)
     }
 
     /// Directories for snapshots that are not there yet: of a new cluster that is nothing to be warned of.
     pub(super) fn make_destinations(&mut self, spec: &ClusterSpec) {
-        if self.claimed().is_none() && !self.object.meta.deleting {
+        if !self.object.meta.deleting && spec.backup.is_some() && self.claimed().is_none() {
             for path in local_paths(spec) {
                 // What is in the way is told by whoever looks there.
                 let _ = self.prepare_destination(path, true);
@@ -154,8 +147,27 @@ impl Cluster {
         }
     }
 
-    /// A directory for snapshots: made below the one that this cluster may use. `missing`: only where it is not
-    /// there. It may lie on a share that does not answer, so it is made beside the loop.
+    /// The directories of the node that a worker writes to. Those that cannot be used are left out; the first, and that
+    /// of the records, are in the way of everything.
+    fn prepare_destinations(&mut self, spec: &ClusterSpec) -> Result<Vec<String>, ControllerError> {
+        if self.claimed().is_some() {
+            return Ok(Vec::new());
+        }
+        let records = pod::records_dir(&self.namespace, &self.name);
+        self.prepare_destination(records.into(), false)?;
+        let mut prepared = Vec::new();
+        for (index, path) in local_paths(spec).into_iter().enumerate() {
+            match self.prepare_destination(path.clone(), false) {
+                Ok(()) => prepared.push(path.to_string_lossy().into_owned()),
+                Err(error) if index == 0 => return Err(error),
+                Err(error) => tracing::debug!("{}", chain(&error)),
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// A directory for snapshots: made below the one that this cluster may use. `missing`: only where it is not there.
+    /// It may lie on a share that does not answer, so it is made beside the loop.
     fn prepare_destination(&mut self, path: PathBuf, missing: bool) -> Result<(), ControllerError> {
         let look = self.memory.made.entry(path.clone()).or_default();
         let own = path.clone();
@@ -177,102 +189,56 @@ impl Cluster {
         })
     }
 
-    /// The first destination; the others are in the way of nothing that goes there.
-    fn prepare_first(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
-        let first = local_paths(spec).into_iter().next();
-        first.map_or(Ok(()), |it| self.prepare_destination(it, false))
-    }
-
-    pub(super) async fn take_snapshot(
+    /// The file of a verified snapshot, as a restore's Pod sees it; `None` where there is none.
+    pub(super) async fn snapshot_file(
         &mut self,
         spec: &ClusterSpec,
-        now: Option<Timestamp>,
-    ) -> Result<(), ControllerError> {
-        if self.claimed().is_some() {
-            return self
-                .make_backup_pod(spec, Task::Scheduled, now.is_some())
-                .await;
-        }
-        self.prepare_first(spec)?;
-        self.with_member(spec, |work, member| work.take(member, now, None));
-        Ok(())
-    }
-
-    pub(super) async fn copy_snapshots(
-        &mut self,
-        spec: &ClusterSpec,
-        now: Option<Timestamp>,
-    ) -> Result<(), ControllerError> {
-        if self.claimed().is_some() {
-            let trusted = now.is_some();
-            return self.make_backup_pod(spec, Task::Copies, trusted).await;
-        }
-        for path in local_paths(spec) {
-            self.prepare_destination(path, false)?;
-        }
-        self.fetch_credentials().await?;
-        self.with_member(spec, |work, member| work.copy(member, now));
-        Ok(())
-    }
-
-    /// A trial restore needs an etcd, which the image of a member's Pod has.
-    pub(super) async fn check_snapshots(
-        &mut self,
-        spec: &ClusterSpec,
-        now: Option<Timestamp>,
-    ) -> Result<(), ControllerError> {
-        let tried = spec.backup.as_ref().is_some_and(|it| it.verify_level >= 4);
-        if tried || self.claimed().is_some() {
-            let trusted = now.is_some();
-            return self.make_backup_pod(spec, Task::Checks, trusted).await;
-        }
-        self.with_member(spec, |work, member| work.check(member, now));
-        Ok(())
-    }
-
-    /// The file of a verified snapshot, on this node or on a claim; `None` where there is none.
-    pub(super) fn snapshot_file(&mut self, from: &str) -> Result<Option<String>, Detail> {
-        if self.claimed().is_some() {
-            return Ok(self.file_on_claim(from));
-        }
-        let Some(spec) = self.memory.spec.clone() else {
+        from: &str,
+    ) -> Result<Option<String>, Detail> {
+        let Some(path) = local_paths(spec).into_iter().next() else {
             return Ok(None);
         };
-        let Some(store) = place::primary(&spec) else {
+        // What lies on a claim under this name the restore's Pod sees by itself.
+        let name = if self.claimed().is_some() && from != LATEST {
+            Some(from.to_owned())
+        } else {
+            self.counting(from).await?
+        };
+        let Some(name) = name else {
             return Ok(None);
         };
-        let entries = self.with_member(&spec, Work::entries)?;
-        let counting = Trust::of(&self.certificates, &spec, None).counting(&entries);
-        let entry = self.named(&counting, from);
-        let entry = entry.filter(|it| it.level() >= VERIFIED);
-        let path = entry.map(|it| store.snapshot(&it.name));
-        Ok(path.map(|it| it.to_string_lossy().into_owned()))
+        let root = match self.claimed() {
+            Some(_) => PathBuf::from(CLAIM_DIR),
+            None => path,
+        };
+        let store = LocalStore::at(&root, &self.name);
+        let Ok(name) = name.parse() else {
+            return Ok(None);
+        };
+        Ok(Some(store.snapshot(&name).to_string_lossy().into_owned()))
     }
 
-    /// Whether a restore would find nothing. Where other places than the directory of the member's own node, which
-    /// is this one, may have the snapshot, only the restore's Pod can tell; and where that does not answer.
-    pub(super) fn snapshot_is_missing(&mut self, spec: &ClusterSpec, from: &str) -> bool {
+    /// The verified snapshot that a restore from there would take, of those that count.
+    async fn counting(&mut self, from: &str) -> Result<Option<String>, Detail> {
+        let found = self.find(from).await?;
+        if from == LATEST {
+            return Ok(found.restorable);
+        }
+        let counts = found.counts && found.level.is_some_and(|it| it >= VERIFIED);
+        Ok(counts.then(|| from.to_owned()))
+    }
+
+    /// Whether a restore would find nothing. Where other places than the first may have the snapshot, only the
+    /// restore's Pod can tell; and where nobody has looked.
+    pub(super) async fn snapshot_is_missing(&mut self, spec: &ClusterSpec, from: &str) -> bool {
         let alone = spec
             .backup
             .as_ref()
             .is_some_and(|it| it.destinations.len() == 1);
-        let member = names::member(&self.name);
-        let pod = self.shared.pods.get(&self.namespace, &member);
-        let here = pod.is_some_and(|it| it.node.as_ref() == Some(&self.shared.own.node));
-        if !alone || !here || self.claimed().is_some() {
+        if !alone || self.claimed().is_some() {
             return false;
         }
-        let entries = self.with_member(spec, Work::entries);
-        entries.is_ok_and(|it| self.named(&it, from).is_none())
-    }
-
-    /// The snapshot that a restore from there would take.
-    fn named<'a>(&self, entries: &'a [Entry], from: &str) -> Option<&'a Entry> {
-        if from == LATEST {
-            let clusters = self.identity.as_ref().map(IdentityFile::clusters);
-            return place::newest_verified(entries, &clusters.unwrap_or_default());
-        }
-        entries.iter().find(|it| it.name.to_string() == from)
+        self.find(from).await.is_ok_and(|it| it.level.is_none())
     }
 
     /// What has ended is told. `waits`: why nobody begins what was asked for.
@@ -282,25 +248,30 @@ impl Cluster {
         observed: &Observed,
         waits: Option<Detail>,
     ) -> Result<(), ControllerError> {
-        for told in self.memory.work.collect() {
-            match told {
-                Told::Failure(text) => self.tell("BackupFailed", &text, true).await,
-                Told::Asked(asked) => {
-                    self.memory.taking = None;
-                    let id = asked.id.clone();
-                    let status = self.ended_as(*asked).await;
-                    self.memory.taken = Some((id, status));
-                }
-                Told::Prepared(_) => {} // of a restore on a host
-            }
+        let known = self.memory.heard.known();
+        if let Some((number, text)) = known.iter().find_map(|it| it.0.failure.clone())
+            && self.memory.heard.told.replace(number) != Some(number)
+        {
+            let text = self.in_names_of_secrets(&text);
+            self.tell("BackupFailed", &text, true).await;
+        }
+        let missing: Vec<String> = known
+            .iter()
+            .flat_map(|it| self.without_keys(&it.0))
+            .collect();
+        for name in missing {
+            let text = format!("there is no Secret {name} with a key {S3_KEY}");
+            self.tell("SecretMissing", &text, true).await;
         }
         let now = observed.clock.trusted(observed.now);
         self.write_taken(now.is_some()).await?;
         let instance = observed.speaker();
         let answers = instance.is_some_and(|it| it.service.read == Reading::Answered);
-        let silent = (!answers).then_some("etcd does not answer");
-        if let Some(why) = silent.or(waits.as_deref()) {
-            self.backups_wait(why).await?;
+        let silent = (!answers).then(|| detail(format_args!("etcd does not answer")));
+        let unheard = self.memory.heard.silent.clone();
+        let unheard = unheard.filter(|_| spec.backup.is_some() && self.is_late());
+        if let Some(why) = silent.or(waits).or(unheard) {
+            self.backups_wait(&why).await?;
         }
         for request in self.backup_requests() {
             if is_over(&request) {
@@ -317,35 +288,24 @@ impl Cluster {
                 self.memory.note_end(&request.meta.uid);
             }
         }
-        self.collect_backup_pods().await
+        self.keep_worker(spec).await
     }
 
-    /// Takes the snapshot that was asked for first.
-    pub(super) async fn take_requested(
-        &mut self,
-        spec: &ClusterSpec,
-        now: Option<Timestamp>,
-    ) -> Result<(), ControllerError> {
+    /// Has the worker take the snapshot that was asked for first.
+    pub(super) async fn take_requested(&mut self) -> Result<(), ControllerError> {
         let Some(request) = self.next_request() else {
             return Ok(());
         };
-        if let Err(error) = self.prepare_first(spec) {
-            self.waits(&request, &chain(&error)).await?;
-            return Err(error);
+        let id = request.meta.uid.clone();
+        if self.ask_for(&id).await.is_err() {
+            return Ok(()); // why it waits is told with the next look
         }
+        self.memory.taking = Some(id);
         let status = EtcdBackupStatus {
             phase: Some(Phase::Running),
             ..EtcdBackupStatus::default()
         };
-        self.answer(&request, &status).await?;
-        let id = request.meta.uid.clone();
-        if self.claimed().is_some() {
-            let task = Task::OnDemand(id);
-            return self.make_backup_pod(spec, task, now.is_some()).await;
-        }
-        self.memory.taking = Some(id.clone());
-        self.with_member(spec, |work, member| work.take(member, now, Some(id)));
-        Ok(())
+        self.answer(&request, &status).await
     }
 
     /// The oldest request that nobody works on, where nobody works on another one, and the end of the last one was
@@ -353,7 +313,7 @@ impl Cluster {
     fn next_request(&self) -> Option<Rc<Watched<EtcdBackup>>> {
         let (memory, mut all) = (&self.memory, self.backup_requests().into_iter());
         let next = all.find(|it| !is_over(it) && !memory.has_ended(&it.meta));
-        let free = memory.taking.is_none() && memory.taken.is_none() && !self.is_worked_on();
+        let free = memory.taking.is_none() && memory.taken.is_none();
         next.filter(|_| free)
     }
 
@@ -387,11 +347,12 @@ impl Cluster {
 
     /// Writes how the last one ended; where that fails, with the next pass.
     async fn write_taken(&mut self, trusted: bool) -> Result<(), ControllerError> {
-        let Some((id, status)) = self.memory.taken.clone() else {
+        let Some((id, ended)) = self.memory.taken.clone() else {
             return Ok(());
         };
         let all = self.backup_requests();
         if let Some(request) = all.iter().find(|it| it.meta.uid == id) {
+            let status = self.ended_as(ended).await;
             self.write_end(request, status, trusted).await?;
         } // otherwise it was removed meanwhile; the snapshot stays
         self.memory.note_end(&id);
@@ -399,15 +360,20 @@ impl Cluster {
         Ok(())
     }
 
-    async fn ended_as(&mut self, asked: Asked) -> EtcdBackupStatus {
-        match asked.result {
-            Ok(Some(Made {
-                name,
-                revision,
-                level,
-                size,
-            })) => {
-                self.memory.work.copy_soon();
+    async fn ended_as(&mut self, ended: Ended) -> EtcdBackupStatus {
+        match (ended.made, ended.failed) {
+            (_, Some(failure)) => {
+                let text = format!("{}: {}", failure.reason, failure.why);
+                self.tell("BackupFailed", &text, true).await;
+                failed(&text)
+            }
+            (Some(made), None) => {
+                let Made {
+                    name,
+                    revision,
+                    level,
+                    size,
+                } = made;
                 let text = format!("{name} at revision {revision}, verified at level {level}");
                 self.tell("SnapshotTaken", &text, false).await;
                 EtcdBackupStatus {
@@ -420,12 +386,7 @@ impl Cluster {
                     ..EtcdBackupStatus::default()
                 }
             }
-            Ok(None) => failed("the snapshot no longer exists"),
-            Err(failure) => {
-                let text = format!("{}: {}", failure.reason, failure.why);
-                self.tell("BackupFailed", &text, true).await;
-                failed(&text)
-            }
+            (None, None) => failed("the snapshot no longer exists"),
         }
     }
 

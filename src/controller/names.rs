@@ -27,7 +27,7 @@ pub(super) const QUOTA: &str = "etcd.edge-operator.io/quota";
 /// On a Pod: the version of etcd in it.
 pub(super) const VERSION: &str = "etcd.edge-operator.io/etcd-version";
 
-/// On a Pod that works on snapshots: what it was asked, and by which document.
+/// On a Pod of a restore: what asked for it. On a backup worker's: what it was made from.
 pub(super) const MADE_FOR: &str = "etcd.edge-operator.io/made-for";
 
 /// Where the operator keeps what a reboot may take: certificates among it, so that no key of a Secret
@@ -61,9 +61,9 @@ pub(super) fn backup_pod(cluster: &str) -> String {
     format!("{cluster}-backup")
 }
 
-/// Copies may take days: they keep nobody from taking the next snapshot.
-pub(super) fn copy_pod(cluster: &str) -> String {
-    format!("{cluster}-copy")
+/// With a dot, as no cluster's name has one: another cluster's policy may be called like the Pod.
+pub(super) fn worker_policy(cluster: &str) -> String {
+    format!("{cluster}.backup")
 }
 
 pub(super) fn client_service(cluster: &str) -> String {

@@ -39,7 +39,7 @@ const LOOKS_SECONDS: u64 = 10;
 
 impl Cluster {
     /// Looks at everything.
-    pub(super) async fn gather(&mut self, spec: &ClusterSpec) -> Observed {
+    pub(super) async fn gather(&mut self, spec: &ClusterSpec) -> Box<Observed> {
         let now = clock::now();
         let pod = self.pod_now();
         let place = self.place(spec, pod.as_deref());
@@ -81,10 +81,10 @@ impl Cluster {
             kept_elsewhere: false,
             regain,
         };
-        let backups = self.backups(spec, clock, now);
+        let backups = self.backups(spec, clock, now).await;
         let mut instances = heapless::Vec::new();
         let _ = instances.push(instance);
-        Observed {
+        Box::new(Observed {
             paused: None, // here the document says so
             now,
             clock,
@@ -99,7 +99,7 @@ impl Cluster {
             document: self.document_seen(),
             looker: Looker::Operator,
             instances,
-        }
+        })
     }
 
     async fn ask(

@@ -1,20 +1,23 @@
-//! Pods as data: a member's, and the one of a restore. Pure: what goes in decides what comes out.
+//! Pods as data: a member's, the one of a restore, and a backup worker's (`worker`). Pure: what goes in decides what
+//! comes out.
+
+mod worker;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use super::names::{self, CLUSTER, MANAGED_BY, OPERATOR, QUOTA, SETTINGS, USER, VERSION};
-use super::secrets::SIGNER_KEY;
 use crate::api::EtcdClusterSpec;
 use crate::api::node_paths::{CLAIM_DIR, NODE_DIR};
 use crate::api::pod::{self as asked, Amounts};
-use crate::backup::work::Ask;
 use crate::member::pod::{
-    BACKUP_VARIABLE, DOCUMENT_VARIABLE, LAST_WORDS, PodMember, RESTORE_VARIABLE, S3_KEY,
-    SIGNER_DIR, SIGNER_VARIABLE, TLS_DIR, VARIABLE, s3_dir,
+    DOCUMENT_VARIABLE, LAST_WORDS, PodMember, RESTORE_VARIABLE, S3_KEY, SIGNER_VARIABLE, TLS_DIR,
+    VARIABLE, s3_dir,
 };
 use crate::spec::{ClusterSpec, Profile};
+
+pub(super) use worker::{places, records_dir, worker};
 
 /// Everything that a Pod is made of.
 pub(super) struct Parts<'a> {
@@ -180,83 +183,6 @@ pub(super) fn restore(parts: &Parts<'_>, asks: &Restore<'_>) -> Value {
 
 /// The component of a member's Pod.
 const MEMBER: &str = "member";
-
-/// Where a Pod keeps what goes with it.
-const SCRATCH_DIR: &str = "/scratch";
-
-/// Where the first destination's snapshots lie.
-#[derive(Clone, Copy)]
-pub(super) enum Snapshots<'a> {
-    /// On a claim of the namespace.
-    Claim(&'a str),
-    /// In a directory of the node.
-    Directory(&'a str),
-}
-
-impl Snapshots<'_> {
-    pub(super) fn is_claim(self) -> bool {
-        matches!(self, Snapshots::Claim(_))
-    }
-
-    /// Where the records about them lie: beside those on a claim.
-    pub(super) fn records(self, cluster: &str) -> std::path::PathBuf {
-        match self {
-            Snapshots::Claim(_) => [CLAIM_DIR, ".etcd-operator", cluster].iter().collect(),
-            Snapshots::Directory(_) => SCRATCH_DIR.into(),
-        }
-    }
-}
-
-/// The Pod that works on snapshots: it streams from the member as any client would.
-pub(super) fn backup(
-    parts: &Parts<'_>,
-    name: &str,
-    ask: &Ask,
-    document: &str,
-    snapshots: Snapshots<'_>,
-) -> Value {
-    let mut container = container(parts, &["backup", "pod"]);
-    let asked = serde_json::to_string(ask).unwrap_or_default();
-    let mut more = command(parts, document, (BACKUP_VARIABLE, &asked));
-    match snapshots {
-        Snapshots::Claim(name) => {
-            let claim = json!({"persistentVolumeClaim": {"claimName": name}});
-            more.mount("claim", &claim, CLAIM_DIR, false);
-        }
-        Snapshots::Directory(dir) => {
-            // The cluster's own directory: what runs there cannot put a link in its place.
-            let dir = format!("{dir}/{}", parts.name);
-            more.mount("snapshots", &host_path(&dir), &dir, false);
-            more.mount("scratch", &json!({"emptyDir": {}}), SCRATCH_DIR, false);
-        }
-    }
-    let tls = json!({"secret": {
-        "secretName": names::member_secret(parts.name),
-        "defaultMode": 0o440,
-    }});
-    more.mount("tls", &tls, TLS_DIR, true);
-    let key = json!({"secret": {
-        "secretName": names::authority_secret(parts.name),
-        "defaultMode": 0o440,
-        "items": [{"key": SIGNER_KEY, "path": format!("signer/{SIGNER_KEY}")}],
-        "optional": true, // a Secret of before the first signature
-    }});
-    more.mount("signs", &key, SIGNER_DIR, true);
-    extend(&mut container["env"], more.env);
-    if let Some(mounts) = container["volumeMounts"].as_array_mut() {
-        mounts.retain(|it| it["name"] != "data" && it["name"] != "keys"); // the member's alone
-    }
-    extend(&mut container["volumeMounts"], more.mounts);
-    // What is written to stderr before the last words are said is why there are none.
-    container["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
-    let mut pod = pod(parts, name, "backup", &container);
-    pod["spec"]["restartPolicy"] = json!("Never"); // the operator knows when it is tried again
-    if let Some(volumes) = pod["spec"]["volumes"].as_array_mut() {
-        volumes.retain(|it| it["name"] != "data" && it["name"] != "keys");
-    }
-    extend(&mut pod["spec"]["volumes"], more.volumes);
-    pod
-}
 
 fn host_path(dir: &str) -> Value {
     json!({"hostPath": {"path": dir, "type": "Directory"}})

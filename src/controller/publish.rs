@@ -260,7 +260,6 @@ impl Cluster {
             return Err(why);
         }
         self.memory.sound = Some(object.clone());
-        self.resolve(&mut spec);
         Ok(spec)
     }
 
@@ -424,7 +423,7 @@ impl Cluster {
 impl Runtime for Cluster {
     type Error = ControllerError;
 
-    async fn observe(&mut self, spec: &ClusterSpec) -> Observed {
+    async fn observe(&mut self, spec: &ClusterSpec) -> Box<Observed> {
         self.gather(spec).await
     }
 

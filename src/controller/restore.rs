@@ -24,7 +24,7 @@ use crate::backup::restore::{note_recovery, why_no_more};
 use crate::clock;
 use crate::clock::rfc3339;
 use crate::cluster::{Detail, Timestamp};
-use crate::observed::{Clock, Observed, RestorePhase, Restoring, Unanswered};
+use crate::observed::{Observed, RestorePhase, Restoring, Unanswered};
 use crate::spec::ClusterSpec;
 use crate::start::Refusal;
 use crate::state;
@@ -231,8 +231,7 @@ impl Cluster {
         observed: &Observed,
         held: Option<Detail>,
     ) -> Result<(), ControllerError> {
-        let trusted = observed.clock == Clock::Trusted;
-        self.make_new_clusters(spec, trusted).await?;
+        self.make_new_clusters(spec).await?;
         let Some(asked) = self.memory.restoring.clone() else {
             self.look_for_cut(observed);
             return self.clear_away().await;
@@ -279,7 +278,7 @@ impl Cluster {
         if refused_at.is_some_and(|it| now < it + TRIED_AFTER_SECONDS) {
             return;
         }
-        if tried.is_none() && self.snapshot_is_missing(spec, &asked.from) {
+        if tried.is_none() && self.snapshot_is_missing(spec, &asked.from).await {
             return self.refuse_restore(&asked).await;
         }
         let Err(error) = self.try_restore_pod(spec, &asked).await else {

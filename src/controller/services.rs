@@ -10,6 +10,7 @@ use crate::api::Service;
 use crate::cluster::{Detail, detail};
 use crate::observed::Process;
 use crate::spec::ClusterSpec;
+use crate::worker::PORT;
 
 /// An etcd that serves makes its Pod ready within so long.
 const READY_SECONDS: u64 = 15;
@@ -201,6 +202,36 @@ impl Cluster {
                         ],
                     },
                 ],
+            },
+        });
+        self.objects
+            .ensure_unwatched(Kind::NetworkPolicy, object)
+            .await?;
+        if spec.backup.is_none() {
+            return Ok(());
+        }
+        // The worker answers the operator, and nobody else.
+        let object = json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {
+                "name": names::worker_policy(&self.name),
+                "namespace": self.namespace,
+                "labels": self.labels(),
+                "ownerReferences": self.owner(),
+            },
+            "spec": {
+                "podSelector": {"matchLabels": {
+                    (names::CLUSTER): self.name,
+                    "app.kubernetes.io/component": "backup",
+                }},
+                "policyTypes": ["Ingress"],
+                "ingress": [{
+                    "ports": [tcp(PORT)],
+                    "from": [{"namespaceSelector": {"matchLabels": {
+                        "kubernetes.io/metadata.name": self.shared.own.namespace,
+                    }}}],
+                }],
             },
         });
         self.objects

@@ -45,15 +45,39 @@ pub fn s3_credentials(index: usize) -> String {
     format!("/run/etcd-operator/s3-{index}")
 }
 
-/// Copies access keys to files that only this user can read. The group can read a mounted Secret.
+/// Copies access keys to files that only this user can read. The group can read a mounted Secret. What was taken away
+/// is used no longer.
 pub fn lay_down_credentials() -> Result<(), StateError> {
     for index in 0..S3_MAX {
-        let mounted = std::path::Path::new(&s3_dir(index)).join(S3_KEY);
-        if let Ok(text) = std::fs::read(mounted) {
-            state::write_file(std::path::Path::new(&s3_credentials(index)), &text)?;
+        let file = s3_credentials(index);
+        let file = std::path::Path::new(&file);
+        match std::fs::read(std::path::Path::new(&s3_dir(index)).join(S3_KEY)) {
+            Ok(text) => state::write_file(file, &text)?,
+            Err(_) => drop(std::fs::remove_file(file)),
         }
     }
     Ok(())
+}
+
+/// A sum of the access keys that are mounted: another one where they changed.
+pub fn credentials_sum() -> String {
+    let mut all = Vec::new();
+    for index in 0..S3_MAX {
+        let mounted = std::path::Path::new(&s3_dir(index)).join(S3_KEY);
+        all.extend(std::fs::read(mounted).unwrap_or_default());
+        all.push(0);
+    }
+    state::sha256(&all)
+}
+
+/// Destinations for whose access keys a Secret is mounted that is not there, or has no such key.
+pub fn missing_credentials() -> Vec<usize> {
+    let lacks = |index: &usize| {
+        let dir = s3_dir(*index);
+        let dir = std::path::Path::new(&dir);
+        dir.is_dir() && !dir.join(S3_KEY).exists()
+    };
+    (0..S3_MAX).filter(lacks).collect()
 }
 
 /// What the controller knows of a member. It is fixed when the Pod is created, and the kubelet restarts the

@@ -23,6 +23,8 @@ pub struct Backups {
     pub busy: bool,
     /// Somebody has asked for one, and nobody works on it yet.
     pub asked: bool,
+    /// Another process does what is due: here nothing is passed on but what was asked for.
+    pub elsewhere: bool,
     /// The public key with which this cluster signs them.
     pub signer: Option<PublicKey>,
     /// The newest one in the first destination that this cluster has signed.

@@ -113,6 +113,13 @@ pub fn leaf_of(cert: &Path, key: &Path, ca: &Path) -> Result<Leaf, Usability> {
     Ok(describe(&certificate))
 }
 
+/// The common name of a certificate.
+pub(super) fn name_of(der: &[u8]) -> Option<String> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
+    let name = certificate.subject().iter_common_name().next()?;
+    name.as_str().ok().map(str::to_owned)
+}
+
 fn describe(certificate: &X509Certificate<'_>) -> Leaf {
     let common_name = certificate.subject().iter_common_name().next();
     let alternative = certificate.subject_alternative_name().ok().flatten();

@@ -278,13 +278,13 @@ fn copy(from: &Path, to: &Path) {
 impl Runtime for Fleet {
     type Error = AgentError;
 
-    async fn observe(&mut self, _: &ClusterSpec) -> Observed {
+    async fn observe(&mut self, _: &ClusterSpec) -> Box<Observed> {
         let specs: Vec<ClusterSpec> = (0..self.homes.len())
             .map(|own| self.spec_of_host(own))
             .collect();
         let agents = self.homes.iter_mut().map(|it| &mut it.agent);
         let looks = agents.zip(&specs).map(|(agent, spec)| agent.observe(spec));
-        let mut all: Vec<Observed> = futures_util::future::join_all(looks).await;
+        let mut all: Vec<Box<Observed>> = futures_util::future::join_all(looks).await;
         let answers: Vec<Answer> = all
             .iter()
             .filter_map(|it| it.instances[0].service.answer())
@@ -320,7 +320,7 @@ impl Runtime for Fleet {
         for it in &mut first.instances {
             it.alone = alone;
         }
-        self.seen = Some(Box::new(first.clone()));
+        self.seen = Some(first.clone());
         first
     }
 

@@ -49,6 +49,7 @@ pub fn take(it: &Operated, name: &str) -> String {
 /// Nobody restarts anything: the keys are read anew for each run.
 fn wrong_keys(it: &Operated, server: &Server) {
     it.apply(&secret("keys", WRONG));
+    reaches_the_worker(it, Some(WRONG));
     it.put("till", "second", "2");
     let second = take(it, "second");
     let told = it.says("till", "BackupHealthy", "CopyFailed");
@@ -60,6 +61,7 @@ fn wrong_keys(it: &Operated, server: &Server) {
     );
     assert!(!server.holds().iter().any(|it| it.contains(&second)));
     it.apply(&secret("keys", SECRET));
+    reaches_the_worker(it, Some(SECRET));
     // Else it is tried again after a minute, and later and later.
     let begun = Instant::now();
     assert_eq!(take(it, "again"), second, "nothing was written since");
@@ -68,14 +70,33 @@ fn wrong_keys(it: &Operated, server: &Server) {
     server.gets(it, &second);
 }
 
+/// The kubelet brings an edited Secret into a Pod that runs within a minute or two.
+fn reaches_the_worker(it: &Operated, key: Option<&str>) {
+    let uid = it.json(&["get", "pod", "till-backup"])["metadata"]["uid"].clone();
+    let dir = format!(
+        "/var/lib/kubelet/pods/{}/volumes/kubernetes.io~secret/s3-1",
+        uid.as_str().unwrap()
+    );
+    let file = it.path(1, &dir).join("credentials");
+    it.eventually("the keys in the worker's Pod", 2 * SOON, || {
+        let there = std::fs::read_to_string(&file).ok();
+        let same = match key {
+            Some(key) => there?.contains(key),
+            None => there.is_none(),
+        };
+        same.then_some(())
+    });
+}
+
 /// Keys that are taken away are used no longer.
 fn no_keys(it: &Operated, server: &Server) -> String {
     it.kubectl(&["delete", "secret", "keys"]).good();
+    reaches_the_worker(it, None);
     it.put("till", "third", "3");
     let third = take(it, "third");
     let told = it.says("till", "BackupHealthy", "CopyFailed");
     let message = told["message"].as_str().unwrap();
-    assert!(message.contains("secret-keys"), "{message}");
+    assert!(message.contains("the Secret keys"), "{message}");
     it.eventually("an Event of it", SOON, || {
         let events = it.events("default");
         let mut missing = events
@@ -85,6 +106,7 @@ fn no_keys(it: &Operated, server: &Server) -> String {
     });
     assert!(!server.holds().iter().any(|it| it.contains(&third)));
     it.apply(&secret("keys", SECRET));
+    reaches_the_worker(it, Some(SECRET));
     take(it, "once-more");
     server.gets(it, &third);
     third
@@ -183,8 +205,11 @@ fn the_data_is_lost(it: &Operated, backup: &str) {
 
 /// Nothing of the cluster is left but the bucket, and the key that its status showed.
 fn a_replaced_node(it: &Operated, backup: &str) {
-    let key = it.cluster("till")["status"]["backups"]["signer"].clone();
-    let key = key.as_str().unwrap();
+    let key = it.eventually("the key in the status", SOON, || {
+        let told = it.cluster("till")["status"]["backups"]["signer"].clone();
+        told.as_str().map(str::to_owned)
+    });
+    let key = key.as_str();
     lose(it);
     it.kubectl(&["delete", "secret", "till-ca"]).good();
     let spec = |backup: &str| format!("{{bootstrap: {{from: latest}}, {backup}}}");
@@ -208,6 +233,7 @@ fn a_replaced_node(it: &Operated, backup: &str) {
 fn lose(it: &Operated) {
     it.kubectl(&["delete", "etcdcluster", "till"]).good();
     it.gone(&["pod", "till-0"]);
+    it.gone(&["pod", "till-backup"]);
     it.kubectl(&["delete", "pvc", "data-till-0"]).good();
     std::fs::remove_dir_all(it.path(1, OWN)).unwrap();
 }
@@ -228,6 +254,7 @@ fn a_backup_and_a_restore_end_as_asked_and_once_where_the_api_server_goes_away_i
     );
     it.apply(&document("EtcdCluster", "till", &spec));
     it.available("till");
+    it.says("till", "BackupHealthy", "Verified");
     let writer = Writer::new(&it, 1, "till");
     writer.fill(60);
     it.put("till", "kept", "before");

@@ -145,7 +145,7 @@ fn one_command_applies_it_and_the_example_becomes_objects_that_fit_every_minor()
             .iter()
             .map(ToString::to_string)
             .collect();
-        assert_eq!(made.len(), 9, "{made:#?}");
+        assert_eq!(made.len(), 10, "{made:#?}");
         let file = Scratch::new("made.yaml", &made.join("\n---\n"));
         let minor = minor_of(&api);
         assert!(MINORS.contains(&minor.as_str()), "the lab's own is {minor}");

@@ -437,7 +437,7 @@ impl Host {
 impl Runtime for Host {
     type Error = Lost;
 
-    async fn observe(&mut self, _: &ClusterSpec) -> Observed {
+    async fn observe(&mut self, _: &ClusterSpec) -> Box<Observed> {
         let mut instance = self.instance.clone();
         instance.writable = instance.facts.writable;
         instance.facts = self.facts_of(self.spec.settings);
@@ -469,7 +469,7 @@ impl Runtime for Host {
         let mut seen = observed(instance, membership);
         seen.now = Timestamp(self.now);
         seen.clock = self.clock;
-        seen
+        Box::new(seen)
     }
 
     async fn publish(

@@ -799,7 +799,7 @@ impl Operator<'_> {
 impl Runtime for Operator<'_> {
     type Error = Lost;
 
-    async fn observe(&mut self, _: &ClusterSpec) -> Observed {
+    async fn observe(&mut self, _: &ClusterSpec) -> Box<Observed> {
         let authority = self.authority();
         let world = &mut *self.world;
         let membership = match self.own {
@@ -838,7 +838,7 @@ impl Runtime for Operator<'_> {
         if current && it.service.read == Reading::Answered {
             world.lock = world.lock.filter(|(holder, _)| self.own != Some(*holder));
         }
-        seen
+        Box::new(seen)
     }
 
     async fn publish(&mut self, _: &ClusterSpec, _: &Observed, _: &Status) -> Result<(), Lost> {

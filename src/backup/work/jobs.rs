@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{BUSY, DAMAGED, Made, checked, note_check};
+use serde::{Deserialize, Serialize};
+
+use super::{BUSY, DAMAGED, checked, note_check};
 use crate::backup::create::{self, CreateError, Created};
-use crate::backup::local::{LocalError, LocalStore};
+use crate::backup::local::{Entry, LocalError, LocalStore};
 use crate::backup::manifest::Class;
 use crate::backup::prune::{self, Ours};
 use crate::backup::{place, trial, verify};
@@ -33,6 +35,32 @@ pub(super) struct SnapshotJob {
     pub(super) class: Class,
     pub(super) now: Option<Timestamp>,
     pub(super) quota: u64,
+}
+
+/// A snapshot that was asked for: just taken, or there already with nothing written since.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Made {
+    /// Its name.
+    pub name: String,
+    /// etcd's revision in it.
+    pub revision: i64,
+    /// The level to which it was verified.
+    pub level: u8,
+    /// Bytes of its file.
+    pub size: Option<u64>,
+}
+
+impl Made {
+    /// Of a snapshot as it lies there.
+    pub fn of(entry: &Entry) -> Self {
+        Made {
+            name: entry.name.to_string(),
+            revision: entry.name.revision,
+            level: entry.level(),
+            size: entry.size,
+        }
+    }
 }
 
 /// No snapshot could be taken, or what lies there could not be worked on.

@@ -138,7 +138,8 @@ impl Work {
         entries: Arc<Vec<Entry>>,
         now: Option<Timestamp>,
     ) -> Seen<Further> {
-        let (paths, spec) = (member.paths.clone(), member.spec.clone());
+        // On the heap: by value each frame on the way would hold it.
+        let (paths, spec) = (member.paths.clone(), Box::new(member.spec.clone()));
         let ours = member.ours();
         let asked = (spec.backup.clone(), ours.clusters.clone());
         self.further.at(asked, move |_| {

@@ -8,7 +8,6 @@ use super::wire_now;
 use crate::api::node_paths::node_dir;
 use crate::api::requests::{EtcdRestoreStatus, Phase};
 use crate::api::{EtcdCluster, EtcdClusterSpec, EtcdRestore};
-use crate::backup::name::LATEST;
 use crate::controller::names::{self, OPERATOR};
 use crate::controller::objects::{Kind, resource};
 use crate::controller::{Cluster, ControllerError, Watched};
@@ -20,23 +19,15 @@ impl Cluster {
     pub(super) async fn make_new_clusters(
         &mut self,
         spec: &ClusterSpec,
-        trusted: bool,
     ) -> Result<(), ControllerError> {
         for request in self.requests() {
             let Some(into) = request.object.spec.into.clone() else {
                 continue;
             };
             let there = self.shared.clusters.get(&self.namespace, &into);
-            let looks = match there {
-                None if request.object.spec.from == LATEST => {
-                    self.look_at_claim(spec, trusted).await?
-                }
-                _ => None,
-            };
-            let mut status = match (&there, looks) {
-                (_, Some(looks)) => waits(looks),
-                (None, None) => self.make_new_cluster(&request, &into).await?,
-                (Some(there), None) => progress(&request, there),
+            let mut status = match &there {
+                None => self.make_new_cluster(spec, &request, &into).await?,
+                Some(there) => progress(&request, there),
             };
             let before = request.object.status.as_ref();
             status.conditions = before.map(|it| it.conditions.clone()).unwrap_or_default();
@@ -66,14 +57,15 @@ impl Cluster {
 
     async fn make_new_cluster(
         &mut self,
+        spec: &ClusterSpec,
         request: &Watched<EtcdRestore>,
         into: &str,
     ) -> Result<EtcdRestoreStatus, ControllerError> {
-        let file = match self.snapshot_file(&request.object.spec.from) {
+        let file = match self.snapshot_file(spec, &request.object.spec.from).await {
             Ok(Some(file)) => file,
             Ok(None) => {
                 return Ok(failed(format!(
-                    "there is no verified snapshot {} of {} on this node",
+                    "there is no verified snapshot {} of {}",
                     request.object.spec.from, self.name
                 )));
             }

@@ -230,6 +230,9 @@ pub(in crate::controller) fn document(
     spec.network.listen_addresses = Some(vec!["127.0.0.1".to_owned()]);
     spec.network.advertised_addresses = None;
     spec.bootstrap = None;
+    // What neither needs: an edit of it is none of theirs.
+    spec.clients = Vec::new();
+    (spec.pod, spec.service) = (None, None);
     let destinations = spec.backup.iter_mut().flat_map(|it| &mut it.destinations);
     for (index, destination) in destinations.enumerate() {
         if let Some(local) = destination.local.as_mut().filter(|_| claimed) {

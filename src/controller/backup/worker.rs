@@ -1,0 +1,405 @@
+//! The backup worker: its Pod is as the document says, and is asked over mutual TLS. The operator sees no snapshot
+//! itself.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::clock;
+use crate::cluster::{Detail, Timestamp, detail};
+use crate::controller::apply::unplaceable;
+use crate::controller::objects::Kind;
+use crate::controller::observe::{MAKING_SECONDS, ended};
+use crate::controller::restore::document;
+use crate::controller::seen::{Container, PodSeen};
+use crate::controller::{Cluster, ControllerError, names, pod};
+use crate::error::chain;
+use crate::member::pod::PodMember;
+use crate::member::records::Launch;
+use crate::spec::ClusterSpec;
+use crate::state;
+use crate::tls::ClientFiles;
+use crate::worker::report::{Found, Report};
+use crate::worker::{Charge, PORT};
+
+/// It answers from memory.
+const ANSWER: Duration = Duration::from_secs(2);
+const ANSWER_MAX: usize = 64 * 1024;
+/// A worker that has answered is taken for silent after so long.
+const SILENT_SECONDS: u64 = 60;
+/// One that is to be replaced is given so long to end what it is at.
+const ENDS_SECONDS: u64 = 600;
+/// A Pod that the API server refused is tried again after so long.
+const REFUSED_SECONDS: u64 = 60;
+
+/// What is remembered of the worker.
+#[derive(Default)]
+pub(in crate::controller) struct Heard {
+    /// What it last said, and when, in seconds since boot.
+    pub(super) report: Option<(Rc<Report>, u64)>,
+    /// Why it says nothing now.
+    pub(super) silent: Option<Detail>,
+    /// Why its Pod was refused, and when, in seconds since boot.
+    refused: Option<(Detail, u64)>,
+    /// For how long its Pod has been made.
+    made: clock::Since,
+    /// For how long it has worked on what it was at when it should be replaced.
+    works: clock::Since,
+    /// The number of the failure that was told last.
+    pub(super) told: Option<u64>,
+    /// The directories that the worker writes to.
+    prepared: Vec<String>,
+}
+
+impl Heard {
+    /// What it knows, and how many seconds ago it said so.
+    pub(super) fn known(&self) -> Option<(Rc<Report>, u64)> {
+        let (report, at) = self.report.clone()?;
+        let now = clock::since_boot().as_secs();
+        Some((report, now.saturating_sub(at)))
+    }
+
+    /// Why nobody can say what lies there now; none: it has just answered, or did a moment ago.
+    pub(super) fn unheard(&self) -> Option<Detail> {
+        let (why, known) = (self.silent.clone()?, self.known());
+        match known {
+            Some((_, seconds)) if seconds < SILENT_SECONDS => None,
+            _ => Some(why),
+        }
+    }
+
+    /// Something is waited for that comes within seconds.
+    pub(in crate::controller) fn is_expected(&self) -> bool {
+        let works = |it: &Report| it.busy || !it.asked.is_empty();
+        let report = self.report.as_ref();
+        self.silent.is_none() && report.is_some_and(|it| works(&it.0))
+    }
+}
+
+impl Cluster {
+    fn worker(&self) -> Option<Rc<PodSeen>> {
+        let name = names::backup_pod(&self.name);
+        self.shared.pods.get(&self.namespace, &name)
+    }
+
+    pub(in crate::controller) fn generation(&self) -> i64 {
+        self.object.object.metadata.generation.unwrap_or(0)
+    }
+
+    /// The claim that snapshots lie on.
+    pub(in crate::controller) fn claimed(&self) -> Option<&str> {
+        let backup = self.object.object.spec.backup.as_ref()?;
+        let local = backup.destinations.first()?.local.as_ref()?;
+        local.claim_name.as_deref()
+    }
+
+    /// Asks what it knows. `now`: the time, if it is trusted: its Pod cannot see whether it is. `rests`: nothing is begun.
+    pub(super) async fn hear_worker(&mut self, now: Option<Timestamp>, rests: bool) {
+        let now = now.map_or(String::new(), |it| format!("now={}&", it.0));
+        let member = self
+            .shared
+            .pods
+            .get(&self.namespace, &names::member(&self.name));
+        let member = member.and_then(|it| it.address.clone()).unwrap_or_default();
+        let path = format!("/report?{now}rests={rests}&member={member}");
+        match self.ask_worker::<Report>(Method::GET, &path).await {
+            Ok(report) => {
+                let at = clock::since_boot().as_secs();
+                self.memory.heard.report = Some((Rc::new(report), at));
+                self.memory.heard.silent = None;
+            }
+            Err(why) => self.memory.heard.silent = Some(detail(format_args!("{why}"))),
+        }
+    }
+
+    /// What lies there of this name, or of the latest.
+    pub(super) async fn find(&mut self, name: &str) -> Result<Found, Detail> {
+        // What is no name of a snapshot is none; and no path of a request.
+        let is_name = name
+            .bytes()
+            .all(|it| it.is_ascii_alphanumeric() || it == b'-');
+        if !is_name || name.len() > 128 {
+            return Ok(Found::default());
+        }
+        let found = self
+            .ask_worker(Method::GET, &format!("/snapshots/{name}"))
+            .await;
+        found.map_err(|why| detail(format_args!("the backup worker does not say: {why}")))
+    }
+
+    /// Asks for a snapshot now.
+    pub(super) async fn ask_for(&mut self, id: &str) -> Result<(), String> {
+        let path = format!("/snapshots/{id}");
+        self.ask_worker::<()>(Method::POST, &path).await
+    }
+
+    /// `Err`: why it cannot be asked.
+    async fn ask_worker<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        path: &str,
+    ) -> Result<T, String> {
+        let address = self.worker_address()?;
+        let files = ClientFiles {
+            server_name: None,
+            ..self.certificates.operator_files()
+        };
+        let server_name = self.server_name();
+        let asked = ask(address, &server_name, &files, method, path);
+        let name = names::backup_pod(&self.name);
+        let failed = |why: String| format!("the Pod {name} does not answer: {why}");
+        match timeout(ANSWER, asked).await {
+            Ok(answer) => answer.map_err(failed),
+            Err(_) => Err(failed(format!("nothing within {} s", ANSWER.as_secs()))),
+        }
+    }
+
+    fn worker_address(&mut self) -> Result<IpAddr, String> {
+        let name = names::backup_pod(&self.name);
+        let there = self.worker().filter(|it| !it.meta.deleting);
+        let Some(there) = there else {
+            let refused = self.memory.heard.refused.as_ref();
+            return Err(match refused {
+                Some((why, _)) => why.to_string(),
+                None => format!("the Pod {name} is not there yet"),
+            });
+        };
+        if let Some(why) = waits(&there) {
+            return Err(why);
+        }
+        let address = there.address.as_deref().and_then(|it| it.parse().ok());
+        match (&there.container, address) {
+            (Container::Running { .. }, Some(address)) => {
+                self.memory.heard.made.end();
+                Ok(address)
+            }
+            _ if self.memory.heard.made.seconds(&there.meta.uid) >= MAKING_SECONDS => Err(format!(
+                "the Pod {name} is not started: kubectl describe pod {name} says why"
+            )),
+            _ => Err(format!("the Pod {name} starts")),
+        }
+    }
+
+    /// Its Pod is as the document says; one that is no longer is replaced when it has ended what it does.
+    pub(super) async fn keep_worker(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
+        let there = self.worker();
+        if let Some(there) = &there
+            && there.owner.as_deref() != Some(&self.object.meta.uid)
+        {
+            return Err(ControllerError::not_ours(Kind::Pod, &there.name));
+        }
+        if there.as_ref().is_some_and(|it| it.meta.deleting) {
+            return Ok(());
+        }
+        let made = match self.made_worker(spec) {
+            // It works beside the member: where that has no node, none is chosen for it.
+            Some(Made::Later) => return Ok(()),
+            Some(Made::Now(made)) => Some(made),
+            None => None,
+        };
+        match (made, there) {
+            (None, None) => Ok(()),
+            (None, Some(there)) => self.remove_pod(&there, None).await,
+            (Some(made), None) => self.make_worker(spec, made).await,
+            (Some(_), Some(there)) if ended(&there) => self.remove_pod(&there, Some(0)).await,
+            (Some(made), Some(there)) => {
+                let made_from = &made["metadata"]["annotations"][names::MADE_FOR];
+                let node = &made["spec"]["nodeSelector"]["kubernetes.io/hostname"];
+                let elsewhere = there.node.as_deref().is_some_and(|it| node != it);
+                if there.made_for.as_deref() == made_from.as_str() && !elsewhere {
+                    self.memory.heard.works.end();
+                    return Ok(());
+                }
+                let busy = self.memory.heard.known().is_some_and(|it| it.0.busy);
+                let works = &mut self.memory.heard.works;
+                if busy && works.seconds(&there.meta.uid) < ENDS_SECONDS {
+                    return Ok(());
+                }
+                self.remove_pod(&there, None).await
+            }
+        }
+    }
+
+    async fn make_worker(
+        &mut self,
+        spec: &ClusterSpec,
+        made: serde_json::Value,
+    ) -> Result<(), ControllerError> {
+        let now = clock::since_boot().as_secs();
+        let refused = self.memory.heard.refused.as_ref();
+        if refused.is_some_and(|it| now < it.1 + REFUSED_SECONDS) {
+            return Ok(());
+        }
+        match self.prepare_destinations(spec) {
+            // The next pass makes the Pod with these.
+            Ok(prepared) if prepared != self.memory.heard.prepared => {
+                self.memory.heard.prepared = prepared;
+                return Ok(());
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let why = detail(format_args!("{}", chain(&error)));
+                self.memory.heard.refused = Some((why, now.saturating_sub(REFUSED_SECONDS)));
+                return Err(error);
+            }
+        }
+        match self.objects.ensure(Kind::Pod, made, None).await {
+            Err(error) if unplaceable(&error).is_some() => {
+                let why = detail(format_args!("{error}"));
+                self.memory.heard.refused = Some((why, now));
+                Ok(())
+            }
+            made => {
+                self.memory.heard.refused = None;
+                made
+            }
+        }
+    }
+
+    /// The Pod that the document asks for; none where it asks for no snapshots, or the cluster has not served yet.
+    fn made_worker(&self, spec: &ClusterSpec) -> Option<Made> {
+        let identity = self.identity.clone().filter(|it| it.member.id.is_some())?;
+        let object = self.object.clone();
+        let wire = &object.object.spec;
+        let backup = wire.backup.as_ref()?;
+        let member = self.pod_member(spec, &identity)?;
+        let prepared = &self.memory.heard.prepared;
+        let places = pod::places(&self.namespace, &self.name, backup, prepared);
+        let charge = Charge {
+            host: self.member_host(),
+            port: spec.network.client_port,
+            server_name: self.server_name(),
+            lib: places.records(),
+        };
+        let image = self.shared.image.borrow().clone();
+        // What etcd is started with is none of its own, and an edit of that replaces no worker.
+        let member = PodMember {
+            launch: Launch {
+                names: Vec::new(),
+                peer_names: Vec::new(),
+                environment: Vec::new(),
+                conf: String::new(),
+                asked: serde_json::Value::Null,
+                settings: 0,
+                ..member.launch
+            },
+            ..member
+        };
+        let mut parts = self.parts(spec, wire, &member, &image);
+        let beside = self
+            .shared
+            .pods
+            .get(&self.namespace, &names::member(&self.name));
+        let beside = beside.and_then(|it| it.node.clone());
+        parts.node = None;
+        let document = document(&self.name, wire, &identity, self.claimed().is_some());
+        let name = names::backup_pod(&self.name);
+        let mut made = pod::worker(&parts, &name, &charge, &document, &places);
+        let sum = state::sha256(made.to_string().as_bytes());
+        made["metadata"]["annotations"][names::MADE_FOR] = sum[..16].into();
+        let known = || {
+            let there = self.worker().and_then(|it| it.node.clone());
+            there.or_else(|| Some(identity.member.machine_id.clone()).filter(|it| !it.is_empty()))
+        };
+        let Some(node) = beside.or_else(known) else {
+            return Some(Made::Later);
+        };
+        made["spec"]["nodeSelector"]["kubernetes.io/hostname"] = node.into();
+        Some(Made::Now(made))
+    }
+
+    /// The name under which etcd is reached whichever address its Pod has, also while it is not ready.
+    fn member_host(&self) -> String {
+        let (name, namespace) = (&self.name, &self.namespace);
+        format!("{}.{name}.{namespace}.svc", names::member(name))
+    }
+}
+
+/// What is to be made.
+enum Made {
+    Now(serde_json::Value),
+    /// Once the member has its node.
+    Later,
+}
+
+/// Why its container is not started.
+fn waits(pod: &PodSeen) -> Option<String> {
+    let name = &pod.name;
+    match &pod.container {
+        Container::Waiting { reason, message }
+            if !["PodInitializing", "ContainerCreating"].contains(&reason.as_str()) =>
+        {
+            let last = pod.last_words.as_deref().unwrap_or_default();
+            let text = format!("the Pod {name} waits: {reason} {message} {last}");
+            Some(text.trim().to_owned())
+        }
+        Container::None if pod.reason == "Unschedulable" => Some(format!(
+            "the Pod {name} cannot be scheduled: {}",
+            pod.message
+        )),
+        _ => None,
+    }
+}
+
+/// One question, over a connection of its own.
+async fn ask<T: DeserializeOwned>(
+    address: IpAddr,
+    server_name: &str,
+    files: &ClientFiles,
+    method: Method,
+    path: &str,
+) -> Result<T, String> {
+    let failed = |error: &dyn std::error::Error| crate::error::chain(error);
+    let config = files.to_dial().map_err(|it| failed(&it))?;
+    let name = ServerName::try_from(server_name.to_owned()).map_err(|it| failed(&it))?;
+    let stream = TcpStream::connect((address, PORT))
+        .await
+        .map_err(|it| failed(&it))?;
+    let connector = TlsConnector::from(Arc::new(config));
+    let stream = connector
+        .connect(name, stream)
+        .await
+        .map_err(|it| failed(&it))?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|it| failed(&it))?;
+    let connection = tokio::task::spawn_local(connection);
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", server_name)
+        .header("connection", "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|it| failed(&it))?;
+    let answer = sender.send_request(request).await.map_err(|it| failed(&it));
+    let answer = match answer {
+        Ok(answer) => {
+            let status = answer.status();
+            let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
+            body.map(|it| (status, it.to_bytes()))
+                .map_err(|it| it.to_string())
+        }
+        Err(why) => Err(why),
+    };
+    connection.abort();
+    match answer? {
+        (StatusCode::OK, body) => serde_json::from_slice(&body).map_err(|it| failed(&it)),
+        (StatusCode::ACCEPTED, _) => serde_json::from_str("null").map_err(|it| failed(&it)),
+        (status, body) => {
+            let text = String::from_utf8_lossy(&body);
+            Err(format!("{status}: {}", text.trim()))
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! Answers the operator, and nobody else.
+//!
+//! ```text
+//! GET  /report?now=S&rests=BOOL&member=IP   what is known
+//!      now: seconds since 1970, where the clock is trusted; rests: nothing is begun; member: where etcd is
+//! GET  /snapshots/NAME            what lies there of this name, or of `latest`; 503 before the first look
+//! POST /snapshots/ID              one now, for the request of this id; the same id again is the same request
+//! ```
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::report::{Ended, Found, Report};
+use crate::backup::name::LATEST;
+use crate::clock;
+use crate::error::chain;
+use crate::http;
+use crate::telemetry::plain;
+use crate::tls::{ClientFiles, is_operator};
+
+/// Requests that wait, and ends that are remembered: an operator asks for one after the other.
+const REQUESTS_MAX: usize = 16;
+/// An id of a request is a UID of Kubernetes.
+const ID_MAX: usize = 64;
+/// Two synchronised clocks show times as near as this, and the way there takes a part of it.
+const SAME_SECONDS: u64 = 5;
+/// A handshake takes milliseconds.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// What is asked and known.
+#[derive(Default)]
+pub(super) struct Board {
+    posted: Mutex<Posted>,
+    rung: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Posted {
+    report: Report,
+    /// Names, levels, and whether they count; none before the first look that succeeded.
+    snapshots: Option<Vec<(String, u8, bool)>>,
+    asked: VecDeque<String>,
+    ended: VecDeque<Ended>,
+    /// From the time since boot to the wall clock, while the operator trusts the clock.
+    offset: Option<i64>,
+    rests: bool,
+    /// The operator has asked.
+    heard: bool,
+    /// Of the member's Pod.
+    address: Option<IpAddr>,
+}
+
+impl Board {
+    fn posted(&self) -> MutexGuard<'_, Posted> {
+        self.posted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Rung when somebody asks for a snapshot.
+    pub(super) fn asked(&self) -> Arc<Notify> {
+        self.rung.clone()
+    }
+
+    /// The request that was made first.
+    pub(super) fn next(&self) -> Option<String> {
+        self.posted().asked.front().cloned()
+    }
+
+    pub(super) fn offset(&self) -> Option<i64> {
+        self.posted().offset
+    }
+
+    /// Where the operator last saw the member.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        self.posted().address
+    }
+
+    /// Whether the operator has asked since this process began.
+    pub(super) fn is_heard(&self) -> bool {
+        self.posted().heard
+    }
+
+    /// The operator says that nothing is to be begun.
+    pub(super) fn rests(&self) -> bool {
+        self.posted().rests
+    }
+
+    /// A request has ended.
+    pub(super) fn end(&self, ended: Ended) {
+        let posted = &mut *self.posted();
+        posted.asked.retain(|it| *it != ended.id);
+        if posted.ended.len() >= REQUESTS_MAX {
+            posted.ended.pop_front();
+        }
+        posted.ended.push_back(ended);
+    }
+
+    pub(super) fn tell(&self, report: Report, snapshots: Option<Vec<(String, u8, bool)>>) {
+        let posted = &mut *self.posted();
+        (posted.report, posted.snapshots) = (report, snapshots);
+    }
+
+    /// Whether it was taken up.
+    fn ask(&self, id: &str) -> bool {
+        let posted = &mut *self.posted();
+        let known =
+            posted.asked.iter().any(|it| it == id) || posted.ended.iter().any(|it| it.id == id);
+        if !known && posted.asked.len() >= REQUESTS_MAX {
+            return false;
+        }
+        if !known {
+            posted.asked.push_back(id.to_owned());
+            self.rung.notify_one();
+        }
+        true
+    }
+
+    fn report(&self, query: &str) -> Report {
+        let said = |name: &str| {
+            let all = query.split('&').filter_map(|it| it.split_once('='));
+            all.filter(|it| it.0 == name).map(|it| it.1).next()
+        };
+        let posted = &mut *self.posted();
+        posted.offset = said("now").and_then(|it| offset(it.parse().ok()?));
+        posted.rests = said("rests") == Some("true");
+        if !std::mem::replace(&mut posted.heard, true) {
+            self.rung.notify_one();
+        }
+        let told = said("member").and_then(|it| it.parse().ok());
+        posted.address = told.or(posted.address);
+        let mut report = posted.report.clone();
+        report.asked = posted.asked.iter().cloned().collect();
+        report.ended = posted.ended.iter().cloned().collect();
+        report
+    }
+
+    fn found(&self, name: &str) -> Option<Found> {
+        let posted = self.posted();
+        let all = posted.snapshots.as_ref()?;
+        if name == LATEST {
+            return Some(Found {
+                restorable: posted.report.restorable.clone(),
+                level: all.iter().map(|it| it.1).max(),
+                counts: true,
+            });
+        }
+        let found = all.iter().find(|it| it.0 == name);
+        Some(Found {
+            level: found.map(|it| it.1),
+            counts: found.is_some_and(|it| it.2),
+            restorable: None,
+        })
+    }
+
+    fn respond(&self, method: &Method, path: &str, query: &str) -> (StatusCode, String) {
+        let json = |text: Result<String, serde_json::Error>| match text {
+            Ok(text) => (StatusCode::OK, text),
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        };
+        let id = path.strip_prefix("/snapshots/");
+        let is_id = |it: &str| {
+            (1..=ID_MAX).contains(&it.len())
+                && it
+                    .bytes()
+                    .all(|it| it.is_ascii_alphanumeric() || it == b'-')
+        };
+        match (method, path, id) {
+            (&Method::GET, "/report", _) => json(serde_json::to_string(&self.report(query))),
+            (&Method::GET, _, Some(name)) => {
+                if let Some(found) = self.found(name) {
+                    json(serde_json::to_string(&found))
+                } else {
+                    let failed = self.posted().report.failed.clone();
+                    let why = failed.map_or(String::new(), |it| format!(": {}", it.why));
+                    let text = format!("it could not list the snapshots{why}\n");
+                    (StatusCode::SERVICE_UNAVAILABLE, text)
+                }
+            }
+            (&Method::POST, _, Some(id)) if is_id(id) => {
+                if self.ask(id) {
+                    (StatusCode::ACCEPTED, String::new())
+                } else {
+                    let text = format!("{REQUESTS_MAX} requests wait already\n");
+                    (StatusCode::TOO_MANY_REQUESTS, text)
+                }
+            }
+            _ => (
+                StatusCode::NOT_FOUND,
+                "this server has /report and /snapshots\n".to_owned(),
+            ),
+        }
+    }
+}
+
+/// From the time since boot to the wall clock, where the operator's clock, which it trusts, shows the same as this
+/// node's: nodes have times since boot of their own.
+fn offset(told: i64) -> Option<i64> {
+    let now = clock::now().0;
+    let since_boot = clock::since_boot().as_secs();
+    (now.abs_diff(told) <= SAME_SECONDS).then(|| now.saturating_sub_unsigned(since_boot))
+}
+
+/// Begins to answer on all addresses of this Pod.
+pub(super) async fn serve(port: u16, files: ClientFiles, board: Arc<Board>) -> io::Result<()> {
+    // Of a node without IPv6, the other family.
+    let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        Ok(listener) => listener,
+        Err(_) => TcpListener::bind(("0.0.0.0", port)).await?,
+    };
+    tokio::spawn(async move {
+        let mut open = http::Connections::default();
+        loop {
+            let (stream, _) = http::accept(|| listener.accept()).await;
+            let served = answer(stream, files.clone(), board.clone());
+            open.admit(tokio::spawn(served).abort_handle());
+        }
+    });
+    Ok(())
+}
+
+/// One connection.
+async fn answer(stream: TcpStream, files: ClientFiles, board: Arc<Board>) {
+    let config = match files.to_serve() {
+        Ok(config) => config,
+        Err(error) => {
+            tracing::warn!("{}", chain(&error));
+            return;
+        }
+    };
+    let accepted = TlsAcceptor::from(Arc::new(config)).accept(stream);
+    let Ok(Ok(stream)) = timeout(HANDSHAKE, accepted).await else {
+        return;
+    };
+    let may = is_operator(stream.get_ref().1.peer_certificates());
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (status, text) = if may {
+            let uri = request.uri();
+            board.respond(
+                request.method(),
+                uri.path(),
+                uri.query().unwrap_or_default(),
+            )
+        } else {
+            let text = "the operator is answered here, and nobody else\n";
+            (StatusCode::FORBIDDEN, text.to_owned())
+        };
+        let response: Response<Full<Bytes>> = plain(status, text);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let _ = http::builder()
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(id: &str) -> Ended {
+        Ended {
+            id: id.to_owned(),
+            ..Ended::default()
+        }
+    }
+
+    #[test]
+    fn a_request_is_one_however_often_it_is_made_and_there_are_not_too_many() {
+        let board = Board::default();
+        let post = |id: &str| {
+            board
+                .respond(&Method::POST, &format!("/snapshots/{id}"), "")
+                .0
+        };
+        assert_eq!(
+            (post("a"), post("a")),
+            (StatusCode::ACCEPTED, StatusCode::ACCEPTED)
+        );
+        assert_eq!(board.next().as_deref(), Some("a"));
+        board.end(ended("a"));
+        assert_eq!(post("a"), StatusCode::ACCEPTED);
+        assert_eq!(board.next(), None, "it has ended");
+        for number in 0..REQUESTS_MAX {
+            assert_eq!(post(&format!("b{number}")), StatusCode::ACCEPTED);
+        }
+        assert_eq!(post("more"), StatusCode::TOO_MANY_REQUESTS);
+        for bad in ["", "a/b", "a b", &"a".repeat(ID_MAX + 1)] {
+            assert_eq!(post(bad), StatusCode::NOT_FOUND, "{bad}");
+        }
+        let report = board.report("");
+        assert_eq!((report.asked.len(), report.ended.len()), (REQUESTS_MAX, 1));
+        for number in 0..2 * REQUESTS_MAX {
+            board.end(ended(&format!("b{number}")));
+        }
+        let report = board.report("");
+        assert_eq!((report.asked.len(), report.ended.len()), (0, REQUESTS_MAX));
+    }
+
+    #[test]
+    fn before_somebody_has_looked_nothing_is_said_to_be_missing() {
+        let board = Board::default();
+        let get = |name: &str| board.respond(&Method::GET, &format!("/snapshots/{name}"), "");
+        assert_eq!(get("latest").0, StatusCode::SERVICE_UNAVAILABLE);
+        board.tell(Report::default(), Some(vec![("a".to_owned(), 3, false)]));
+        let found = |name: &str| serde_json::from_str::<Found>(&get(name).1).unwrap();
+        assert_eq!((found("a").level, found("a").counts), (Some(3), false));
+        assert_eq!(found("b").level, None);
+        let latest = found("latest");
+        assert_eq!((latest.level, latest.restorable), (Some(3), None));
+        board.tell(Report::default(), None);
+        assert_eq!(get("a").0, StatusCode::SERVICE_UNAVAILABLE);
+    }
+
+    #[test]
+    fn the_clock_is_trusted_as_long_as_the_operator_says_so() {
+        let board = Board::default();
+        let get = |query: &str| board.respond(&Method::GET, "/report", query);
+        let now = clock::now().0;
+        get(&format!("now={now}&rests=true"));
+        assert!(board.offset().is_some() && board.rests());
+        get("rests=false&member=10.0.0.7");
+        assert!(board.offset().is_none() && !board.rests());
+        get("rests=false&member=");
+        assert_eq!(
+            board.address(),
+            Some([10, 0, 0, 7].into()),
+            "the last one known"
+        );
+        get(&format!("now={}", now + 60));
+        assert_eq!(
+            board.offset(),
+            None,
+            "this node's clock shows something else"
+        );
+        assert_eq!(
+            board.respond(&Method::GET, "/other", "").0,
+            StatusCode::NOT_FOUND
+        );
+    }
+}
