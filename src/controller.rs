@@ -439,6 +439,11 @@ async fn keep_cluster(shared: Rc<Shared>, key: Key, bell: Rc<Notify>) {
 }
 
 impl Cluster {
+    /// Of the document.
+    fn generation(&self) -> i64 {
+        self.object.object.metadata.generation.unwrap_or(0)
+    }
+
     fn new(shared: &Rc<Shared>, object: Rc<Watched<EtcdCluster>>) -> Self {
         let (namespace, name) = (object.meta.namespace.clone(), object.name.clone());
         let below = |dir: &str| PathBuf::from(dir).join(&namespace).join(&name);

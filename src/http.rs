@@ -1,11 +1,15 @@
-//! How this operator serves HTTP: to anybody who can connect, within bounds.
+//! How this operator serves HTTP: to anybody who can connect, within bounds. And how it asks one of its own processes.
 
 use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
 use hyper::server::conn::http1;
-use hyper_util::rt::TokioTimer;
+use hyper::{Request, StatusCode, client};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
 
 /// So many connections are open at once: a few kilobytes each, and few of the descriptors of a process.
@@ -25,6 +29,31 @@ pub fn builder() -> http1::Builder {
         .header_read_timeout(HEAD_WITHIN)
         .max_buf_size(HEAD_MAX);
     builder
+}
+
+/// One question over a connection of its own: the status and the whole answer, of at most so many bytes.
+///
+/// # Errors
+/// The connection ends, or the answer is larger.
+pub async fn ask<S>(
+    stream: S,
+    request: Request<Empty<Bytes>>,
+    most: usize,
+) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let driver = tokio::spawn(connection);
+    let answer = async {
+        let answer = sender.send_request(request).await?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), most).collect().await?;
+        Ok((status, body.to_bytes()))
+    }
+    .await;
+    driver.abort();
+    answer
 }
 
 /// The next connection, as `accept` gives it. One that fails ends nothing.

@@ -26,7 +26,8 @@
 //! The core (`cluster version diagnosis spec start host observed plan status render retention`)
 //! imports only itself, `heapless` and `core`. Adapters import the core but not [`plan`], except
 //! where they share one of its rules. [`agent`] joins core and adapters on a host, [`controller`]
-//! does so in Kubernetes; [`worker`] takes snapshots there, in a Pod of its own, by the same [`plan::backup`]. `tests/tidy.rs` holds the table of allowed imports.
+//! does so in Kubernetes. [`worker`] takes snapshots there, in a Pod of its own, by the rules of
+//! [`plan::backup`]. `tests/tidy.rs` holds the table of allowed imports.
 //!
 //! # Invariants, mostly of absence
 //!

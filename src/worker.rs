@@ -58,7 +58,7 @@ const TRIAL_SECONDS: i64 = 86_400;
 /// What a worker is told with its Pod.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Charge {
+pub struct Config {
     /// The name under which etcd is reached, whichever address its Pod has.
     pub host: String,
     /// Its port for clients.
@@ -87,7 +87,7 @@ pub struct Worker {
     paths: Paths,
     spec: ClusterSpec,
     identity: IdentityFile,
-    charge: Charge,
+    config: Config,
     files: ClientFiles,
     /// Where etcd answered last.
     url: String,
@@ -114,7 +114,7 @@ impl Worker {
         paths: &Paths,
         spec: ClusterSpec,
         pod: PodMember,
-        charge: Charge,
+        config: Config,
         (tls, signer): (&Path, &Path),
     ) -> Self {
         Worker {
@@ -122,13 +122,13 @@ impl Worker {
             spec,
             identity: pod.identity,
             files: ClientFiles {
-                server_name: Some(charge.server_name.clone()),
+                server_name: Some(config.server_name.clone()),
                 ca: tls.join("client-ca.crt"),
                 cert: tls.join("server.crt"),
                 key: tls.join("server.key"),
             },
             url: String::new(),
-            charge,
+            config,
             certificates: Certificates::at(signer),
             work: Work::default(),
             board: Arc::default(),
@@ -299,7 +299,7 @@ impl Worker {
 
     /// Asks etcd: at the address that the operator told last, for which nobody need answer names; else by its name.
     async fn look(&mut self) -> Look {
-        let Charge { host, port, .. } = &self.charge;
+        let Config { host, port, .. } = &self.config;
         let told = self.board.address();
         let told = told.map(|it| format!("https://{}", SocketAddr::new(it, *port)));
         let named = format!("https://{host}:{port}");

@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Empty, Full, Limited};
+use http_body_util::{Empty, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Response, StatusCode};
@@ -211,10 +211,6 @@ pub async fn ask(socket: &Path, request: &Request) -> Reply {
 }
 
 async fn exchange(stream: UnixStream, request: &Request) -> Option<Reply> {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .ok()?;
-    let driver = tokio::spawn(connection);
     let (method, path) = request.line();
     let request = hyper::Request::builder()
         .method(method)
@@ -222,11 +218,7 @@ async fn exchange(stream: UnixStream, request: &Request) -> Option<Reply> {
         .header("host", "operator")
         .body(Empty::<Bytes>::new())
         .ok()?;
-    let response = sender.send_request(request).await.ok()?;
-    let status = response.status();
-    let body = Limited::new(response.into_body(), ANSWER_MAX);
-    let body = body.collect().await.ok()?.to_bytes();
-    driver.abort();
+    let (status, body) = http::ask(stream, request, ANSWER_MAX).await.ok()?;
     let text = String::from_utf8_lossy(&body).into_owned();
     Some(if status.is_success() {
         Reply::Answered(text)

@@ -31,17 +31,25 @@ pub fn refused(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> Option<De
         .or_else(|| nested_paths(namespace, name, wire))
 }
 
-fn destinations(wire: &EtcdClusterSpec) -> &[BackupDestination] {
+/// Where the document has snapshots kept.
+pub fn destinations(wire: &EtcdClusterSpec) -> &[BackupDestination] {
     let backup = wire.backup.as_ref();
     backup.map_or(&[][..], |it| &it.destinations)
 }
 
-fn local(wire: &EtcdClusterSpec) -> impl Iterator<Item = &LocalDestination> {
+/// Those that are a directory of the node, or a claim.
+pub fn local(wire: &EtcdClusterSpec) -> impl Iterator<Item = &LocalDestination> {
     destinations(wire).iter().filter_map(|it| it.local.as_ref())
 }
 
 fn s3(wire: &EtcdClusterSpec) -> impl Iterator<Item = &S3Destination> {
     destinations(wire).iter().filter_map(|it| it.s3.as_ref())
+}
+
+/// Files of the node that the document names for its buckets: CAs and access keys.
+pub fn files(wire: &EtcdClusterSpec) -> impl Iterator<Item = &str> {
+    let named = s3(wire).flat_map(|it| [&it.ca_file, &it.credentials]);
+    named.filter_map(|it| it.as_deref())
 }
 
 /// Paths of the document that reach beyond what a namespace may use: which, and what it may.
@@ -52,10 +60,7 @@ fn foreign_path(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> Option<D
     let mut paths: Vec<&str> = Vec::new();
     paths.extend(wire.storage.path.as_deref());
     paths.extend(local(wire).filter_map(|it| it.path.as_deref()));
-    for it in s3(wire) {
-        paths.extend(it.ca_file.as_deref());
-        paths.extend(it.credentials.as_deref());
-    }
+    paths.extend(files(wire));
     let below = |dir: &str, path: &str| {
         let rest = path.strip_prefix(dir).unwrap_or_default();
         rest.trim_start_matches('/') != rest && !rest.split('/').any(|it| it == "..")
@@ -73,8 +78,8 @@ fn foreign_path(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> Option<D
 /// A Pod that writes to a claim sees no file of the node.
 fn files_beside_a_claim(wire: &EtcdClusterSpec) -> Option<Detail> {
     let claimed = local(wire).any(|it| it.claim_name.is_some());
-    let files = s3(wire).any(|it| it.ca_file.is_some() || it.credentials.is_some());
-    (claimed && files).then(|| {
+    let names_files = files(wire).next().is_some();
+    (claimed && names_files).then(|| {
         detail(format_args!(
             "spec.backup.destinations: claimName excludes caFile and credentials: the Pod that writes to a claim sees no file of the node; use credentialsSecret"
         ))
@@ -90,9 +95,8 @@ fn nested_paths(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> Option<D
     paths.push(&state);
     let inside = |one: &str, other: &str| Path::new(one).starts_with(other);
     // Who writes to a directory could make a link of a file's directory there, and a Pod mounts that.
-    let files = s3(wire).flat_map(|it| [&it.ca_file, &it.credentials]);
-    let mut files = files.filter_map(|it| it.as_deref());
-    let written = files.find_map(|file| Some((file, *paths.iter().find(|it| inside(file, it))?)));
+    let written =
+        files(wire).find_map(|file| Some((file, *paths.iter().find(|it| inside(file, it))?)));
     if let Some((file, path)) = written {
         return Some(detail(format_args!(
             "PathNotAllowed: {file} lies inside {path}, which the cluster's Pods write to"

@@ -22,7 +22,7 @@ use crate::member::restore_record::{self, Outcome as Ended, Reason, RestoreRecor
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
 use crate::state;
-use crate::worker::{Charge, Worker};
+use crate::worker::{Config, Worker};
 
 fn missing(name: &str) -> Failure {
     Failure::new(super::USAGE, format!("{name} is not in the environment"))
@@ -185,16 +185,16 @@ fn end(
 
 /// Works on snapshots until the Pod ends.
 pub(super) fn worker(context: &Context) -> Outcome {
-    let charge = told(BACKUP_VARIABLE)?;
-    let charge: Charge = serde_json::from_str(&charge).map_err(|_| missing(BACKUP_VARIABLE))?;
+    let config = told(BACKUP_VARIABLE)?;
+    let config: Config = serde_json::from_str(&config).map_err(|_| missing(BACKUP_VARIABLE))?;
     let paths = Paths {
-        lib: charge.lib.clone(),
+        lib: config.lib.clone(),
         ..context.paths.clone()
     };
     state::create_private_dir(&paths.lib)?;
     let (pod, spec) = prepare(context, &paths)?;
     let keys = (Path::new(TLS_DIR), Path::new(SIGNER_DIR));
-    let worker = Worker::new(&paths, spec, pod, charge, keys);
+    let worker = Worker::new(&paths, spec, pod, config, keys);
     runtime()?
         .block_on(worker.run())
         .map_err(|error| Failure::new(super::FAILED, chain(&error)))?;

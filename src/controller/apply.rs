@@ -191,7 +191,8 @@ impl Cluster {
             }
             Upkeep::RequestRestore(Asked::Recovery) => self.request_recovery(now),
             Upkeep::PrepareRestore => self.make_restore_pod(spec).await,
-            // What the backup worker does by itself, and a restore's Pod. And of several members.
+            // The backup worker takes the first four by itself, and a restore's Pod the next two. The last one is a
+            // step for several members.
             Upkeep::SkipSnapshot
             | Upkeep::TakeSnapshot
             | Upkeep::CopySnapshots

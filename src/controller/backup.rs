@@ -14,7 +14,7 @@ use super::pod;
 use super::restore::wire_now;
 use super::{Cluster, ControllerError, Watched};
 use crate::api::EtcdBackup;
-use crate::api::node_paths::CLAIM_DIR;
+use crate::api::node_paths::{CLAIM_DIR, destinations};
 use crate::api::requests::{EtcdBackupStatus, Phase};
 use crate::backup::local::LocalStore;
 use crate::backup::name::LATEST;
@@ -80,7 +80,7 @@ impl Cluster {
             why,
         });
         // At first its Pod only has not come up yet.
-        let late = known.is_some() || self.is_late();
+        let late = known.is_some() || self.memory.heard.is_late();
         Backups {
             failed: unheard.filter(|_| late).or_else(|| seen.failed.take()),
             asked: self.next_request().is_some(),
@@ -89,18 +89,10 @@ impl Cluster {
         }
     }
 
-    /// Whether there is more to say of the worker's Pod than that it comes.
-    fn is_late(&self) -> bool {
-        let silent = self.memory.heard.silent.as_deref().unwrap_or_default();
-        !silent.ends_with("is not there yet") && !silent.ends_with(" starts")
-    }
-
     /// Access keys are a file of the worker's and a Secret of whoever reads it.
     fn in_names_of_secrets(&self, text: &str) -> Detail {
-        let backup = self.object.object.spec.backup.as_ref();
-        let destinations = backup.map_or(&[][..], |it| &it.destinations);
         let mut text = text.to_owned();
-        for (index, it) in destinations.iter().enumerate() {
+        for (index, it) in destinations(&self.object.object.spec).iter().enumerate() {
             let secret = it.s3.as_ref().and_then(|it| it.credentials_secret.as_ref());
             if let Some(secret) = secret {
                 text = text.replace(&s3_credentials(index), &format!("of the Secret {secret}"));
@@ -111,8 +103,7 @@ impl Cluster {
 
     /// Secrets that the worker misses.
     fn without_keys(&self, report: &Report) -> Vec<String> {
-        let backup = self.object.object.spec.backup.as_ref();
-        let destinations = backup.map_or(&[][..], |it| &it.destinations);
+        let destinations = destinations(&self.object.object.spec);
         let missing = report.without_keys.iter();
         let missing = missing.filter_map(|it| destinations.get(*it)?.s3.as_ref());
         missing
@@ -268,8 +259,9 @@ impl Cluster {
         let instance = observed.speaker();
         let answers = instance.is_some_and(|it| it.service.read == Reading::Answered);
         let silent = (!answers).then(|| detail(format_args!("etcd does not answer")));
-        let unheard = self.memory.heard.silent.clone();
-        let unheard = unheard.filter(|_| spec.backup.is_some() && self.is_late());
+        let heard = &self.memory.heard;
+        let unheard = heard.silent.as_ref().map(|it| it.why.clone());
+        let unheard = unheard.filter(|_| spec.backup.is_some() && heard.is_late());
         if let Some(why) = silent.or(waits).or(unheard) {
             self.backups_wait(&why).await?;
         }

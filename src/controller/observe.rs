@@ -136,7 +136,7 @@ impl Cluster {
         }
     }
 
-    fn pod_now(&self) -> Option<Rc<PodSeen>> {
+    pub(super) fn pod_now(&self) -> Option<Rc<PodSeen>> {
         let name = names::member(&self.name);
         self.shared.pods.get(&self.namespace, &name)
     }

@@ -10,7 +10,7 @@ use kube::runtime::events::{Event, EventType, Recorder};
 use serde_json::{Value, json};
 
 use super::apply::NAMESPACE_ENDS;
-use super::names::{self, SPEC_INVALID};
+use super::names::SPEC_INVALID;
 use super::objects::resource;
 use super::seen::Meta;
 use super::{Cluster, ControllerError, Shared, Watched};
@@ -250,11 +250,9 @@ impl Cluster {
             spec.settings = Settings(spec.settings.0 ^ sum);
         }
         // What runs by such a document already is looked after as before; another operator's limits stop nobody.
-        let pod = self
-            .shared
-            .pods
-            .get(&self.namespace, &names::member(&self.name));
-        let in_force = pod.is_some_and(|it| it.settings == Some(spec.settings.0));
+        let in_force = self
+            .pod_now()
+            .is_some_and(|it| it.settings == Some(spec.settings.0));
         let refused = crate::api::pod::refused(wire, &self.shared.own.image_prefixes);
         if let Some(why) = refused.filter(|_| !in_force) {
             return Err(why);
@@ -380,7 +378,7 @@ impl Cluster {
         next: &str,
     ) -> Result<(), ControllerError> {
         let now = rfc3339(clock::now());
-        let generation = self.object.object.metadata.generation.unwrap_or(0);
+        let generation = self.generation();
         let condition = |kind: &str, value: &str| {
             json!({
                 "type": kind, "status": value, "reason": reason,
@@ -435,7 +433,7 @@ impl Runtime for Cluster {
     ) -> Result<(), ControllerError> {
         let metrics = self.shared.metrics.of(&self.namespace, &self.name);
         metrics.record(observed, status);
-        let generation = self.object.object.metadata.generation.unwrap_or(0);
+        let generation = self.generation();
         let mut wire = to_wire(status, self.memory.published.as_ref(), generation);
         // Also while it does not answer: it shows that there was one, whatever becomes of its Secrets.
         let born = self.identity.as_ref().and_then(|it| it.cluster.id.clone());

@@ -2,6 +2,8 @@
 //! looks for it. The Pod's claim is mounted at the state directory, so a member's disk looks the same in
 //! both modes.
 
+use std::path::{Path, PathBuf};
+
 use serde::{Deserialize, Serialize};
 
 use super::records::{self, IdentityFile, Launch};
@@ -45,13 +47,18 @@ pub fn s3_credentials(index: usize) -> String {
     format!("/run/etcd-operator/s3-{index}")
 }
 
+/// Where the access keys of a destination are in the Secret that is mounted.
+fn mounted_keys(index: usize) -> PathBuf {
+    Path::new(&s3_dir(index)).join(S3_KEY)
+}
+
 /// Copies access keys to files that only this user can read. The group can read a mounted Secret. What was taken away
 /// is used no longer.
 pub fn lay_down_credentials() -> Result<(), StateError> {
     for index in 0..S3_MAX {
         let file = s3_credentials(index);
-        let file = std::path::Path::new(&file);
-        match std::fs::read(std::path::Path::new(&s3_dir(index)).join(S3_KEY)) {
+        let file = Path::new(&file);
+        match std::fs::read(mounted_keys(index)) {
             Ok(text) => state::write_file(file, &text)?,
             Err(_) => drop(std::fs::remove_file(file)),
         }
@@ -63,8 +70,7 @@ pub fn lay_down_credentials() -> Result<(), StateError> {
 pub fn credentials_sum() -> String {
     let mut all = Vec::new();
     for index in 0..S3_MAX {
-        let mounted = std::path::Path::new(&s3_dir(index)).join(S3_KEY);
-        all.extend(std::fs::read(mounted).unwrap_or_default());
+        all.extend(std::fs::read(mounted_keys(index)).unwrap_or_default());
         all.push(0);
     }
     state::sha256(&all)
@@ -73,9 +79,8 @@ pub fn credentials_sum() -> String {
 /// Destinations for whose access keys a Secret is mounted that is not there, or has no such key.
 pub fn missing_credentials() -> Vec<usize> {
     let lacks = |index: &usize| {
-        let dir = s3_dir(*index);
-        let dir = std::path::Path::new(&dir);
-        dir.is_dir() && !dir.join(S3_KEY).exists()
+        let file = mounted_keys(*index);
+        file.parent().is_some_and(Path::is_dir) && !file.exists()
     };
     (0..S3_MAX).filter(lacks).collect()
 }

@@ -23,7 +23,7 @@ pub struct Backups {
     pub busy: bool,
     /// Somebody has asked for one, and nobody works on it yet.
     pub asked: bool,
-    /// Another process does what is due: here nothing is passed on but what was asked for.
+    /// Another process takes what is due. This one passes on only what was asked for.
     pub elsewhere: bool,
     /// The public key with which this cluster signs them.
     pub signer: Option<PublicKey>,

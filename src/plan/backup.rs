@@ -24,17 +24,20 @@ fn is_source(observed: &Observed, instance: &Instance) -> bool {
     source.is_some_and(|it| it.member == instance.member)
 }
 
-/// The step for a snapshot that was asked for. It waits for an answer of etcd's alone: whoever asks may want to save
-/// what refuses writes.
+/// The step for a snapshot that was asked for, where it is taken from this member.
 pub(super) fn requested(
     spec: &ClusterSpec,
     observed: &Observed,
     instance: &Instance,
 ) -> Option<Upkeep> {
-    let backups = &observed.backups;
-    let answers = instance.service.read == Reading::Answered;
+    let asked = asked(spec, &observed.backups, &instance.service);
+    asked.filter(|_| is_source(observed, instance))
+}
+
+/// It waits for an answer of etcd's alone: whoever asks may want to save what refuses writes.
+fn asked(spec: &ClusterSpec, backups: &Backups, service: &Service) -> Option<Upkeep> {
+    let answers = service.read == Reading::Answered;
     let takes = spec.backup.is_some() && backups.asked && !backups.busy && answers;
-    let takes = takes && is_source(observed, instance);
     takes.then_some(Upkeep::TakeRequested)
 }
 
@@ -57,13 +60,13 @@ pub fn due(
     now: Option<Timestamp>,
 ) -> Option<Upkeep> {
     let backup = spec.backup.as_ref()?;
-    if backups.busy || service.read != Reading::Answered {
+    if let Some(step) = asked(spec, backups, service) {
+        return Some(step);
+    }
+    if backups.busy || backups.elsewhere || service.read != Reading::Answered {
         return None;
     }
-    if backups.asked {
-        return Some(Upkeep::TakeRequested);
-    }
-    if backups.elsewhere || service.write != Writing::Acknowledged || backups.retry_in > 0 {
+    if service.write != Writing::Acknowledged || backups.retry_in > 0 {
         return None;
     }
     let details = service.details?;

@@ -215,7 +215,7 @@ fn offset(told: i64) -> Option<i64> {
 
 /// Begins to answer on all addresses of this Pod.
 pub(super) async fn serve(port: u16, files: ClientFiles, board: Arc<Board>) -> io::Result<()> {
-    // Of a node without IPv6, the other family.
+    // A node without IPv6 has only the other family.
     let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => listener,
         Err(_) => TcpListener::bind(("0.0.0.0", port)).await?,

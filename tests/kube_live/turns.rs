@@ -321,6 +321,7 @@ fn an_evicted_member_comes_back(it: &Operated) {
         it.pod_uid("one").filter(|it| *it != uid).map(drop)
     });
     it.available("one");
+    assert_ne!(it.pod_uid("one"), Some(uid));
     assert_eq!(it.get("one", "kept"), "1");
 }
 

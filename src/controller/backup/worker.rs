@@ -6,17 +6,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::Empty;
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
 use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use crate::api::node_paths::destinations;
+use crate::backup::name::{LATEST, SnapshotName};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::controller::apply::unplaceable;
@@ -26,13 +26,14 @@ use crate::controller::restore::document;
 use crate::controller::seen::{Container, PodSeen};
 use crate::controller::{Cluster, ControllerError, names, pod};
 use crate::error::chain;
+use crate::http;
 use crate::member::pod::PodMember;
 use crate::member::records::Launch;
 use crate::spec::ClusterSpec;
 use crate::state;
 use crate::tls::ClientFiles;
 use crate::worker::report::{Found, Report};
-use crate::worker::{Charge, PORT};
+use crate::worker::{Config, PORT};
 
 /// It answers from memory.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -50,7 +51,7 @@ pub(in crate::controller) struct Heard {
     /// What it last said, and when, in seconds since boot.
     pub(super) report: Option<(Rc<Report>, u64)>,
     /// Why it says nothing now.
-    pub(super) silent: Option<Detail>,
+    pub(super) silent: Option<Silence>,
     /// Why its Pod was refused, and when, in seconds since boot.
     refused: Option<(Detail, u64)>,
     /// For how long its Pod has been made.
@@ -63,6 +64,22 @@ pub(in crate::controller) struct Heard {
     prepared: Vec<String>,
 }
 
+/// Why the worker says nothing.
+pub(super) struct Silence {
+    pub(super) why: Detail,
+    /// Its Pod only has not come up yet.
+    comes: bool,
+}
+
+impl From<String> for Silence {
+    fn from(why: String) -> Self {
+        Silence {
+            why: detail(format_args!("{why}")),
+            comes: false,
+        }
+    }
+}
+
 impl Heard {
     /// What it knows, and how many seconds ago it said so.
     pub(super) fn known(&self) -> Option<(Rc<Report>, u64)> {
@@ -73,11 +90,16 @@ impl Heard {
 
     /// Why nobody can say what lies there now; none: it has just answered, or did a moment ago.
     pub(super) fn unheard(&self) -> Option<Detail> {
-        let (why, known) = (self.silent.clone()?, self.known());
-        match known {
+        let why = self.silent.as_ref()?.why.clone();
+        match self.known() {
             Some((_, seconds)) if seconds < SILENT_SECONDS => None,
             _ => Some(why),
         }
+    }
+
+    /// Whether there is more to say of its Pod than that it comes.
+    pub(super) fn is_late(&self) -> bool {
+        self.silent.as_ref().is_none_or(|it| !it.comes)
     }
 
     /// Something is waited for that comes within seconds.
@@ -94,25 +116,17 @@ impl Cluster {
         self.shared.pods.get(&self.namespace, &name)
     }
 
-    pub(in crate::controller) fn generation(&self) -> i64 {
-        self.object.object.metadata.generation.unwrap_or(0)
-    }
-
     /// The claim that snapshots lie on.
     pub(in crate::controller) fn claimed(&self) -> Option<&str> {
-        let backup = self.object.object.spec.backup.as_ref()?;
-        let local = backup.destinations.first()?.local.as_ref()?;
-        local.claim_name.as_deref()
+        let first = destinations(&self.object.object.spec).first()?;
+        first.local.as_ref()?.claim_name.as_deref()
     }
 
     /// Asks what it knows. `now`: the time, if it is trusted: its Pod cannot see whether it is. `rests`: nothing is begun.
     pub(super) async fn hear_worker(&mut self, now: Option<Timestamp>, rests: bool) {
         let now = now.map_or(String::new(), |it| format!("now={}&", it.0));
-        let member = self
-            .shared
-            .pods
-            .get(&self.namespace, &names::member(&self.name));
-        let member = member.and_then(|it| it.address.clone()).unwrap_or_default();
+        let member = self.pod_now().and_then(|it| it.address.clone());
+        let member = member.unwrap_or_default();
         let path = format!("/report?{now}rests={rests}&member={member}");
         match self.ask_worker::<Report>(Method::GET, &path).await {
             Ok(report) => {
@@ -120,37 +134,32 @@ impl Cluster {
                 self.memory.heard.report = Some((Rc::new(report), at));
                 self.memory.heard.silent = None;
             }
-            Err(why) => self.memory.heard.silent = Some(detail(format_args!("{why}"))),
+            Err(silence) => self.memory.heard.silent = Some(silence),
         }
     }
 
     /// What lies there of this name, or of the latest.
     pub(super) async fn find(&mut self, name: &str) -> Result<Found, Detail> {
-        // What is no name of a snapshot is none; and no path of a request.
-        let is_name = name
-            .bytes()
-            .all(|it| it.is_ascii_alphanumeric() || it == b'-');
-        if !is_name || name.len() > 128 {
+        // Nothing lies there under what is no name of a snapshot; and it is no path of a request.
+        if name != LATEST && name.parse::<SnapshotName>().is_err() {
             return Ok(Found::default());
         }
-        let found = self
-            .ask_worker(Method::GET, &format!("/snapshots/{name}"))
-            .await;
-        found.map_err(|why| detail(format_args!("the backup worker does not say: {why}")))
+        let path = format!("/snapshots/{name}");
+        let found = self.ask_worker(Method::GET, &path).await;
+        found.map_err(|it| detail(format_args!("the backup worker does not say: {}", it.why)))
     }
 
     /// Asks for a snapshot now.
-    pub(super) async fn ask_for(&mut self, id: &str) -> Result<(), String> {
+    pub(super) async fn ask_for(&mut self, id: &str) -> Result<(), Silence> {
         let path = format!("/snapshots/{id}");
         self.ask_worker::<()>(Method::POST, &path).await
     }
 
-    /// `Err`: why it cannot be asked.
     async fn ask_worker<T: DeserializeOwned>(
         &mut self,
         method: Method,
         path: &str,
-    ) -> Result<T, String> {
+    ) -> Result<T, Silence> {
         let address = self.worker_address()?;
         let files = ClientFiles {
             server_name: None,
@@ -159,25 +168,29 @@ impl Cluster {
         let server_name = self.server_name();
         let asked = ask(address, &server_name, &files, method, path);
         let name = names::backup_pod(&self.name);
-        let failed = |why: String| format!("the Pod {name} does not answer: {why}");
-        match timeout(ANSWER, asked).await {
-            Ok(answer) => answer.map_err(failed),
-            Err(_) => Err(failed(format!("nothing within {} s", ANSWER.as_secs()))),
-        }
+        let answer = match timeout(ANSWER, asked).await {
+            Ok(answer) => answer,
+            Err(_) => Err(format!("nothing within {} s", ANSWER.as_secs())),
+        };
+        answer.map_err(|why| format!("the Pod {name} does not answer: {why}").into())
     }
 
-    fn worker_address(&mut self) -> Result<IpAddr, String> {
+    fn worker_address(&mut self) -> Result<IpAddr, Silence> {
         let name = names::backup_pod(&self.name);
+        let comes = |why: String| Silence {
+            comes: true,
+            ..why.into()
+        };
         let there = self.worker().filter(|it| !it.meta.deleting);
         let Some(there) = there else {
             let refused = self.memory.heard.refused.as_ref();
             return Err(match refused {
-                Some((why, _)) => why.to_string(),
-                None => format!("the Pod {name} is not there yet"),
+                Some((why, _)) => why.to_string().into(),
+                None => comes(format!("the Pod {name} is not there yet")),
             });
         };
         if let Some(why) = waits(&there) {
-            return Err(why);
+            return Err(why.into());
         }
         let address = there.address.as_deref().and_then(|it| it.parse().ok());
         match (&there.container, address) {
@@ -185,10 +198,12 @@ impl Cluster {
                 self.memory.heard.made.end();
                 Ok(address)
             }
-            _ if self.memory.heard.made.seconds(&there.meta.uid) >= MAKING_SECONDS => Err(format!(
-                "the Pod {name} is not started: kubectl describe pod {name} says why"
-            )),
-            _ => Err(format!("the Pod {name} starts")),
+            _ if self.memory.heard.made.seconds(&there.meta.uid) >= MAKING_SECONDS => {
+                let why =
+                    format!("the Pod {name} is not started: kubectl describe pod {name} says why");
+                Err(why.into())
+            }
+            _ => Err(comes(format!("the Pod {name} starts"))),
         }
     }
 
@@ -203,20 +218,24 @@ impl Cluster {
         if there.as_ref().is_some_and(|it| it.meta.deleting) {
             return Ok(());
         }
-        let made = match self.made_worker(spec) {
-            // It works beside the member: where that has no node, none is chosen for it.
-            Some(Made::Later) => return Ok(()),
-            Some(Made::Now(made)) => Some(made),
-            None => None,
+        let Some(mut made) = self.made_worker(spec) else {
+            return match there {
+                Some(there) => self.remove_pod(&there, None).await,
+                None => Ok(()),
+            };
         };
-        match (made, there) {
-            (None, None) => Ok(()),
-            (None, Some(there)) => self.remove_pod(&there, None).await,
-            (Some(made), None) => self.make_worker(spec, made).await,
-            (Some(_), Some(there)) if ended(&there) => self.remove_pod(&there, Some(0)).await,
-            (Some(made), Some(there)) => {
+        // It works beside the member: where that has no node, none is chosen for it.
+        let Some(node) = self.worker_node() else {
+            return Ok(());
+        };
+        match there {
+            None => {
+                made["spec"]["nodeSelector"]["kubernetes.io/hostname"] = node.into();
+                self.make_worker(spec, made).await
+            }
+            Some(there) if ended(&there) => self.remove_pod(&there, Some(0)).await,
+            Some(there) => {
                 let made_from = &made["metadata"]["annotations"][names::MADE_FOR];
-                let node = &made["spec"]["nodeSelector"]["kubernetes.io/hostname"];
                 let elsewhere = there.node.as_deref().is_some_and(|it| node != it);
                 if there.made_for.as_deref() == made_from.as_str() && !elsewhere {
                     self.memory.heard.works.end();
@@ -268,23 +287,35 @@ impl Cluster {
         }
     }
 
-    /// The Pod that the document asks for; none where it asks for no snapshots, or the cluster has not served yet.
-    fn made_worker(&self, spec: &ClusterSpec) -> Option<Made> {
+    /// Where the member is; else where the worker is, or the cluster was born.
+    fn worker_node(&self) -> Option<String> {
+        let node = |pod: Option<Rc<PodSeen>>| pod.and_then(|it| it.node.clone());
+        let born = || {
+            let born = self.identity.as_ref()?.member.machine_id.clone();
+            (!born.is_empty()).then_some(born)
+        };
+        let there = node(self.pod_now()).or_else(|| node(self.worker()));
+        there.or_else(born)
+    }
+
+    /// The Pod that the document asks for, but for its node; none where it asks for no snapshots, or the cluster has not
+    /// served yet.
+    fn made_worker(&self, spec: &ClusterSpec) -> Option<serde_json::Value> {
         let identity = self.identity.clone().filter(|it| it.member.id.is_some())?;
         let object = self.object.clone();
         let wire = &object.object.spec;
-        let backup = wire.backup.as_ref()?;
+        wire.backup.as_ref()?;
         let member = self.pod_member(spec, &identity)?;
         let prepared = &self.memory.heard.prepared;
-        let places = pod::places(&self.namespace, &self.name, backup, prepared);
-        let charge = Charge {
+        let places = pod::places(&self.namespace, &self.name, wire, prepared);
+        let config = Config {
             host: self.member_host(),
             port: spec.network.client_port,
             server_name: self.server_name(),
             lib: places.records(),
         };
         let image = self.shared.image.borrow().clone();
-        // What etcd is started with is none of its own, and an edit of that replaces no worker.
+        // The worker starts no member: an edit of what a member is started with replaces no worker.
         let member = PodMember {
             launch: Launch {
                 names: Vec::new(),
@@ -298,26 +329,13 @@ impl Cluster {
             ..member
         };
         let mut parts = self.parts(spec, wire, &member, &image);
-        let beside = self
-            .shared
-            .pods
-            .get(&self.namespace, &names::member(&self.name));
-        let beside = beside.and_then(|it| it.node.clone());
         parts.node = None;
         let document = document(&self.name, wire, &identity, self.claimed().is_some());
         let name = names::backup_pod(&self.name);
-        let mut made = pod::worker(&parts, &name, &charge, &document, &places);
+        let mut made = pod::worker(&parts, &name, &config, &document, &places);
         let sum = state::sha256(made.to_string().as_bytes());
         made["metadata"]["annotations"][names::MADE_FOR] = sum[..16].into();
-        let known = || {
-            let there = self.worker().and_then(|it| it.node.clone());
-            there.or_else(|| Some(identity.member.machine_id.clone()).filter(|it| !it.is_empty()))
-        };
-        let Some(node) = beside.or_else(known) else {
-            return Some(Made::Later);
-        };
-        made["spec"]["nodeSelector"]["kubernetes.io/hostname"] = node.into();
-        Some(Made::Now(made))
+        Some(made)
     }
 
     /// The name under which etcd is reached whichever address its Pod has, also while it is not ready.
@@ -325,13 +343,6 @@ impl Cluster {
         let (name, namespace) = (&self.name, &self.namespace);
         format!("{}.{name}.{namespace}.svc", names::member(name))
     }
-}
-
-/// What is to be made.
-enum Made {
-    Now(serde_json::Value),
-    /// Once the member has its node.
-    Later,
 }
 
 /// Why its container is not started.
@@ -361,7 +372,7 @@ async fn ask<T: DeserializeOwned>(
     method: Method,
     path: &str,
 ) -> Result<T, String> {
-    let failed = |error: &dyn std::error::Error| crate::error::chain(error);
+    let failed = |error: &dyn std::error::Error| chain(error);
     let config = files.to_dial().map_err(|it| failed(&it))?;
     let name = ServerName::try_from(server_name.to_owned()).map_err(|it| failed(&it))?;
     let stream = TcpStream::connect((address, PORT))
@@ -372,10 +383,6 @@ async fn ask<T: DeserializeOwned>(
         .connect(name, stream)
         .await
         .map_err(|it| failed(&it))?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|it| failed(&it))?;
-    let connection = tokio::task::spawn_local(connection);
     let request = Request::builder()
         .method(method)
         .uri(path)
@@ -383,18 +390,8 @@ async fn ask<T: DeserializeOwned>(
         .header("connection", "close")
         .body(Empty::<Bytes>::new())
         .map_err(|it| failed(&it))?;
-    let answer = sender.send_request(request).await.map_err(|it| failed(&it));
-    let answer = match answer {
-        Ok(answer) => {
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
-            body.map(|it| (status, it.to_bytes()))
-                .map_err(|it| it.to_string())
-        }
-        Err(why) => Err(why),
-    };
-    connection.abort();
-    match answer? {
+    let answer = http::ask(stream, request, ANSWER_MAX).await;
+    match answer.map_err(|it| failed(&*it))? {
         (StatusCode::OK, body) => serde_json::from_slice(&body).map_err(|it| failed(&it)),
         (StatusCode::ACCEPTED, _) => serde_json::from_str("null").map_err(|it| failed(&it)),
         (status, body) => {

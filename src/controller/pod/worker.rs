@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::{Parts, command, container, extend, host_path, pod};
-use crate::api::Backup;
+use crate::api::EtcdClusterSpec;
 use crate::api::node_paths::{self, CLAIM_DIR};
 use crate::controller::names::{self, QUOTA, SETTINGS};
 use crate::controller::secrets::SIGNER_KEY;
 use crate::member::pod::{BACKUP_VARIABLE, SIGNER_DIR, TLS_DIR};
-use crate::worker::{Charge, PORT};
+use crate::worker::{Config, PORT};
 
 /// What a worker finds on the node, or on a claim.
 pub(in crate::controller) struct Places {
@@ -35,21 +35,14 @@ pub(in crate::controller) fn records_dir(namespace: &str, name: &str) -> String 
 pub(in crate::controller) fn places(
     namespace: &str,
     name: &str,
-    backup: &Backup,
+    wire: &EtcdClusterSpec,
     prepared: &[String],
 ) -> Places {
-    let local = || {
-        backup
-            .destinations
-            .iter()
-            .filter_map(|it| it.local.as_ref())
-    };
-    let s3 = backup.destinations.iter().filter_map(|it| it.s3.as_ref());
-    let files = s3.flat_map(|it| [&it.ca_file, &it.credentials]).flatten();
+    let files = node_paths::files(wire);
     let parents = files.filter_map(|it| Some(Path::new(it).parent()?.to_str()?.to_owned()));
     Places {
         cluster: name.to_owned(),
-        claim: local().find_map(|it| it.claim_name.clone()),
+        claim: node_paths::local(wire).find_map(|it| it.claim_name.clone()),
         directories: prepared.to_vec(),
         files: parents.collect(),
         state: records_dir(namespace, name),
@@ -72,13 +65,13 @@ impl Places {
 pub(in crate::controller) fn worker(
     parts: &Parts<'_>,
     name: &str,
-    charge: &Charge,
+    config: &Config,
     document: &str,
     places: &Places,
 ) -> Value {
     let mut container = container(parts, &["backup", "worker"]);
-    let charge = serde_json::to_string(charge).unwrap_or_default();
-    let mut more = command(parts, document, (BACKUP_VARIABLE, &charge));
+    let config = serde_json::to_string(config).unwrap_or_default();
+    let mut more = command(parts, document, (BACKUP_VARIABLE, &config));
     if let Some(name) = &places.claim {
         let claim = json!({"persistentVolumeClaim": {"claimName": name}});
         more.mount("claim", &claim, CLAIM_DIR, false);
@@ -120,7 +113,7 @@ pub(in crate::controller) fn worker(
     container["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
     let mut pod = pod(parts, name, "backup", &container);
     pod["spec"]["restartPolicy"] = json!("Always");
-    // Of an etcd, and an edit of that replaces no worker.
+    // These describe an etcd: an edit of them replaces no worker.
     if let Some(annotations) = pod["metadata"]["annotations"].as_object_mut() {
         annotations.retain(|it, _| it != SETTINGS && it != QUOTA);
     }

@@ -230,7 +230,7 @@ pub(in crate::controller) fn document(
     spec.network.listen_addresses = Some(vec!["127.0.0.1".to_owned()]);
     spec.network.advertised_addresses = None;
     spec.bootstrap = None;
-    // What neither needs: an edit of it is none of theirs.
+    // Neither a restore nor a worker uses these: an edit of them replaces no Pod of theirs.
     spec.clients = Vec::new();
     (spec.pod, spec.service) = (None, None);
     let destinations = spec.backup.iter_mut().flat_map(|it| &mut it.destinations);
