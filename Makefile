@@ -6,8 +6,10 @@ PREFIX ?= /usr/local
 # This machine's static binary.
 STATIC := target/cross/$(shell uname -m)-unknown-linux-musl/release/etcd-operator
 OPERATOR := target/release/etcd-operator
-# Tests that need nothing but cargo.
-FAST := --lib --bins --test document --test exhaustive --test hostile --test restoring --test generated --test plan --test simulation --test tidy
+# The steps of one call of make share a table, and none runs twice.
+export RUN := $(shell date +%s%N)
+# What `make test-all` runs: some of it with STEPS="kubernetes several".
+STEPS ?= all
 
 .PHONY: help tools build demo demo-tools demo-stop fmt lint check test test-all s3-makes test-vm bench lab dist install uninstall
 
@@ -46,18 +48,17 @@ install: $(STATIC) ## The static binary with its units on this machine: DESTDIR,
 uninstall: ## Removes what install installed; etcd and its data stay
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" systemd/install.sh --uninstall
 
-lint: tools
-	cargo fmt --check
-	cargo clippy --all-targets -- -D warnings
+lint: ## Format and clippy
+	@tests/run.sh lint
 
-check: lint ## Lints, and the tests that need nothing: a few minutes cold
-	cargo test $(FAST)
+check: ## Lints, and the tests that need nothing but cargo: a few minutes cold
+	@tests/run.sh lint core
 
-test: ## What a newcomer runs: every promise on real parts; 23 min from nothing on 2 cores, then 8
-	@tests/run.sh quick
+test: ## What a newcomer runs: every promise on real parts
+	@tests/run.sh core main
 
-test-all: test ## Everything: 3.5 to 3.7, release artefacts, arm64, all tests on nodes; 68 min from nothing, then 49
-	@tests/run.sh rest
+test-all: ## Everything: 3.5 to 3.7, release artefacts, arm64, all tests on nodes; or STEPS="kubernetes several"
+	@tests/run.sh $(STEPS)
 
 s3-makes: tools ## The S3 tests on every make of server, garage and MinIO among them: 15 min from nothing
 	@tests/tools/s3s-fs.sh $(TOOLS)/s3s-fs

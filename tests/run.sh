@@ -1,172 +1,200 @@
 #!/usr/bin/env bash
-# run.sh quick|rest: what `make test` and `make test-all` do, with the time of each step.
+# run.sh STEP...: runs steps of the tests, one after the other, and ends with a table of them. A step that
+# fails stops no other one. `.config/nextest.toml` says which tests a step has, and how they are run.
 #
-#   quick  every promise of the README at least once, on real parts: etcd 3.6, an S3 server, systemd,
-#          one Kubernetes node, all with the unoptimised program that the tests are built with
-#   rest   everything else: lints, the release artefacts of both architectures, the other tests of etcd
-#          3.6, etcd 3.5 and 3.7, the second S3 server, arm64 under emulation, every test on nodes
+#   lint        rustfmt and clippy
+#   core        what needs nothing but cargo
+#   main        every promise of the README once, on real parts: etcd 3.6, an S3 server, systemd, one node
+#               of Kubernetes, all with the unoptimised program that the tests are built with
+#   dist        the release artefacts of both architectures
+#   artefacts aarch64          what is released, on this machine and under emulation
+#   kubernetes                 every test on nodes and API servers
+#   etcd lines several         etcd 3.6; 3.5 and 3.7; clusters of several members
+#   backup s3 systemd cgroup2  snapshots; two S3 servers; systemd with cgroups of version 1, and of 2 alone
+#               artefacts, aarch64, kubernetes, systemd and cgroup2 run what is released: dist comes first
+#   all         all of these but main, which is part of the others
 #
-# Tools are built and packages installed beside the compiler; each step's output is in target/log/. At
-# the end: a table of steps and seconds, and what was skipped, with the reason. CI=1: nothing may be.
-set -euo pipefail
+# Tools are built and packages installed beside the compiler. What a step says is in target/log/STEP.log,
+# what was only right when tried again in target/log/flaky.tsv. CI=1: a test that cannot run fails.
+set -uo pipefail
 cd "$(dirname "$0")/.."
-part=$1
+readonly ALL="lint core dist artefacts kubernetes etcd lines several backup s3 systemd cgroup2 aarch64"
 tools=$PWD/target/tools
 log=$PWD/target/log
-mkdir -p "$log" "$tools"
-times=$log/times.tsv
-[ "$part" = rest ] || : > "$times"
-[ "$part" = rest ] || rm -f target/skipped
-export PATH=$PATH:/usr/sbin:/sbin
-export PATH=$tools/prometheus/bin:$tools/containerd/bin:$PATH
+export PATH=$tools/prometheus/bin:$tools/containerd/bin:$PATH:/usr/sbin:/sbin
 # What nobody builds a second time takes half the disk so.
 [ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
-begun=$(date +%s)
+export CARGO_TERM_COLOR=never
+
+steps=()
+for step in "$@"; do
+    # shellcheck disable=SC2086
+    case " all main $ALL " in
+        *" $step "*) if [ "$step" = all ]; then steps+=($ALL); else steps+=("$step"); fi ;;
+        *) echo "run.sh: no step $step; there are: $ALL, main, and all" >&2; exit 2 ;;
+    esac
+done
+# The released artefacts are tested as they are built from this tree.
+case " ${steps[*]} " in
+    *" dist "*) ;;
+    *" artefacts "* | *" kubernetes "* | *" systemd "* | *" cgroup2 "* | *" aarch64 "*) steps=(dist "${steps[@]}") ;;
+esac
+[ ${#steps[@]} -gt 0 ] || { echo "usage: run.sh STEP...: $ALL, main, or all" >&2; exit 2; }
+
+mkdir -p "$log" "$tools"
+# Where make runs two of its targets, the second goes on with the table of the first, and repeats no step.
+times=$log/times.tsv
+run=${RUN:-$$}
+if [ "$(cut -d ' ' -f 1 "$log/run" 2> /dev/null)" != "$run" ]; then
+    : > "$times"
+    rm -f target/skipped
+    echo "$run $(date +%s)" > "$log/run"
+fi
+begun=$(cut -d ' ' -f 2 "$log/run")
 free=$(($(df --output=avail -k . | tail -n 1) / 1048576))
 [ "$free" -ge 12 ] || echo "warning: $free GiB are free here, and this takes some 12" >&2
 
-# step NAME COMMAND...: runs it, with its output in a file; the end of that file where it fails.
+# ---- One step
+
+# step NAME COMMAND...: runs it with its output in a file, and writes its row: name, seconds, what came of it.
 step() {
-    local name=$1 from seconds status
+    local name=$1 from status=ok line
     shift
     from=$(date +%s)
-    # Not in a condition, where bash would go on after a command that failed.
-    set +e
-    (set -e; "$@") > "$log/$name.log" 2>&1 < /dev/null
-    status=$?
-    set -e
-    seconds=$(($(date +%s) - from))
-    printf '%s\t%s\t%s\n' "$part" "$name" "$seconds" >> "$times"
-    if [ "$status" != 0 ]; then
-        echo "--- $name failed after $seconds s; the end of target/log/$name.log:" >&2
-        grep -A 12 -E "panicked at|^error" "$log/$name.log" | tail -n 150 >&2 || true
-        tail -n 40 "$log/$name.log" >&2
-        exit 1
-    fi
-    printf '%-22s %5s s   %s\n' "$name" "$seconds" "$(results "$log/$name.log")"
+    "$@" > "$log/$name.log" 2>&1 < /dev/null || status=FAILED
+    line=$(printf '%s\t%s\t%s\t%s' "$name" $(($(date +%s) - from)) "$status" "$(results "$name")")
+    echo "$line" >> "$times"
+    row <<< "$line"
+    flaky "$name" | while read -r tries test; do
+        printf '%s\t%s\t%s\t%s\t%s\n' "$(date -u +%FT%TZ)" "$(git rev-parse --short HEAD 2> /dev/null)" "$name" "$tries" "$test"
+    done >> "$log/flaky.tsv"
+    [ $status = ok ] || told "$name"
 }
 
-# How many tests ran, by what cargo says.
-results() {
-    awk '/^test result:/ { ok += $4; ignored += $8 } END { if (ok) printf "%d tests", ok
-        if (ignored) printf ", %d ignored", ignored }' "$1"
+row() { awk -F '\t' '{ printf "%-18s %5d s   %s%s\n", $1, $2, $3 == "ok" ? "" : "FAILED  ", $4 }'; }
+
+# As nextest sums it up: "295 tests run: 294 passed (1 flaky), 1 failed, 3 skipped".
+results() { sed -n 's/^ *Summary \[[^]]*\] *//p' "$log/$1.log" | tail -n 1; }
+
+# "2/3 BINARY TEST" for each test that passed only when it was tried again.
+flaky() { sed -nE 's/^ *FLAKY ([0-9]+\/[0-9]+) \[[^]]*\] *(\([^)]*\) *)?(.*)/\1 \3/p' "$log/$1.log" | sort -u; }
+
+# What a person needs of a step that failed, on standard error.
+told() {
+    {
+        echo "--- $1 failed; of target/log/$1.log:"
+        grep -A 12 -E "panicked at|^error" "$log/$1.log" | tail -n 150
+        grep -E '^ *(TRY 3 )?(FAIL|TIMEOUT|TMT|ABRT|SIG[A-Z]+) \[' "$log/$1.log" | sort -u
+        tail -n 40 "$log/$1.log"
+    } >&2
 }
 
-suite() { # suite NAME ARGUMENTS...: of `cargo test`
-    local name=$1
-    shift
-    step "$name" cargo test "$@"
+# ---- What steps need
+
+# Tools by name; each says itself what it cannot bring.
+tool() {
+    case $1 in
+        packages)
+            tests/tools/apt.sh libfaketime openssl e2fsprogs containerd runc containernetworking-plugins iptables \
+                nftables iproute2 busybox-static gcc libc6-dev ;;
+        more-packages)
+            tests/tools/apt.sh lintian && tests/tools/kubernetes-validate.sh "$tools/validate" \
+                && tests/tools/containerd.sh "$tools/containerd" && tests/tools/qemu.sh "$tools/qemu" user ;;
+        systemd-root) tests/tools/systemd-root.sh "$tools/systemd-root" ;;
+        trixie) tests/tools/systemd-root.sh "$tools/systemd-root-trixie" trixie ;;
+        prometheus) tests/tools/prometheus.sh "$tools/prometheus" ;;
+        etcd) tests/tools/etcd.sh "$tools/etcd" 3.6 ;;
+        lines) tests/tools/etcd.sh "$tools/etcd" 3.5 3.7 ;;
+        arm64) tests/tools/etcd.sh --arch arm64 "$tools/etcd-arm64" 3.6 ;;
+        s3s-fs) tests/tools/s3s-fs.sh "$tools/s3s-fs" ;;
+        versitygw) tests/tools/versitygw.sh "$tools/versitygw" ;;
+        kubernetes)
+            tests/tools/kubernetes.sh "$tools/kubernetes" kube-apiserver kubectl kube-controller-manager kube-scheduler \
+                kubelet kube-proxy coredns kine local-path-provisioner ;;
+    esac
+}
+
+needs() {
+    case $1 in
+        main) echo etcd packages systemd-root prometheus s3s-fs kubernetes ;;
+        artefacts) echo etcd packages more-packages trixie ;;
+        kubernetes) echo etcd packages more-packages lines prometheus s3s-fs kubernetes ;;
+        etcd) echo etcd packages lines prometheus s3s-fs kubernetes ;;
+        lines) echo etcd packages lines ;;
+        several) echo etcd packages lines ;;
+        backup) echo etcd packages lines ;;
+        s3) echo etcd packages s3s-fs versitygw ;;
+        systemd | cgroup2) echo etcd packages systemd-root trixie ;;
+        aarch64) echo etcd packages more-packages arm64 ;;
+    esac
 }
 
 jobs_of=()
-background() { # background NAME COMMAND...
-    step "$@" &
-    jobs_of+=($!)
+declare -A begun_tools=()
+begin_tools() {
+    local name
+    for name in $(for step in "${steps[@]}"; do needs "$step"; done); do
+        [ -z "${begun_tools[$name]:-}" ] || continue
+        begun_tools[$name]=yes
+        step "tool-$name" tool "$name" > "$log/tool-$name.row" &
+        jobs_of+=($!)
+    done
 }
-finish() {
-    local job failed=
-    for job in "${jobs_of[@]}"; do wait "$job" || failed=yes; done
+# Waits for the tools; shows only those that took their time.
+tools_ready() {
+    [ ${#jobs_of[@]} -gt 0 ] || return 0
+    wait "${jobs_of[@]}"
     jobs_of=()
-    [ -z "$failed" ] || exit 1
+    awk -F '\t' '/^tool-/ && $2 > 2' "$times" | row
 }
-trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
+trap 'kill $(jobs -p) 2> /dev/null' EXIT
 
-FAST=(--lib --bins --test document --test exhaustive --test hostile --test restoring --test generated --test plan
+# ---- The steps
+
+nextest() { "$tools/cargo-nextest" nextest run --no-tests fail --cargo-quiet "$@"; }
+CORE=(--lib --bins --test document --test exhaustive --test hostile --test restoring --test generated --test plan
     --test simulation --test tidy)
-LIVE=(--test etcd_live --test backup_live --test s3_live --test systemd_live --test kube_live)
 
-# They wait more than they work.
-AT_ONCE=(--test-threads=4)
-# Bytes that are written at rest are counted with nobody beside.
-AT_REST=an_idle_operator_writes_nothing
-# What the names of tests hold that start an etcd of another line than 3.6.
-OLD_AND_NEW=(3_5 3_7 every_line)
-ONLY_3_6=("${OLD_AND_NEW[@]/#/--skip=}")
-# The tests of etcd 3.6 that hold the README's promises, and the first of each room. `rest` runs all others.
-MAIN=(life:: health:: datastore:: certificates:: guard::the_guard_alone guard::a_disk_of_another_cluster
-    guard::damage_is_seen damage::on_3_6::bit_flipped damage::on_3_6::pages_of damage::damage_is_held
-    hints::a_repaired_log full::an_etcd_that_died full::a_disk_that_fills restore::a_restore_on
-    restore::a_restore_that_was_cut restore::sigkills restore::a_replaced_box_comes undo::a_restore_on
-    s3::the_queue s3::what_is_encrypted edits::diff_says backup::snapshots_are_taken backup::proven_snapshots
-    predecessor::a_bootstrap_is_tried store::etcdctl overview::)
-MAIN_OF_BACKUP=(bytes:: interrupted::)
-
-packages() {
-    tests/tools/apt.sh libfaketime openssl e2fsprogs containerd runc containernetworking-plugins iptables \
-        nftables iproute2 busybox-static gcc libc6-dev
-    tests/tools/systemd-root.sh "$tools/systemd-root"
-    tests/tools/prometheus.sh "$tools/prometheus"
-}
-go_tools() {
-    tests/tools/etcd.sh "$tools/etcd" 3.6
-    tests/tools/kubernetes.sh "$tools/kubernetes" kube-apiserver kubectl kube-controller-manager kube-scheduler \
-        kubelet kube-proxy coredns kine local-path-provisioner
+run_step() {
+    case $1 in
+        lint) step lint bash -c 'cargo fmt --check && cargo clippy --quiet --all-targets -- -D warnings' ;;
+        core)
+            step compile cargo test --quiet --no-run "${CORE[@]}"
+            step core nextest --profile core "${CORE[@]}"
+            step doc cargo test --quiet --doc ;;
+        main)
+            step compile-live cargo test --quiet --no-run
+            tools_ready
+            step image tests/tools/kube/operator.sh "$tools/kubernetes-images" target/debug/etcd-operator
+            ETCD_OPERATOR_IMAGE="$tools/kubernetes-images/operator.tar" LIBC_OF="$PWD/target/debug/etcd-operator" \
+                step main nextest --profile main ;;
+        dist) step dist nice -n 5 cross/dist.sh target/dist ;;
+        cgroup2) tools_ready; step cgroup2 tests/tools/cgroup2.sh "$tools/cargo-nextest" nextest run --profile cgroup2 ;;
+        *) tools_ready; step "$1" nextest --profile "$1" ;;
+    esac
 }
 
-quick() {
-    tests/tools/protoc.sh "$tools/protoc" > /dev/null
-    background packages packages
-    background go-tools go_tools
-    background s3s-fs tests/tools/s3s-fs.sh "$tools/s3s-fs"
-    step compile cargo test --no-run "${FAST[@]}" "${LIVE[@]}"
-    finish
-    # Nothing but the core's tests, which write nothing, run beside the one that counts bytes.
-    background at-rest cargo test --test etcd_live -- "$AT_REST"
-    suite fast "${FAST[@]}"
-    finish
-    step images tests/tools/kube/operator.sh "$tools/kubernetes-images" target/debug/etcd-operator
-    background kube-walk env ETCD_OPERATOR_IMAGE="$tools/kubernetes-images/operator.tar" \
-        LIBC_OF="$PWD/target/debug/etcd-operator" cargo test --test kube_live walk::
-    suite systemd --test systemd_live -- life::
-    # A refusal and a bucket with object lock are versitygw's alone: they have their turn where both servers are.
-    suite s3-one --test s3_live -- "${AT_ONCE[@]}" --skip=a_wrong_region --skip=named::
-    suite backup-main --test backup_live -- "${AT_ONCE[@]}" "${ONLY_3_6[@]}" "${MAIN_OF_BACKUP[@]}"
-    finish
-    suite etcd-main --test etcd_live -- "${AT_ONCE[@]}" "${ONLY_3_6[@]}" "${MAIN[@]}"
-}
+tests/tools/protoc.sh "$tools/protoc" > /dev/null || exit 1
+tests/tools/nextest.sh "$tools/cargo-nextest" | grep -v "from the cache"
+[ -x "$tools/cargo-nextest" ] || exit 1
+begin_tools
+for step in "${steps[@]}"; do
+    if ! cut -f 1 "$times" | grep -qx "$step"; then run_step "$step"; fi
+done
 
-more_packages() {
-    tests/tools/apt.sh lintian
-    tests/tools/systemd-root.sh "$tools/systemd-root-trixie" trixie
-    tests/tools/kubernetes-validate.sh "$tools/validate"
-    tests/tools/containerd.sh "$tools/containerd"
-    tests/tools/qemu.sh "$tools/qemu" user
-}
-more_tools() {
-    tests/tools/etcd.sh "$tools/etcd" 3.5 3.7
-    tests/tools/etcd.sh --arch arm64 "$tools/etcd-arm64" 3.6
-    tests/tools/versitygw.sh "$tools/versitygw"
-}
+# ---- The table
 
-rest() {
-    background lint sh -c 'cargo fmt --check && cargo clippy --all-targets -- -D warnings'
-    background more-packages more_packages
-    background more-tools more_tools
-    step dist nice -n 5 cross/dist.sh target/dist
-    finish
-    suite artefacts --test artefacts
-    suite kubernetes --test kube_live -- "${AT_ONCE[@]}"
-    suite etcd-3.6-more --test etcd_live -- "${AT_ONCE[@]}" "${ONLY_3_6[@]}" "${MAIN[@]/#/--skip=}" \
-        --skip="$AT_REST" --skip=several::
-    suite etcd-3.5-3.7 --test etcd_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]}" --skip=several::
-    # Up to seven members each, under a writer: nothing else runs beside them.
-    suite several --test etcd_live -- --test-threads=2 several::
-    suite backup-more --test backup_live -- "${AT_ONCE[@]}" "${ONLY_3_6[@]}" \
-        "${MAIN_OF_BACKUP[@]/#/--skip=}"
-    suite backup-3.5-3.7 --test backup_live -- "${AT_ONCE[@]}" "${OLD_AND_NEW[@]}"
-    suite s3-both --test s3_live -- "${AT_ONCE[@]}"
-    suite aarch64 --test aarch64
-    # `quick` has booted it with the cgroups that are here. The memory controller may be version 1's alone.
-    suite systemd-memory --test systemd_live -- memory
-    step systemd-cgroup2 tests/tools/cgroup2.sh cargo test --test systemd_live -- --skip=memory
-}
-
-"$part"
 echo
-echo "$part: $(($(date +%s) - begun)) s on $(nproc) cores"
+awk -F '\t' '!/^tool-/ || $2 > 2' "$times" | row
+echo "together $(($(date +%s) - begun)) s on $(nproc) cores"
+for step in "${steps[@]}"; do
+    [ ! -f "$log/$step.log" ] || flaky "$step" | sed "s/^/flaky: $step: /"
+done
 if [ -s target/skipped ]; then
-    echo "skipped: $(wc -l < target/skipped)"
+    echo "skipped: $(sort -u target/skipped | wc -l)"
     sort -u target/skipped | sed 's/^/  /'
 else
     echo "skipped: nothing"
 fi
+failed=$(awk -F '\t' '$3 != "ok" { printf " %s", $1 }' "$times")
+[ -z "$failed" ] || { echo "FAILED:$failed" >&2; exit 1; }

@@ -1,6 +1,6 @@
 //! What a machine cannot run is counted, with its reason. Under `CI=1` it fails.
 //!
-//! `make test` and `make test-all` empty `target/skipped` first and list it last.
+//! `tests/run.sh` empties `target/skipped` first and lists it last.
 
 use std::io::Write as _;
 use std::path::Path;
