@@ -54,7 +54,7 @@ lint: ## Format and clippy
 check: ## Lints, and the tests that need nothing but cargo: a few minutes cold
 	@tests/run.sh lint core
 
-test: ## What a newcomer runs: every promise on real parts
+test: ## What a newcomer runs: the core, and every promise of the README on real parts
 	@tests/run.sh core main
 
 test-all: ## Everything: 3.5 to 3.7, release artefacts, arm64, all tests on nodes; or STEPS="kubernetes several"

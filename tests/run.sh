@@ -120,9 +120,7 @@ needs() {
         artefacts) echo etcd packages more-packages trixie ;;
         kubernetes) echo etcd packages more-packages lines prometheus s3s-fs kubernetes ;;
         etcd) echo etcd packages lines prometheus s3s-fs kubernetes ;;
-        lines) echo etcd packages lines ;;
-        several) echo etcd packages lines ;;
-        backup) echo etcd packages lines ;;
+        lines | several | backup) echo etcd packages lines ;;
         s3) echo etcd packages s3s-fs versitygw ;;
         systemd | cgroup2) echo etcd packages systemd-root trixie ;;
         aarch64) echo etcd packages more-packages arm64 ;;
@@ -136,7 +134,7 @@ begin_tools() {
     for name in $(for step in "${steps[@]}"; do needs "$step"; done); do
         [ -z "${begun_tools[$name]:-}" ] || continue
         begun_tools[$name]=yes
-        step "tool-$name" tool "$name" > "$log/tool-$name.row" &
+        step "tool-$name" tool "$name" > /dev/null &
         jobs_of+=($!)
     done
 }
@@ -151,26 +149,29 @@ trap 'kill $(jobs -p) 2> /dev/null' EXIT
 
 # ---- The steps
 
-nextest() { "$tools/cargo-nextest" nextest run --no-tests fail --cargo-quiet "$@"; }
-CORE=(--lib --bins --test document --test exhaustive --test hostile --test restoring --test generated --test plan
-    --test simulation --test tidy)
+readonly NEXTEST=("$tools/cargo-nextest" nextest run --no-tests fail --cargo-quiet)
+
+# once STEP: where this run has not done it.
+once() { cut -f 1 "$times" | grep -qx "$1" || run_step "$1"; }
 
 run_step() {
     case $1 in
-        lint) step lint bash -c 'cargo fmt --check && cargo clippy --quiet --all-targets -- -D warnings' ;;
+        lint) step lint bash -c 'cargo fmt --check && cargo clippy --quiet --all-targets -- -D warnings'; return ;;
+        compile) step compile cargo test --quiet --no-run; return ;;
+        dist) step dist nice -n 5 cross/dist.sh target/dist; return ;;
+    esac
+    once compile
+    [ "$1" = core ] || tools_ready
+    case $1 in
         core)
-            step compile cargo test --quiet --no-run "${CORE[@]}"
-            step core nextest --profile core "${CORE[@]}"
+            step core "${NEXTEST[@]}" --profile core
             step doc cargo test --quiet --doc ;;
         main)
-            step compile-live cargo test --quiet --no-run
-            tools_ready
             step image tests/tools/kube/operator.sh "$tools/kubernetes-images" target/debug/etcd-operator
             ETCD_OPERATOR_IMAGE="$tools/kubernetes-images/operator.tar" LIBC_OF="$PWD/target/debug/etcd-operator" \
-                step main nextest --profile main ;;
-        dist) step dist nice -n 5 cross/dist.sh target/dist ;;
-        cgroup2) tools_ready; step cgroup2 tests/tools/cgroup2.sh "$tools/cargo-nextest" nextest run --profile cgroup2 ;;
-        *) tools_ready; step "$1" nextest --profile "$1" ;;
+                step main "${NEXTEST[@]}" --profile main ;;
+        cgroup2) step cgroup2 tests/tools/cgroup2.sh "${NEXTEST[@]}" --profile cgroup2 ;;
+        *) step "$1" "${NEXTEST[@]}" --profile "$1" ;;
     esac
 }
 
@@ -178,18 +179,14 @@ tests/tools/protoc.sh "$tools/protoc" > /dev/null || exit 1
 tests/tools/nextest.sh "$tools/cargo-nextest" | grep -v "from the cache"
 [ -x "$tools/cargo-nextest" ] || exit 1
 begin_tools
-for step in "${steps[@]}"; do
-    if ! cut -f 1 "$times" | grep -qx "$step"; then run_step "$step"; fi
-done
+for step in "${steps[@]}"; do once "$step"; done
 
 # ---- The table
 
 echo
 awk -F '\t' '!/^tool-/ || $2 > 2' "$times" | row
 echo "together $(($(date +%s) - begun)) s on $(nproc) cores"
-for step in "${steps[@]}"; do
-    [ ! -f "$log/$step.log" ] || flaky "$step" | sed "s/^/flaky: $step: /"
-done
+cut -f 1 "$times" | while read -r step; do flaky "$step" | sed "s/^/flaky: $step: /"; done
 if [ -s target/skipped ]; then
     echo "skipped: $(sort -u target/skipped | wc -l)"
     sort -u target/skipped | sed 's/^/  /'
