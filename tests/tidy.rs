@@ -3,6 +3,8 @@
 
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/profile.rs"]
+mod profile;
 #[path = "tidy/reasons.rs"]
 mod reasons;
 #[path = "tidy/rules.rs"]
