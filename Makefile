@@ -5,13 +5,12 @@ TOOLS := target/tools
 PREFIX ?= /usr/local
 # This machine's static binary.
 STATIC := target/cross/$(shell uname -m)-unknown-linux-musl/release/etcd-operator
-OPERATOR := target/release/etcd-operator
 # The steps of one call of make share a table, and none runs twice.
 export RUN := $(shell date +%s%N)
 # What `make test-all` runs: some of it with STEPS="kubernetes several".
 STEPS ?= all
 
-.PHONY: help tools build demo demo-tools demo-stop fmt lint check test test-all s3-makes test-vm bench lab dist install uninstall
+.PHONY: help tools build debug demo demo-stop fmt lint check test test-all s3-makes test-vm bench lab dist install uninstall
 
 FIGURES = ETCD_OPERATOR_PROGRAM="$(CURDIR)/$(STATIC)" ETCD_OPERATOR_FIGURES="$(CURDIR)/target/figures"
 
@@ -27,14 +26,15 @@ etcd-%: tools
 build: tools ## The release binary
 	cargo build --release
 
-demo-tools: tools
-	cargo build --release --bin etcd-operator --example writer
+# As the tests build it: a demo needs no small program, which takes minutes more.
+debug: tools
+	cargo build --bin etcd-operator
 
-demo: demo-tools etcd-3.6 ## The story on this machine, in under 30 s once built
-	@tests/tools/demo.sh $(OPERATOR) target/release/examples/writer $(TOOLS)/etcd/3.6
+demo: debug etcd-3.6 ## The story on this machine, in under 30 s once built
+	@tests/tools/demo.sh target/debug/etcd-operator $(TOOLS)/etcd/3.6
 
 demo-stop: ## Stops what demo left running
-	@tests/tools/demo.sh $(OPERATOR) target/release/examples/writer $(TOOLS)/etcd/3.6 stop
+	@tests/tools/demo.sh target/debug/etcd-operator $(TOOLS)/etcd/3.6 stop
 
 dist: tools ## Static binaries for arm64 and amd64: tarball, .deb, image, checksums in target/dist
 	@cross/dist.sh target/dist

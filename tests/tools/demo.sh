@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# demo.sh OPERATOR WRITER ETCD_DIR [stop]: the story of `make demo`, under target/demo, on free ports.
+# demo.sh OPERATOR ETCD_DIR [stop]: the story of `make demo`, under target/demo, on free ports.
 set -euo pipefail
 operator=$(realpath "$1")
-writer=$(realpath "$2")
-etcd_dir=$(realpath "$3")
+etcd_dir=$(realpath "$2")
 root=$(realpath -m target/demo)
 example=deploy/examples/host.yaml
 begin=$(date +%s%N)
@@ -39,11 +38,17 @@ stop_demo() {
     kill "$(agent_pid)" 2> /dev/null || true
 }
 
-if [ "${4:-}" = stop ]; then
+if [ "${3:-}" = stop ]; then
     stop_demo
     echo "stopped; the data stays in $root"
     exit 0
 fi
+
+etcdctl=$etcd_dir/etcdctl
+[ -x "$etcdctl" ] || etcdctl=$(command -v etcdctl) || {
+    echo "demo: $etcd_dir has no etcdctl, and none is installed: install it (Debian: etcd-client)" >&2
+    exit 1
+}
 
 # A demo of before is ended and begun anew; its data is the demo's own.
 stop_demo > /dev/null 2>&1 || true
@@ -51,7 +56,9 @@ rm -rf "$root"
 mkdir -p "$root/etc/etcd-operator"
 
 version=$("$etcd_dir/etcd" --version | sed -n 's/^etcd Version: //p')
-read -r client peer metrics <<< "$("$writer" ports)"
+read -r client peer metrics <<< "$(python3 -c 'import socket
+held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+print(*(one.getsockname()[1] for one in held))')"
 sed -e "s/^  version: .*/  version: $version/" -e "s/clientPort: .*/clientPort: $client/" \
     -e "s/peerPort: .*/peerPort: $peer/" -e "s/metricsPort: [0-9]*/metricsPort: $metrics/" "$example" \
     > "$root/etc/etcd-operator/cluster.yaml"
@@ -84,11 +91,25 @@ wait_available
 pid=$(status | sed -n '/"etcd"/,/}/p' | field pid)
 say "etcd serves with mutual TLS (pid $pid)"
 
+# Writes one key after the other over mutual TLS, and counts what is acknowledged. At the end it looks
+# whether all of it is there. One more may be: written, and its answer lost when etcd was killed.
 mkdir "$root/writer"
 acknowledged() { cat "$root/writer/acknowledged" 2> /dev/null || echo 0; }
-host_field() { status | sed -n '/"host"/,$p' | field "$1"; }
-"$writer" "$(host_field clientURL)" "$(host_field ca)" "$(host_field cert)" "$(host_field key)" "$root/writer" \
-    > "$root/writer/result" 2>&1 &
+write() {
+    local count=0 found
+    while [ ! -e "$root/writer/stop" ]; do
+        if "$etcdctl" --dial-timeout 1s --command-timeout 1s put "demo/$count" written > /dev/null 2>&1; then
+            count=$((count + 1))
+            echo $count > "$root/writer/acknowledged.part"
+            mv "$root/writer/acknowledged.part" "$root/writer/acknowledged"
+        fi
+    done
+    found=$("$etcdctl" get demo/ --prefix --count-only -w fields | sed -n 's/^"Count" : //p')
+    echo "$count writes acknowledged, $found are there"
+    [ "$found" -ge "$count" ]
+}
+eval "$("$operator" --root "$root" env)"
+write > "$root/writer/result" 2>&1 &
 writing=$!
 sleep 1
 say "a writer writes: $(acknowledged) writes acknowledged"
@@ -130,8 +151,6 @@ wait_available
 say "etcd serves the snapshot's data"
 echo
 "$operator" --root "$root" status
-etcdctl=$etcd_dir/etcdctl
-[ -x "$etcdctl" ] || etcdctl=etcdctl
 cat << END
 
 connect:  eval "\$($operator --root $root env)"; ${etcdctl} endpoint health
