@@ -1,5 +1,9 @@
 //! The shape of the source: who may import whom, what the core may not know, sizes, and words.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a small program is written, built and run"
+)]
 
 #[path = "tidy/circles.rs"]
 mod circles;

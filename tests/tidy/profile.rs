@@ -36,7 +36,10 @@ fn a_released_program_has_no_symbols_and_checks_its_sums() {
     for section in [".symtab", ".strtab", ".debug_info"] {
         let name = [section.as_bytes(), b"\0"].concat();
         let found = bytes.windows(name.len()).any(|at| at == name);
-        assert!(!found, "{section} is in it: cargo build --release does not strip");
+        assert!(
+            !found,
+            "{section} is in it: cargo build --release does not strip"
+        );
     }
     let ran = Command::new(&program).output().unwrap();
     let said = String::from_utf8_lossy(&ran.stderr);
