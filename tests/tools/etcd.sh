@@ -75,7 +75,7 @@ from_go() {
         cat "$source/go.sum" > "$work/${pair#*:}/go.sum"
         (
             cd "$work/${pair#*:}"
-            export GOARCH=$arch CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=mod -trimpath -buildvcs=false"
+            export GOARCH=$arch CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=mod -trimpath -buildvcs=false -gcflags=all=-dwarf=false"
             go mod edit -require="$module@v$version"
             go build -ldflags '-s -w' -o "$part/${pair#*:}" "$module"
         ) >&2 || return 1
