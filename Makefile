@@ -7,7 +7,8 @@ PREFIX ?= /usr/local
 STATIC := target/cross/$(shell uname -m)-unknown-linux-musl/release/etcd-operator
 # The steps of one call of make share a table, and none runs twice.
 export RUN := $(shell date +%s%N)
-# What `make test-all` runs: some of it with STEPS="kubernetes several".
+# What `make test-all` runs: some of it with STEPS="kubernetes several"; with RESUME=1 only what was not green on
+# these files.
 STEPS ?= all
 
 .PHONY: help tools build debug demo demo-stop fmt lint check test test-all s3-makes test-vm bench lab dist install uninstall

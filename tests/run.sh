@@ -16,6 +16,8 @@
 #
 # Tools are built and packages installed beside the compiler. What a step says is in target/log/STEP.log,
 # what was only right when tried again in target/log/flaky.tsv. CI=1: a test that cannot run fails.
+# RESUME=1 runs no step that was green before on these same files: a run that was cut off, or in which one step
+# failed, goes on.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 readonly ALL="lint core dist artefacts kubernetes etcd lines several backup s3 systemd cgroup2 aarch64"
@@ -47,12 +49,31 @@ times=$log/times.tsv
 run=${RUN:-$$}
 if [ "$(cut -d ' ' -f 1 "$log/run" 2> /dev/null)" != "$run" ]; then
     : > "$times"
-    rm -f target/skipped
+    [ -n "${RESUME:-}" ] || rm -f target/skipped
     echo "$run $(date +%s)" > "$log/run"
 fi
 begun=$(cut -d ' ' -f 2 "$log/run")
 free=$(($(df --output=avail -k . | tail -n 1) / 1048576))
 [ "$free" -ge 12 ] || echo "warning: $free GiB are free here, and this takes some 12" >&2
+
+# ---- What was green before
+
+# Of all files that git knows or would take; nothing where there is no git.
+files_now() {
+    git rev-parse --is-inside-work-tree > /dev/null 2>&1 || return 0
+    git ls-files -z --cached --others --exclude-standard | xargs -0 sha256sum 2> /dev/null | sha256sum | cut -c 1-16
+}
+files=$(files_now)
+readonly green=$log/green.tsv
+touch "$green"
+
+# green_before STEP: its row, where it was green on these files; the newest row of a step counts.
+green_before() {
+    [ -n "${RESUME:-}" ] && [ -n "$files" ] || return 1
+    awk -F '\t' -v OFS='\t' -v step="$1" -v files="$files" '
+        $2 == step { row = $1 == files ? step OFS $3 OFS "ok" OFS "green before" ($5 == "" ? "" : ": " $5) : "" }
+        END { if (row == "") exit 1; print row }' "$green"
+}
 
 # ---- One step
 
@@ -64,6 +85,7 @@ step() {
     "$@" > "$log/$name.log" 2>&1 < /dev/null || status=FAILED
     line=$(printf '%s\t%s\t%s\t%s' "$name" $(($(date +%s) - from)) "$status" "$(results "$name")")
     echo "$line" >> "$times"
+    printf '%s\t%s\n' "$([ $status != ok ] || [ "$(files_now)" != "$files" ] || echo "$files")" "$line" >> "$green"
     row <<< "$line"
     flaky "$name" | while read -r tries test; do
         printf '%s\t%s\t%s\t%s\t%s\n' "$(date -u +%FT%TZ)" "$(git rev-parse --short HEAD 2> /dev/null)" "$name" "$tries" "$test"
@@ -152,7 +174,15 @@ trap 'kill $(jobs -p) 2> /dev/null' EXIT
 readonly NEXTEST=("$tools/cargo-nextest" nextest run --no-tests fail --cargo-quiet)
 
 # once STEP: where this run has not done it.
-once() { cut -f 1 "$times" | grep -qx "$1" || run_step "$1"; }
+once() {
+    local line
+    ! cut -f 1 "$times" | grep -qx "$1" || return 0
+    if line=$(green_before "$1"); then
+        tee -a "$times" <<< "$line" | row
+    else
+        run_step "$1"
+    fi
+}
 
 run_step() {
     case $1 in

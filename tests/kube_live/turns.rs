@@ -91,20 +91,44 @@ fn what_is_missing_around_a_member_is_told_and_nothing_is_lost() {
     a_secret_is_deleted(&it);
     a_label_is_removed(&it);
     a_certificate_is_renewed_in_place(&it);
+}
+
+#[test]
+fn a_member_whose_image_is_nowhere_or_whose_node_is_full_comes_back() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    it.apply(&document("EtcdCluster", "one", "{}"));
+    it.available("one");
+    it.put("one", "kept", "1");
     an_image_is_nowhere(&it);
     an_evicted_member_comes_back(&it);
-    what_was_written_wrong_is_corrected(&it);
+}
+
+#[test]
+fn what_is_written_wrong_is_told_and_what_is_deleted_with_its_data_is_gone() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
     it.apply(&format!(
         "{NOWHERE}---\n{}",
         document("EtcdCluster", "nowhere", ON_NOWHERE)
     ));
+    what_was_written_wrong_is_corrected(&it);
     deleted_with_its_data_and_applied_again(&it);
     no_default_storage_class(&it);
-    a_directory_of_the_node(&it);
-    damaged_data(&it);
     let told = it.says("nowhere", "Degraded", "PodNotStarted");
     let text = told["message"].as_str().unwrap();
     assert!(text.contains("the Pod nowhere-0"), "{text}");
+}
+
+#[test]
+fn a_directory_of_the_node_is_one_clusters_own_and_damaged_data_is_held() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    a_directory_of_the_node(&it);
+    damaged_data(&it);
 }
 
 /// A volume that can be bound and not mounted: the kubelet makes its Pod for ever.

@@ -346,6 +346,8 @@ evictionPressureTransitionPeriod: 5s
 imageGCHighThresholdPercent: 100
 # This containerd cannot pin the image of sandboxes: an eviction would remove it, and there is no registry.
 imageMinimumGCAge: 24h
+# An edited Secret is in a Pod that runs within seconds, in place of a minute and a half.
+syncFrequency: 10s
 $([ "$FAST" != 1 ] || echo 'nodeStatusUpdateFrequency: 4s')
 clusterDNS: [10.43.0.10]
 clusterDomain: cluster.local
