@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use crate::lab::{SOON, root, tools};
 
-/// Each look starts a kubectl, which costs a twentieth of a second of a core: who waits longer looks less often, and
-/// sees it a twentieth of his wait too late.
+/// The shortest and the longest time between two looks. A look starts a kubectl, which takes 50 ms of a core: so the time
+/// between two looks is a twentieth of the wait so far.
 const BETWEEN_LOOKS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
 
 /// Waits for something to be so, and tells the story if it is not.

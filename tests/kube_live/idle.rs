@@ -10,9 +10,9 @@ use crate::lab::{Api, ApiOptions, SOON};
 use crate::operator::{self, Operator, USER, cluster};
 
 const CLUSTERS: usize = 10;
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_secs(180);
 /// How often what is not watched is looked at meanwhile, at most.
-const LOOKS: usize = 3;
+const LOOKS: usize = 7;
 /// With nothing to do for so long, all that followed from the beginning is over.
 const SETTLED: Duration = Duration::from_secs(15);
 

@@ -55,6 +55,15 @@ impl Operated {
         Some(it)
     }
 
+    /// With the cluster `one`, in which `kept` is 1.
+    pub fn with_one() -> Option<Operated> {
+        let it = Operated::up()?;
+        it.apply(&document("EtcdCluster", "one", "{}"));
+        it.available("one");
+        it.put("one", "kept", "1");
+        Some(it)
+    }
+
     pub fn install(&self) {
         let file = |name: &str| root().join("deploy").join(name);
         let (crds, operator) = (file("crds.yaml"), file("etcd-operator.yaml"));

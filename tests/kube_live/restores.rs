@@ -93,7 +93,7 @@ fn a_restore_that_is_withdrawn_or_cut_leaves_a_member_that_serves() {
 }
 
 #[test]
-fn a_bootstrap_takes_nobodys_place_and_a_pod_that_does_not_go_is_told() {
+fn a_bootstrap_keeps_data_that_is_there_and_a_pod_that_does_not_go_is_told() {
     let Some(it) = with_a_snapshot() else {
         return;
     };

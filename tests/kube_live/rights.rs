@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Access;
 use crate::lab::{Api, ApiOptions, SOON};
-use crate::needs::{Row, Stage, table, without_lease};
+use crate::needs::{Stage, table, without_lease};
 use crate::operator::{self, Operator, cluster, namespace};
 
 /// All rights but this one.
@@ -71,7 +71,8 @@ fn leave(api: &Api, access: &Access, missing: Option<(&Right, &str)>) {
     });
 }
 
-fn everything_named(table: &[Row]) {
+#[test]
+fn each_right_has_a_row_and_each_row_a_right() {
     let mut rights: Vec<String> = RIGHTS
         .iter()
         .flat_map(|it| {
@@ -82,30 +83,29 @@ fn everything_named(table: &[Row]) {
         // The one that is used at the end has a test of its own.
         .filter(|it| it != "patch leases")
         .collect();
-    let mut named: Vec<String> = table.iter().map(|it| it.right.to_owned()).collect();
+    let mut named: Vec<String> = table().iter().map(|it| it.right.to_owned()).collect();
     rights.sort();
     named.sort();
-    assert_eq!(named, rights, "each right has a row, each row a right");
+    assert_eq!(named, rights);
 }
 
 #[test]
-fn without_any_of_its_rights_something_named_breaks_and_heals_when_it_returns() {
-    everything_named(&table());
-    without_each_of(0);
+fn without_a_right_something_named_breaks_and_heals_when_it_returns_1_of_3() {
+    without_every_third_from(0);
 }
 
 #[test]
-fn without_any_of_the_next_third_of_its_rights_too() {
-    without_each_of(1);
+fn without_a_right_something_named_breaks_and_heals_when_it_returns_2_of_3() {
+    without_every_third_from(1);
 }
 
 #[test]
-fn without_any_of_the_last_third_of_its_rights_too() {
-    without_each_of(2);
+fn without_a_right_something_named_breaks_and_heals_when_it_returns_3_of_3() {
+    without_every_third_from(2);
 }
 
-/// Every third right, from this one on.
-fn without_each_of(third: usize) {
+/// One right after the other, of three tests beside each other.
+fn without_every_third_from(first: usize) {
     if !operator::can() {
         return;
     }
@@ -118,7 +118,7 @@ fn without_each_of(third: usize) {
     for (number, row) in table()
         .iter()
         .enumerate()
-        .skip(third)
+        .skip(first)
         .step_by(3)
         .filter(|(_, it)| it.right.contains(&only))
     {

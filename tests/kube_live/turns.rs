@@ -10,12 +10,9 @@ use crate::writer::{longest_gap, restarts};
 
 #[test]
 fn etcd_serves_on_while_the_operator_is_rolled_the_kubelet_restarts_and_the_api_server_is_away() {
-    let Some(it) = Operated::up() else {
+    let Some(it) = Operated::with_one() else {
         return;
     };
-    it.apply(&document("EtcdCluster", "one", "{}"));
-    it.available("one");
-    it.put("one", "kept", "1");
     let uid = it.pod_uid("one").unwrap();
     idle_asks_for_nothing(&it);
     // To the image of another version: what members' Pods would be made of is another one, too.
@@ -82,12 +79,9 @@ fn idle_asks_for_nothing(it: &Operated) {
 
 #[test]
 fn what_is_missing_around_a_member_is_told_and_nothing_is_lost() {
-    let Some(it) = Operated::up() else {
+    let Some(it) = Operated::with_one() else {
         return;
     };
-    it.apply(&document("EtcdCluster", "one", "{}"));
-    it.available("one");
-    it.put("one", "kept", "1");
     a_secret_is_deleted(&it);
     a_label_is_removed(&it);
     a_certificate_is_renewed_in_place(&it);
@@ -95,12 +89,9 @@ fn what_is_missing_around_a_member_is_told_and_nothing_is_lost() {
 
 #[test]
 fn a_member_whose_image_is_nowhere_or_whose_node_is_full_comes_back() {
-    let Some(it) = Operated::up() else {
+    let Some(it) = Operated::with_one() else {
         return;
     };
-    it.apply(&document("EtcdCluster", "one", "{}"));
-    it.available("one");
-    it.put("one", "kept", "1");
     an_image_is_nowhere(&it);
     an_evicted_member_comes_back(&it);
 }

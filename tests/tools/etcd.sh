@@ -75,6 +75,7 @@ from_go() {
         cat "$source/go.sum" > "$work/${pair#*:}/go.sum"
         (
             cd "$work/${pair#*:}"
+            # As kubernetes.sh has them: what both compile is compiled once.
             export GOARCH=$arch CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=mod -trimpath -buildvcs=false -gcflags=all=-dwarf=false"
             go mod edit -require="$module@v$version"
             go build -ldflags '-s -w' -o "$part/${pair#*:}" "$module"
