@@ -177,8 +177,8 @@ pub enum Profile {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Storage {
-    /// A directory for the data on a real disk. Left out: under the operator's state directory, in
-    /// Kubernetes on a claim. In Kubernetes only below /var/lib/etcd-operator/NAMESPACE/NAME.
+    /// A directory of a host, on a real disk. Left out: under the operator's state directory. In Kubernetes, where
+    /// the data lies on a claim, it is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256), extend("pattern" = formats::ABSOLUTE_PATH))]
     pub path: Option<String>,

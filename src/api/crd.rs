@@ -22,7 +22,8 @@ pub fn of_clusters() -> &'static str {
 pub fn generate() -> [Value; 3] {
     let lasting = rules::LASTING.iter();
     let lasting = lasting.map(|(path, cel, message)| at_path(path, cel, message));
-    let cluster: Vec<Value> = rules::RULES.iter().map(rule).chain(lasting).collect();
+    let rules = rules::RULES.iter().chain(rules::OF_A_HOST).map(rule);
+    let cluster: Vec<Value> = rules.chain(lasting).collect();
     let immutable = || json!({"rule": requests::IMMUTABLE.0, "message": requests::IMMUTABLE.1});
     let acknowledged =
         json!({"rule": requests::ACKNOWLEDGED.0, "message": requests::ACKNOWLEDGED.1});

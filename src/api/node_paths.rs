@@ -58,7 +58,6 @@ fn foreign_path(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> Option<D
     let of_namespace = node_dir(namespace, "");
     let bootstrap = wire.bootstrap.as_ref().map(|it| it.from.as_str());
     let mut paths: Vec<&str> = Vec::new();
-    paths.extend(wire.storage.path.as_deref());
     paths.extend(local(wire).filter_map(|it| it.path.as_deref()));
     paths.extend(files(wire));
     let below = |dir: &str, path: &str| {
@@ -89,7 +88,6 @@ fn files_beside_a_claim(wire: &EtcdClusterSpec) -> Option<Detail> {
 /// A directory inside of another one could be a link that somebody else made.
 fn nested_paths(namespace: &str, name: &str, wire: &EtcdClusterSpec) -> Option<Detail> {
     let mut paths: Vec<&str> = local(wire).filter_map(|it| it.path.as_deref()).collect();
-    paths.extend(wire.storage.path.as_deref());
     // Nobody but the operator writes to its own records.
     let state = state_dir(namespace, name);
     paths.push(&state);

@@ -294,18 +294,22 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
+/// What only a host has: the API server and the controller refuse it, and name what to use instead. The host's parser
+/// knows none of these rules.
+pub const OF_A_HOST: &[Rule] = &[Rule {
+    path: "storage.path",
+    cel: "!has(self.storage.path)",
+    message: "a directory is a field of a host: in Kubernetes the data lies on a claim; leave it out, or describe the claim in storage.volumeClaim",
+    holds: |spec| spec.storage.path.is_none(),
+}];
+
 /// What a cluster is made with and keeps, in Kubernetes: the path below `spec`, the rule in CEL over what
 /// was and what is asked, and what is wrong with a change. A host's document has no object that was.
-pub const LASTING: [(&str, &str, &str); 3] = [
+pub const LASTING: [(&str, &str, &str); 2] = [
     (
         "deletionPolicy",
         "self.deletionPolicy == oldSelf.deletionPolicy",
         "cannot be changed: what goes with the object was marked when it was made; kubectl delete --cascade=orphan keeps everything, whatever is said here",
-    ),
-    (
-        "storage.path",
-        "has(self.storage.path) == has(oldSelf.storage.path) && (!has(self.storage.path) || self.storage.path == oldSelf.storage.path || !oldSelf.storage.path.startsWith('/var/lib/etcd-operator/'))",
-        "cannot be changed: nobody moves the data; restore a snapshot into a new cluster",
     ),
     (
         "storage.volumeClaim",

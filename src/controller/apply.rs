@@ -124,7 +124,7 @@ impl Cluster {
     pub(super) async fn make_claim(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
         let identity = self.identity.as_ref();
         match identity.and_then(|it| self.pod_member(spec, it)) {
-            Some(member) => self.ensure_storage(spec, &member).await,
+            Some(member) => self.ensure_claim(spec, &member).await,
             None => Ok(()),
         }
     }
@@ -232,13 +232,12 @@ impl Cluster {
     ) -> Result<(), ControllerError> {
         self.identity = Some(match self.identity.take() {
             Some(known) => known.with(version, quota),
-            None => self.identity_at_birth(spec, version, quota)?,
+            None => Self::identity_at_birth(spec, version, quota)?,
         });
         Ok(())
     }
 
     pub(super) fn identity_at_birth(
-        &self,
         spec: &ClusterSpec,
         version: Version,
         quota: u64,
@@ -247,13 +246,8 @@ impl Cluster {
             what: "make a cluster token",
             why: "the kernel gave no random bytes".to_owned(),
         })?;
-        // The node that has the data, where it lies in a directory of a node.
-        let node = if self.object.object.spec.storage.path.is_some() {
-            self.shared.own.node.clone()
-        } else {
-            String::new()
-        };
-        Ok(IdentityFile::at_birth(spec, token, version, quota, node))
+        let machine = String::new(); // a claim moves with its volume
+        Ok(IdentityFile::at_birth(spec, token, version, quota, machine))
     }
 
     /// What goes into a Pod of this cluster.
@@ -308,7 +302,7 @@ impl Cluster {
         };
         self.push().await?;
         self.ensure_services(spec).await?;
-        self.ensure_storage(spec, &member).await?;
+        self.ensure_claim(spec, &member).await?;
         let object = self.object.clone();
         let image = self.shared.image.borrow().clone();
         let parts = self.parts(spec, &object.object.spec, &member, &image);
@@ -334,22 +328,17 @@ impl Cluster {
             spec,
             member,
             operator_image: image,
-            node: Some(member.identity.member.machine_id.as_str()).filter(|it| !it.is_empty()),
             owner: self.owner(),
         }
     }
 
-    /// The claim, or the directory of this node.
-    pub(super) async fn ensure_storage(
+    pub(super) async fn ensure_claim(
         &mut self,
         spec: &ClusterSpec,
         member: &PodMember,
     ) -> Result<(), ControllerError> {
         let object = self.object.clone();
         let wire = &object.object.spec;
-        if let Some(path) = &wire.storage.path {
-            return Self::prepare_dir(Path::new(path));
-        }
         let mut labels = self.labels();
         if let Some(identity) = &self.identity {
             // What is born by now has CAs: beside this claim they never come anew in silence.

@@ -140,7 +140,7 @@ impl Cluster {
         let asked = storage.volume_claim.as_ref();
         let ids = self.identity.as_ref().map(IdentityFile::clusters);
         let has_served = ids.is_some_and(|it| !it.is_empty());
-        if storage.path.is_some() || asked.is_none() && has_served {
+        if asked.is_none() && has_served {
             return None;
         }
         Some(Wanted {

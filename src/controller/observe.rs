@@ -9,10 +9,8 @@ use super::names::SPEC_INVALID;
 use super::seen::{Container, PodSeen};
 use super::{Cluster, names};
 use crate::api::formats;
-use crate::api::node_paths::NODE_DIR;
 use crate::clock;
 use crate::cluster::{Detail, MemberName, Timestamp, detail};
-use crate::disk;
 use crate::member::certificates::{self, survey_by_clock};
 use crate::member::contact::Endpoint;
 use crate::member::place::HostPlace;
@@ -353,16 +351,11 @@ impl Cluster {
         )))
     }
 
-    /// Rule D27, of the disk under a path, or of the claim's size: half of it, since etcd needs room for
-    /// its log and for a defragmented copy.
+    /// Rule D27, of the claim's size: half of it, since etcd needs room for its log and for a defragmented copy.
     pub(super) fn quota_at_birth(&self) -> u64 {
-        let storage = &self.object.object.spec.storage;
-        let room = if storage.path.is_some() {
-            disk::free_bytes(std::path::Path::new(NODE_DIR)).map(|it| it / 4)
-        } else {
-            let size = storage.volume_claim.as_ref().map(|it| it.size.as_str());
-            formats::bytes(size.unwrap_or(SIZE_DEFAULT)).map(|it| it / 2)
-        };
+        let claim = self.object.object.spec.storage.volume_claim.as_ref();
+        let size = claim.map_or(SIZE_DEFAULT, |it| it.size.as_str());
+        let room = formats::bytes(size).map(|it| it / 2);
         spec::quota_at_birth(room.unwrap_or(QUOTA_DEFAULT))
     }
 }

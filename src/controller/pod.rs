@@ -28,23 +28,12 @@ pub(super) struct Parts<'a> {
     pub(super) member: &'a PodMember,
     /// The operator's image, which brings the guard.
     pub(super) operator_image: &'a str,
-    /// The node that has the data, for data that lies in a directory of it.
-    pub(super) node: Option<&'a str>,
     pub(super) owner: Value,
 }
 
 /// Where the guard lies inside of the Pod.
 const GUARD_DIR: &str = "/guard";
 const STATE_DIR: &str = NODE_DIR;
-
-/// The claim, or the directory of the node that is prepared for this cluster and no other.
-fn data_volume(name: &str, wire: &EtcdClusterSpec) -> Value {
-    if let Some(path) = &wire.storage.path {
-        json!({"name": "data", "hostPath": {"path": path, "type": "Directory"}})
-    } else {
-        json!({"name": "data", "persistentVolumeClaim": {"claimName": names::claim(name)}})
-    }
-}
 
 /// The member's image of etcd.
 fn etcd_image(wire: &EtcdClusterSpec, version: &str) -> String {
@@ -289,16 +278,12 @@ fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Val
     );
     let mut annotations = asked.annotations.clone();
     annotations.extend(in_force(parts));
-    let mut selector = asked.node_selector.clone();
-    if let Some(node) = parts.node {
-        selector.insert("kubernetes.io/hostname".to_owned(), node.to_owned());
-    }
     let always = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoExecute"});
     let mut spec = json!({
         "automountServiceAccountToken": false,
         "enableServiceLinks": false,
         "terminationGracePeriodSeconds": 60,
-        "nodeSelector": selector,
+        "nodeSelector": asked.node_selector,
         // A node that comes back finds its member, however long it was away.
         "tolerations": [
             always("node.kubernetes.io/not-ready"),
@@ -323,7 +308,7 @@ fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Val
         }],
         "containers": [container],
         "volumes": [
-            data_volume(parts.name, parts.wire),
+            {"name": "data", "persistentVolumeClaim": {"claimName": names::claim(parts.name)}},
             // What the volume never holds: where etcd finds its certificates, or a restore's own.
             {"name": "keys", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
             {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},

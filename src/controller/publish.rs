@@ -223,7 +223,8 @@ impl Cluster {
     fn judge(&mut self) -> Result<ClusterSpec, Detail> {
         let object = self.object.clone();
         let wire = &object.object.spec;
-        if let Some(rule) = rules::RULES.iter().find(|it| !(it.holds)(wire)) {
+        let mut all = rules::RULES.iter().chain(rules::OF_A_HOST);
+        if let Some(rule) = all.find(|it| !(it.holds)(wire)) {
             let (path, message) = (rule.path, rule.message);
             return Err(detail(format_args!("spec.{path}: {message}")));
         }

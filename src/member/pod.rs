@@ -146,13 +146,13 @@ pub fn next_step(reason: &str) -> &'static str {
             "put the Secret back from a copy; if it is lost for good: etcd-operator explain AuthorityMissing"
         }
         "NoStorageClass" => {
-            "name one in storage.volumeClaim.storageClassName, make one the default, or use storage.path"
+            "name one in storage.volumeClaim.storageClassName, or make one the default"
         }
         "NotOurs" => {
             "rename or delete that object: the operator changes only objects that it created"
         }
         "PodRefused" => {
-            "correct spec.pod, or allow it: for storage.path the namespace needs pod-security.kubernetes.io/enforce=privileged"
+            "correct spec.pod, or allow it: the message names what the API server refused"
         }
         "RightMissing" => "apply deploy/etcd-operator.yaml of this version",
         "DataDirMissing" => {

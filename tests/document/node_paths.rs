@@ -24,10 +24,6 @@ fn verdict(wire: &EtcdClusterSpec) -> Option<String> {
     refused("shop", "edge", wire).map(|it| it.to_string())
 }
 
-fn storage(path: &str) -> Value {
-    json!({"storage": {"path": path}})
-}
-
 fn backup(destinations: &[Value]) -> Value {
     json!({"backup": {"destinations": destinations}})
 }
@@ -56,7 +52,6 @@ fn a_cluster_may_use_its_own_directory_of_the_node_and_nothing_else() {
     let own = "/var/lib/etcd-operator/shop/edge/data";
     let another = "/var/lib/etcd-operator/shop/other/backup/a.zst";
     says(&json!({}), None);
-    says(&storage(own), None);
     says(&backup(&[local(own)]), None);
     for path in [
         "/etc",
@@ -67,7 +62,6 @@ fn a_cluster_may_use_its_own_directory_of_the_node_and_nothing_else() {
         "/var/lib/etcd-operator/shop2/edge/data",
         another,
     ] {
-        says(&storage(path), Some(NOT_OURS));
         says(&backup(&[local(path)]), Some(NOT_OURS));
         for file in ["caFile", "credentials"] {
             let s3 = json!({"s3": {"bucket": "snapshots", file: path}});
@@ -90,17 +84,13 @@ fn a_cluster_may_use_its_own_directory_of_the_node_and_nothing_else() {
 #[test]
 fn no_path_of_a_cluster_lies_in_another_one() {
     let below = |rest: &str| format!("/var/lib/etcd-operator/shop/edge/{rest}");
-    let two = |one: &str, other: &str| {
-        let mut spec = backup(&[local(&below(other))]);
-        spec["storage"] = json!({"path": below(one)});
-        spec
-    };
+    let two = |one: &str, other: &str| backup(&[local(&below(one)), local(&below(other))]);
     let nested = "lies inside the other";
     says(&two("data", "data2"), None);
-    for (one, other) in [("data", "data"), ("data", "data/x"), ("data/x", "data")] {
+    for (one, other) in [("data", "data/x"), ("data/x", "data")] {
         says(&two(one, other), Some(nested));
     }
-    says(&storage(&below("state/x")), Some(nested));
+    says(&backup(&[local(&below("state/x"))]), Some(nested));
 }
 
 #[test]

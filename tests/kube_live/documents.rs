@@ -2,8 +2,7 @@
 //! refuses, and it names the field.
 
 use etcd_operator::api::requests::{ACKNOWLEDGED, IMMUTABLE};
-use etcd_operator::api::rules::LASTING;
-use etcd_operator::api::rules::RULES;
+use etcd_operator::api::rules::{LASTING, OF_A_HOST, RULES};
 use etcd_operator::document;
 use serde_json::{Value, json};
 
@@ -103,7 +102,7 @@ fn table() -> Vec<(Value, Value)> {
             json!({"service": {"type": "NodePort", "loadBalancerClass": "a.io/b"}}),
         ),
         (
-            json!({"storage": {"path": "/x"}}),
+            json!({"storage": {"quota": "1Gi"}}),
             json!({"storage": {"memory": {"sizeLimit": "64Mi"}}}),
         ),
         (
@@ -186,6 +185,28 @@ fn each_rule_takes_and_refuses_what_the_hosts_parser_takes_and_refuses() {
         assert!(
             problems.contains(&format!("spec.{}", rule.path)) && problems.contains(rule.message),
             "{text}: not {said} but {problems}"
+        );
+    }
+}
+
+/// A document with a field of a host is good there, and names what to use instead here.
+#[test]
+fn a_field_of_a_host_is_refused_with_what_to_use_instead() {
+    let Some(api) = api() else {
+        return;
+    };
+    let table = [json!({"storage": {"path": "/mnt/etcd"}})];
+    assert_eq!(table.len(), OF_A_HOST.len(), "a row for each rule");
+    for (rule, spec) in OF_A_HOST.iter().zip(&table) {
+        let text = cluster("default", "edge", spec);
+        document::parse(text.as_bytes()).unwrap_or_else(|it| panic!("{text}: {it}"));
+        let answer = asked(&api, &text);
+        let said = format!("spec.{}: {}", rule.path, rule.message);
+        assert!(
+            !answer.ok && answer.stderr.contains(&said),
+            "{text}: not {said} but {}{}",
+            answer.stdout,
+            answer.stderr
         );
     }
 }
@@ -407,21 +428,11 @@ fn what_a_cluster_is_made_with_is_kept() {
     let Some(api) = api() else {
         return;
     };
-    let path = |it: &str| json!({"storage": {"path": it}});
-    let ours = "/var/lib/etcd-operator/default/edge";
     let table = [
         (
             json!({}),
             json!({"deletionPolicy": "Delete"}),
             json!({"deletionPolicy": "Retain"}),
-        ),
-        (path(ours), path(&format!("{ours}/x")), path(ours)),
-        (json!({}), path(ours), json!({"storage": {"quota": "1Gi"}})),
-        // It was never used: it may be corrected.
-        (
-            path("/srv/etcd"),
-            json!({"storage": {"path": null}}),
-            path(ours),
         ),
         (
             json!({"storage": {"volumeClaim": {"size": "2Gi"}}}),

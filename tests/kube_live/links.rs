@@ -1,22 +1,15 @@
-//! A link in a cluster's own directory on the node leads to another tenant's data, or out of the tree:
-//! nobody goes through it, and it is told.
+//! A link in a cluster's directory of snapshots on the node leads to another tenant's: nobody goes through it, and it is
+//! told.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::backups::take;
-use crate::lab::{Api, SOON, is_true};
+use crate::lab::{SOON, is_true};
 use crate::operated::{Operated, copy, document, pass};
-use crate::operator::{Operator, cluster, namespace};
-use crate::tenants::{ours, says, status, up};
-
-/// Another tenant's.
-const VAULT: &str = "/var/lib/etcd-operator/bank/vault";
-/// The node's.
-const OUTSIDE: &str = "/run/outside";
 
 /// What lies there, whose it is, and when it was last changed.
 fn everything(dir: &Path) -> Vec<String> {
@@ -43,132 +36,6 @@ fn everything(dir: &Path) -> Vec<String> {
     }
     found.sort();
     found
-}
-
-/// A cluster's path, and the link at a level of it.
-struct Planted {
-    namespace: &'static str,
-    name: &'static str,
-    path: &'static str,
-    link: &'static str,
-    to: &'static str,
-}
-
-const PLANTED: &[Planted] = &[
-    Planted {
-        namespace: "shop",
-        name: "last",
-        path: "/var/lib/etcd-operator/shop/last/data",
-        link: "/var/lib/etcd-operator/shop/last/data",
-        to: "/var/lib/etcd-operator/bank/vault/data",
-    },
-    Planted {
-        namespace: "shop",
-        name: "middle",
-        path: "/var/lib/etcd-operator/shop/middle/disk/data",
-        link: "/var/lib/etcd-operator/shop/middle/disk",
-        to: "/var/lib/etcd-operator/bank/vault",
-    },
-    Planted {
-        namespace: "shop",
-        name: "own",
-        path: "/var/lib/etcd-operator/shop/own/data",
-        link: "/var/lib/etcd-operator/shop/own",
-        to: "../bank/vault",
-    },
-    Planted {
-        namespace: "linked",
-        name: "vault",
-        path: "/var/lib/etcd-operator/linked/vault/data",
-        link: "/var/lib/etcd-operator/linked",
-        to: "bank",
-    },
-    Planted {
-        namespace: "shop",
-        name: "away",
-        path: "/var/lib/etcd-operator/shop/away/data",
-        link: "/var/lib/etcd-operator/shop/away/data",
-        to: OUTSIDE,
-    },
-    Planted {
-        namespace: "shop",
-        name: "nothing",
-        path: "/var/lib/etcd-operator/shop/nothing/data",
-        link: "/var/lib/etcd-operator/shop/nothing/data",
-        to: "/var/lib/etcd-operator/bank/vault/new",
-    },
-    Planted {
-        namespace: "shop",
-        name: "parent",
-        path: "/var/lib/etcd-operator/shop/parent/disk/data",
-        link: "/var/lib/etcd-operator/shop/parent/disk",
-        to: "/run/outside/new",
-    },
-];
-
-#[test]
-fn a_link_at_any_level_of_a_members_path_is_refused_and_nothing_behind_it_is_touched() {
-    let Some((api, operator)) = up(false) else {
-        return;
-    };
-    // Its directories are its own only once it runs.
-    api.eventually("the operator", SOON, || operator.get("/readyz"));
-    let vault = operator.path(VAULT);
-    let outside = operator.path(OUTSIDE);
-    for dir in [&vault.join("data"), &outside] {
-        fs::create_dir_all(dir).unwrap();
-        fs::write(dir.join("kept"), "another's").unwrap();
-    }
-    for space in ["shop", "linked"] {
-        api.apply(&namespace(space, &json!({})));
-    }
-    for it in PLANTED {
-        let link = operator.path(it.link);
-        fs::create_dir_all(link.parent().unwrap()).unwrap();
-        symlink(it.to, link).unwrap();
-    }
-    let behind = || {
-        let bank = vault.parent().unwrap();
-        (everything(bank), everything(&outside))
-    };
-    let before = behind();
-    for it in PLANTED {
-        let storage = json!({"storage": {"path": it.path}});
-        api.apply(&cluster(it.namespace, it.name, &storage));
-    }
-    for it in PLANTED {
-        refused(&api, it);
-    }
-    pass(3);
-    assert_eq!(behind(), before);
-    for it in PLANTED {
-        mended(&api, &operator, it);
-    }
-    assert_eq!(behind(), before);
-}
-
-/// The status names the link, and there is no Pod that would use it.
-fn refused(api: &Api, it: &Planted) {
-    says(api, it.namespace, it.name, "DirectoryUnusable");
-    let told = status(api, it.namespace, it.name);
-    let mut conditions = told["conditions"].as_array().unwrap().iter();
-    let degraded = conditions.find(|it| it["type"] == "Degraded").unwrap();
-    assert_eq!(degraded["reason"], "DirectoryUnusable", "{told}");
-    let message = degraded["message"].as_str().unwrap();
-    println!("{} -> {}: {message}", it.link, it.to);
-    assert!(message.contains(&format!("link {}", it.link)), "{message}");
-    assert!(!ours(api, it.namespace).contains("pod/"), "{}", it.path);
-}
-
-/// Without the link it is made, and its directory is one.
-fn mended(api: &Api, operator: &Operator, it: &Planted) {
-    fs::remove_file(operator.path(it.link)).unwrap();
-    let pod = format!("{}-0", it.name);
-    api.eventually(&format!("the Pod, {} gone", it.link), SOON, || {
-        api.try_json(&["get", "pod", "-n", it.namespace, &pod])
-    });
-    let made = fs::symlink_metadata(operator.path(it.path)).unwrap();
-    assert!(made.is_dir(), "{}", it.path);
 }
 
 const OWN: &str = "/var/lib/etcd-operator/default/till";

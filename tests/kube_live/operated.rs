@@ -231,6 +231,24 @@ pub fn document(kind: &str, name: &str, spec: &str) -> String {
     )
 }
 
+/// A local PersistentVolume of the first node, on a directory that is there, in a class of its own name.
+pub fn local_volume(name: &str, directory: &str) -> String {
+    format!(
+        "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {{name: {name}}}\n\
+         provisioner: kubernetes.io/no-provisioner\nvolumeBindingMode: WaitForFirstConsumer\n---\n\
+         apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}}}\n\
+         spec: {{capacity: {{storage: 2Gi}}, accessModes: [ReadWriteOnce], storageClassName: {name}, \
+         persistentVolumeReclaimPolicy: Retain, local: {{path: {directory}}}, \
+         nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: \
+         [{{key: kubernetes.io/hostname, operator: In, values: [edge1]}}]}}]}}}}}}\n"
+    )
+}
+
+/// The storage of a document whose data lies on that volume.
+pub fn on_volume(name: &str) -> String {
+    format!("storage: {{volumeClaim: {{size: 1Gi, storageClassName: {name}}}}}")
+}
+
 /// With everything in it, owners and modes, into another directory.
 #[track_caller]
 pub fn copy(from: &Path, into: &Path) {

@@ -7,8 +7,6 @@ use crate::lab::{Api, SOON};
 use crate::operator::{cluster, namespace};
 use crate::tenants::{ours, says, status, up};
 
-const PATH: &str = "/var/lib/etcd-operator/safe/edge/data";
-
 fn degraded(api: &Api, space: &str) -> Value {
     let told = status(api, space, "edge");
     let all = told["conditions"].as_array().cloned().unwrap_or_default();
@@ -58,17 +56,26 @@ fn a_pod_that_its_namespace_does_not_take_is_told_and_comes_when_it_does() {
         let it = api.try_json(&["get", "resourcequota", "-n", "small", "all"])?;
         it["status"]["hard"]["pods"].is_string().then_some(())
     });
-    let storage = json!({"storage": {"path": PATH}});
-    api.apply(&cluster("safe", "edge", &storage));
+    let important = json!({"pod": {"priorityClassName": "important"}});
+    api.apply(&cluster("safe", "edge", &important));
     api.apply(&cluster("small", "edge", &json!({})));
-    let next = "pod-security.kubernetes.io/enforce=privileged";
-    refused(&api, "safe", "PodRefused", "hostPath", next);
+    refused(&api, "safe", "PodRefused", "important", "correct spec.pod");
     refused(&api, "small", "QuotaExceeded", "exceeded quota: all", "");
-    api.apply(&namespace("safe", &level("privileged")));
+    api.apply(&priority_class("important"));
     comes(&api, "safe");
     api.apply(&quota("5"));
     comes(&api, "small");
     drop(operator);
+}
+
+fn priority_class(name: &str) -> String {
+    json!({
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": 1000,
+    })
+    .to_string()
 }
 
 fn quota(pods: &str) -> String {

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::claims::directory;
 use crate::lab::SOON;
 use crate::operated::{Operated, document, pass};
 use crate::processes::Frozen;
@@ -13,14 +14,13 @@ use crate::writer::Writer;
 const OWN: &str = "/var/lib/etcd-operator/default/till";
 
 fn spec(more: &str) -> String {
-    format!(
-        "{{{more}storage: {{path: {OWN}/data}}, backup: {{destinations: [{{local: {{path: {OWN}/snapshots}}}}]}}}}"
-    )
+    format!("{{{more}backup: {{destinations: [{{local: {{path: {OWN}/snapshots}}}}]}}}}")
 }
 
 /// The process that exchanges the data stands still, once its record says this.
 fn freeze_restore(it: &Operated, phases: &[&str]) -> Frozen {
-    let record = it.path(1, &format!("{OWN}/data/restore.json"));
+    let record = it.path(1, &directory(it, "data-till-0"));
+    let record = record.join("restore.json");
     let begun = Instant::now();
     loop {
         assert!(
@@ -225,6 +225,9 @@ fn bootstrap_where_there_is_data(it: &Operated) {
         "till",
         &spec("bootstrap: {from: latest}, "),
     ));
+    let accepted = "etcd.edge-operator.io/new-authority=accepted";
+    it.kubectl(&["annotate", "etcdcluster", "till", accepted])
+        .good();
     it.available("till");
     it.eventually("the data to be told of", SOON, || {
         let events = it.events("default");

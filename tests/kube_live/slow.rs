@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::cluster::output;
 use crate::lab::{SOON, is_true};
 use crate::monitoring::freeze_etcd_of;
-use crate::operated::{Operated, document, pass};
+use crate::operated::{Operated, document, local_volume, on_volume, pass};
 use crate::writer::{Writer, restarts};
 
-const DISK: &str = "/var/lib/etcd-operator/default/slow";
+const DISK: &str = "/srv/slow";
 
 /// Runs in the node's own mounts.
 #[track_caller]
@@ -56,7 +56,8 @@ fn an_etcd_that_stands_still_or_whose_disk_does_for_a_minute_is_not_restarted() 
              mkdir -p {DISK}; mount -o loop {image} {DISK}"
         ),
     );
-    let on_disk = format!("{{storage: {{path: {DISK}/data}}}}");
+    it.apply(&local_volume("slow", DISK));
+    let on_disk = format!("{{{}}}", on_volume("slow"));
     it.apply(&document("EtcdCluster", "slow", &on_disk));
     it.apply(&document("EtcdCluster", "still", "{}"));
     let names = ["slow", "still"];

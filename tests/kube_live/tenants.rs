@@ -107,7 +107,6 @@ fn a_path_of_the_node_that_is_not_the_clusters_own_is_refused_and_nothing_is_mad
             }
         }
     };
-    ask(&|it| json!({"storage": {"path": it}}), FOREIGN);
     ask(&local, FOREIGN);
     ask(&|it| s3("credentials", it), &FOREIGN[..3]);
     ask(&|it| s3("caFile", it), &FOREIGN[..3]);
@@ -151,21 +150,15 @@ fn a_path_of_the_node_that_is_not_the_clusters_own_is_refused_and_nothing_is_mad
         0,
         "nothing on the node"
     );
-    // Its own paths are its own.
-    api.apply(&cluster(
-        "shop",
-        "good",
-        &json!({"storage": {"path": "/var/lib/etcd-operator/shop/good/data"}}),
-    ));
+    api.apply(&cluster("shop", "good", &json!({})));
     let pod = ["get", "pod", "-n", "shop", "good-0"];
     api.eventually("the Pod", SOON, || api.try_json(&pod));
-    // Nor does a path that is not come in with an edit: what is made next is of the document before.
+    // Nor does one come in with an edit: what is made next is of the document before.
     let foreign = "/var/lib/etcd-operator/bank/vault";
     api.apply(&cluster(
         "shop",
         "good",
         &json!({
-            "storage": {"path": "/var/lib/etcd-operator/shop/good/data"},
             "backup": {"destinations": [{"local": {"path": foreign}}]},
             "image": "localhost/own:1",
         }),
@@ -180,19 +173,10 @@ fn a_path_of_the_node_that_is_not_the_clusters_own_is_refused_and_nothing_is_mad
     let again = api.eventually("the next Pod", SOON, || api.try_json(&pod));
     let text = again["spec"].to_string();
     assert!(
-        text.contains("/var/lib/etcd-operator/shop/good/data"),
-        "{text}"
-    );
-    assert!(
         !text.contains(foreign) && !text.contains("localhost/own"),
         "{text}"
     );
     assert!(!operator.path(foreign).exists());
-    assert!(
-        operator
-            .path("/var/lib/etcd-operator/shop/good/data")
-            .is_dir()
-    );
 }
 
 #[test]
@@ -491,8 +475,7 @@ fn one_mistake_after_the_other_is_an_event_each() {
         return;
     };
     for path in ["/etc", "/root"] {
-        let spec = json!({"storage": {"path": path}});
-        api.apply(&cluster("default", "c", &spec));
+        api.apply(&cluster("default", "c", &local(path)));
         api.eventually(&format!("an Event of {path}"), SOON, || {
             let mut events = api.events("default").into_iter();
             events.find(|(why, text)| why == "SpecInvalid" && text.contains(path))

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use crate::claims::directory;
 use crate::lab::SOON;
-use crate::operated::{Operated, copy, document, pass};
+use crate::operated::{Operated, copy, document, local_volume, on_volume, pass};
 use crate::operator::USER;
 use crate::writer::{longest_gap, restarts};
 
@@ -114,11 +115,11 @@ fn what_is_written_wrong_is_told_and_what_is_deleted_with_its_data_is_gone() {
 }
 
 #[test]
-fn a_directory_of_the_node_is_one_clusters_own_and_damaged_data_is_held() {
+fn a_volume_is_one_clusters_own_and_damaged_data_is_held() {
     let Some(it) = Operated::up() else {
         return;
     };
-    a_directory_of_the_node(&it);
+    a_volume_is_one_clusters_own(&it);
     damaged_data(&it);
 }
 
@@ -144,7 +145,7 @@ const ON_NOWHERE: &str = "{storage: {volumeClaim: {size: 2Gi, storageClassName: 
 fn damaged_data(it: &Operated) {
     let spec = |recovery: &str| {
         format!(
-            "{{storage: {{path: /var/lib/etcd-operator/default/worn/data}}, recovery: {{singleMember: {recovery}}}, \
+            "{{recovery: {{singleMember: {recovery}}}, \
              backup: {{interval: 24h, verify: {{level: 4}}, destinations: [{{local: {{path: /var/lib/etcd-operator/default/worn/snapshots}}}}]}}}}"
         )
     };
@@ -160,10 +161,8 @@ fn damaged_data(it: &Operated) {
     it.put("worn", "lost", "4");
     it.patch("worn", r#"{"spec":{"size":0}}"#);
     it.gone(&["pod", "worn-0"]);
-    let member = it.path(
-        1,
-        "/var/lib/etcd-operator/default/worn/data/member/data/member",
-    );
+    let member = it.path(1, &directory(it, "data-worn-0"));
+    let member = member.join("member/data/member");
     let wal = std::fs::read_dir(member.join("wal")).unwrap().flatten();
     let wal = wal
         .map(|it| it.path())
@@ -404,25 +403,24 @@ fn no_default_storage_class(it: &Operated) {
     it.kubectl(&["delete", "etcdcluster", "homeless"]).good();
 }
 
-/// A directory of the node; and one that has another cluster's data in it already.
-fn a_directory_of_the_node(it: &Operated) {
+/// A volume that has another cluster's data in it already, and a claim that an earlier cluster has left.
+fn a_volume_is_one_clusters_own(it: &Operated) {
     let own = "/var/lib/etcd-operator/default/node";
     let backup = format!("{{destinations: [{{local: {{path: {own}/backup}}}}]}}");
-    let spec = format!("{{storage: {{path: {own}/data}}, backup: {backup}}}");
-    it.apply(&document("EtcdCluster", "node", &spec));
+    it.apply(&document(
+        "EtcdCluster",
+        "node",
+        &format!("{{backup: {backup}}}"),
+    ));
     it.available("node");
     it.put("node", "kept", "2");
-    let disk = it.path(
-        1,
-        "/var/lib/etcd-operator/default/node/data/member/identity.json",
-    );
-    assert!(disk.exists(), "the data lies on the node");
-    let other = it.path(1, "/var/lib/etcd-operator/default/other/data");
+    let other = it.path(1, "/srv/other");
     std::fs::create_dir_all(&other).unwrap();
-    let from = it.path(1, "/var/lib/etcd-operator/default/node/data/member");
+    let from = it.path(1, &directory(it, "data-node-0")).join("member");
     copy(&from, &other);
-    let spec = "{storage: {path: /var/lib/etcd-operator/default/other/data}}";
-    it.apply(&document("EtcdCluster", "other", spec));
+    it.apply(&local_volume("other", "/srv/other"));
+    let spec = format!("{{{}}}", on_volume("other"));
+    it.apply(&document("EtcdCluster", "other", &spec));
     it.says("other", "Degraded", "DocumentOfAnotherCluster");
     assert_eq!(it.get("node", "kept"), "2");
     // What another cluster has left is not served in place of a snapshot.
@@ -436,20 +434,12 @@ fn a_directory_of_the_node(it: &Operated) {
     it.apply(&document("EtcdRestore", "over", into));
     let over = it.phase("etcdrestore", "over", "Failed");
     let message = over["status"]["message"].as_str().unwrap();
-    assert!(message.contains("the directory"), "{message}");
+    assert!(
+        message.contains("the PersistentVolumeClaim data-other-0 of an earlier cluster exists"),
+        "{message}"
+    );
     let into = "{cluster: node, into: fresh}";
     it.apply(&document("EtcdRestore", "beside", into));
     it.phase("etcdrestore", "beside", "Succeeded");
     assert_eq!(it.get("fresh", "kept"), "2");
-    // The operator's own records are no place for a member.
-    let records = "{storage: {path: /var/lib/etcd-operator/default/records/state/backup}}";
-    it.apply(&document("EtcdCluster", "records", records));
-    it.says("records", "Degraded", "SpecInvalid");
-    let outside = "{storage: {path: /var/lib/rancher}}";
-    it.apply(&document("EtcdCluster", "outside", outside));
-    let told = it.says("outside", "Degraded", "SpecInvalid");
-    assert!(
-        told["message"].as_str().unwrap().contains("PathNotAllowed"),
-        "{told}"
-    );
 }

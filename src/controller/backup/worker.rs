@@ -290,12 +290,7 @@ impl Cluster {
     /// Where the member is; else where the worker is, or the cluster was born.
     fn worker_node(&self) -> Option<String> {
         let node = |pod: Option<Rc<PodSeen>>| pod.and_then(|it| it.node.clone());
-        let born = || {
-            let born = self.identity.as_ref()?.member.machine_id.clone();
-            (!born.is_empty()).then_some(born)
-        };
-        let there = node(self.pod_now()).or_else(|| node(self.worker()));
-        there.or_else(born)
+        node(self.pod_now()).or_else(|| node(self.worker()))
     }
 
     /// The Pod that the document asks for, but for its node; none where it asks for no snapshots, or the cluster has not
@@ -328,8 +323,7 @@ impl Cluster {
             },
             ..member
         };
-        let mut parts = self.parts(spec, wire, &member, &image);
-        parts.node = None;
+        let parts = self.parts(spec, wire, &member, &image);
         let document = document(&self.name, wire, &identity, self.claimed().is_some());
         let name = names::backup_pod(&self.name);
         let mut made = pod::worker(&parts, &name, &config, &document, &places);

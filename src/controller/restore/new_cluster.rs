@@ -1,7 +1,5 @@
 //! An EtcdRestore into a new cluster: an EtcdCluster is made whose document asks for the data.
 
-use std::io;
-
 use kube::api::{Api, DynamicObject, PostParams};
 
 use super::wire_now;
@@ -72,11 +70,6 @@ impl Cluster {
             Err(error) => return Ok(waits(error.to_string())),
         };
         let spec = self.copied(into, &file);
-        let left = match spec.storage.path.as_deref().map(has_something) {
-            Some(Err(error)) => return Ok(waits(error.to_string())),
-            Some(Ok(left)) => left,
-            None => None,
-        };
         let mut cluster = EtcdCluster::new(into, spec);
         cluster.metadata.namespace = Some(self.namespace.clone());
         let by = (names::RESTORED_BY.to_owned(), request.meta.uid.clone());
@@ -106,11 +99,7 @@ impl Cluster {
             Err(kube::Error::Api(it)) if it.is_already_exists() => return Ok(running),
             Err(error) => return Err(create(error)),
         }
-        let left = match left {
-            Some(left) => Some(left),
-            None => self.left_of(into).await?,
-        };
-        if let Some(left) = left {
+        if let Some(left) = self.left_of(into).await? {
             return Ok(failed(format!(
                 "{left} of an earlier cluster exists: delete it, or choose another name"
             )));
@@ -137,7 +126,6 @@ impl Cluster {
             None => path.to_owned(),
         };
         let mut spec = self.object.object.spec.clone();
-        spec.storage.path = spec.storage.path.as_deref().map(moved);
         for destination in spec.backup.iter_mut().flat_map(|it| &mut it.destinations) {
             if let Some(local) = &mut destination.local {
                 local.path = local.path.as_deref().map(moved);
@@ -153,19 +141,6 @@ impl Cluster {
             from: file.to_owned(),
         });
         spec
-    }
-}
-
-/// A directory of this node, where the new member will be, that holds data already.
-fn has_something(dir: &str) -> Result<Option<String>, ControllerError> {
-    match std::fs::read_dir(dir) {
-        Ok(mut entries) => Ok(entries.next().map(|_| format!("the directory {dir}"))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(ControllerError::System {
-            what: "read",
-            path: dir.into(),
-            source,
-        }),
     }
 }
 

@@ -146,11 +146,11 @@ impl Cluster {
         } else {
             let version = spec.version.unwrap_or(VERSION_AT_BIRTH);
             let quota = spec.quota.unwrap_or_else(|| self.quota_at_birth());
-            self.identity_at_birth(spec, version, quota)?
+            Self::identity_at_birth(spec, version, quota)?
         };
         let born = self.identity.is_some();
         let member = self.pod_member(spec, &identity).ok_or_else(malformed)?;
-        self.ensure_storage(spec, &member).await?;
+        self.ensure_claim(spec, &member).await?;
         let mut arguments = vec!["--from".to_owned(), asked.from.clone()];
         if let Some(revision) = self.memory.live_revision.filter(|_| born) {
             arguments.extend(["--live-revision".to_owned(), revision.to_string()]);
@@ -224,7 +224,6 @@ pub(in crate::controller) fn document(
     spec.size = 1;
     spec.paused = false;
     spec.version = Some(identity.member.version.clone());
-    spec.storage.path = None;
     spec.storage.volume_claim = None;
     spec.storage.quota = Some(format!("{}Mi", identity.member.quota >> 20));
     spec.network.listen_addresses = Some(vec!["127.0.0.1".to_owned()]);
