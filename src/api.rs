@@ -13,7 +13,6 @@ mod backup;
 pub mod convert;
 pub mod crd;
 pub mod formats;
-pub mod node_paths;
 pub mod pod;
 pub mod requests;
 pub mod rules;
@@ -25,7 +24,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use backup::{
-    Backup, BackupDestination, BackupVerify, Encryption, LocalDestination, S3Destination,
+    Backup, BackupDestination, BackupVerify, Encryption, HOME, LocalDestination, S3Destination,
 };
 pub use pod::Pod;
 pub use requests::{EtcdBackup, EtcdRestore};
@@ -454,7 +453,8 @@ pub enum LogLevel {
 pub struct Bootstrap {
     /// `latest`: the newest verified snapshot of this cluster's name in the destinations of
     /// `backup`; `empty`: the cluster starts without data, even if snapshots of its name exist; else a
-    /// snapshot's name there, or a file of the host.
+    /// snapshot's name there; in Kubernetes also CLUSTER/NAME or CLUSTER/latest, of another cluster of this namespace; on a
+    /// host also a file.
     #[schemars(length(min = 1, max = 240), extend("pattern" = formats::SNAPSHOT_SOURCE))]
     pub from: String,
 }

@@ -21,6 +21,7 @@ pub mod prune;
 pub mod remote;
 pub mod restore;
 pub mod schedule;
+pub mod served;
 pub mod source;
 pub mod trial;
 pub mod trust;

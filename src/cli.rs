@@ -148,7 +148,8 @@ impl Context {
     }
 
     fn read(&self) -> Result<Document, Failure> {
-        document::read(&self.config).map_err(|problems| {
+        let read = document::read(&self.config).map(|it| it.at(&self.paths.lib));
+        read.map_err(|problems| {
             let problems = problems.0.iter();
             let lines: Vec<String> = problems
                 .map(|it| document::line(&self.config, it))

@@ -41,7 +41,6 @@ use kube::runtime::events::Reporter;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-use crate::api::node_paths::state_dir;
 use crate::api::{EtcdBackup, EtcdCluster, EtcdRestore};
 use crate::clock::Since;
 use crate::cluster::Detail;
@@ -52,7 +51,7 @@ use crate::plan::permit::Lapsed;
 use crate::spec::ClusterSpec;
 use crate::state::StateError;
 use crate::tls::{Certificates, TlsError};
-use names::RUN_DIR;
+use names::{RUN_DIR, STATE_DIR};
 use objects::{Kind, Objects};
 pub use own::Own;
 use seen::{Key, Meta, PodSeen, Seen};
@@ -290,8 +289,6 @@ struct Memory {
     taken: Option<(String, crate::worker::report::Ended)>,
     /// EtcdBackups and EtcdRestores whose end was written: a watch may be long behind.
     ended: std::collections::VecDeque<String>,
-    /// Directories for snapshots that were made.
-    made: std::collections::BTreeMap<PathBuf, crate::disk::Look<(), Result<(), Detail>>>,
     /// A restore that the document or an EtcdRestore asked for.
     restoring: Option<restore::Asked>,
     /// The last revision that etcd was seen to have before it was stopped for one.
@@ -450,7 +447,7 @@ impl Cluster {
         let run = below(RUN_DIR);
         let paths = Paths {
             etc: run.clone(),
-            lib: state_dir(&namespace, &name).into(),
+            lib: below(STATE_DIR).join("state"),
             run: run.clone(),
             root: PathBuf::from("/"),
         };

@@ -16,6 +16,7 @@ use std::path::Path;
 
 use crate::api::{self, EtcdClusterSpec, convert, rules};
 use crate::spec::ClusterSpec;
+use crate::spec::backup::Place;
 pub use emit::to_yaml;
 use node::{Node, Value};
 pub use schema::Schema;
@@ -77,6 +78,21 @@ pub struct Document {
 }
 
 impl Document {
+    /// With the operator's own directory at `home`; other paths are as they were written.
+    #[must_use]
+    pub fn at(mut self, home: &Path) -> Self {
+        let backup = self.spec.backup.iter_mut();
+        for it in backup.flat_map(|it| &mut it.destinations) {
+            if let Place::Local(path) = &mut it.place
+                && let Ok(rest) = Path::new(path.as_str()).strip_prefix(api::HOME)
+                && let Some(there) = home.join(rest).to_str()
+            {
+                *path = there.try_into().unwrap_or_else(|_| path.clone());
+            }
+        }
+        self
+    }
+
     /// The line of a path, or of the nearest part of it that is there.
     pub fn line_of(&self, path: &str) -> u64 {
         node::parse(&self.text).map_or(0, |it| it.line_of(path))
@@ -300,7 +316,7 @@ fn check_rules(
     judged: impl Fn(&str) -> bool,
     problems: &mut Vec<Problem>,
 ) {
-    for rule in rules::RULES {
+    for rule in rules::RULES.iter().chain(rules::OF_KUBERNETES) {
         let path = format!("spec.{}", rule.path);
         let found = root.at(&path);
         let broken = if rule.forbids_the_field() {

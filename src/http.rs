@@ -11,6 +11,7 @@ use hyper::{Request, StatusCode, client};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
 /// So many connections are open at once: a few kilobytes each, and few of the descriptors of a process.
 pub const CONNECTIONS_MAX: usize = 64;
@@ -50,6 +51,39 @@ where
         let status = answer.status();
         let body = Limited::new(answer.into_body(), most).collect().await?;
         Ok((status, body.to_bytes()))
+    }
+    .await;
+    driver.abort();
+    answer
+}
+
+/// One question whose answer is taken piece by piece, as it comes: the status. Of another status than 200 nothing is
+/// taken. `stall`: the longest time between two pieces.
+///
+/// # Errors
+/// The connection ends or stands still, or a piece is not taken.
+pub async fn stream<S>(
+    stream: S,
+    request: Request<Empty<Bytes>>,
+    stall: Duration,
+    take: &mut (dyn FnMut(&[u8]) -> io::Result<()> + Send),
+) -> Result<StatusCode, Box<dyn std::error::Error + Send + Sync>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let driver = tokio::spawn(connection);
+    let answer = async {
+        let mut answer = timeout(stall, sender.send_request(request)).await??;
+        let status = answer.status();
+        if status == StatusCode::OK {
+            while let Some(frame) = timeout(stall, answer.body_mut().frame()).await? {
+                if let Some(bytes) = frame?.data_ref() {
+                    take(bytes)?;
+                }
+            }
+        }
+        Ok(status)
     }
     .await;
     driver.abort();

@@ -31,7 +31,7 @@ pub use bundle::{Bundle, SignedBundle};
 pub use check::{Leaf, Usability, leaf_of};
 pub use issued::Issued;
 pub use mint::Purpose;
-pub use mutual::{MutualError, is_operator};
+pub use mutual::{MutualError, is_leaf_of, is_operator};
 pub use signer::{Signed, Signer};
 
 /// Why certificates could not be made or read.

@@ -3,13 +3,15 @@
 //! It is the host's pipeline with the host's rules: it looks at etcd as a client, and does what
 //! [`crate::plan::backup`] says is due. It needs no API server and no operator: while both are away, snapshots are
 //! taken, verified, copied and pruned on time. The operator asks it over mutual TLS what it knows, and for a snapshot
-//! now (`front`); nobody else is answered.
+//! now (`front`); and it serves snapshots to the Pod of a restore (`files`), which fetches one with [`served`]. Nobody else is
+//! answered.
 //!
 //! ```text
 //! the document, the identity: of the Pod's environment     whether the clock is trusted: the operator says so
-//! records: beside the snapshots, or in the cluster's directory of the node
+//! records: beside the snapshots, on the claim
 //! ```
 
+mod files;
 mod front;
 pub mod report;
 
@@ -23,6 +25,7 @@ use tokio::sync::Notify;
 
 use crate::backup::local::Entry;
 use crate::backup::place;
+use crate::backup::served::{self, PORT};
 use crate::backup::trust::Trust;
 use crate::backup::work::{self, Asked, Member, Told, Work};
 use crate::clock;
@@ -42,8 +45,6 @@ use crate::tls::{Certificates, ClientFiles, TlsError, Validity};
 use front::Board;
 use report::{Ended, Report};
 
-/// Where it answers.
-pub const PORT: u16 = 2390;
 /// Between two looks, where nothing happens.
 const LOOKS: Duration = Duration::from_secs(10);
 /// After a step was begun, or while one that was asked for cannot begin.
@@ -123,9 +124,7 @@ impl Worker {
             identity: pod.identity,
             files: ClientFiles {
                 server_name: Some(config.server_name.clone()),
-                ca: tls.join("client-ca.crt"),
-                cert: tls.join("server.crt"),
-                key: tls.join("server.key"),
+                ..served::files(tls)
             },
             url: String::new(),
             config,
@@ -149,7 +148,8 @@ impl Worker {
         let failed = |what| move |source| WorkerError::System { what, source };
         let mut terminate =
             signal(SignalKind::terminate()).map_err(failed("listen for signals"))?;
-        front::serve(PORT, self.files.clone(), self.board.clone())
+        let store = place::primary(&self.spec);
+        front::serve(PORT, self.files.clone(), self.board.clone(), store)
             .await
             .map_err(failed("open the port for the operator"))?;
         tracing::info!(cluster = %self.spec.name, port = PORT, "backup worker started");
@@ -230,7 +230,7 @@ impl Worker {
             Some(Upkeep::SkipSnapshot) => Self::note(work::skip(&self.paths, now)),
             Some(Upkeep::CopySnapshots) => {
                 // Read anew for each run (rule B15).
-                let laid = lay_down_credentials();
+                let laid = lay_down_credentials(&mut self.spec);
                 Self::note(laid);
                 self.with_member(|work, member| work.copy(member, trusted));
             }

@@ -104,6 +104,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "backup",
         &[
+            "http",
             "untrusted",
             "error",
             "cluster",

@@ -99,6 +99,7 @@ struct KeptDocument {
 /// Reads a document for this host: it has to name the cluster on this host.
 pub fn read(paths: &Paths, path: &Path) -> Result<Document, RefusedDocument> {
     let document = document::read(path).map_err(|it| RefusedDocument::of(path, &it))?;
+    let document = document.at(&paths.lib);
     let lives_here = state::load::<IdentityFile>(&paths.identity())
         .ok()
         .flatten();
@@ -138,7 +139,7 @@ pub fn keep(paths: &Paths, accepted: &Accepted) -> Result<(), StateError> {
 pub fn load(paths: &Paths) -> Option<Accepted> {
     let kept: KeptDocument = state::load(&paths.kept_document()).ok()??;
     Some(Accepted {
-        document: document::check(kept.text.as_bytes()).ok()?,
+        document: document::check(kept.text.as_bytes()).ok()?.at(&paths.lib),
         path: kept.path,
         at: Timestamp(kept.accepted),
         generation: 1,
@@ -164,7 +165,7 @@ pub fn choose(
     };
     match (load(paths), document::read(path)) {
         (Some(kept), _) => Ok((kept, Some(refused))),
-        (None, Ok(document)) => Ok((Accepted::of(document, path), None)),
+        (None, Ok(document)) => Ok((Accepted::of(document.at(&paths.lib), path), None)),
         (None, Err(_)) => Err(refused),
     }
 }

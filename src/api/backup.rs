@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::formats;
+use super::{EtcdClusterSpec, VolumeClaim, formats};
 
 /// Snapshots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -38,11 +38,24 @@ pub struct Backup {
     pub trusted_signers: Vec<String>,
 }
 
+impl EtcdClusterSpec {
+    /// Where snapshots are kept; none without `backup`.
+    pub fn destinations(&self) -> &[BackupDestination] {
+        let backup = self.backup.as_ref();
+        backup.map_or(&[][..], |it| &it.destinations)
+    }
+
+    /// The local one, where snapshots are taken. In Kubernetes there is one at most.
+    pub fn local(&self) -> Option<&LocalDestination> {
+        self.destinations().iter().find_map(|it| it.local.as_ref())
+    }
+}
+
 /// Where snapshots go: exactly one of the two.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackupDestination {
-    /// A directory of the host.
+    /// A directory of a host, a claim in Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalDestination>,
     /// A bucket of an S3-compatible store.
@@ -50,18 +63,22 @@ pub struct BackupDestination {
     pub s3: Option<S3Destination>,
 }
 
-/// A directory of the host, or a claim: exactly one of the two. Without a field that says what stays, these
-/// are the last 5, and the newest of each of 7 days and 4 weeks.
+/// A directory of a host, or a claim in Kubernetes. With none of the three named it is the home's own place: the directory
+/// /var/lib/etcd-operator/snapshots, or the claim NAME-snapshots, which the operator makes. Without a field that says what
+/// stays, these are the last 5, and the newest of each of 7 days and 4 weeks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LocalDestination {
-    /// The directory. In Kubernetes on the operator's node, and only below
-    /// /var/lib/etcd-operator/NAMESPACE/NAME.
+    /// A directory of a host. In Kubernetes, where snapshots lie on a claim, it is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256), extend("pattern" = formats::ABSOLUTE_PATH))]
     pub path: Option<String>,
-    /// In Kubernetes: a PersistentVolumeClaim of this namespace, which a Pod on the member's node writes
-    /// to. On a host: the directory of this name below /var/lib/etcd-operator/claims.
+    /// In Kubernetes: size and class of the claim NAME-snapshots. Left out: 2Gi of the default class. On a host it says
+    /// nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<VolumeClaim>,
+    /// In Kubernetes: a PersistentVolumeClaim of this namespace that somebody made. On a host: the directory of this name
+    /// below /var/lib/etcd-operator/claims.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253), extend("pattern" = formats::DNS_LABEL))]
     pub claim_name: Option<String>,
@@ -87,12 +104,17 @@ pub struct LocalDestination {
     pub max_bytes: Option<String>,
 }
 
+/// The operator's own directory of a host.
+pub const HOME: &str = "/var/lib/etcd-operator";
+
 impl LocalDestination {
     /// Where it lies on a host.
     pub fn directory(&self) -> String {
-        let claim = || self.claim_name.as_deref().unwrap_or_default();
-        let below = || format!("/var/lib/etcd-operator/claims/{}", claim());
-        self.path.clone().unwrap_or_else(below)
+        match (&self.path, &self.claim_name) {
+            (Some(path), _) => path.clone(),
+            (None, Some(claim)) => format!("{HOME}/claims/{claim}"),
+            (None, None) => format!("{HOME}/snapshots"),
+        }
     }
 }
 
@@ -127,8 +149,8 @@ pub struct S3Destination {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256), extend("pattern" = formats::ABSOLUTE_PATH))]
     pub credentials: Option<String>,
-    /// In Kubernetes, where no file of the node is read: a Secret of this namespace whose key
-    /// `credentials` holds the text of such a file.
+    /// In Kubernetes, where no file of a node is read: a Secret of this namespace. Its key `credentials` holds the text of
+    /// such a file, and `ca.crt`, where it is there, further CAs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253), extend("pattern" = formats::DNS_LABEL))]
     pub credentials_secret: Option<String>,

@@ -35,9 +35,8 @@ pub const REGION: &str = r"^[A-Za-z0-9-]+$";
 pub const RECIPIENT: &str = r"^age1[02-9ac-hj-np-z]{58}$";
 /// A public key with which a cluster signs its snapshots.
 pub const SIGNER: &str = r"^ed25519:[A-Za-z0-9+/]{43}=$";
-/// `latest`, the name of a snapshot, or a file.
-pub const SNAPSHOT_SOURCE: &str =
-    r"^(latest|[a-z0-9]([A-Za-z0-9-]*[a-z0-9])?|(/[A-Za-z0-9_+@=:,-][A-Za-z0-9._+@=:,-]*)+)$";
+/// `latest`, the name of a snapshot, either of them of another cluster, or a file.
+pub const SNAPSHOT_SOURCE: &str = r"^([a-z0-9]([A-Za-z0-9-]*[a-z0-9])?(/[a-z0-9]([A-Za-z0-9-]*[a-z0-9])?)?|(/[A-Za-z0-9_+@=:,-][A-Za-z0-9._+@=:,-]*)+)$";
 
 /// `latest`, or the name of a snapshot.
 pub const SNAPSHOT_NAME: &str = r"^[a-z0-9]([A-Za-z0-9-]*[a-z0-9])?$";
@@ -132,7 +131,7 @@ pub const FORMATS: &[Format] = &[
     Format {
         pattern: SNAPSHOT_SOURCE,
         accepts: is_snapshot_source,
-        allowed: "latest, empty, the name of a snapshot, or an absolute path",
+        allowed: "latest, empty, the name of a snapshot, in Kubernetes CLUSTER/NAME, on a host an absolute path",
     },
 ];
 
@@ -260,12 +259,13 @@ fn is_recipient(text: &str) -> bool {
 
 fn is_snapshot_source(text: &str) -> bool {
     let edge = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit();
-    let name = text
-        .bytes()
-        .all(|it| it.is_ascii_alphanumeric() || it == b'-')
-        && text.bytes().next().is_some_and(edge)
-        && text.bytes().next_back().is_some_and(edge);
-    name || is_absolute_path(text)
+    let is_name = |it: &str| {
+        it.bytes()
+            .all(|it| it.is_ascii_alphanumeric() || it == b'-')
+            && it.bytes().next().is_some_and(edge)
+            && it.bytes().next_back().is_some_and(edge)
+    };
+    text.splitn(3, '/').count() <= 2 && text.split('/').all(is_name) || is_absolute_path(text)
 }
 
 /// Seconds of a [`DURATION`].

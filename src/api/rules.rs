@@ -215,24 +215,19 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         path: "backup.destinations",
-        cel: "!has(self.backup) || self.backup.destinations.all(it, !has(it.local) || has(it.local.path) != has(it.local.claimName))",
-        message: "local names either path or claimName",
+        cel: "!has(self.backup) || self.backup.destinations.all(it, !has(it.local) || (has(it.local.path) ? 1 : 0) + (has(it.local.claim) ? 1 : 0) + (has(it.local.claimName) ? 1 : 0) <= 1)",
+        message: "path, claim and claimName of a local destination exclude each other",
         holds: |spec| {
             destinations(spec, |it| {
-                let local = it.local.as_ref();
-                local.is_none_or(|it| it.path.is_some() != it.claim_name.is_some())
+                it.local.as_ref().is_none_or(|it| {
+                    let named = [
+                        it.path.is_some(),
+                        it.claim.is_some(),
+                        it.claim_name.is_some(),
+                    ];
+                    named.into_iter().filter(|it| *it).count() <= 1
+                })
             })
-        },
-    },
-    Rule {
-        path: "backup.destinations",
-        cel: "!has(self.backup) || self.backup.destinations.all(it, !has(it.local) || !has(it.local.claimName)) || self.backup.destinations.exists_one(it, has(it.local))",
-        message: "a claim is the only local destination: the Pod that writes to it sees no directory of the node",
-        holds: |spec| {
-            let all = spec.backup.as_ref().map_or(&[][..], |it| &it.destinations);
-            let mut local = all.iter().filter_map(|it| it.local.as_ref());
-            let claims = local.clone().any(|it| it.claim_name.is_some());
-            !claims || (local.next().is_some() && local.next().is_none())
         },
     },
     Rule {
@@ -258,11 +253,11 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         path: "bootstrap",
-        cel: "!has(self.bootstrap) || has(self.backup) || self.bootstrap.from.matches('^(/|empty$)')",
+        cel: "!has(self.bootstrap) || has(self.backup) || self.bootstrap.from.matches('/|^empty$')",
         message: "from names a snapshot, and there is no backup to find it in: name a file, or describe backup",
         holds: |spec| {
             spec.bootstrap.as_ref().is_none_or(|it| {
-                spec.backup.is_some() || it.from == "empty" || it.from.starts_with('/')
+                spec.backup.is_some() || it.from == "empty" || it.from.contains('/')
             })
         },
     },
@@ -296,11 +291,69 @@ pub const RULES: &[Rule] = &[
 
 /// What only a host has: the API server and the controller refuse it, and name what to use instead. The host's parser
 /// knows none of these rules.
-pub const OF_A_HOST: &[Rule] = &[Rule {
-    path: "storage.path",
-    cel: "!has(self.storage.path)",
-    message: "a directory is a field of a host: in Kubernetes the data lies on a claim; leave it out, or describe the claim in storage.volumeClaim",
-    holds: |spec| spec.storage.path.is_none(),
+pub const OF_A_HOST: &[Rule] = &[
+    Rule {
+        path: "storage.path",
+        cel: "!has(self.storage.path)",
+        message: "a directory is a field of a host: in Kubernetes the data lies on a claim; leave it out, or describe the claim in storage.volumeClaim",
+        holds: |spec| spec.storage.path.is_none(),
+    },
+    Rule {
+        path: "backup.destinations",
+        cel: "!has(self.backup) || self.backup.destinations.all(it, !has(it.local) || !has(it.local.path))",
+        message: "path, a directory, is a field of a host: in Kubernetes snapshots lie on a claim; write local: {}, describe the claim in local.claim, or name one in local.claimName",
+        holds: |spec| {
+            destinations(spec, |it| {
+                it.local.as_ref().is_none_or(|it| it.path.is_none())
+            })
+        },
+    },
+    Rule {
+        path: "backup.destinations",
+        cel: "!has(self.backup) || self.backup.destinations.exists_one(it, has(it.local))",
+        message: "in Kubernetes one is local: the Pod that takes snapshots has one claim; further ones are s3",
+        holds: |spec| {
+            let backup = spec.backup.as_ref();
+            backup.is_none_or(|it| {
+                let local = it.destinations.iter().filter(|it| it.local.is_some());
+                local.count() == 1
+            })
+        },
+    },
+    Rule {
+        path: "backup.destinations",
+        cel: "!has(self.backup) || self.backup.destinations.all(it, !has(it.s3) || !has(it.s3.caFile) && !has(it.s3.credentials))",
+        message: "caFile and credentials are files of a host: in Kubernetes name a Secret in credentialsSecret, with the keys credentials and ca.crt",
+        holds: |spec| {
+            destinations(spec, |it| {
+                it.s3
+                    .as_ref()
+                    .is_none_or(|it| it.ca_file.is_none() && it.credentials.is_none())
+            })
+        },
+    },
+    Rule {
+        path: "bootstrap.from",
+        cel: "!has(self.bootstrap) || !self.bootstrap.from.matches('^/')",
+        message: "a file is a field of a host: in Kubernetes name a snapshot, latest, or CLUSTER/NAME for one of another cluster of this namespace",
+        holds: |spec| {
+            spec.bootstrap
+                .as_ref()
+                .is_none_or(|it| !it.from.starts_with('/'))
+        },
+    },
+];
+
+/// What only Kubernetes has: the host's parser refuses it.
+pub const OF_KUBERNETES: &[Rule] = &[Rule {
+    path: "bootstrap.from",
+    cel: "!has(self.bootstrap) || !self.bootstrap.from.matches('^[^/]+/')",
+    message: "CLUSTER/NAME is a snapshot in Kubernetes: on a host name a file, latest, or a snapshot of the document's destinations",
+    holds: |spec| {
+        spec.bootstrap
+            .as_ref()
+            .is_none_or(|it| it.from.starts_with('/') || !it.from.contains('/'))
+    },
 }];
 
 /// What a cluster is made with and keeps, in Kubernetes: the path below `spec`, the rule in CEL over what

@@ -295,6 +295,15 @@ impl LocalStore {
         Ok(found)
     }
 
+    /// One of these snapshots; none where it does not lie there.
+    pub fn find(&self, name: &SnapshotName) -> Result<Option<Entry>, LocalError> {
+        let Some(folder) = self.folder()? else {
+            return Ok(None);
+        };
+        let found = entry(&folder, name.clone());
+        Ok((found.manifest.is_ok() && found.size.is_some()).then_some(found))
+    }
+
     /// The cluster's own directory is one, or is not there.
     fn no_link(&self) -> Result<(), LocalError> {
         if state::is_link(&self.dir) {

@@ -87,6 +87,7 @@ pub async fn resolve(
             clusters: &clusters,
             trust: Some(&trust),
             passed: &passed,
+            served: None,
         };
         // Replace damaged data only from the first destination: a link may be thin, and a bucket
         // somebody else's.

@@ -51,7 +51,7 @@ impl Comparison {
             document::read(path)
         };
         let (problems, document) = match read {
-            Ok(document) => (Vec::new(), Some(document)),
+            Ok(document) => (Vec::new(), Some(document.at(&context.paths.lib))),
             Err(problems) => (problems.0.iter().map(Problem::to_string).collect(), None),
         };
         let (compared, changes) = match &document {

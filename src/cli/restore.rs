@@ -28,6 +28,7 @@ use crate::agent::socket::{Reply, Request, ask};
 use crate::agent::{self, Agent, AgentError, Locking, Report};
 use crate::backup::name::{LATEST, SnapshotName};
 use crate::backup::restore::{self, RestoreError};
+use crate::backup::served::Served;
 use crate::backup::source::{self, Found, Search};
 use crate::backup::trust::Trust;
 use crate::clock;
@@ -124,7 +125,7 @@ fn choose(
     let former = former(context, place)?;
     let trust = trust(context, spec, arguments);
     let by_person = (former.as_ref(), &trust, true);
-    let found = find(context, spec, arguments, by_person);
+    let found = find(context, spec, arguments, by_person, None);
     let mut found = runtime()?.block_on(found)?;
     check(spec, &found, former.as_ref())?;
     check_id(&found, former.as_ref(), arguments.other_cluster)?;
@@ -169,12 +170,14 @@ fn under_way() -> Failure {
     Failure::new(HELD, text)
 }
 
-/// Finds the snapshot. `by_person`: one is there to decide about a snapshot whose origin does not count.
+/// Finds the snapshot. `by_person`: one is there to decide about a snapshot whose origin does not count. `served`: a worker
+/// has the first destination.
 pub(super) async fn find(
     context: &Context,
     spec: &ClusterSpec,
     arguments: &RestoreArgs,
     (former, trust, by_person): (Option<&IdentityFile>, &Trust, bool),
+    served: Option<&Served>,
 ) -> Result<Found, Failure> {
     let from = arguments.from.as_str();
     let mut wanted = source::unresolved(spec, Reason::Command);
@@ -194,6 +197,7 @@ pub(super) async fn find(
         clusters: &clusters,
         trust: Some(trust).filter(|_| !by_person || !names_a_place(context, from)),
         passed: &[],
+        served,
     };
     let found = if let Some(key) = from.strip_prefix("s3://") {
         search.in_bucket(key, &mut show).await?

@@ -1,16 +1,12 @@
 //! Acts, one step of the plan after the other.
 
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::Path;
-
 use super::claim::SIZE_DEFAULT;
-use super::names::{self, USER};
+use super::names;
 use super::objects::Kind;
 use super::observe::ended;
 use super::pod::{self, Parts};
 use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
-use crate::api::node_paths::NODE_DIR;
 use crate::cluster::{Detail, detail};
 use crate::member::contact::CallError;
 use crate::member::pod::PodMember;
@@ -21,7 +17,6 @@ use crate::plan::permit::Permit;
 use crate::plan::{Act, Asked, Hold, Interruption, Plan, Task, Upkeep};
 use crate::runtime::{Failures, Runtime as _};
 use crate::spec::ClusterSpec;
-use crate::state;
 use crate::version::Version;
 
 /// What a Pod that is told to end gets; etcd needs far less.
@@ -102,7 +97,7 @@ impl Cluster {
         let failed = failures.into_errors().into_iter().next();
         let failed = failed.or_else(|| interrupted.err());
         let failed = failed.or_else(|| changed.err().map(ControllerError::from));
-        let restores = self.carry_restore_on(spec, observed, held).await;
+        let restores = self.carry_restore_on(observed, held).await;
         let backups = self.carry_backups_on(spec, observed, waits).await;
         failed.map_or(objects, Err).and(restores).and(backups)
     }
@@ -345,46 +340,35 @@ impl Cluster {
             let token = identity.cluster.token.rsplit('-').next();
             labels.insert(names::BORN.to_owned(), token.unwrap_or_default().to_owned());
         }
-        let claim = pod::claim(&self.parts(spec, wire, member, ""), &labels, SIZE_DEFAULT);
+        let (parts, name) = (self.parts(spec, wire, member, ""), names::claim(&self.name));
+        let asked = wire.storage.volume_claim.as_ref();
+        let claim = pod::claim(&parts, &name, &labels, asked, SIZE_DEFAULT);
         self.objects.ensure(Kind::Claim, claim, None).await
     }
 
-    /// A directory for the member's user. No path of a cluster lies in another one, so that its parents
-    /// belong to root: nobody but this operator can put a link in its place.
-    pub(super) fn prepare_dir(path: &Path) -> Result<(), ControllerError> {
-        let failed = |what: &'static str| {
-            let path = path.to_owned();
-            move |source| ControllerError::System { what, path, source }
+    /// The claim with the snapshots, where the operator makes it.
+    pub(super) async fn ensure_snapshots(
+        &mut self,
+        spec: &ClusterSpec,
+        member: &PodMember,
+    ) -> Result<(), ControllerError> {
+        let object = self.object.clone();
+        let local = object.object.spec.local();
+        let Some(local) = local.filter(|it| it.claim_name.is_none()) else {
+            return Ok(());
         };
-        let levels = path.ancestors();
-        let ours = levels.filter(|it| it.starts_with(NODE_DIR));
-        if let Some(link) = ours.filter(|it| state::is_link(it)).last() {
-            return Err(ControllerError::System {
-                what: "go through the link",
-                path: link.to_owned(),
-                source: std::io::ErrorKind::NotADirectory.into(),
-            });
-        }
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .map_err(failed("create"))?;
-        // The member's user passes through to its own, and lists nothing.
-        let above = path.ancestors().skip(1);
-        let ours = above.take_while(|it| it.as_os_str().len() > NODE_DIR.len());
-        for dir in ours.filter(|it| it.starts_with(NODE_DIR)) {
-            let open = std::fs::Permissions::from_mode(0o711);
-            std::fs::set_permissions(dir, open).map_err(failed("open the way to"))?;
-        }
-        let is_dir = std::fs::symlink_metadata(path).is_ok_and(|it| it.is_dir());
-        if !is_dir {
-            let not = std::io::Error::from(std::io::ErrorKind::NotADirectory);
-            return Err(failed("use")(not));
-        }
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
-            .map_err(failed("protect"))?;
-        std::os::unix::fs::lchown(path, Some(USER), Some(USER)).map_err(failed("give away"))
+        let (parts, name) = (
+            self.parts(spec, &object.object.spec, member, ""),
+            names::snapshots_claim(&self.name),
+        );
+        let claim = pod::claim(
+            &parts,
+            &name,
+            &self.labels(),
+            local.claim.as_ref(),
+            SIZE_DEFAULT,
+        );
+        self.objects.ensure(Kind::Claim, claim, None).await
     }
 
     async fn stop(&mut self) -> Result<(), ControllerError> {
@@ -436,7 +420,6 @@ pub(super) fn unplaceable(error: &ControllerError) -> Option<&'static str> {
             Some("QuotaExceeded")
         }
         ControllerError::Api { code: 403, .. } => Some("RightMissing"),
-        ControllerError::System { .. } => Some("DirectoryUnusable"),
         ControllerError::Going { .. } => Some("Terminating"),
         ControllerError::Unreadable { .. } => Some("RecordUnreadable"),
         ControllerError::AuthorityMissing { .. } => Some("AuthorityMissing"),

@@ -3,38 +3,25 @@
 
 pub(super) mod worker;
 
-use std::io;
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use kube::api::{Api, DynamicObject};
 
 use super::objects::{exactly, resource};
-use super::pod;
 use super::restore::wire_now;
 use super::{Cluster, ControllerError, Watched};
 use crate::api::EtcdBackup;
-use crate::api::node_paths::{CLAIM_DIR, destinations};
 use crate::api::requests::{EtcdBackupStatus, Phase};
-use crate::backup::local::LocalStore;
 use crate::backup::name::LATEST;
 use crate::backup::place;
 use crate::backup::work::Made;
 use crate::cluster::{Detail, Timestamp, detail};
-use crate::error::chain;
 use crate::member::pod::{S3_KEY, s3_credentials};
 use crate::observed::{BackupFailure, Backups, Clock, Observed, Reading};
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
-use crate::spec::backup::Destination;
+use crate::spec::backup::Place;
 use crate::worker::report::{Ended, Report};
-
-/// The directories of the document's destinations.
-fn local_paths(spec: &ClusterSpec) -> Vec<PathBuf> {
-    let destinations = spec.backup.iter().flat_map(|it| &it.destinations);
-    let paths = destinations.filter_map(Destination::local_path);
-    paths.map(PathBuf::from).collect()
-}
 
 impl Cluster {
     /// What the worker knows of the snapshots.
@@ -67,7 +54,13 @@ impl Cluster {
             },
         };
         for (seen, destination) in seen.destinations.iter_mut().zip(&backup.destinations) {
-            seen.place = detail(format_args!("{}", place::describe(destination)));
+            seen.place = match &destination.place {
+                Place::Local(_) => {
+                    let claim = self.claim_of_snapshots().unwrap_or_default();
+                    detail(format_args!("the claim {claim}"))
+                }
+                Place::S3(_) => detail(format_args!("{}", place::describe(destination))),
+            };
         }
         for failure in [&mut seen.failed, &mut seen.copy_failed]
             .into_iter()
@@ -92,7 +85,7 @@ impl Cluster {
     /// Access keys are a file of the worker's and a Secret of whoever reads it.
     fn in_names_of_secrets(&self, text: &str) -> Detail {
         let mut text = text.to_owned();
-        for (index, it) in destinations(&self.object.object.spec).iter().enumerate() {
+        for (index, it) in self.object.object.spec.destinations().iter().enumerate() {
             let secret = it.s3.as_ref().and_then(|it| it.credentials_secret.as_ref());
             if let Some(secret) = secret {
                 text = text.replace(&s3_credentials(index), &format!("of the Secret {secret}"));
@@ -103,7 +96,7 @@ impl Cluster {
 
     /// Secrets that the worker misses.
     fn without_keys(&self, report: &Report) -> Vec<String> {
-        let destinations = destinations(&self.object.object.spec);
+        let destinations = self.object.object.spec.destinations();
         let missing = report.without_keys.iter();
         let missing = missing.filter_map(|it| destinations.get(*it)?.s3.as_ref());
         missing
@@ -128,85 +121,13 @@ impl Cluster {
         }
     }
 
-    /// Directories for snapshots that are not there yet: of a new cluster that is nothing to be warned of.
-    pub(super) fn make_destinations(&mut self, spec: &ClusterSpec) {
-        if !self.object.meta.deleting && spec.backup.is_some() && self.claimed().is_none() {
-            for path in local_paths(spec) {
-                // What is in the way is told by whoever looks there.
-                let _ = self.prepare_destination(path, true);
-            }
-        }
-    }
-
-    /// The directories of the node that a worker writes to. Those that cannot be used are left out; the first, and that
-    /// of the records, are in the way of everything.
-    fn prepare_destinations(&mut self, spec: &ClusterSpec) -> Result<Vec<String>, ControllerError> {
-        if self.claimed().is_some() {
-            return Ok(Vec::new());
-        }
-        let records = pod::records_dir(&self.namespace, &self.name);
-        self.prepare_destination(records.into(), false)?;
-        let mut prepared = Vec::new();
-        for (index, path) in local_paths(spec).into_iter().enumerate() {
-            match self.prepare_destination(path.clone(), false) {
-                Ok(()) => prepared.push(path.to_string_lossy().into_owned()),
-                Err(error) if index == 0 => return Err(error),
-                Err(error) => tracing::debug!("{}", chain(&error)),
-            }
-        }
-        Ok(prepared)
-    }
-
-    /// A directory for snapshots: made below the one that this cluster may use. `missing`: only where it is not there.
-    /// It may lie on a share that does not answer, so it is made beside the loop.
-    fn prepare_destination(&mut self, path: PathBuf, missing: bool) -> Result<(), ControllerError> {
-        let look = self.memory.made.entry(path.clone()).or_default();
-        let own = path.clone();
-        let made = look.at((), move |_| {
-            if missing && own.exists() {
-                return Ok(());
-            }
-            Self::prepare_dir(&own).map_err(|it| detail(format_args!("{}", chain(&it))))
-        });
-        let source = match (made.silent, made.what) {
-            (None, Some(Ok(()))) => return Ok(()),
-            (None, Some(Err(why))) => io::Error::other(why.to_string()),
-            _ => io::ErrorKind::TimedOut.into(),
-        };
-        Err(ControllerError::System {
-            what: "use",
-            path,
-            source,
-        })
-    }
-
-    /// The file of a verified snapshot, as a restore's Pod sees it; `None` where there is none.
-    pub(super) async fn snapshot_file(
-        &mut self,
-        spec: &ClusterSpec,
-        from: &str,
-    ) -> Result<Option<String>, Detail> {
-        let Some(path) = local_paths(spec).into_iter().next() else {
+    /// `CLUSTER/NAME` of a verified snapshot that counts, as another cluster's bootstrap names it; none where there is none.
+    pub(super) async fn snapshot_of(&mut self, from: &str) -> Result<Option<String>, Detail> {
+        if self.claim_of_snapshots().is_none() {
             return Ok(None);
-        };
-        // What lies on a claim under this name the restore's Pod sees by itself.
-        let name = if self.claimed().is_some() && from != LATEST {
-            Some(from.to_owned())
-        } else {
-            self.counting(from).await?
-        };
-        let Some(name) = name else {
-            return Ok(None);
-        };
-        let root = match self.claimed() {
-            Some(_) => PathBuf::from(CLAIM_DIR),
-            None => path,
-        };
-        let store = LocalStore::at(&root, &self.name);
-        let Ok(name) = name.parse() else {
-            return Ok(None);
-        };
-        Ok(Some(store.snapshot(&name).to_string_lossy().into_owned()))
+        }
+        let name = self.counting(from).await?;
+        Ok(name.map(|it| format!("{}/{it}", self.name)))
     }
 
     /// The verified snapshot that a restore from there would take, of those that count.
@@ -217,19 +138,6 @@ impl Cluster {
         }
         let counts = found.counts && found.level.is_some_and(|it| it >= VERIFIED);
         Ok(counts.then(|| from.to_owned()))
-    }
-
-    /// Whether a restore would find nothing. Where other places than the first may have the snapshot, only the
-    /// restore's Pod can tell; and where nobody has looked.
-    pub(super) async fn snapshot_is_missing(&mut self, spec: &ClusterSpec, from: &str) -> bool {
-        let alone = spec
-            .backup
-            .as_ref()
-            .is_some_and(|it| it.destinations.len() == 1);
-        if !alone || self.claimed().is_some() {
-            return false;
-        }
-        self.find(from).await.is_ok_and(|it| it.level.is_none())
     }
 
     /// What has ended is told. `waits`: why nobody begins what was asked for.

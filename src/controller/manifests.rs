@@ -3,9 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::names::{MANAGED_BY, OPERATOR, RUN_DIR};
+use super::names::{MANAGED_BY, OPERATOR, RUN_DIR, STATE_DIR};
 use super::rights::{RIGHTS, Right, Where};
-use crate::api::node_paths::NODE_DIR;
 
 /// The operator's namespace.
 pub const NAMESPACE: &str = "etcd-operator";
@@ -167,8 +166,8 @@ const PODS: &[(&str, &str)] = &[
         "a token of a ServiceAccount",
     ),
     (
-        "request.operation == 'DELETE' || object.spec.?volumes.orValue([]).all(v, !has(v.hostPath) || v.hostPath.path.startsWith('/var/lib/etcd-operator/' + object.metadata.namespace + '/'))",
-        "a directory of the node but those below /var/lib/etcd-operator/NAMESPACE",
+        "request.operation == 'DELETE' || object.spec.?volumes.orValue([]).all(v, !has(v.hostPath))",
+        "a directory of the node",
     ),
     (
         "request.operation == 'DELETE' || object.spec.containers.all(c, CONFINED)",
@@ -307,7 +306,7 @@ fn container(image: &str, namespaces: &[String]) -> Value {
         },
         "volumeMounts": [
             // A disk that is mounted there later is seen, too.
-            {"name": "node", "mountPath": NODE_DIR, "mountPropagation": "HostToContainer"},
+            {"name": "node", "mountPath": STATE_DIR, "mountPropagation": "HostToContainer"},
             {"name": "run", "mountPath": RUN_DIR},
             {"name": "timesync", "mountPath": "/run/systemd/timesync", "readOnly": true},
         ],
@@ -341,7 +340,7 @@ fn daemon_set(image: &str, namespaces: &[String]) -> Value {
                     "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
                     "containers": [container(image, namespaces)],
                     "volumes": [
-                        {"name": "node", "hostPath": {"path": NODE_DIR, "type": "DirectoryOrCreate"}},
+                        {"name": "node", "hostPath": {"path": STATE_DIR, "type": "DirectoryOrCreate"}},
                         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "32Mi"}},
                         // systemd's sign of a synchronised clock; an empty directory says nothing.
                         {"name": "timesync", "hostPath": {

@@ -34,6 +34,9 @@ pub(super) const MADE_FOR: &str = "etcd.edge-operator.io/made-for";
 /// ever reaches the node's disk.
 pub(super) const RUN_DIR: &str = "/run/etcd-operator";
 
+/// Where the operator keeps what must outlive a reboot; and a member's Pod, where its claim is mounted.
+pub(super) const STATE_DIR: &str = "/var/lib/etcd-operator";
+
 /// The image of etcd where the document names none.
 pub(super) const IMAGE: &str = "quay.io/coreos/etcd";
 
@@ -51,6 +54,11 @@ pub(super) fn member(cluster: &str) -> String {
 
 pub(super) fn claim(cluster: &str) -> String {
     format!("data-{cluster}-0")
+}
+
+/// The claim with the snapshots, where the document names none.
+pub(super) fn snapshots_claim(cluster: &str) -> String {
+    format!("{cluster}-snapshots")
 }
 
 pub(super) fn restore_pod(cluster: &str) -> String {

@@ -7,17 +7,19 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::names::{self, CLUSTER, MANAGED_BY, OPERATOR, QUOTA, SETTINGS, USER, VERSION};
-use crate::api::EtcdClusterSpec;
-use crate::api::node_paths::{CLAIM_DIR, NODE_DIR};
+use super::names::{
+    self, CLUSTER, MANAGED_BY, OPERATOR, QUOTA, SETTINGS, STATE_DIR, USER, VERSION,
+};
 use crate::api::pod::{self as asked, Amounts};
+use crate::api::{EtcdClusterSpec, VolumeClaim};
+use crate::backup::served::Served;
 use crate::member::pod::{
-    DOCUMENT_VARIABLE, LAST_WORDS, PodMember, RESTORE_VARIABLE, S3_KEY, SIGNER_VARIABLE, TLS_DIR,
-    VARIABLE, s3_dir,
+    CLAIM_DIR, DOCUMENT_VARIABLE, LAST_WORDS, PodMember, RESTORE_VARIABLE, S3_CA, S3_KEY,
+    SERVED_VARIABLE, SIGNER_VARIABLE, TLS_DIR, VARIABLE, s3_dir,
 };
 use crate::spec::{ClusterSpec, Profile};
 
-pub(super) use worker::{places, records_dir, worker};
+pub(super) use worker::{records, worker};
 
 /// Everything that a Pod is made of.
 pub(super) struct Parts<'a> {
@@ -33,7 +35,6 @@ pub(super) struct Parts<'a> {
 
 /// Where the guard lies inside of the Pod.
 const GUARD_DIR: &str = "/guard";
-const STATE_DIR: &str = NODE_DIR;
 
 /// The member's image of etcd.
 fn etcd_image(wire: &EtcdClusterSpec, version: &str) -> String {
@@ -41,9 +42,14 @@ fn etcd_image(wire: &EtcdClusterSpec, version: &str) -> String {
     wire.image.clone().unwrap_or_else(standard)
 }
 
-/// The claim of a cluster. It has no owner: it outlives the object, unless the document says otherwise.
-pub(super) fn claim(parts: &Parts<'_>, labels: &BTreeMap<String, String>, default: &str) -> Value {
-    let asked = parts.wire.storage.volume_claim.as_ref();
+/// A claim of a cluster. It has no owner: it outlives the object, unless the document says otherwise.
+pub(super) fn claim(
+    parts: &Parts<'_>,
+    name: &str,
+    labels: &BTreeMap<String, String>,
+    asked: Option<&VolumeClaim>,
+    default: &str,
+) -> Value {
     let mut spec = json!({
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": asked.map_or(default, |it| it.size.as_str())}},
@@ -53,7 +59,7 @@ pub(super) fn claim(parts: &Parts<'_>, labels: &BTreeMap<String, String>, defaul
         spec["storageClassName"] = json!(class);
     }
     let mut metadata = json!({
-        "name": names::claim(parts.name),
+        "name": name,
         "namespace": parts.namespace,
         "labels": labels,
         "annotations": {(names::STORAGE_CLASS): class.unwrap_or_default()},
@@ -130,9 +136,9 @@ pub(super) struct Restore<'a> {
     /// What the host's command reads.
     pub(super) document: &'a str,
     pub(super) arguments: &'a [String],
-    /// The directory of the node with the snapshots, read-only.
-    pub(super) snapshots: Option<&'a str>,
-    /// The claim with the snapshots, read-only.
+    /// The worker that serves the snapshots.
+    pub(super) served: Option<&'a Served>,
+    /// Where nobody serves them yet: the claim with the snapshots, read-only.
     pub(super) claim: Option<&'a str>,
     /// The public key with which the cluster signs its snapshots.
     pub(super) signer: Option<String>,
@@ -149,8 +155,12 @@ pub(super) fn restore(parts: &Parts<'_>, asks: &Restore<'_>) -> Value {
     let signer = asks.signer.as_deref();
     more.env
         .extend(signer.map(|it| json!({"name": SIGNER_VARIABLE, "value": it})));
-    if let Some(dir) = asks.snapshots {
-        more.mount("snapshots", &host_path(dir), dir, true);
+    if let Some(served) = asks.served {
+        let text = serde_json::to_string(served).unwrap_or_default();
+        more.env
+            .push(json!({"name": SERVED_VARIABLE, "value": text}));
+        // What it shows to the worker, and knows it by.
+        more.mount("tls", &certificates(&served.cluster), TLS_DIR, true);
     }
     if let Some(name) = asks.claim {
         let claim = json!({"persistentVolumeClaim": {"claimName": name, "readOnly": true}});
@@ -173,8 +183,19 @@ pub(super) fn restore(parts: &Parts<'_>, asks: &Restore<'_>) -> Value {
 /// The component of a member's Pod.
 const MEMBER: &str = "member";
 
-fn host_path(dir: &str) -> Value {
-    json!({"hostPath": {"path": dir, "type": "Directory"}})
+/// A member's certificates.
+fn certificates(cluster: &str) -> Value {
+    json!({"secret": {
+        "secretName": names::member_secret(cluster),
+        "defaultMode": 0o440,
+        "items": items(&["client-ca.crt", "server.crt", "server.key"]),
+    }})
+}
+
+/// These keys of a Secret, as files of the same names.
+fn items(keys: &[&str]) -> Value {
+    let all = keys.iter().map(|it| json!({"key": it, "path": it}));
+    all.collect()
 }
 
 /// What a command of the host needs in a Pod, besides what any Pod has.
@@ -215,7 +236,7 @@ fn command(parts: &Parts<'_>, document: &str, (variable, asked): (&str, &str)) -
                 "secretName": secret,
                 "defaultMode": 0o440,
                 "optional": true, // without keys there are no copies, and that is told
-                "items": [{"key": S3_KEY, "path": S3_KEY}],
+                "items": items(&[S3_KEY, S3_CA]),
             }});
             more.mount(&format!("s3-{index}"), &secret, &s3_dir(index), true);
         }

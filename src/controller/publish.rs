@@ -15,7 +15,7 @@ use super::objects::resource;
 use super::seen::Meta;
 use super::{Cluster, ControllerError, Shared, Watched};
 use crate::api::status::{EtcdClusterStatus, News, news, to_wire};
-use crate::api::{EtcdCluster, convert, node_paths, rules};
+use crate::api::{EtcdCluster, convert, rules};
 use crate::clock;
 use crate::clock::rfc3339;
 use crate::cluster::{Detail, MemberName, PeerUrl, Timestamp, detail};
@@ -172,7 +172,6 @@ impl Cluster {
             };
         };
         self.take_up_restores(&spec).await;
-        self.make_destinations(&spec);
         match reconcile(self, &spec).await {
             Ok(wait) => {
                 self.memory.failed = None;
@@ -239,9 +238,6 @@ impl Cluster {
             let url = self.peer_url(&it.name, spec.network.peer_port);
             it.peer_url = PeerUrl::try_from(url.as_str())
                 .map_err(|_| detail(format_args!("the peer URL {url} is too long")))?;
-        }
-        if let Some(why) = node_paths::refused(&self.namespace, &self.name, wire) {
-            return Err(why);
         }
         // A Pod is made again for what stands in it, as etcd is restarted for its settings.
         let pod = json!({"pod": wire.pod, "image": wire.image});

@@ -82,6 +82,15 @@ pub(super) struct Tried {
     refused_at: Option<u64>,
 }
 
+/// What is known of the snapshot of a restore, before anything stops for it.
+enum Source {
+    There,
+    /// The worker says that there is none, and nobody else could have it.
+    Missing,
+    /// The worker does not say, and nobody else could have it.
+    Unknown(Detail),
+}
+
 /// A restore that the document asks for and that failed.
 #[derive(Clone, Debug)]
 pub(super) struct FailedRestore {
@@ -227,11 +236,10 @@ impl Cluster {
     /// One step of what is under way. `held`: why the plan does not go on with it.
     pub(super) async fn carry_restore_on(
         &mut self,
-        spec: &ClusterSpec,
         observed: &Observed,
         held: Option<Detail>,
     ) -> Result<(), ControllerError> {
-        self.make_new_clusters(spec).await?;
+        self.make_new_clusters().await?;
         let Some(asked) = self.memory.restoring.clone() else {
             self.look_for_cut(observed);
             return self.clear_away().await;
@@ -278,8 +286,20 @@ impl Cluster {
         if refused_at.is_some_and(|it| now < it + TRIED_AFTER_SECONDS) {
             return;
         }
-        if tried.is_none() && self.snapshot_is_missing(spec, &asked.from).await {
-            return self.refuse_restore(&asked).await;
+        if tried.is_none() {
+            match self.source_of(&asked.from).await {
+                Source::There => {}
+                Source::Missing => return self.refuse_restore(&asked).await,
+                Source::Unknown(why) => {
+                    let name = &self.name;
+                    let text =
+                        format!("the restore has not begun, and {name} runs on unchanged: {why}");
+                    if let Err(error) = self.restore_says(&asked, &text).await {
+                        tracing::debug!("{error}");
+                    }
+                    return;
+                }
+            }
         }
         let Err(error) = self.try_restore_pod(spec, &asked).await else {
             self.memory.tried = Some(Tried {
@@ -303,6 +323,21 @@ impl Cluster {
             format!("the restore has not begun, and {name} runs on unchanged: {error}{hint}");
         if let Err(error) = self.restore_says(&asked, &text).await {
             tracing::debug!("{error}");
+        }
+    }
+
+    /// Whether a restore in place would find its snapshot. Where the worker does not say, that is why; and where other
+    /// places may have it, the Pod of the restore looks there.
+    async fn source_of(&mut self, from: &str) -> Source {
+        let destinations = self.object.object.spec.destinations();
+        let alone = match destinations.len() {
+            0 => return Source::Missing,
+            number => number == 1,
+        };
+        match self.find(from).await {
+            Ok(found) if found.level.is_none() && alone => Source::Missing,
+            Err(why) if alone => Source::Unknown(why),
+            Ok(_) | Err(_) => Source::There,
         }
     }
 

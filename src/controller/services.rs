@@ -7,10 +7,10 @@ use super::objects::Kind;
 use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
 use crate::api::Service;
+use crate::backup::served::PORT;
 use crate::cluster::{Detail, detail};
 use crate::observed::Process;
 use crate::spec::ClusterSpec;
-use crate::worker::PORT;
 
 /// An etcd that serves makes its Pod ready within so long.
 const READY_SECONDS: u64 = 15;
@@ -210,7 +210,8 @@ impl Cluster {
         if spec.backup.is_none() {
             return Ok(());
         }
-        // The worker answers the operator, and nobody else.
+        // The worker answers the operator, and Pods of restores in this namespace; which of these may ask, it knows by
+        // their certificates.
         let object = json!({
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
@@ -228,9 +229,15 @@ impl Cluster {
                 "policyTypes": ["Ingress"],
                 "ingress": [{
                     "ports": [tcp(PORT)],
-                    "from": [{"namespaceSelector": {"matchLabels": {
-                        "kubernetes.io/metadata.name": self.shared.own.namespace,
-                    }}}],
+                    "from": [
+                        {"namespaceSelector": {"matchLabels": {
+                            "kubernetes.io/metadata.name": self.shared.own.namespace,
+                        }}},
+                        {"podSelector": {"matchLabels": {
+                            (names::MANAGED_BY): names::OPERATOR,
+                            "app.kubernetes.io/component": "restore",
+                        }}},
+                    ],
                 }],
             },
         });

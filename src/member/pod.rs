@@ -10,6 +10,8 @@ use super::records::{self, IdentityFile, Launch};
 use crate::cluster::detail;
 use crate::etcd::store;
 use crate::paths::Paths;
+use crate::spec::ClusterSpec;
+use crate::spec::backup::Place;
 use crate::start::{Refusal, damage};
 use crate::state::{self, StateError};
 use crate::tls::Certificates;
@@ -34,6 +36,12 @@ pub const LAST_WORDS: &str = "/dev/termination-log";
 
 /// The key of a Secret with access keys, and the name of its mounted file.
 pub const S3_KEY: &str = "credentials";
+/// The key of such a Secret with further CAs, where the store's certificate is of none that everybody knows.
+pub const S3_CA: &str = "ca.crt";
+/// Where the claim with the snapshots is mounted.
+pub const CLAIM_DIR: &str = "/claim";
+/// The variable that says which worker serves the snapshots of a restore.
+pub const SERVED_VARIABLE: &str = "ETCD_OPERATOR_SERVED";
 /// The most destinations of a document.
 const S3_MAX: usize = crate::spec::backup::DESTINATIONS_MAX;
 
@@ -53,8 +61,8 @@ fn mounted_keys(index: usize) -> PathBuf {
 }
 
 /// Copies access keys to files that only this user can read. The group can read a mounted Secret. What was taken away
-/// is used no longer.
-pub fn lay_down_credentials() -> Result<(), StateError> {
+/// is used no longer. The document gets the further CAs that lie beside them.
+pub fn lay_down_credentials(spec: &mut ClusterSpec) -> Result<(), StateError> {
     for index in 0..S3_MAX {
         let file = s3_credentials(index);
         let file = Path::new(&file);
@@ -63,15 +71,33 @@ pub fn lay_down_credentials() -> Result<(), StateError> {
             Err(_) => drop(std::fs::remove_file(file)),
         }
     }
+    let backup = spec.backup.iter_mut();
+    let destinations = backup.flat_map(|it| &mut it.destinations);
+    for (index, destination) in destinations.enumerate() {
+        let ca = mounted_ca(index);
+        if let Place::S3(s3) = &mut destination.place
+            && mounted_keys(index).parent().is_some_and(Path::is_dir)
+        {
+            let there = ca.to_str().filter(|_| ca.exists());
+            s3.ca_file = there.and_then(|it| it.try_into().ok());
+        }
+    }
     Ok(())
 }
 
-/// A sum of the access keys that are mounted: another one where they changed.
+/// Where further CAs are in the same Secret.
+fn mounted_ca(index: usize) -> PathBuf {
+    Path::new(&s3_dir(index)).join(S3_CA)
+}
+
+/// A sum of what is mounted for buckets: another one where it changed.
 pub fn credentials_sum() -> String {
     let mut all = Vec::new();
     for index in 0..S3_MAX {
-        all.extend(std::fs::read(mounted_keys(index)).unwrap_or_default());
-        all.push(0);
+        for file in [mounted_keys(index), mounted_ca(index)] {
+            all.extend(std::fs::read(file).unwrap_or_default());
+            all.push(0);
+        }
     }
     state::sha256(&all)
 }

@@ -74,6 +74,11 @@ const fn field(path: &'static str, class: Class) -> Field {
 /// All of them, by path.
 pub const FIELDS: &[Field] = &[
     field("backup.copyGrace", Class::Live),
+    field("backup.destinations[].local.claim.size", Class::Live),
+    field(
+        "backup.destinations[].local.claim.storageClassName",
+        Class::Live,
+    ),
     field("backup.destinations[].local.claimName", Class::Live),
     field("backup.destinations[].local.keep", Class::Live),
     field("backup.destinations[].local.keepDaily", Class::Live),

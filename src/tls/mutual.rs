@@ -1,5 +1,6 @@
 //! TLS in which both ends show a certificate of this cluster: between the operator and what it has made.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject as _;
@@ -79,6 +80,14 @@ impl ClientFiles {
 pub fn is_operator(shown: Option<&[CertificateDer<'_>]>) -> bool {
     let own = shown.and_then(<[_]>::first);
     own.and_then(|it| name_of(it)).as_deref() == Some(OPERATOR)
+}
+
+/// Whether who has shown these certificates holds the one in this file: a Pod of the same member's.
+pub fn is_leaf_of(shown: Option<&[CertificateDer<'_>]>, file: &Path) -> bool {
+    let shown = shown.and_then(<[_]>::first);
+    let own = CertificateDer::pem_file_iter(file).ok();
+    let own = own.and_then(|mut it| it.next()?.ok());
+    shown.is_some_and(|it| own.as_ref() == Some(it))
 }
 
 #[cfg(test)]

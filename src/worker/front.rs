@@ -1,9 +1,11 @@
-//! Answers the operator, and nobody else.
+//! Answers the operator; and of snapshots, the Pod of a restore, which shows the member's own certificate. Nobody else.
 //!
 //! ```text
 //! GET  /report?now=S&rests=BOOL&member=IP   what is known
 //!      now: seconds since 1970, where the clock is trusted; rests: nothing is begun; member: where etcd is
 //! GET  /snapshots/NAME            what lies there of this name, or of `latest`; 503 before the first look
+//! GET  /snapshots/NAME/manifest   what is known of it; also of `latest`: the one that a restore takes
+//! GET  /snapshots/NAME/file?from=N   the file, from this byte on
 //! POST /snapshots/ID              one now, for the request of this id; the same id again is the same request
 //! ```
 
@@ -14,23 +16,24 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use super::files::{self, Body};
 use super::report::{Ended, Found, Report};
+use crate::backup::local::LocalStore;
 use crate::backup::name::LATEST;
 use crate::clock;
 use crate::error::chain;
 use crate::http;
 use crate::telemetry::plain;
-use crate::tls::{ClientFiles, is_operator};
+use crate::tls::{ClientFiles, is_leaf_of, is_operator};
 
 /// Requests that wait, and ends that are remembered: an operator asks for one after the other.
 const REQUESTS_MAX: usize = 16;
@@ -147,6 +150,11 @@ impl Board {
         report
     }
 
+    /// The name of the snapshot that a restore of the latest takes.
+    fn restorable(&self) -> Option<String> {
+        self.posted().report.restorable.clone()
+    }
+
     fn found(&self, name: &str) -> Option<Found> {
         let posted = self.posted();
         let all = posted.snapshots.as_ref()?;
@@ -213,8 +221,13 @@ fn offset(told: i64) -> Option<i64> {
     (now.abs_diff(told) <= SAME_SECONDS).then(|| now.saturating_sub_unsigned(since_boot))
 }
 
-/// Begins to answer on all addresses of this Pod.
-pub(super) async fn serve(port: u16, files: ClientFiles, board: Arc<Board>) -> io::Result<()> {
+/// Begins to answer on all addresses of this Pod. `store`: where the snapshots lie.
+pub(super) async fn serve(
+    port: u16,
+    files: ClientFiles,
+    board: Arc<Board>,
+    store: Option<LocalStore>,
+) -> io::Result<()> {
     // A node without IPv6 has only the other family.
     let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => listener,
@@ -224,7 +237,7 @@ pub(super) async fn serve(port: u16, files: ClientFiles, board: Arc<Board>) -> i
         let mut open = http::Connections::default();
         loop {
             let (stream, _) = http::accept(|| listener.accept()).await;
-            let served = answer(stream, files.clone(), board.clone());
+            let served = answer(stream, files.clone(), board.clone(), store.clone());
             open.admit(tokio::spawn(served).abort_handle());
         }
     });
@@ -232,7 +245,12 @@ pub(super) async fn serve(port: u16, files: ClientFiles, board: Arc<Board>) -> i
 }
 
 /// One connection.
-async fn answer(stream: TcpStream, files: ClientFiles, board: Arc<Board>) {
+async fn answer(
+    stream: TcpStream,
+    files: ClientFiles,
+    board: Arc<Board>,
+    store: Option<LocalStore>,
+) {
     let config = match files.to_serve() {
         Ok(config) => config,
         Err(error) => {
@@ -244,21 +262,30 @@ async fn answer(stream: TcpStream, files: ClientFiles, board: Arc<Board>) {
     let Ok(Ok(stream)) = timeout(HANDSHAKE, accepted).await else {
         return;
     };
-    let may = is_operator(stream.get_ref().1.peer_certificates());
+    let shown = stream.get_ref().1.peer_certificates();
+    let operator = is_operator(shown);
+    let may = operator || is_leaf_of(shown, &files.cert);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (status, text) = if may {
-            let uri = request.uri();
-            board.respond(
-                request.method(),
-                uri.path(),
-                uri.query().unwrap_or_default(),
-            )
-        } else {
-            let text = "the operator is answered here, and nobody else\n";
-            (StatusCode::FORBIDDEN, text.to_owned())
+        let uri = request.uri();
+        let (path, query) = (uri.path(), uri.query().unwrap_or_default());
+        let served = (request.method() == Method::GET && may)
+            .then(|| files::asked(path, query))
+            .flatten();
+        let (wanted, board, store) = (served, board.clone(), store.clone());
+        let (status, text) = match &wanted {
+            Some(_) => (StatusCode::OK, String::new()),
+            None if operator => board.respond(request.method(), path, query),
+            None => {
+                let text = "the operator is answered here, and nobody else\n";
+                (StatusCode::FORBIDDEN, text.to_owned())
+            }
         };
-        let response: Response<Full<Bytes>> = plain(status, text);
-        async move { Ok::<_, Infallible>(response) }
+        async move {
+            Ok::<_, Infallible>(match wanted {
+                Some(wanted) => files::respond(wanted, board.restorable(), store).await,
+                None => plain(status, text).map(Body::Whole),
+            })
+        }
     });
     let _ = http::builder()
         .serve_connection(TokioIo::new(stream), service)

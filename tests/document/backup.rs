@@ -27,18 +27,17 @@ fn a_backup_without_a_local_place_or_with_half_of_one() {
         "spec:\n  backup: {destinations: [{local: {path: /a}}, {}]}",
         &expect!["line 6: spec.backup.destinations: each is either local or s3"],
     );
-    for half in ["{}", "{path: /a, claimName: snapshots}"] {
+    for both in [
+        "{path: /a, claimName: snapshots}",
+        "{claim: {size: 1Gi}, claimName: snapshots}",
+    ] {
         check_spec(
-            &format!("spec:\n  backup: {{destinations: [{{local: {half}}}]}}"),
-            &expect!["line 6: spec.backup.destinations: local names either path or claimName"],
+            &format!("spec:\n  backup: {{destinations: [{{local: {both}}}]}}"),
+            &expect![
+                "line 6: spec.backup.destinations: path, claim and claimName of a local destination exclude each other"
+            ],
         );
     }
-    check_spec(
-        "spec:\n  backup: {destinations: [{local: {claimName: snapshots}}, {local: {path: /a}}]}",
-        &expect![
-            "line 6: spec.backup.destinations: a claim is the only local destination: the Pod that writes to it sees no directory of the node"
-        ],
-    );
     check_spec(
         "spec:\n  backup: {destinations: [{local: {path: /a}}, {local: {path: /a}}]}",
         &expect!["line 6: spec.backup.destinations: each place may appear once"],
@@ -127,7 +126,13 @@ fn a_restore_that_cannot_work() {
     check_spec(
         "spec:\n  bootstrap: {from: 's3://backup/x'}",
         &expect![
-            "line 6: spec.bootstrap.from: found 's3://backup/x', allowed: latest, empty, the name of a snapshot, or an absolute path"
+            "line 6: spec.bootstrap.from: found 's3://backup/x', allowed: latest, empty, the name of a snapshot, in Kubernetes CLUSTER/NAME, on a host an absolute path"
+        ],
+    );
+    check_spec(
+        "spec:\n  bootstrap: {from: till/latest}",
+        &expect![
+            "line 6: spec.bootstrap.from: found 'till/latest': CLUSTER/NAME is a snapshot in Kubernetes: on a host name a file, latest, or a snapshot of the document's destinations"
         ],
     );
     check_spec(

@@ -1,7 +1,7 @@
 //! Documents that are accepted, and what they mean.
 
 use etcd_operator::api::EtcdClusterSpec;
-use etcd_operator::api::rules::RULES;
+use etcd_operator::api::rules::{OF_KUBERNETES, RULES};
 use etcd_operator::document::{Schema, parse, parse_against};
 use etcd_operator::spec::ClusterSpec;
 use expect_test::expect;
@@ -292,12 +292,14 @@ fn without_defaults(value: &Json, default: &Json) -> Json {
 /// The spec without the fields that break a rule.
 fn mended(wire: &EtcdClusterSpec) -> EtcdClusterSpec {
     let mut json = serde_json::to_value(wire).unwrap();
-    for rule in RULES.iter().filter(|it| !(it.holds)(wire)) {
+    let all = RULES.iter().chain(OF_KUBERNETES);
+    for rule in all.filter(|it| !(it.holds)(wire)) {
         let pointer = format!("/{}", rule.path.replace('.', "/"));
         let (parent, key) = pointer.rsplit_once('/').unwrap();
         // What a backup cannot do without goes with it.
         let (parent, key) = match parent {
             "/backup" => ("", "backup"),
+            "/bootstrap" => ("", "bootstrap"),
             _ => (parent, key),
         };
         if let Some(Json::Object(fields)) = json.pointer_mut(parent) {
@@ -307,14 +309,31 @@ fn mended(wire: &EtcdClusterSpec) -> EtcdClusterSpec {
     serde_json::from_value(json).unwrap()
 }
 
+/// One document is good in both homes: what is a claim in Kubernetes is a directory of the operator's on a host, wherever
+/// that lies.
 #[test]
 fn on_a_host_a_claim_is_a_directory() {
-    let text = "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\nmetadata: {name: edge}\n\
-                spec: {backup: {destinations: [{local: {claimName: snapshots}}]}}\n";
-    let spec = etcd_operator::document::parse(text.as_bytes()).unwrap();
-    let first = &spec.backup.unwrap().destinations[0];
-    let path = "/var/lib/etcd-operator/claims/snapshots";
-    assert_eq!(first.local_path(), Some(path));
+    for (local, there) in [
+        ("{claimName: snaps}", "/claims/snaps"),
+        ("{claim: {size: 2Gi}}", "/snapshots"),
+        ("{}", "/snapshots"),
+    ] {
+        let text = format!(
+            "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\nmetadata: {{name: edge}}\n\
+             spec: {{backup: {{destinations: [{{local: {local}}}, {{local: {{path: /mnt/usb}}}}]}}}}\n"
+        );
+        for home in ["/var/lib/etcd-operator", "/tmp/root/var/lib/etcd-operator"] {
+            let read = etcd_operator::document::check(text.as_bytes()).unwrap();
+            let read = read.at(std::path::Path::new(home));
+            let all = read.spec.backup.unwrap().destinations;
+            assert_eq!(
+                all[0].local_path(),
+                Some(format!("{home}{there}").as_str()),
+                "{local}"
+            );
+            assert_eq!(all[1].local_path(), Some("/mnt/usb"));
+        }
+    }
 }
 
 #[test]
@@ -350,7 +369,10 @@ fn an_accepted_document_survives_the_typed_form() {
             Ok(spec) => assert_eq!(parse(&short), Ok(spec), "SEED={seed}"),
             Err(_) => assert!(parse(&short).is_err(), "SEED={seed}"),
         }
-        let lawful = RULES.iter().all(|it| (it.holds)(&wire));
+        let lawful = RULES
+            .iter()
+            .chain(OF_KUBERNETES)
+            .all(|it| (it.holds)(&wire));
         assert_eq!(parse(&full).is_ok(), lawful, "SEED={seed}");
         seen[usize::from(lawful)] += 1;
     }

@@ -16,7 +16,6 @@ mod fields;
 mod formats;
 mod fuzz;
 mod good;
-mod node_paths;
 mod random;
 mod rules;
 mod unreadable;

@@ -94,7 +94,13 @@ pub(crate) fn spec(random: &mut Random) -> EtcdClusterSpec {
         backup: random.rarely(3, backup),
         bootstrap: random.rarely(6, |it| Bootstrap {
             from: it
-                .pick(&["latest", "empty", "/mnt/s.db", "edge-0-boot1-r1-00000000"])
+                .pick(&[
+                    "latest",
+                    "empty",
+                    "/mnt/s.db",
+                    "edge-0-boot1-r1-00000000",
+                    "till/latest",
+                ])
                 .to_owned(),
         }),
         maintenance: etcd_operator::api::Maintenance {
@@ -152,6 +158,10 @@ fn backup(random: &mut Random) -> Backup {
         let rare = random.pick(&[2, 1000]);
         LocalDestination {
             path: (!random.one_in(6)).then(|| random.pick(&["/mnt", "/mnt/b"]).to_owned()),
+            claim: random.rarely(6, |_| VolumeClaim {
+                storage_class_name: None,
+                size: "1Gi".to_owned(),
+            }),
             claim_name: random.rarely(6, |_| "snapshots".to_owned()),
             keep: random.rarely(rare, |_| 3),
             keep_hourly: random.rarely(rare, |_| 24),

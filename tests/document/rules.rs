@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cel::{Context, Env, Program, Value};
-use etcd_operator::api::rules::{OF_A_HOST, RULES, Rule};
+use etcd_operator::api::rules::{OF_A_HOST, OF_KUBERNETES, RULES, Rule};
 use etcd_operator::api::{EtcdClusterSpec, crd};
 use serde_json::{Value as Json, json};
 
@@ -78,7 +78,7 @@ fn spec_schema() -> Json {
 #[test]
 fn each_rule_says_the_same_in_cel_and_in_code() {
     let environment = Arc::new(Env::stdlib());
-    let rules: Vec<&Rule> = RULES.iter().chain(OF_A_HOST).collect();
+    let rules: Vec<&Rule> = RULES.iter().chain(OF_A_HOST).chain(OF_KUBERNETES).collect();
     let programs: Vec<Program> = rules
         .iter()
         .map(|it| environment.compile(it.cel).unwrap())
@@ -152,7 +152,7 @@ fn the_name_rule_says_what_the_parser_says() {
 #[test]
 fn rules_use_only_what_every_api_server_knows() {
     let known = ["all", "exists_one", "has", "matches", "size"];
-    for rule in RULES.iter().chain(OF_A_HOST) {
+    for rule in RULES.iter().chain(OF_A_HOST).chain(OF_KUBERNETES) {
         for (index, _) in rule.cel.match_indices('(') {
             let before = rule.cel[..index].chars().rev();
             let name: String = before

@@ -4,19 +4,18 @@
 use std::time::{Duration, Instant};
 
 use crate::bucket::{SECRET, Server, WRONG, secret, tells_a_key};
+use crate::claims::directory;
 use crate::cluster::Mark;
 use crate::lab::SOON;
 use crate::operated::{Operated, document, pass};
 use crate::writer::Writer;
-
-const OWN: &str = "/var/lib/etcd-operator/default/till";
 
 /// A cluster with a bucket, a snapshot of its first key in it; what its document says of backups.
 fn with_a_bucket() -> Option<(Operated, Server, String)> {
     let it = Operated::up()?;
     let server = Server::start(&it);
     let backup = format!(
-        "backup: {{interval: 24h, destinations: [{{local: {{path: {OWN}/snapshots, keep: 5}}}}, {}]}}",
+        "backup: {{interval: 24h, destinations: [{{local: {{keep: 5}}}}, {}]}}",
         server.destination("keys")
     );
     it.apply(&secret("keys", SECRET));
@@ -164,7 +163,7 @@ fn brought_back_from_the_bucket(it: &Operated, snapshot: &str) -> String {
 
 /// By hand, as somebody would who makes room.
 fn forget_snapshots(it: &Operated) {
-    let dir = it.path(1, &format!("{OWN}/snapshots/till"));
+    let dir = it.path(1, &directory(it, "till-snapshots")).join("till");
     let files: Vec<_> = std::fs::read_dir(&dir).unwrap().flatten().collect();
     assert!(!files.is_empty());
     for file in files {
@@ -251,8 +250,8 @@ fn lose(it: &Operated) {
     it.kubectl(&["delete", "etcdcluster", "till"]).good();
     it.gone(&["pod", "till-0"]);
     it.gone(&["pod", "till-backup"]);
-    it.kubectl(&["delete", "pvc", "data-till-0"]).good();
-    std::fs::remove_dir_all(it.path(1, OWN)).unwrap();
+    it.kubectl(&["delete", "pvc", "data-till-0", "till-snapshots"])
+        .good();
 }
 
 /// A cluster with so many revisions was restored.
@@ -266,10 +265,8 @@ fn a_backup_and_a_restore_end_as_asked_and_once_where_the_api_server_goes_away_i
     let Some(it) = Operated::up() else {
         return;
     };
-    let spec = format!(
-        "{{backup: {{interval: 24h, destinations: [{{local: {{path: {OWN}/snapshots, keep: 5}}}}]}}}}"
-    );
-    it.apply(&document("EtcdCluster", "till", &spec));
+    let spec = "{backup: {interval: 24h, destinations: [{local: {keep: 5}}]}}";
+    it.apply(&document("EtcdCluster", "till", spec));
     it.available("till");
     it.says("till", "BackupHealthy", "Verified");
     let writer = Writer::new(&it, 1, "till");
@@ -378,7 +375,7 @@ fn revision(it: &Operated) -> i64 {
 
 /// Files beside each other: snapshots and their manifests.
 fn snapshots(it: &Operated) -> Vec<String> {
-    let dir = it.path(1, &format!("{OWN}/snapshots/till"));
+    let dir = it.path(1, &directory(it, "till-snapshots")).join("till");
     let names = std::fs::read_dir(dir).into_iter().flatten().flatten();
     names
         .map(|it| it.file_name().to_string_lossy().into_owned())

@@ -40,12 +40,16 @@ fn asked(api: &Api, text: &str) -> Output {
         .with_input(&["create", "--dry-run=server"], text)
 }
 
-fn local(path: &str) -> Value {
-    json!({"local": {"path": path}})
+fn local() -> Value {
+    json!({"local": {}})
 }
 
 fn s3() -> Value {
     json!({"s3": {"bucket": "edge"}})
+}
+
+fn other_s3() -> Value {
+    json!({"s3": {"bucket": "edge", "prefix": "other"}})
 }
 
 fn backup(destinations: &[Value]) -> Value {
@@ -114,35 +118,31 @@ fn table() -> Vec<(Value, Value)> {
             json!({"tls": {"secretRefs": {"server": "a", "peer": "b", "operator": "c"}}}),
         ),
         (
-            json!({"backup": {"interval": "6h", "destinations": [local("/x")]}}),
-            json!({"backup": {"interval": "6h", "schedule": "0 3 * * *", "destinations": [local("/x")]}}),
+            json!({"backup": {"interval": "6h", "destinations": [local()]}}),
+            json!({"backup": {"interval": "6h", "schedule": "0 3 * * *", "destinations": [local()]}}),
         ),
         (
-            backup(&[local("/x"), s3()]),
-            backup(&[
-                local("/x"),
-                json!({"local": {"path": "/y"}, "s3": {"bucket": "edge"}}),
-            ]),
+            backup(&[local(), s3()]),
+            backup(&[local(), json!({"local": {}, "s3": {"bucket": "edge"}})]),
+        ),
+        (
+            backup(&[json!({"local": {"claim": {"size": "1Gi"}}}), s3()]),
+            backup(&[json!({"local": {"claimName": "snapshots", "claim": {"size": "1Gi"}}})]),
         ),
         (
             backup(&[json!({"local": {"claimName": "snapshots"}}), s3()]),
-            backup(&[json!({"local": {"claimName": "snapshots", "path": "/x"}})]),
+            backup(&[s3()]),
         ),
         (
-            backup(&[local("/x"), local("/y")]),
-            backup(&[local("/x"), json!({"local": {"claimName": "snapshots"}})]),
-        ),
-        (backup(&[local("/x"), local("/y")]), backup(&[s3()])),
-        (
-            backup(&[local("/x"), local("/x/y")]),
-            backup(&[local("/x"), local("/x")]),
+            backup(&[local(), s3(), other_s3()]),
+            backup(&[local(), s3(), s3()]),
         ),
         (
-            json!({"bootstrap": {"from": "/x.db"}}),
+            json!({"bootstrap": {"from": "latest"}, "backup": {"destinations": [local()]}}),
             json!({"bootstrap": {"from": "latest"}}),
         ),
         (
-            json!({"recovery": {"singleMember": "restoreLatestVerified"}, "backup": {"destinations": [local("/x")]}}),
+            json!({"recovery": {"singleMember": "restoreLatestVerified"}, "backup": {"destinations": [local()]}}),
             json!({"recovery": {"singleMember": "restoreLatestVerified"}}),
         ),
         (
@@ -195,7 +195,17 @@ fn a_field_of_a_host_is_refused_with_what_to_use_instead() {
     let Some(api) = api() else {
         return;
     };
-    let table = [json!({"storage": {"path": "/mnt/etcd"}})];
+    let directory = json!({"local": {"path": "/mnt/usb"}});
+    let table = [
+        json!({"storage": {"path": "/mnt/etcd"}}),
+        backup(std::slice::from_ref(&directory)),
+        backup(&[local(), directory]),
+        backup(&[
+            local(),
+            json!({"s3": {"bucket": "edge", "credentials": "/etc/keys"}}),
+        ]),
+        json!({"bootstrap": {"from": "/mnt/usb/edge/old.db.zst"}}),
+    ];
     assert_eq!(table.len(), OF_A_HOST.len(), "a row for each rule");
     for (rule, spec) in OF_A_HOST.iter().zip(&table) {
         let text = cluster("default", "edge", spec);
@@ -240,11 +250,11 @@ fn mistakes() -> Vec<(&'static str, Value)> {
         ("spec.backup.destinations", backup(&[])),
         (
             "spec.backup.schedule",
-            json!({"backup": {"schedule": "daily", "destinations": [local("/x")]}}),
+            json!({"backup": {"schedule": "daily", "destinations": [local()]}}),
         ),
         (
             "spec.backup.destinations[0].local.path",
-            backup(&[local("x")]),
+            backup(&[json!({"local": {"path": "x"}})]),
         ),
         (
             "spec.backup.destinations[0].local.keep",
@@ -252,7 +262,7 @@ fn mistakes() -> Vec<(&'static str, Value)> {
         ),
         (
             "spec.backup.destinations[1].s3.bucket",
-            backup(&[local("/x"), json!({"s3": {"bucket": "E"}})]),
+            backup(&[local(), json!({"s3": {"bucket": "E"}})]),
         ),
         ("spec.sise", json!({"sise": 1})),
         ("spec.storage.pth", json!({"storage": {"pth": "/x"}})),

@@ -296,7 +296,7 @@ fn its_own_account_gets_no_pod_but_its_own_and_no_secret_of_others() {
                 "securityContext": {"runAsNonRoot": true},
                 "initContainers": [{"name": "i", "image": "i", "securityContext": confined}],
                 "containers": [{"name": "a", "image": "a", "securityContext": confined}],
-                "volumes": [{"name": "v", "hostPath": {"path": "/var/lib/etcd-operator/shop/c/data"}}],
+                "volumes": [{"name": "v", "emptyDir": {}}],
             },
         });
         change(&mut pod);
@@ -328,7 +328,7 @@ fn its_own_account_gets_no_pod_but_its_own_and_no_secret_of_others() {
         }
         (!refused.ok).then_some(())
     });
-    let host_path = |path: &str| json!({"path": path});
+    let host_path = |path: &str| json!({"name": "v", "hostPath": {"path": path}});
     for (change, words) in [
         (
             set("/spec/hostNetwork", json!(true)),
@@ -367,13 +367,13 @@ fn its_own_account_gets_no_pod_but_its_own_and_no_secret_of_others() {
             "a Pod that may run as root",
         ),
         (
-            set("/spec/volumes/0/hostPath", host_path("/etc")),
+            set("/spec/volumes/0", host_path("/etc")),
             "a directory of the node",
         ),
         (
             set(
-                "/spec/volumes/0/hostPath",
-                host_path("/var/lib/etcd-operator/bank/c"),
+                "/spec/volumes/0",
+                host_path("/var/lib/etcd-operator/shop/c/data"),
             ),
             "a directory of the node",
         ),

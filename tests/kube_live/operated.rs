@@ -218,6 +218,16 @@ impl Operated {
         });
     }
 
+    /// Runs in the first node's own mounts.
+    #[track_caller]
+    pub fn in_mounts_of_node(&self, script: &str) {
+        let root = self.path(1, "");
+        let mounts = root.parent().unwrap().join("ns/mnt");
+        let mut inside = Command::new("nsenter");
+        inside.arg(format!("--mount={}", mounts.display()));
+        output(inside.args(["sh", "-ec", script])).good();
+    }
+
     pub fn patch(&self, cluster: &str, patch: &str) {
         let arguments = ["patch", "etcdcluster", cluster, "--type=merge", "-p", patch];
         self.kubectl(&arguments).good();

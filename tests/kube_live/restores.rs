@@ -2,7 +2,6 @@
 //! comes back with the data of before or of after, and nothing in between.
 
 use std::fs;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::claims::directory;
@@ -11,10 +10,8 @@ use crate::operated::{Operated, document, pass};
 use crate::processes::Frozen;
 use crate::writer::Writer;
 
-const OWN: &str = "/var/lib/etcd-operator/default/till";
-
 fn spec(more: &str) -> String {
-    format!("{{{more}backup: {{destinations: [{{local: {{path: {OWN}/snapshots}}}}]}}}}")
+    format!("{{{more}backup: {{destinations: [{{local: {{}}}}]}}}}")
 }
 
 /// The process that exchanges the data stands still, once its record says this.
@@ -238,18 +235,13 @@ fn bootstrap_where_there_is_data(it: &Operated) {
 fn a_bootstrap_that_failed_is_tried_again(it: &Operated) {
     let taken = it.json(&["get", "etcdbackup", "till"])["status"]["snapshot"].clone();
     let taken = taken.as_str().unwrap();
-    let snapshots: PathBuf = it.path(1, &format!("{OWN}/snapshots/till"));
-    let names = fs::read_dir(snapshots).unwrap().flatten();
-    let names = names.map(|it| it.file_name().into_string().unwrap());
-    let mut snapshots = names.filter(|it| it.starts_with(taken) && !it.contains(".json"));
-    let snapshot = snapshots.next().unwrap();
-    let from = |name: &str| format!("{{bootstrap: {{from: {OWN}/snapshots/till/{name}}}}}");
-    it.apply(&document("EtcdCluster", "next", &from("nothing.db.zst")));
+    let from = |name: &str| format!("{{bootstrap: {{from: till/{name}}}}}");
+    it.apply(&document("EtcdCluster", "next", &from("till-0-nothing")));
     it.eventually("the failure to be told", SOON, || {
         let plan = it.cluster("next")["status"]["plan"].clone();
         (plan["hold"] == "RestoreFailed").then_some(())
     });
-    it.apply(&document("EtcdCluster", "next", &from(&snapshot)));
+    it.apply(&document("EtcdCluster", "next", &from(taken)));
     it.available("next");
     assert_eq!(it.get("next", "kept"), "before");
 }

@@ -1,9 +1,7 @@
 //! Nobody restarts an etcd that is only slow: a restart makes a slow disk slower.
 
-use std::process::Command;
 use std::time::Duration;
 
-use crate::cluster::output;
 use crate::lab::{SOON, is_true};
 use crate::monitoring::freeze_etcd_of;
 use crate::operated::{Operated, document, local_volume, on_volume, pass};
@@ -11,29 +9,20 @@ use crate::writer::{Writer, restarts};
 
 const DISK: &str = "/srv/slow";
 
-/// Runs in the node's own mounts.
-#[track_caller]
-fn in_node(it: &Operated, script: &str) {
-    let root = it.path(1, "");
-    let mounts = root.parent().unwrap().join("ns/mnt");
-    let mut inside = Command::new("nsenter");
-    inside.arg(format!("--mount={}", mounts.display()));
-    output(inside.args(["sh", "-ec", script])).good();
-}
-
 /// A disk of its own for a cluster, whose writes block until this is dropped.
 struct FrozenDisk<'a>(&'a Operated);
 
 impl<'a> FrozenDisk<'a> {
     fn new(it: &'a Operated) -> Self {
-        in_node(it, &format!("fsfreeze --freeze {DISK}"));
+        it.in_mounts_of_node(&format!("fsfreeze --freeze {DISK}"));
         FrozenDisk(it)
     }
 }
 
 impl Drop for FrozenDisk<'_> {
     fn drop(&mut self) {
-        in_node(self.0, &format!("fsfreeze --unfreeze {DISK}"));
+        self.0
+            .in_mounts_of_node(&format!("fsfreeze --unfreeze {DISK}"));
     }
 }
 
@@ -49,13 +38,10 @@ fn an_etcd_that_stands_still_or_whose_disk_does_for_a_minute_is_not_restarted() 
     };
     let image = it.dir.join("slow.img");
     let image = image.display();
-    in_node(
-        &it,
-        &format!(
-            "truncate -s 512M {image}; mkfs.ext4 -q -m 0 {image}; \
+    it.in_mounts_of_node(&format!(
+        "truncate -s 512M {image}; mkfs.ext4 -q -m 0 {image}; \
              mkdir -p {DISK}; mount -o loop {image} {DISK}"
-        ),
-    );
+    ));
     it.apply(&local_volume("slow", DISK));
     let on_disk = format!("{{{}}}", on_volume("slow"));
     it.apply(&document("EtcdCluster", "slow", &on_disk));

@@ -146,7 +146,7 @@ fn damaged_data(it: &Operated) {
     let spec = |recovery: &str| {
         format!(
             "{{recovery: {{singleMember: {recovery}}}, \
-             backup: {{interval: 24h, verify: {{level: 4}}, destinations: [{{local: {{path: /var/lib/etcd-operator/default/worn/snapshots}}}}]}}}}"
+             backup: {{interval: 24h, verify: {{level: 4}}, destinations: [{{local: {{}}}}]}}}}"
         )
     };
     it.apply(&document("EtcdCluster", "worn", &spec("hold")));
@@ -405,13 +405,8 @@ fn no_default_storage_class(it: &Operated) {
 
 /// A volume that has another cluster's data in it already, and a claim that an earlier cluster has left.
 fn a_volume_is_one_clusters_own(it: &Operated) {
-    let own = "/var/lib/etcd-operator/default/node";
-    let backup = format!("{{destinations: [{{local: {{path: {own}/backup}}}}]}}");
-    it.apply(&document(
-        "EtcdCluster",
-        "node",
-        &format!("{{backup: {backup}}}"),
-    ));
+    let spec = "{backup: {destinations: [{local: {}}]}}";
+    it.apply(&document("EtcdCluster", "node", spec));
     it.available("node");
     it.put("node", "kept", "2");
     let other = it.path(1, "/srv/other");

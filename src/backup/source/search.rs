@@ -2,14 +2,16 @@
 
 use std::path::Path;
 
-use super::{Found, fetched, file, found, is_latest, unresolved};
+use super::{Found, fetched, file as file_of, found, is_latest, unresolved};
 use crate::backup::local::{LocalStore, SNAPSHOT};
 use crate::backup::name::{LATEST, SnapshotName};
 use crate::backup::remote::{CopyError, RemoteEntry, RemoteStore};
 use crate::backup::restore::RestoreError;
+use crate::backup::served::Served;
 use crate::backup::trust::{Distrust, Trust, Whose};
-use crate::backup::{Progress, place};
+use crate::backup::{Progress, place, verify};
 use crate::error::chain;
+use crate::member::pod::TLS_DIR;
 use crate::member::restore_record::{Reason, SourceFile};
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
@@ -35,6 +37,8 @@ pub struct Search<'a> {
     pub trust: Option<&'a Trust>,
     /// Names that are passed over.
     pub passed: &'a [String],
+    /// In the Pod of a restore: the worker that has the first destination.
+    pub served: Option<&'a Served>,
 }
 
 impl Search<'_> {
@@ -49,7 +53,7 @@ impl Search<'_> {
             })?;
             return self.of_store(&store);
         }
-        file(&self.wanted.path)
+        file_of(&self.wanted.path)
     }
 
     /// Finds it in a directory.
@@ -101,7 +105,11 @@ impl Search<'_> {
         &self,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Found, RestoreError> {
-        let mut failures = match self.here() {
+        let first = match self.served {
+            Some(served) => self.of_worker(served, progress).await,
+            None => self.here(),
+        };
+        let mut failures = match first {
             other if !self.wanted.path.as_os_str().is_empty() => return other,
             Err(
                 error @ (RestoreError::NoSnapshot(_)
@@ -150,6 +158,48 @@ impl Search<'_> {
             });
         }
         Err(failures.remove(0))
+    }
+
+    /// Brings it from a worker, which has judged what it calls the latest, and verifies it; its origin is judged here once
+    /// more.
+    async fn of_worker(
+        &self,
+        served: &Served,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Found, RestoreError> {
+        let (at, tls) = (served.place(), Path::new(TLS_DIR));
+        let silent =
+            |why: String| RestoreError::NoSnapshot(format!("{at} does not send it: {why}"));
+        let wanted = self.wanted.name.as_str();
+        let manifest = served.manifest(tls, wanted).await.map_err(silent)?;
+        let of_it = manifest.filter(|it| it.cluster == served.cluster);
+        let Some(manifest) = of_it else {
+            return Err(self.none_there(&at, None));
+        };
+        let Ok(name) = manifest.name.parse::<SnapshotName>() else {
+            return Err(self.none_there(&at, None));
+        };
+        let judged = self.trust.map(|it| it.judge(&manifest));
+        if let Some(Err(why)) = judged {
+            return Err(self.none_there(&at, Some(&(manifest.name, why))));
+        }
+        let into = LocalStore::at(fetched(self.paths, self.spec).path(), &served.cluster);
+        state::create_private_dir(into.path())?;
+        into.prepare(false)?;
+        crate::backup::local::room_for(into.path(), manifest.file.size)?;
+        let part = into.part();
+        let failed = |source| RestoreError::Io {
+            what: "write",
+            path: part.clone(),
+            source,
+        };
+        let mut file = crate::backup::new_file(&part).map_err(failed)?;
+        let sent = served.fetch(tls, &manifest, &mut file, progress).await;
+        sent.map_err(silent)?;
+        file.sync_all().map_err(failed)?;
+        verify::verify(&part, &manifest, VERIFIED, progress)?;
+        into.commit(&part, &name, &manifest)?;
+        file_of(&into.snapshot(&name))
     }
 
     /// Downloads the snapshot `BUCKET/KEY` from a bucket that the document describes.
@@ -240,7 +290,7 @@ impl Search<'_> {
                 None => Err(CopyError::ManifestDamaged(name.clone())),
             };
             match brought {
-                Ok(()) => break (file(&into.snapshot(&entry.name))?, entry.encrypted),
+                Ok(()) => break (file_of(&into.snapshot(&entry.name))?, entry.encrypted),
                 // The newest is not whole: the next one is older, but better than none.
                 Err(error @ (CopyError::Verify(_) | CopyError::ManifestDamaged(_)))
                     if is_latest(self.wanted) =>

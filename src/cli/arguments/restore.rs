@@ -38,9 +38,6 @@ pub(in crate::cli) struct RestoreArgs {
     /// In such a Pod: only if there is no data yet
     #[arg(long, hide = true)]
     pub(in crate::cli) bootstrap: bool,
-    /// In such a Pod: also a file has to be signed by a key that counts
-    #[arg(long, hide = true)]
-    pub(in crate::cli) judged: bool,
     /// In such a Pod: only finishes an interrupted restore
     #[arg(long, hide = true)]
     pub(in crate::cli) resume: bool,

@@ -3,20 +3,14 @@
 
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::Empty;
-use hyper::body::Bytes;
-use hyper::{Method, Request, StatusCode};
-use rustls::pki_types::ServerName;
+use hyper::{Method, StatusCode};
 use serde::de::DeserializeOwned;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
-use crate::api::node_paths::destinations;
 use crate::backup::name::{LATEST, SnapshotName};
+use crate::backup::served::{Served, Way};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::controller::apply::unplaceable;
@@ -25,15 +19,13 @@ use crate::controller::observe::{MAKING_SECONDS, ended};
 use crate::controller::restore::document;
 use crate::controller::seen::{Container, PodSeen};
 use crate::controller::{Cluster, ControllerError, names, pod};
-use crate::error::chain;
-use crate::http;
 use crate::member::pod::PodMember;
 use crate::member::records::Launch;
 use crate::spec::ClusterSpec;
 use crate::state;
 use crate::tls::ClientFiles;
+use crate::worker::Config;
 use crate::worker::report::{Found, Report};
-use crate::worker::{Config, PORT};
 
 /// It answers from memory.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -60,8 +52,6 @@ pub(in crate::controller) struct Heard {
     works: clock::Since,
     /// The number of the failure that was told last.
     pub(super) told: Option<u64>,
-    /// The directories that the worker writes to.
-    prepared: Vec<String>,
 }
 
 /// Why the worker says nothing.
@@ -117,9 +107,28 @@ impl Cluster {
     }
 
     /// The claim that snapshots lie on.
-    pub(in crate::controller) fn claimed(&self) -> Option<&str> {
-        let first = destinations(&self.object.object.spec).first()?;
-        first.local.as_ref()?.claim_name.as_deref()
+    pub(in crate::controller) fn claim_of_snapshots(&self) -> Option<String> {
+        let local = self.object.object.spec.local()?;
+        let own = || names::snapshots_claim(&self.name);
+        Some(local.claim_name.clone().unwrap_or_else(own))
+    }
+
+    /// Which worker serves the snapshots of a cluster of this namespace, and at which address now.
+    pub(in crate::controller) fn served_by(&self, cluster: &str) -> Served {
+        let name = names::backup_pod(cluster);
+        let there = self.shared.pods.get(&self.namespace, &name);
+        let address = there
+            .as_ref()
+            .and_then(|it| it.address.as_deref()?.parse().ok());
+        Served {
+            cluster: cluster.to_owned(),
+            address,
+            server_name: format!("{}.{}.svc", names::client_service(cluster), self.namespace),
+            why: match there {
+                Some(there) => waits(&there).unwrap_or_else(|| format!("the Pod {name} starts")),
+                None => format!("the Pod {name} is not there"),
+            },
+        }
     }
 
     /// Asks what it knows. `now`: the time, if it is trusted: its Pod cannot see whether it is. `rests`: nothing is begun.
@@ -139,7 +148,7 @@ impl Cluster {
     }
 
     /// What lies there of this name, or of the latest.
-    pub(super) async fn find(&mut self, name: &str) -> Result<Found, Detail> {
+    pub(in crate::controller) async fn find(&mut self, name: &str) -> Result<Found, Detail> {
         // Nothing lies there under what is no name of a snapshot; and it is no path of a request.
         if name != LATEST && name.parse::<SnapshotName>().is_err() {
             return Ok(Found::default());
@@ -165,14 +174,21 @@ impl Cluster {
             server_name: None,
             ..self.certificates.operator_files()
         };
-        let server_name = self.server_name();
-        let asked = ask(address, &server_name, &files, method, path);
-        let name = names::backup_pod(&self.name);
+        let way = Way {
+            address,
+            server_name: &self.server_name(),
+            files: &files,
+        };
+        let asked = ask(&way, method, path);
         let answer = match timeout(ANSWER, asked).await {
             Ok(answer) => answer,
             Err(_) => Err(format!("nothing within {} s", ANSWER.as_secs())),
         };
-        answer.map_err(|why| format!("the Pod {name} does not answer: {why}").into())
+        let (name, there) = (names::backup_pod(&self.name), self.worker());
+        let node = there.and_then(|it| it.node.clone()).unwrap_or_default();
+        answer.map_err(|why| {
+            format!("the Pod {name} on the node {node} does not answer: {why}").into()
+        })
     }
 
     fn worker_address(&mut self) -> Result<IpAddr, Silence> {
@@ -218,26 +234,18 @@ impl Cluster {
         if there.as_ref().is_some_and(|it| it.meta.deleting) {
             return Ok(());
         }
-        let Some(mut made) = self.made_worker(spec) else {
+        let Some(made) = self.made_worker(spec) else {
             return match there {
                 Some(there) => self.remove_pod(&there, None).await,
                 None => Ok(()),
             };
         };
-        // It works beside the member: where that has no node, none is chosen for it.
-        let Some(node) = self.worker_node() else {
-            return Ok(());
-        };
         match there {
-            None => {
-                made["spec"]["nodeSelector"]["kubernetes.io/hostname"] = node.into();
-                self.make_worker(spec, made).await
-            }
+            None => self.make_worker(spec, made).await,
             Some(there) if ended(&there) => self.remove_pod(&there, Some(0)).await,
             Some(there) => {
                 let made_from = &made["metadata"]["annotations"][names::MADE_FOR];
-                let elsewhere = there.node.as_deref().is_some_and(|it| node != it);
-                if there.made_for.as_deref() == made_from.as_str() && !elsewhere {
+                if there.made_for.as_deref() == made_from.as_str() {
                     self.memory.heard.works.end();
                     return Ok(());
                 }
@@ -261,20 +269,16 @@ impl Cluster {
         if refused.is_some_and(|it| now < it.1 + REFUSED_SECONDS) {
             return Ok(());
         }
-        match self.prepare_destinations(spec) {
-            // The next pass makes the Pod with these.
-            Ok(prepared) if prepared != self.memory.heard.prepared => {
-                self.memory.heard.prepared = prepared;
-                return Ok(());
-            }
-            Ok(_) => {}
-            Err(error) => {
-                let why = detail(format_args!("{}", chain(&error)));
-                self.memory.heard.refused = Some((why, now.saturating_sub(REFUSED_SECONDS)));
-                return Err(error);
-            }
-        }
-        match self.objects.ensure(Kind::Pod, made, None).await {
+        let identity = self.identity.as_ref();
+        let made = match identity.and_then(|it| self.pod_member(spec, it)) {
+            Some(member) => self.ensure_snapshots(spec, &member).await.map(|()| made),
+            None => return Ok(()),
+        };
+        let made = match made {
+            Ok(made) => self.objects.ensure(Kind::Pod, made, None).await,
+            Err(error) => Err(error),
+        };
+        match made {
             Err(error) if unplaceable(&error).is_some() => {
                 let why = detail(format_args!("{error}"));
                 self.memory.heard.refused = Some((why, now));
@@ -287,27 +291,19 @@ impl Cluster {
         }
     }
 
-    /// Where the member is; else where the worker is, or the cluster was born.
-    fn worker_node(&self) -> Option<String> {
-        let node = |pod: Option<Rc<PodSeen>>| pod.and_then(|it| it.node.clone());
-        node(self.pod_now()).or_else(|| node(self.worker()))
-    }
-
-    /// The Pod that the document asks for, but for its node; none where it asks for no snapshots, or the cluster has not
+    /// The Pod that the document asks for; none where it asks for no snapshots, or the cluster has not
     /// served yet.
     fn made_worker(&self, spec: &ClusterSpec) -> Option<serde_json::Value> {
         let identity = self.identity.clone().filter(|it| it.member.id.is_some())?;
         let object = self.object.clone();
         let wire = &object.object.spec;
-        wire.backup.as_ref()?;
+        let claim = self.claim_of_snapshots()?;
         let member = self.pod_member(spec, &identity)?;
-        let prepared = &self.memory.heard.prepared;
-        let places = pod::places(&self.namespace, &self.name, wire, prepared);
         let config = Config {
             host: self.member_host(),
             port: spec.network.client_port,
             server_name: self.server_name(),
-            lib: places.records(),
+            lib: pod::records(&self.name),
         };
         let image = self.shared.image.borrow().clone();
         // The worker starts no member: an edit of what a member is started with replaces no worker.
@@ -324,9 +320,9 @@ impl Cluster {
             ..member
         };
         let parts = self.parts(spec, wire, &member, &image);
-        let document = document(&self.name, wire, &identity, self.claimed().is_some());
+        let document = document(&self.name, wire, &identity);
         let name = names::backup_pod(&self.name);
-        let mut made = pod::worker(&parts, &name, &config, &document, &places);
+        let mut made = pod::worker(&parts, &name, &config, &document, &claim);
         let sum = state::sha256(made.to_string().as_bytes());
         made["metadata"]["annotations"][names::MADE_FOR] = sum[..16].into();
         Some(made)
@@ -358,36 +354,11 @@ fn waits(pod: &PodSeen) -> Option<String> {
     }
 }
 
-/// One question, over a connection of its own.
-async fn ask<T: DeserializeOwned>(
-    address: IpAddr,
-    server_name: &str,
-    files: &ClientFiles,
-    method: Method,
-    path: &str,
-) -> Result<T, String> {
-    let failed = |error: &dyn std::error::Error| chain(error);
-    let config = files.to_dial().map_err(|it| failed(&it))?;
-    let name = ServerName::try_from(server_name.to_owned()).map_err(|it| failed(&it))?;
-    let stream = TcpStream::connect((address, PORT))
-        .await
-        .map_err(|it| failed(&it))?;
-    let connector = TlsConnector::from(Arc::new(config));
-    let stream = connector
-        .connect(name, stream)
-        .await
-        .map_err(|it| failed(&it))?;
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header("host", server_name)
-        .header("connection", "close")
-        .body(Empty::<Bytes>::new())
-        .map_err(|it| failed(&it))?;
-    let answer = http::ask(stream, request, ANSWER_MAX).await;
-    match answer.map_err(|it| failed(&*it))? {
-        (StatusCode::OK, body) => serde_json::from_slice(&body).map_err(|it| failed(&it)),
-        (StatusCode::ACCEPTED, _) => serde_json::from_str("null").map_err(|it| failed(&it)),
+/// One question.
+async fn ask<T: DeserializeOwned>(way: &Way<'_>, method: Method, path: &str) -> Result<T, String> {
+    match way.ask(method, path, ANSWER_MAX).await? {
+        (StatusCode::OK, body) => serde_json::from_slice(&body).map_err(|it| it.to_string()),
+        (StatusCode::ACCEPTED, _) => serde_json::from_str("null").map_err(|it| it.to_string()),
         (status, body) => {
             let text = String::from_utf8_lossy(&body);
             Err(format!("{status}: {}", text.trim()))

@@ -1,5 +1,6 @@
 //! How the Pod of a restore ends, and what becomes of what it leaves.
 
+use super::pod::is_misled;
 use super::{Asked, By, Outcome, WAITS_SECONDS, outcome, wire_now};
 use crate::api::requests::{EtcdRestoreStatus, Phase};
 use crate::cluster::detail;
@@ -48,6 +49,9 @@ impl Cluster {
                 if (matches!(asked.by, By::Withdrawn) || self.is_outdated(asked))
                     && self.waits_for_long(there) =>
             {
+                self.remove_pod(there, None).await
+            }
+            Outcome::Waits(_) if (self.source(asked).0).is_some_and(|it| is_misled(there, &it)) => {
                 self.remove_pod(there, None).await
             }
             Outcome::Waits(text) => self.restore_says(asked, &text).await,

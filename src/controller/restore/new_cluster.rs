@@ -3,28 +3,23 @@
 use kube::api::{Api, DynamicObject, PostParams};
 
 use super::wire_now;
-use crate::api::node_paths::node_dir;
 use crate::api::requests::{EtcdRestoreStatus, Phase};
 use crate::api::{EtcdCluster, EtcdClusterSpec, EtcdRestore};
 use crate::controller::names::{self, OPERATOR};
 use crate::controller::objects::{Kind, resource};
 use crate::controller::{Cluster, ControllerError, Watched};
-use crate::spec::ClusterSpec;
 use crate::spec::backup::SIGNERS_MAX;
 
 impl Cluster {
     /// Restores into a new cluster: it is made with the specification of this one and its snapshot.
-    pub(super) async fn make_new_clusters(
-        &mut self,
-        spec: &ClusterSpec,
-    ) -> Result<(), ControllerError> {
+    pub(super) async fn make_new_clusters(&mut self) -> Result<(), ControllerError> {
         for request in self.requests() {
             let Some(into) = request.object.spec.into.clone() else {
                 continue;
             };
             let there = self.shared.clusters.get(&self.namespace, &into);
             let mut status = match &there {
-                None => self.make_new_cluster(spec, &request, &into).await?,
+                None => self.make_new_cluster(&request, &into).await?,
                 Some(there) => progress(&request, there),
             };
             let before = request.object.status.as_ref();
@@ -55,12 +50,11 @@ impl Cluster {
 
     async fn make_new_cluster(
         &mut self,
-        spec: &ClusterSpec,
         request: &Watched<EtcdRestore>,
         into: &str,
     ) -> Result<EtcdRestoreStatus, ControllerError> {
-        let file = match self.snapshot_file(spec, &request.object.spec.from).await {
-            Ok(Some(file)) => file,
+        let from = match self.snapshot_of(&request.object.spec.from).await {
+            Ok(Some(from)) => from,
             Ok(None) => {
                 return Ok(failed(format!(
                     "there is no verified snapshot {} of {}",
@@ -69,7 +63,7 @@ impl Cluster {
             }
             Err(error) => return Ok(waits(error.to_string())),
         };
-        let spec = self.copied(into, &file);
+        let spec = self.copied(&from);
         let mut cluster = EtcdCluster::new(into, spec);
         cluster.metadata.namespace = Some(self.namespace.clone());
         let by = (names::RESTORED_BY.to_owned(), request.meta.uid.clone());
@@ -107,7 +101,7 @@ impl Cluster {
         match api.create(&parameters, &cluster).await {
             Ok(_) => Ok(EtcdRestoreStatus {
                 phase: Some(Phase::Running),
-                snapshot: Some(file),
+                snapshot: Some(from),
                 message: Some(format!("the operator created the EtcdCluster {into}")),
                 ..EtcdRestoreStatus::default()
             }),
@@ -116,21 +110,9 @@ impl Cluster {
         }
     }
 
-    /// The specification for another cluster of the namespace: what lies in directories of the node lies in
-    /// its own.
-    fn copied(&self, into: &str, file: &str) -> EtcdClusterSpec {
-        let dir = |name: &str| node_dir(&self.namespace, name);
-        let (old, new) = (dir(&self.name), dir(into));
-        let moved = |path: &str| match path.strip_prefix(&old) {
-            Some(rest) => format!("{new}{rest}"),
-            None => path.to_owned(),
-        };
+    /// The specification for another cluster of the namespace.
+    fn copied(&self, from: &str) -> EtcdClusterSpec {
         let mut spec = self.object.object.spec.clone();
-        for destination in spec.backup.iter_mut().flat_map(|it| &mut it.destinations) {
-            if let Some(local) = &mut destination.local {
-                local.path = local.path.as_deref().map(moved);
-            }
-        }
         // The new cluster has another key, and takes what this one signed.
         if let (Some(backup), Some(key)) = (&mut spec.backup, self.public_key()) {
             backup.trusted_signers.retain(|it| *it != key);
@@ -138,7 +120,7 @@ impl Cluster {
             backup.trusted_signers.truncate(SIGNERS_MAX);
         }
         spec.bootstrap = Some(crate::api::Bootstrap {
-            from: file.to_owned(),
+            from: from.to_owned(),
         });
         spec
     }

@@ -1,5 +1,6 @@
 //! The Pod of a restore: what it is made for stands on it, so that whoever acts next knows.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use kube::api::PostParams;
@@ -7,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Asked, By};
-use crate::api::node_paths::{CLAIM_DIR, node_dir};
 use crate::api::{EtcdClusterSpec, GROUP, VERSION};
+use crate::backup::served::Served;
 use crate::controller::names;
 use crate::controller::objects::Kind;
 use crate::controller::seen::{Container, PodSeen};
 use crate::controller::{Cluster, ControllerError, pod};
-use crate::member::pod::{Restored, s3_credentials};
+use crate::member::pod::{CLAIM_DIR, Restored, s3_credentials};
 use crate::member::records::IdentityFile;
 use crate::spec::ClusterSpec;
 use crate::version::VERSION_AT_BIRTH;
@@ -26,6 +27,9 @@ struct MadeFor {
     by: ByWhom,
     /// Of the document.
     generation: i64,
+    /// The worker's address.
+    #[serde(default)]
+    served: Option<IpAddr>,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -51,6 +55,14 @@ pub(super) fn asked_by(pod: &PodSeen) -> Option<Asked> {
             ByWhom::Cut => By::Cut,
         },
     })
+}
+
+/// Whether a Pod waits for a worker that has another address now.
+pub(super) fn is_misled(pod: &PodSeen, served: &Served) -> bool {
+    let made_for = pod.made_for.as_deref();
+    let made_for = made_for.and_then(|it| serde_json::from_str::<MadeFor>(it).ok());
+    let told = made_for.and_then(|it| it.served);
+    told.is_some() && served.address.is_some() && told != served.address
 }
 
 fn malformed() -> ControllerError {
@@ -110,6 +122,13 @@ impl Cluster {
         self.certificates.signer().map(|it| it.public())
     }
 
+    /// With which another cluster of the namespace signs its own, by its status.
+    fn public_key_of(&self, cluster: &str) -> Option<String> {
+        let there = self.shared.clusters.get(&self.namespace, cluster)?;
+        let status = there.object.status.as_ref()?;
+        status.backups.as_ref()?.signer.clone()
+    }
+
     /// Whether the API server would take the Pod: a member is not stopped for one that can never run.
     pub(super) async fn try_restore_pod(
         &mut self,
@@ -151,7 +170,15 @@ impl Cluster {
         let born = self.identity.is_some();
         let member = self.pod_member(spec, &identity).ok_or_else(malformed)?;
         self.ensure_claim(spec, &member).await?;
-        let mut arguments = vec!["--from".to_owned(), asked.from.clone()];
+        let (served, from) = self.source(asked);
+        let claim = match (&asked.by, &served) {
+            (By::Bootstrap, None) => {
+                self.ensure_snapshots(spec, &member).await?;
+                self.claim_of_snapshots()
+            }
+            _ => None,
+        };
+        let mut arguments = vec!["--from".to_owned(), from.to_owned()];
         if let Some(revision) = self.memory.live_revision.filter(|_| born) {
             arguments.extend(["--live-revision".to_owned(), revision.to_string()]);
         }
@@ -160,11 +187,6 @@ impl Cluster {
             By::Recovery => ByWhom::Recovery,
             By::Bootstrap => {
                 arguments.push("--bootstrap".to_owned());
-                // Its path is this operator's word, and no person's.
-                let annotations = object.object.metadata.annotations.as_ref();
-                if annotations.is_some_and(|it| it.contains_key(names::RESTORED_BY)) {
-                    arguments.push("--judged".to_owned());
-                }
                 ByWhom::Bootstrap
             }
             By::Cut => {
@@ -174,14 +196,16 @@ impl Cluster {
         };
         let image = self.shared.image.borrow().clone();
         let parts = self.parts(spec, wire, &member, &image);
-        let snapshots = self.snapshots_dir(&asked.from);
         let asks = pod::Restore {
             id: &asked.id,
-            document: &document(&self.name, wire, &identity, self.claimed().is_some()),
-            signer: self.public_key(),
+            document: &document(&self.name, wire, &identity),
+            signer: match &served {
+                Some(it) if it.cluster != self.name => self.public_key_of(&it.cluster),
+                _ => self.public_key(),
+            },
             arguments: &arguments,
-            snapshots: snapshots.as_deref(),
-            claim: self.claimed(),
+            served: served.as_ref(),
+            claim: claim.as_deref(),
         };
         let mut made = pod::restore(&parts, &asks);
         let made_for = MadeFor {
@@ -189,26 +213,22 @@ impl Cluster {
             from: asked.from.clone(),
             by,
             generation: self.generation(),
+            served: served.and_then(|it| it.address),
         };
         let made_for = serde_json::to_string(&made_for).unwrap_or_default();
         made["metadata"]["annotations"][names::MADE_FOR] = made_for.into();
         Ok(made)
     }
 
-    /// The directory of the node with the snapshots: this cluster's, or that of another of its namespace
-    /// where the document names a file there.
-    fn snapshots_dir(&self, from: &str) -> Option<String> {
-        let own = node_dir(&self.namespace, &self.name);
-        let namespace = node_dir(&self.namespace, "");
-        let other = from
-            .strip_prefix(&namespace)
-            .and_then(|it| it.split('/').next());
-        let dir = match other {
-            Some(cluster) => node_dir(&self.namespace, cluster),
-            None if self.claimed().is_some() => return None,
-            None => own,
-        };
-        std::path::Path::new(&dir).is_dir().then_some(dir)
+    /// Which worker serves the snapshots of a restore, and the name that it is asked for. None: a bootstrap of what lies on
+    /// this cluster's own claim, for which nobody works yet.
+    pub(super) fn source<'a>(&self, asked: &'a Asked) -> (Option<Served>, &'a str) {
+        let from = asked.from.as_str();
+        match (&asked.by, from.split_once('/')) {
+            (By::Bootstrap, Some((cluster, name))) => (Some(self.served_by(cluster)), name),
+            (By::Bootstrap | By::Cut, None) => (None, from),
+            _ => (Some(self.served_by(&self.name)), from),
+        }
     }
 }
 
@@ -218,7 +238,6 @@ pub(in crate::controller) fn document(
     name: &str,
     wire: &EtcdClusterSpec,
     identity: &IdentityFile,
-    claimed: bool,
 ) -> String {
     let mut spec = wire.clone();
     spec.size = 1;
@@ -234,8 +253,8 @@ pub(in crate::controller) fn document(
     (spec.pod, spec.service) = (None, None);
     let destinations = spec.backup.iter_mut().flat_map(|it| &mut it.destinations);
     for (index, destination) in destinations.enumerate() {
-        if let Some(local) = destination.local.as_mut().filter(|_| claimed) {
-            local.claim_name = None;
+        if let Some(local) = &mut destination.local {
+            (local.claim, local.claim_name) = (None, None);
             local.path = Some(CLAIM_DIR.to_owned());
         }
         let s3 = destination.s3.as_mut();

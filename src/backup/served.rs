@@ -1,0 +1,203 @@
+//! A backup worker, from outside: what the operator asks it, and the snapshot that the Pod of a restore fetches.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode};
+use rustls::pki_types::ServerName;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::local::MANIFEST_MAX;
+use super::manifest::Manifest;
+use super::{Phase, Progress};
+use crate::error::chain;
+use crate::http;
+use crate::tls::ClientFiles;
+
+/// Where it answers.
+pub const PORT: u16 = 2390;
+/// Nobody answers within so long, or sends the next piece.
+const STALL: Duration = Duration::from_secs(30);
+/// A fetch that was cut goes on where it was, at most so many times without a byte more.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A connection to a worker: its address, a name that its certificate carries, and what is shown to it.
+#[derive(Clone, Copy)]
+pub struct Way<'a> {
+    /// Of its Pod.
+    pub address: IpAddr,
+    /// The client Service's.
+    pub server_name: &'a str,
+    /// The operator's, or the member's own.
+    pub files: &'a ClientFiles,
+}
+
+impl Way<'_> {
+    async fn connect(&self) -> Result<TlsStream<TcpStream>, String> {
+        let config = self.files.to_dial().map_err(|it| chain(&it))?;
+        let name = ServerName::try_from(self.server_name.to_owned()).map_err(|it| chain(&it))?;
+        let stream = TcpStream::connect((self.address, PORT)).await;
+        let stream = stream.map_err(|it| chain(&it))?;
+        let connector = TlsConnector::from(Arc::new(config));
+        let connected = connector.connect(name, stream).await;
+        connected.map_err(|it| chain(&it))
+    }
+
+    fn request(&self, method: Method, path: &str) -> Result<Request<Empty<Bytes>>, String> {
+        Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", self.server_name)
+            .header("connection", "close")
+            .body(Empty::new())
+            .map_err(|it| chain(&it))
+    }
+
+    /// One question, over a connection of its own: the status, and an answer of at most so many bytes.
+    ///
+    /// # Errors
+    /// No connection, or an answer that is larger.
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        most: usize,
+    ) -> Result<(StatusCode, Bytes), String> {
+        let request = self.request(method, path)?;
+        let answer = http::ask(self.connect().await?, request, most).await;
+        answer.map_err(|it| chain(&*it))
+    }
+}
+
+/// The worker that serves the snapshots of a restore, as the restore's Pod is told it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Served {
+    /// Whose snapshots these are: this cluster, or another one of the namespace.
+    pub cluster: String,
+    /// Of the worker's Pod; none where it has none.
+    pub address: Option<IpAddr>,
+    /// A name that its certificate carries.
+    pub server_name: String,
+    /// Why it has no address.
+    pub why: String,
+}
+
+impl Served {
+    /// In words, for a person.
+    pub fn place(&self) -> String {
+        format!("the backup worker of {}", self.cluster)
+    }
+
+    /// What is known of a snapshot, or of `latest`; none where it does not lie there.
+    ///
+    /// # Errors
+    /// The worker does not say, or what it says is no manifest.
+    pub async fn manifest(&self, tls: &Path, name: &str) -> Result<Option<Manifest>, String> {
+        let most = usize::try_from(MANIFEST_MAX).unwrap_or(usize::MAX);
+        let files = files(tls);
+        let path = format!("/snapshots/{name}/manifest");
+        let asked = async { self.way(&files)?.ask(Method::GET, &path, most).await };
+        let asked = timeout(STALL, asked).await;
+        let silent = || Err(format!("nothing within {} s", STALL.as_secs()));
+        match asked.unwrap_or_else(|_| silent())? {
+            (StatusCode::OK, text) => {
+                let named = serde_json::from_slice::<Named>(&text);
+                let named = named.map_err(|it| it.to_string())?.name;
+                let manifest = Manifest::decode(&text, &named).map_err(|it| chain(&it))?;
+                Ok(Some(manifest))
+            }
+            (StatusCode::NOT_FOUND, _) => Ok(None),
+            (status, text) => Err(format!(
+                "{status}: {}",
+                String::from_utf8_lossy(&text).trim()
+            )),
+        }
+    }
+
+    /// Fetches the file of a snapshot, and no more of it than its manifest says. Where the connection ends it goes on at
+    /// the same byte.
+    ///
+    /// # Errors
+    /// The worker does not send it, or it cannot be written.
+    pub async fn fetch(
+        &self,
+        tls: &Path,
+        manifest: &Manifest,
+        file: &mut File,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<(), String> {
+        let (mut done, total, mut tries) = (0, manifest.file.size, 0);
+        let files = files(tls);
+        while done < total {
+            let before = done;
+            let path = format!("/snapshots/{}/file?from={done}", manifest.name);
+            let mut take = |bytes: &[u8]| {
+                done += bytes.len() as u64;
+                if done > total {
+                    return Err(io::Error::other("it is longer than its manifest says"));
+                }
+                file.write_all(bytes)?;
+                let phase = Phase::Copying;
+                progress(Progress { phase, done, total });
+                Ok(())
+            };
+            let fetched = async {
+                let way = self.way(&files)?;
+                let request = way.request(Method::GET, &path)?;
+                let stream = timeout(STALL, way.connect()).await;
+                let stream = stream.map_err(|_| "no connection".to_owned())??;
+                let answer = http::stream(stream, request, STALL, &mut take).await;
+                match answer.map_err(|it| chain(&*it))? {
+                    StatusCode::OK => Ok(()),
+                    status => Err(status.to_string()),
+                }
+            };
+            let fetched: Result<(), String> = fetched.await;
+            tries = if done > before { 0 } else { tries + 1 };
+            if done < total && tries >= TRIES || done > total {
+                let why = fetched.err().unwrap_or_else(|| "it is cut off".to_owned());
+                return Err(why);
+            }
+            if done < total {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        Ok(())
+    }
+
+    fn way<'a>(&'a self, files: &'a ClientFiles) -> Result<Way<'a>, String> {
+        Ok(Way {
+            address: self.address.ok_or_else(|| self.why.clone())?,
+            server_name: &self.server_name,
+            files,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+}
+
+/// The member's certificate, as its Secret is mounted.
+pub fn files(tls: &Path) -> ClientFiles {
+    let file = |name: &str| -> PathBuf { tls.join(name) };
+    ClientFiles {
+        server_name: None,
+        ca: file("client-ca.crt"),
+        cert: file("server.crt"),
+        key: file("server.key"),
+    }
+}

@@ -1,0 +1,176 @@
+//! Snapshots on their way to the Pod of a restore: read beside the loop, so that a slow disk holds up nobody else.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Frame};
+use hyper::{Response, StatusCode};
+use tokio::sync::mpsc;
+
+use crate::backup::local::LocalStore;
+use crate::backup::name::{LATEST, SnapshotName};
+use crate::error::chain;
+use crate::telemetry::plain;
+
+/// Bytes of one piece; two are in memory for each that is served.
+const PIECE: usize = 64 * 1024;
+
+/// What is asked for.
+pub(super) struct Wanted {
+    name: String,
+    /// The file from this byte on; none: the manifest.
+    from: Option<u64>,
+}
+
+/// `/snapshots/NAME/manifest` or `/snapshots/NAME/file?from=N`.
+pub(super) fn asked(path: &str, query: &str) -> Option<Wanted> {
+    let (name, what) = path.strip_prefix("/snapshots/")?.split_once('/')?;
+    let from = match (what, query) {
+        ("manifest", "") => None,
+        ("file", "") => Some(0),
+        ("file", query) => Some(query.strip_prefix("from=")?.parse().ok()?),
+        _ => return None,
+    };
+    let name = name.to_owned();
+    Some(Wanted { name, from })
+}
+
+/// Answers. `restorable`: the name of the latest.
+pub(super) async fn respond(
+    wanted: Wanted,
+    restorable: Option<String>,
+    store: Option<LocalStore>,
+) -> Response<Body> {
+    let opened = tokio::task::spawn_blocking(move || open(wanted, restorable, store));
+    let refused = |status, text: String| plain(status, text).map(Body::Whole);
+    match opened.await {
+        Ok(Ok(Some(body))) => Response::new(body),
+        Ok(Ok(None)) => refused(
+            StatusCode::NOT_FOUND,
+            "there is no such snapshot\n".to_owned(),
+        ),
+        Ok(Err(error)) => refused(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
+        Err(error) => refused(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
+}
+
+fn open(
+    wanted: Wanted,
+    restorable: Option<String>,
+    store: Option<LocalStore>,
+) -> Result<Option<Body>, String> {
+    let name = match wanted.name.as_str() {
+        LATEST => restorable,
+        _ => Some(wanted.name),
+    };
+    let name: Option<SnapshotName> = name.and_then(|it| it.parse().ok());
+    let (Some(name), Some(store)) = (name, store) else {
+        return Ok(None);
+    };
+    let Some(found) = store.find(&name).map_err(|it| chain(&it))? else {
+        return Ok(None);
+    };
+    match (wanted.from, found.manifest) {
+        (None, Ok(manifest)) => Ok(Some(Body::Whole(Full::new(manifest.encode().into())))),
+        (Some(from), _) => {
+            let mut file = store.open(&name).map_err(|it| it.to_string())?;
+            let sought = file.seek(SeekFrom::Start(from));
+            sought.map_err(|it| it.to_string())?;
+            Ok(Some(Body::of(file)))
+        }
+        (None, Err(why)) => Err(why),
+    }
+}
+
+/// An answer: a text, or a file piece by piece.
+pub(super) enum Body {
+    Whole(Full<Bytes>),
+    Pieces(mpsc::Receiver<io::Result<Bytes>>),
+}
+
+impl Body {
+    /// A thread reads for as long as somebody takes.
+    fn of(mut file: File) -> Self {
+        let (give, take) = mpsc::channel(1);
+        std::thread::spawn(move || {
+            loop {
+                let mut piece = vec![0; PIECE];
+                let read = file.read(&mut piece).map(|size| {
+                    piece.truncate(size);
+                    Bytes::from(piece)
+                });
+                let ends = read.as_ref().map_or(true, Bytes::is_empty);
+                if read.as_ref().is_ok_and(Bytes::is_empty)
+                    || give.blocking_send(read).is_err()
+                    || ends
+                {
+                    return;
+                }
+            }
+        });
+        Body::Pieces(take)
+    }
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        match self.get_mut() {
+            Body::Whole(text) => {
+                let frame = ready!(Pin::new(text).poll_frame(context));
+                Poll::Ready(frame.map(|it| it.map_err(|never| match never {})))
+            }
+            Body::Pieces(take) => {
+                let piece = ready!(take.poll_recv(context));
+                Poll::Ready(piece.map(|it| it.map(Frame::data)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_one_of_three() {
+        let from = |path: &str, query: &str| asked(path, query).map(|it| (it.name, it.from));
+        let name = || "a".to_owned();
+        assert_eq!(from("/snapshots/a/manifest", ""), Some((name(), None)));
+        assert_eq!(from("/snapshots/a/file", ""), Some((name(), Some(0))));
+        assert_eq!(from("/snapshots/a/file", "from=7"), Some((name(), Some(7))));
+        for (path, query) in [
+            ("/snapshots/a", ""),
+            ("/snapshots/a/other", ""),
+            ("/snapshots/a/manifest", "from=1"),
+            ("/snapshots/a/file", "from=-1"),
+            ("/snapshots/a/file", "to=1"),
+            ("/report", ""),
+        ] {
+            assert_eq!(from(path, query), None, "{path} {query}");
+        }
+    }
+
+    #[test]
+    fn nothing_but_a_snapshot_of_the_cluster_is_opened() {
+        let store = LocalStore::at(std::path::Path::new("/"), "etc");
+        for name in ["passwd", "..", "../etc/passwd", "etc-0", ""] {
+            for from in [None, Some(0)] {
+                let wanted = Wanted {
+                    name: name.to_owned(),
+                    from,
+                };
+                let opened = open(wanted, None, Some(store.clone()));
+                assert!(matches!(opened, Ok(None)), "{name}");
+            }
+        }
+    }
+}

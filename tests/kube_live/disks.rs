@@ -1,0 +1,51 @@
+//! A disk of one's own: the example is applied as it is written, and a restore is made from it.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use crate::lab::root;
+use crate::operated::{Operated, document};
+
+/// The member's user, and the group of its volumes.
+const USER: u32 = 65532;
+
+/// A file system of its own with what `mkfs.ext4` leaves in it: its root belongs to root, and holds `lost+found`.
+fn plug_in(it: &Operated) {
+    let image = it.dir.join("usb.img");
+    let image = image.display();
+    it.in_mounts_of_node(&format!(
+        "truncate -s 768M {image}; mkfs.ext4 -q -m 0 {image}; mkdir -p /mnt/usb; \
+         mount -o loop {image} /mnt/usb; mkdir /mnt/usb/data /mnt/usb/snapshots; chmod 0700 /mnt/usb/data"
+    ));
+}
+
+#[test]
+fn a_usb_disk_holds_data_and_snapshots_as_the_example_says() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    let restricted = "pod-security.kubernetes.io/enforce=restricted";
+    it.kubectl(&["label", "namespace", "default", restricted])
+        .good();
+    plug_in(&it);
+    let example = std::fs::read_to_string(root().join("deploy/examples/usb-disk.yaml")).unwrap();
+    it.apply(&example);
+    it.available("shop");
+    it.put("shop", "kept", "1");
+    it.apply(&document("EtcdBackup", "first", "{cluster: shop}"));
+    let first = it.phase("etcdbackup", "first", "Succeeded");
+    let disk = it.path(1, "/mnt/usb");
+    let data = std::fs::metadata(disk.join("data/member")).unwrap();
+    assert_eq!((data.uid(), data.mode() & 0o777), (USER, 0o700));
+    let name = first["status"]["snapshot"].as_str().unwrap();
+    let file = disk.join(format!("snapshots/shop/{name}.db.zst"));
+    assert!(file.exists(), "{}", file.display());
+    it.put("shop", "kept", "2");
+    it.apply(&document(
+        "EtcdRestore",
+        "back",
+        "{cluster: shop, replaceData: shop}",
+    ));
+    it.phase("etcdrestore", "back", "Succeeded");
+    it.available("shop");
+    assert_eq!(it.get("shop", "kept"), "1");
+}
