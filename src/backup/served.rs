@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::Empty;
 use hyper::body::Bytes;
@@ -28,6 +28,9 @@ use crate::tls::ClientFiles;
 pub const PORT: u16 = 2390;
 /// Nobody answers within so long, or sends the next piece.
 const STALL: Duration = Duration::from_secs(30);
+/// A worker is back within so long after its node is; if its Pod has another address then, the operator makes the
+/// restore's anew.
+const COMES: Duration = Duration::from_secs(120);
 /// A fetch that was cut goes on where it was, at most so many times without a byte more.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
@@ -100,7 +103,8 @@ impl Served {
         format!("the backup worker of {}", self.cluster)
     }
 
-    /// What is known of a snapshot, or of `latest`; none where it does not lie there.
+    /// What is known of a snapshot, or of `latest`; none where it does not lie there. A worker that only has not come up
+    /// yet, as after a reboot of its node, is waited for.
     ///
     /// # Errors
     /// The worker does not say, or what it says is no manifest.
@@ -108,10 +112,19 @@ impl Served {
         let most = usize::try_from(MANIFEST_MAX).unwrap_or(usize::MAX);
         let files = files(tls);
         let path = format!("/snapshots/{name}/manifest");
-        let asked = async { self.way(&files)?.ask(Method::GET, &path, most).await };
-        let asked = timeout(STALL, asked).await;
-        let silent = || Err(format!("nothing within {} s", STALL.as_secs()));
-        match asked.unwrap_or_else(|_| silent())? {
+        let begun = Instant::now();
+        let answer = loop {
+            let asked = async { self.way(&files)?.ask(Method::GET, &path, most).await };
+            let silent = |_| Err(format!("nothing within {} s", STALL.as_secs()));
+            match timeout(STALL, asked).await.unwrap_or_else(silent) {
+                Err(_) if begun.elapsed() < COMES => tokio::time::sleep(PAUSE).await,
+                Ok((StatusCode::SERVICE_UNAVAILABLE, _)) if begun.elapsed() < COMES => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                answer => break answer,
+            }
+        };
+        match answer? {
             (StatusCode::OK, text) => {
                 let named = serde_json::from_slice::<Named>(&text);
                 let named = named.map_err(|it| it.to_string())?.name;

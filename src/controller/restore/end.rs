@@ -44,14 +44,18 @@ impl Cluster {
                 };
                 self.end_restore(asked, failed, there).await
             }
+            // It waits for a worker where none is any more. What it has begun the next Pod ends.
+            Outcome::Waits(_) | Outcome::UnderWay(_)
+                if !there.meta.deleting
+                    && self.source(asked).0.is_some_and(|it| is_misled(there, &it)) =>
+            {
+                self.remove_pod(there, None).await
+            }
             // Nobody asks for it any more. Where it had begun, the member's guard says so.
             Outcome::Waits(_)
                 if (matches!(asked.by, By::Withdrawn) || self.is_outdated(asked))
                     && self.waits_for_long(there) =>
             {
-                self.remove_pod(there, None).await
-            }
-            Outcome::Waits(_) if (self.source(asked).0).is_some_and(|it| is_misled(there, &it)) => {
                 self.remove_pod(there, None).await
             }
             Outcome::Waits(text) => self.restore_says(asked, &text).await,

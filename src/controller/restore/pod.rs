@@ -61,8 +61,7 @@ pub(super) fn asked_by(pod: &PodSeen) -> Option<Asked> {
 pub(super) fn is_misled(pod: &PodSeen, served: &Served) -> bool {
     let made_for = pod.made_for.as_deref();
     let made_for = made_for.and_then(|it| serde_json::from_str::<MadeFor>(it).ok());
-    let told = made_for.and_then(|it| it.served);
-    told.is_some() && served.address.is_some() && told != served.address
+    made_for.is_some_and(|it| served.address.is_some() && it.served != served.address)
 }
 
 fn malformed() -> ControllerError {
