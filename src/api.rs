@@ -133,7 +133,7 @@ pub struct EtcdClusterSpec {
     #[serde(default)]
     pub recovery: Recovery,
 
-    /// What happens to the data when the cluster is deleted.
+    /// What happens to the data and to the claim of snapshots when the cluster is deleted.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
 
@@ -532,14 +532,14 @@ pub enum SingleMemberRecovery {
     RestoreLatestVerified,
 }
 
-/// What happens to claim and CA when the object is deleted, in Kubernetes. On a host nothing is ever
-/// deleted.
+/// What happens to the claims that the operator made, data and snapshots, and to the CA when the object is deleted, in
+/// Kubernetes. On a host nothing is ever deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DeletionPolicy {
-    /// Data and CA stay; the same cluster created again finds them.
+    /// They stay; the same cluster created again finds them.
     #[default]
     Retain,
-    /// Data and CA are deleted.
+    /// They are deleted.
     Delete,
 }
 

@@ -265,8 +265,8 @@ struct Memory {
     sound: Option<Rc<Watched<EtcdCluster>>>,
     /// Why the newest one is not.
     invalid: Option<Detail>,
-    /// What became of what the document asks of the claim.
-    tended: Option<claim::Tended>,
+    /// What became of what the document asks of the claims.
+    tended: BTreeMap<claim::Which, claim::Tended>,
     /// Why the last pass could not be carried out.
     failed: Option<Detail>,
     /// How many passes failed in a row.

@@ -78,7 +78,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// With the operator's own directory at `home`; other paths are as they were written.
+    /// With the operator's own directory, and what a path names below it, at `home`; other paths are as they were written.
     #[must_use]
     pub fn at(mut self, home: &Path) -> Self {
         let backup = self.spec.backup.iter_mut();

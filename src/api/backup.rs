@@ -98,7 +98,8 @@ pub struct LocalDestination {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub keep_weekly: Option<u32>,
-    /// At most this many bytes stay, such as 2Gi; the newest verified snapshot always stays. Left out: 8Gi.
+    /// At most this many bytes stay, such as 2Gi; the newest verified snapshot always stays. Left out: 8Gi, and on a claim
+    /// that the operator made at most half of its size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 24), extend("pattern" = formats::QUANTITY))]
     pub max_bytes: Option<String>,

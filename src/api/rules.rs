@@ -254,7 +254,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         path: "bootstrap",
         cel: "!has(self.bootstrap) || has(self.backup) || self.bootstrap.from.matches('/|^empty$')",
-        message: "from names a snapshot, and there is no backup to find it in: name a file, or describe backup",
+        message: "from names a snapshot, and there is no backup to find it in: describe backup, or on a host name a file",
         holds: |spec| {
             spec.bootstrap.as_ref().is_none_or(|it| {
                 spec.backup.is_some() || it.from == "empty" || it.from.contains('/')

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http_body_util::Empty;
 use hyper::body::Bytes;
@@ -20,6 +20,7 @@ use tokio_rustls::client::TlsStream;
 use super::local::MANIFEST_MAX;
 use super::manifest::Manifest;
 use super::{Phase, Progress};
+use crate::clock;
 use crate::error::chain;
 use crate::http;
 use crate::tls::ClientFiles;
@@ -31,8 +32,6 @@ const STALL: Duration = Duration::from_secs(30);
 /// A worker is back within so long after its node is; if its Pod has another address then, the operator makes the
 /// restore's anew.
 const COMES: Duration = Duration::from_secs(120);
-/// A fetch that was cut goes on where it was, at most so many times without a byte more.
-const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A connection to a worker: its address, a name that its certificate carries, and what is shown to it.
@@ -89,7 +88,8 @@ impl Way<'_> {
 pub struct Served {
     /// Whose snapshots these are: this cluster, or another one of the namespace.
     pub cluster: String,
-    /// Of the worker's Pod; none where it has none.
+    /// Of the worker's Pod; none where it has none, or does not answer and another place may have the snapshot: nobody
+    /// waits for it then.
     pub address: Option<IpAddr>,
     /// A name that its certificate carries.
     pub server_name: String,
@@ -112,13 +112,15 @@ impl Served {
         let most = usize::try_from(MANIFEST_MAX).unwrap_or(usize::MAX);
         let files = files(tls);
         let path = format!("/snapshots/{name}/manifest");
-        let begun = Instant::now();
+        let begun = clock::since_boot();
         let answer = loop {
             let asked = async { self.way(&files)?.ask(Method::GET, &path, most).await };
             let silent = |_| Err(format!("nothing within {} s", STALL.as_secs()));
             match timeout(STALL, asked).await.unwrap_or_else(silent) {
-                Err(_) if begun.elapsed() < COMES => tokio::time::sleep(PAUSE).await,
-                Ok((StatusCode::SERVICE_UNAVAILABLE, _)) if begun.elapsed() < COMES => {
+                // It starts; or the kubelet has not brought a renewed certificate to both Pods yet.
+                Err(_) | Ok((StatusCode::SERVICE_UNAVAILABLE | StatusCode::FORBIDDEN, _))
+                    if self.address.is_some() && clock::since_boot() < begun + COMES =>
+                {
                     tokio::time::sleep(PAUSE).await;
                 }
                 answer => break answer,
@@ -151,17 +153,23 @@ impl Served {
         file: &mut File,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<(), String> {
-        let (mut done, total, mut tries) = (0, manifest.file.size, 0);
-        let files = files(tls);
+        let (mut done, total) = (0, manifest.file.size);
+        let (files, mut refused, mut last) = (files(tls), None, clock::since_boot());
         while done < total {
             let before = done;
             let path = format!("/snapshots/{}/file?from={done}", manifest.name);
             let mut take = |bytes: &[u8]| {
-                done += bytes.len() as u64;
-                if done > total {
-                    return Err(io::Error::other("it is longer than its manifest says"));
+                let more = done + bytes.len() as u64;
+                let written = if more > total {
+                    Err(io::Error::other("it is longer than its manifest says"))
+                } else {
+                    file.write_all(bytes)
+                };
+                if let Err(error) = written {
+                    refused = Some(error.to_string());
+                    return Err(error);
                 }
-                file.write_all(bytes)?;
+                done = more;
                 let phase = Phase::Copying;
                 progress(Progress { phase, done, total });
                 Ok(())
@@ -178,10 +186,15 @@ impl Served {
                 }
             };
             let fetched: Result<(), String> = fetched.await;
-            tries = if done > before { 0 } else { tries + 1 };
-            if done < total && tries >= TRIES || done > total {
-                let why = fetched.err().unwrap_or_else(|| "it is cut off".to_owned());
+            // What cannot be written here is no fault of the worker's.
+            if let Some(why) = refused.take() {
                 return Err(why);
+            }
+            if done > before {
+                last = clock::since_boot();
+            }
+            if done < total && clock::since_boot() >= last + COMES {
+                return Err(fetched.err().unwrap_or_else(|| "it is cut off".to_owned()));
             }
             if done < total {
                 tokio::time::sleep(PAUSE).await;

@@ -1,6 +1,6 @@
 //! Acts, one step of the plan after the other.
 
-use super::claim::SIZE_DEFAULT;
+use super::claim::{SIZE_DEFAULT, Which};
 use super::names;
 use super::objects::Kind;
 use super::observe::ended;
@@ -52,7 +52,9 @@ impl Cluster {
             Ok(())
         };
         self.replace_lost_claim(spec).await?;
-        let objects = objects.and(self.tend_claim(spec).await);
+        let data = self.tend_claim(Which::Data, spec).await;
+        let objects = objects.and(data);
+        let objects = objects.and(self.tend_claim(Which::Snapshots, spec).await);
         let stays = plan.hold().map(|it| (it, detail(format_args!("{it}"))));
         let restores = |it: &(&Hold, Detail)| matches!(it.0, Hold::Restoring(_));
         let held = stays.clone().filter(|it| !restores(it));
@@ -104,14 +106,20 @@ impl Cluster {
 
     /// A Pod whose claim went before it had a place would wait for ever.
     async fn replace_lost_claim(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
-        let name = names::member(&self.name);
-        let lost = format!("\"{}\" not found", names::claim(&self.name));
-        let pod = self.shared.pods.get(&self.namespace, &name);
-        let waits = pod.is_some_and(|it| it.node.is_none() && it.message.contains(&lost));
-        if waits {
-            self.make_claim(spec).await
-        } else {
-            Ok(())
+        let waits = |pod: &str, which: Which| {
+            let lost = format!("\"{}\" not found", which.name(&self.name));
+            let pod = self.shared.pods.get(&self.namespace, pod);
+            pod.is_some_and(|it| it.node.is_none() && it.message.contains(&lost))
+        };
+        let data = waits(&names::member(&self.name), Which::Data);
+        let snapshots = waits(&names::backup_pod(&self.name), Which::Snapshots);
+        if data {
+            self.make_claim(spec).await?;
+        }
+        let identity = self.identity.as_ref().filter(|_| snapshots);
+        match identity.and_then(|it| self.pod_member(spec, it)) {
+            Some(member) => self.ensure_snapshots(spec, &member).await,
+            None => Ok(()),
         }
     }
 
@@ -184,7 +192,7 @@ impl Cluster {
                 self.request_bootstrap();
                 Ok(())
             }
-            Upkeep::RequestRestore(Asked::Recovery) => self.request_recovery(now),
+            Upkeep::RequestRestore(Asked::Recovery) => self.request_recovery(now).await,
             Upkeep::PrepareRestore => self.make_restore_pod(spec).await,
             // The backup worker takes the first four by itself, and a restore's Pod the next two. The last one is a
             // step for several members.

@@ -16,7 +16,7 @@ use crate::backup::name::LATEST;
 use crate::backup::place;
 use crate::backup::work::Made;
 use crate::cluster::{Detail, Timestamp, detail};
-use crate::member::pod::{S3_KEY, s3_credentials};
+use crate::member::pod::{CLAIM_DIR, S3_KEY, s3_credentials};
 use crate::observed::{BackupFailure, Backups, Clock, Observed, Reading};
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
@@ -66,7 +66,7 @@ impl Cluster {
             .into_iter()
             .flatten()
         {
-            failure.why = self.in_names_of_secrets(&failure.why);
+            failure.why = self.in_words_of_the_document(&failure.why);
         }
         let unheard = self.memory.heard.unheard().map(|why| BackupFailure {
             reason: "SnapshotFailed",
@@ -82,9 +82,10 @@ impl Cluster {
         }
     }
 
-    /// Access keys are a file of the worker's and a Secret of whoever reads it.
-    fn in_names_of_secrets(&self, text: &str) -> Detail {
-        let mut text = text.to_owned();
+    /// Access keys are a file of the worker's and a Secret of whoever reads it; a directory of the worker's is a claim.
+    fn in_words_of_the_document(&self, text: &str) -> Detail {
+        let claim = self.claim_of_snapshots().unwrap_or_default();
+        let mut text = text.replace(CLAIM_DIR, &format!("the claim {claim}"));
         for (index, it) in self.object.object.spec.destinations().iter().enumerate() {
             let secret = it.s3.as_ref().and_then(|it| it.credentials_secret.as_ref());
             if let Some(secret) = secret {
@@ -151,7 +152,7 @@ impl Cluster {
         if let Some((number, text)) = known.iter().find_map(|it| it.0.failure.clone())
             && self.memory.heard.told.replace(number) != Some(number)
         {
-            let text = self.in_names_of_secrets(&text);
+            let text = self.in_words_of_the_document(&text);
             self.tell("BackupFailed", &text, true).await;
         }
         let missing: Vec<String> = known

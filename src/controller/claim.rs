@@ -1,5 +1,5 @@
-//! The member's claim: what it asks for, that it grows where its class lets it, and that it is made anew where it never
-//! had a volume and the document was corrected.
+//! The claims of data and snapshots: what they ask for, that they grow where their class lets them, and that one is made
+//! anew where it never had a volume and the document was corrected.
 
 use kube::api::{DynamicObject, Patch, PatchParams};
 use serde_json::json;
@@ -15,6 +15,38 @@ use crate::spec::ClusterSpec;
 
 /// Wanted for where the document names no size.
 pub(super) const SIZE_DEFAULT: &str = "2Gi";
+
+/// Which claim of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Which {
+    Data,
+    Snapshots,
+}
+
+impl Which {
+    pub(super) fn name(self, cluster: &str) -> String {
+        match self {
+            Which::Data => names::claim(cluster),
+            Which::Snapshots => names::snapshots_claim(cluster),
+        }
+    }
+
+    /// The Pod that mounts it.
+    fn pod(self, cluster: &str) -> String {
+        match self {
+            Which::Data => names::member(cluster),
+            Which::Snapshots => names::backup_pod(cluster),
+        }
+    }
+
+    /// Where the document speaks of it.
+    fn field(self) -> &'static str {
+        match self {
+            Which::Data => "spec.storage.volumeClaim",
+            Which::Snapshots => "spec.backup.destinations[].local.claim",
+        }
+    }
+}
 
 /// What the document asks of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,10 +139,10 @@ impl<'a> There<'a> {
     }
 
     /// Why a claim with a volume stays with its class.
-    fn keeps_its_class(&self, name: &str, asked: &Wanted) -> Option<Detail> {
-        let has = self.class.unwrap_or("none");
+    fn keeps_its_class(&self, which: Which, name: &str, asked: &Wanted) -> Option<Detail> {
+        let (has, field) = (self.class.unwrap_or("none"), which.field());
         self.has_another_class(asked).then(|| detail(format_args!(
-            "spec.storage.volumeClaim.storageClassName: the claim {name} has its volume already, of the class {has}; next: name that class, or restore a snapshot into a new cluster"
+            "{field}.storageClassName: the claim {name} has its volume already, of the class {has}; next: name that class, or restore a snapshot into a new cluster"
         )))
     }
 
@@ -133,14 +165,27 @@ impl<'a> There<'a> {
 }
 
 impl Cluster {
-    /// What the document asks of a claim; none where the data lies elsewhere, or where it asks for nothing and the
-    /// cluster has its volume.
-    fn asked_of_claim(&self) -> Option<Wanted> {
-        let storage = &self.object.object.spec.storage;
-        let asked = storage.volume_claim.as_ref();
-        let ids = self.identity.as_ref().map(IdentityFile::clusters);
-        let has_served = ids.is_some_and(|it| !it.is_empty());
-        if asked.is_none() && has_served {
+    /// What the document asks of a claim; none where the operator makes none, or where it asks for nothing and the claim
+    /// has its volume.
+    fn asked_of_claim(&self, which: Which) -> Option<Wanted> {
+        let wire = &self.object.object.spec;
+        let (asked, has_volume) = match which {
+            Which::Data => {
+                let ids = self.identity.as_ref().map(IdentityFile::clusters);
+                let has_served = ids.is_some_and(|it| !it.is_empty());
+                (wire.storage.volume_claim.as_ref(), has_served)
+            }
+            Which::Snapshots => {
+                let local = wire.local().filter(|it| it.claim_name.is_none())?;
+                let pod = self
+                    .shared
+                    .pods
+                    .get(&self.namespace, &which.pod(&self.name));
+                let placed = pod.is_some_and(|it| it.node.is_some());
+                (local.claim.as_ref(), placed)
+            }
+        };
+        if asked.is_none() && has_volume {
             return None;
         }
         Some(Wanted {
@@ -151,68 +196,91 @@ impl Cluster {
         })
     }
 
-    /// Brings the claim to what the document asks for. It never asks for less, and removes no claim that has a volume.
-    pub(super) async fn tend_claim(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
-        let Some(asked) = self.asked_of_claim() else {
-            self.memory.tended = None;
+    /// Brings a claim to what the document asks for. It never asks for less, and removes no claim that has a volume.
+    pub(super) async fn tend_claim(
+        &mut self,
+        which: Which,
+        spec: &ClusterSpec,
+    ) -> Result<(), ControllerError> {
+        let Some(asked) = self.asked_of_claim(which) else {
+            self.memory.tended.remove(&which);
             return Ok(());
         };
         let now = clock::since_boot().as_secs();
-        let known = self.memory.tended.as_ref().filter(|it| it.asked == asked);
+        let known = self.memory.tended.get(&which);
+        let known = known.filter(|it| it.asked == asked);
         if known.is_some_and(|it| it.again.is_none_or(|again| now < again)) {
             return Ok(());
         }
-        let name = names::claim(&self.name);
+        let name = which.name(&self.name);
         let waits = Some(now + WAITS_SECONDS);
         let claim = self
             .objects
             .get(Kind::Claim, &self.namespace, &name)
             .await?;
         let (again, refused) = match &claim {
-            None if self.bring_claim(spec).await? => (waits, None),
+            None if self.bring_claim(which, spec).await? => (waits, None),
             None => (None, None),
             Some(claim) => {
                 let there = There::of(claim, &self.name);
                 match there.step(&asked) {
-                    Step::Replace => return self.remove_unbound(claim, &asked).await,
+                    Step::Replace => return self.remove_unbound(which, claim, &asked).await,
                     Step::Wait => (waits, None),
                     step => {
                         let kept = match step {
-                            Step::Grow => self.grow(&name, &asked.size).await?,
+                            Step::Grow => self.grow(which, &name, &asked.size).await?,
                             _ => None,
                         };
-                        let refused = kept.or_else(|| there.keeps_its_class(&name, &asked));
+                        let refused = kept.or_else(|| there.keeps_its_class(which, &name, &asked));
                         let later = refused.as_ref().map(|_| now + REFUSED_SECONDS);
                         (later, refused)
                     }
                 }
             }
         };
-        self.memory.tended = Some(Tended {
+        let tended = Tended {
             asked,
             again,
             refused,
-        });
+        };
+        self.memory.tended.insert(which, tended);
         Ok(())
     }
 
-    /// A claim that is not there, and whether a Pod without a place waits for it. A restore's Pod is made anew, and its
-    /// claim before it. Where none waits, the start makes the claim.
-    async fn bring_claim(&mut self, spec: &ClusterSpec) -> Result<bool, ControllerError> {
-        let member = names::member(&self.name);
-        let member = self.shared.pods.get(&self.namespace, &member);
-        match (self.restore_pod(), member) {
-            (Some(restore), _) if restore.node.is_none() => {
+    /// A claim that is not there, and whether a Pod without a place waits for it. The Pods of a restore and of a worker are
+    /// made anew, and their claims before them. Where none waits, the start makes the claim.
+    async fn bring_claim(
+        &mut self,
+        which: Which,
+        spec: &ClusterSpec,
+    ) -> Result<bool, ControllerError> {
+        let pod = self
+            .shared
+            .pods
+            .get(&self.namespace, &which.pod(&self.name));
+        let pod = pod.filter(|it| it.node.is_none());
+        match (which, self.restore_pod(), pod) {
+            (_, Some(restore), _) if restore.node.is_none() => {
                 self.remove_pod(&restore, Some(0)).await?;
             }
-            (None, Some(member)) if member.node.is_none() => self.make_claim(spec).await?,
+            (Which::Data, None, Some(_)) => self.make_claim(spec).await?,
+            (Which::Snapshots, _, Some(worker))
+                if worker.owner.as_ref() == Some(&self.object.meta.uid) =>
+            {
+                self.remove_pod(&worker, Some(0)).await?;
+            }
             _ => return Ok(false),
         }
         Ok(true)
     }
 
     /// Why the claim did not grow.
-    async fn grow(&mut self, name: &str, size: &str) -> Result<Option<Detail>, ControllerError> {
+    async fn grow(
+        &mut self,
+        which: Which,
+        name: &str,
+        size: &str,
+    ) -> Result<Option<Detail>, ControllerError> {
         self.shared.confirmed.confirm().await?;
         let more = json!({"spec": {"resources": {"requests": {"storage": size}}}});
         let parameters = PatchParams {
@@ -227,8 +295,9 @@ impl Cluster {
                 Ok(None)
             }
             Err(kube::Error::Api(it)) if it.message.contains(NO_GROWTH) => {
+                let field = which.field();
                 Ok(Some(detail(format_args!(
-                    "spec.storage.volumeClaim.size: the claim {name} cannot grow to {size}: its StorageClass does not allow it; next: set allowVolumeExpansion in the class, or restore a snapshot into a new cluster"
+                    "{field}.size: the claim {name} cannot grow to {size}: its StorageClass does not allow it; next: set allowVolumeExpansion in the class, or restore a snapshot into a new cluster"
                 ))))
             }
             Err(error) => Err(ControllerError::api("write", Kind::Claim, name, error)),
@@ -239,10 +308,11 @@ impl Cluster {
     /// makes another one.
     async fn remove_unbound(
         &mut self,
+        which: Which,
         claim: &DynamicObject,
         asked: &Wanted,
     ) -> Result<(), ControllerError> {
-        let name = names::claim(&self.name);
+        let name = which.name(&self.name);
         let seen = exactly(
             claim.metadata.uid.clone(),
             claim.metadata.resource_version.clone(),

@@ -218,8 +218,8 @@ impl Cluster {
 
     fn document_seen(&self) -> DocumentSeen {
         let invalid = self.memory.invalid.as_ref().map(|why| (SPEC_INVALID, why));
-        let tended = self.memory.tended.as_ref();
-        let claim = tended.and_then(|it| Some(("ClaimNotChanged", it.refused.as_ref()?)));
+        let mut tended = self.memory.tended.values();
+        let claim = tended.find_map(|it| Some(("ClaimNotChanged", it.refused.as_ref()?)));
         match invalid.or(claim) {
             Some((reason, why)) => DocumentSeen::Refused {
                 reason,

@@ -361,7 +361,14 @@ fn shape(spec: &mut Value, asked: &asked::Pod, component: &str) {
     if !asked.image_pull_secrets.is_empty() {
         spec["imagePullSecrets"] = json!(asked.image_pull_secrets);
     }
-    // What works for a member stands beside it, where its volume is, however members keep apart.
+    // What works for a member is bound to the same nodes, by its own volumes too, however members keep apart.
+    let nodes = asked
+        .affinity
+        .as_ref()
+        .map(|it| json!(it)["nodeAffinity"].clone());
+    if let Some(nodes) = nodes.filter(|it| component != MEMBER && !it.is_null()) {
+        spec["affinity"] = json!({"nodeAffinity": nodes});
+    }
     if component == MEMBER {
         if let Some(affinity) = &asked.affinity {
             spec["affinity"] = json!(affinity);

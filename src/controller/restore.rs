@@ -23,7 +23,7 @@ use crate::backup::name::LATEST;
 use crate::backup::restore::{note_recovery, why_no_more};
 use crate::clock;
 use crate::clock::rfc3339;
-use crate::cluster::{Detail, Timestamp};
+use crate::cluster::{Detail, Timestamp, detail};
 use crate::observed::{Observed, RestorePhase, Restoring, Unanswered};
 use crate::spec::ClusterSpec;
 use crate::start::Refusal;
@@ -85,6 +85,8 @@ pub(super) struct Tried {
 /// What is known of the snapshot of a restore, before anything stops for it.
 enum Source {
     There,
+    /// The worker does not say; others may have it.
+    Elsewhere(Detail),
     /// The worker says that there is none, and nobody else could have it.
     Missing,
     /// The worker does not say, and nobody else could have it.
@@ -101,8 +103,8 @@ pub(super) struct FailedRestore {
     at: u64,
 }
 
-/// A bootstrap is tried again after so long: a bucket may have been away. A document that was corrected is
-/// tried at once.
+/// What the document asks for is tried again after so long: a bucket or a worker may have been away. A document that was
+/// corrected is tried at once. Recoveries are few in a day all the same.
 const TRIED_AGAIN_SECONDS: u64 = 600;
 
 /// A Pod that waits for so long has not begun.
@@ -171,12 +173,11 @@ impl Cluster {
     /// Why the last restore that the document asked for failed, until it is tried again.
     /// `now`: the time, if it is trusted.
     pub(super) fn restore_failed(&mut self, now: Option<Timestamp>) -> Option<Detail> {
-        // Where there is damaged data each try counts, and a person looks.
         let unborn = self.identity.is_none();
         let (seconds, generation) = (clock::since_boot().as_secs(), self.generation());
-        self.memory.restore_failed.take_if(|it| {
-            it.generation != generation || unborn && seconds >= it.at + TRIED_AGAIN_SECONDS
-        });
+        self.memory
+            .restore_failed
+            .take_if(|it| it.generation != generation || seconds >= it.at + TRIED_AGAIN_SECONDS);
         // What another cluster of this name came to on this node keeps nobody from being born.
         let no_more = if unborn {
             None
@@ -192,6 +193,17 @@ impl Cluster {
             why,
             generation: self.generation(),
             at: clock::since_boot().as_secs(),
+        });
+    }
+
+    /// A bootstrap whose worker is not there: that is told, and soon looked at again.
+    fn note_missing_worker(&mut self, why: &str) {
+        let now = clock::since_boot().as_secs();
+        self.memory.restoring = None;
+        self.memory.restore_failed = Some(FailedRestore {
+            why: detail(format_args!("{why}")),
+            generation: self.generation(),
+            at: (now + TRIED_AFTER_SECONDS).saturating_sub(TRIED_AGAIN_SECONDS),
         });
     }
 
@@ -213,7 +225,7 @@ impl Cluster {
     }
 
     /// The document asks for the newest verified snapshot where data is damaged.
-    pub(super) fn request_recovery(
+    pub(super) async fn request_recovery(
         &mut self,
         now: Option<Timestamp>,
     ) -> Result<(), ControllerError> {
@@ -222,6 +234,10 @@ impl Cluster {
         let (Some(pod), None) = (pod, &self.memory.restoring) else {
             return Ok(());
         };
+        // Each try counts: none begins while nobody can say whether there is a snapshot.
+        if !matches!(self.source_of(LATEST).await, Source::There) {
+            return Ok(());
+        }
         state::create_private_dir(&self.paths.lib)?;
         note_recovery(&self.paths, now)?;
         self.memory.restoring = Some(Asked {
@@ -289,6 +305,10 @@ impl Cluster {
         if tried.is_none() {
             match self.source_of(&asked.from).await {
                 Source::There => {}
+                Source::Elsewhere(why) => {
+                    let text = format!("it is taken from another place than the first: {why}");
+                    self.tell("Restoring", &text, true).await;
+                }
                 Source::Missing => return self.refuse_restore(&asked).await,
                 Source::Unknown(why) => {
                     let name = &self.name;
@@ -336,8 +356,9 @@ impl Cluster {
         };
         match self.find(from).await {
             Ok(found) if found.level.is_none() && alone => Source::Missing,
+            Ok(_) => Source::There,
             Err(why) if alone => Source::Unknown(why),
-            Ok(_) | Err(_) => Source::There,
+            Err(why) => Source::Elsewhere(why),
         }
     }
 

@@ -38,13 +38,22 @@ pub(super) fn asked(path: &str, query: &str) -> Option<Wanted> {
     Some(Wanted { name, from })
 }
 
-/// Answers. `restorable`: the name of the latest.
+/// What a restore of the latest takes.
+pub(super) enum Latest {
+    /// Nobody has looked yet.
+    Unknown,
+    /// Nothing that counts.
+    None,
+    Named(String),
+}
+
+/// Answers.
 pub(super) async fn respond(
     wanted: Wanted,
-    restorable: Option<String>,
+    latest: Latest,
     store: Option<LocalStore>,
 ) -> Response<Body> {
-    let opened = tokio::task::spawn_blocking(move || open(wanted, restorable, store));
+    let opened = tokio::task::spawn_blocking(move || open(wanted, latest, store));
     let refused = |status, text: String| plain(status, text).map(Body::Whole);
     match opened.await {
         Ok(Ok(Some(body))) => Response::new(body),
@@ -57,13 +66,11 @@ pub(super) async fn respond(
     }
 }
 
-fn open(
-    wanted: Wanted,
-    restorable: Option<String>,
-    store: Option<LocalStore>,
-) -> Result<Option<Body>, String> {
-    let name = match wanted.name.as_str() {
-        LATEST => restorable,
+fn open(wanted: Wanted, latest: Latest, store: Option<LocalStore>) -> Result<Option<Body>, String> {
+    let name = match (wanted.name.as_str(), latest) {
+        (LATEST, Latest::Named(name)) => Some(name),
+        (LATEST, Latest::None) => None,
+        (LATEST, Latest::Unknown) => return Err("it has not listed the snapshots yet".to_owned()),
         _ => Some(wanted.name),
     };
     let name: Option<SnapshotName> = name.and_then(|it| it.parse().ok());
@@ -168,9 +175,18 @@ mod tests {
                     name: name.to_owned(),
                     from,
                 };
-                let opened = open(wanted, None, Some(store.clone()));
+                let opened = open(wanted, Latest::None, Some(store.clone()));
                 assert!(matches!(opened, Ok(None)), "{name}");
             }
         }
+        let latest = |known| {
+            let wanted = Wanted {
+                name: LATEST.to_owned(),
+                from: None,
+            };
+            open(wanted, known, Some(store.clone()))
+        };
+        assert!(matches!(latest(Latest::None), Ok(None)), "there is none");
+        assert!(latest(Latest::Unknown).is_err(), "nobody has looked yet");
     }
 }

@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::files::{self, Body};
+use super::files::{self, Body, Latest};
 use super::report::{Ended, Found, Report};
 use crate::backup::local::LocalStore;
 use crate::backup::name::LATEST;
@@ -150,9 +150,14 @@ impl Board {
         report
     }
 
-    /// The name of the snapshot that a restore of the latest takes.
-    fn restorable(&self) -> Option<String> {
-        self.posted().report.restorable.clone()
+    /// What a restore of the latest takes.
+    fn latest(&self) -> Latest {
+        let posted = self.posted();
+        match (&posted.snapshots, &posted.report.restorable) {
+            (None, _) => Latest::Unknown,
+            (Some(_), None) => Latest::None,
+            (Some(_), Some(name)) => Latest::Named(name.clone()),
+        }
     }
 
     fn found(&self, name: &str) -> Option<Found> {
@@ -282,7 +287,7 @@ async fn answer(
         };
         async move {
             Ok::<_, Infallible>(match wanted {
-                Some(wanted) => files::respond(wanted, board.restorable(), store).await,
+                Some(wanted) => files::respond(wanted, board.latest(), store).await,
                 None => plain(status, text).map(Body::Whole),
             })
         }

@@ -116,7 +116,7 @@ fn a_restore_that_cannot_work() {
     check_spec(
         "spec:\n  bootstrap: {from: latest}",
         &expect![
-            "line 6: spec.bootstrap: from names a snapshot, and there is no backup to find it in: name a file, or describe backup"
+            "line 6: spec.bootstrap: from names a snapshot, and there is no backup to find it in: describe backup, or on a host name a file"
         ],
     );
     let empty = "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\nmetadata: {name: shop}\n\

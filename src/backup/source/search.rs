@@ -96,7 +96,8 @@ impl Search<'_> {
             LATEST => "verified snapshot",
             name => name,
         };
-        let name = &self.spec.name;
+        let own = self.spec.name.as_str();
+        let name = self.served.map_or(own, |it| it.cluster.as_str());
         RestoreError::NoSnapshot(format!("there is no {what} of the cluster {name} in {at}"))
     }
 
@@ -118,7 +119,10 @@ impl Search<'_> {
             ) => vec![error],
             other => return other,
         };
+        // The further places are this cluster's; another one's snapshot lies in none of them.
+        let anothers = |it: &Served| it.cluster != self.spec.name.as_str();
         let backup = self.spec.backup.as_ref();
+        let backup = backup.filter(|_| !self.served.is_some_and(anothers));
         let further = backup.map_or(&[][..], |it| it.destinations.get(1..).unwrap_or_default());
         for destination in further {
             let it = match &destination.place {

@@ -131,6 +131,16 @@ impl Cluster {
         }
     }
 
+    /// The same of this cluster's own. Where it does not answer and another place may have a snapshot, nobody waits for it.
+    pub(in crate::controller) fn served_here(&self) -> Served {
+        let mut served = self.served_by(&self.name);
+        let others = self.object.object.spec.destinations().len() > 1;
+        if let Some(silent) = self.memory.heard.silent.as_ref().filter(|_| others) {
+            (served.address, served.why) = (None, silent.why.to_string());
+        }
+        served
+    }
+
     /// Asks what it knows. `now`: the time, if it is trusted: its Pod cannot see whether it is. `rests`: nothing is begun.
     pub(super) async fn hear_worker(&mut self, now: Option<Timestamp>, rests: bool) {
         let now = now.map_or(String::new(), |it| format!("now={}&", it.0));

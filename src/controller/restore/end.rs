@@ -49,6 +49,9 @@ impl Cluster {
                 if !there.meta.deleting
                     && self.source(asked).0.is_some_and(|it| is_misled(there, &it)) =>
             {
+                if matches!(asked.by, By::Withdrawn) {
+                    self.memory.restoring = Some(self.what_was_cut(there));
+                }
                 self.remove_pod(there, None).await
             }
             // Nobody asks for it any more. Where it had begun, the member's guard says so.
@@ -58,7 +61,12 @@ impl Cluster {
             {
                 self.remove_pod(there, None).await
             }
-            Outcome::Waits(text) => self.restore_says(asked, &text).await,
+            Outcome::Waits(text) => {
+                if asked.request().is_none() && self.waits_for_long(there) {
+                    self.tell("Restoring", &text, true).await; // nobody else's status says it
+                }
+                self.restore_says(asked, &text).await
+            }
             Outcome::UnderWay(text) => {
                 self.memory.waits.end();
                 self.restore_says(asked, &text).await

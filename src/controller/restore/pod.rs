@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Asked, By};
-use crate::api::{EtcdClusterSpec, GROUP, VERSION};
+use crate::api::{EtcdClusterSpec, GROUP, VERSION, formats};
 use crate::backup::served::Served;
+use crate::clock::{self, parse_rfc3339};
+use crate::controller::claim::SIZE_DEFAULT;
 use crate::controller::names;
 use crate::controller::objects::Kind;
 use crate::controller::seen::{Container, PodSeen};
@@ -17,6 +19,7 @@ use crate::controller::{Cluster, ControllerError, pod};
 use crate::member::pod::{CLAIM_DIR, Restored, s3_credentials};
 use crate::member::records::IdentityFile;
 use crate::spec::ClusterSpec;
+use crate::spec::backup::Keep;
 use crate::version::VERSION_AT_BIRTH;
 
 /// What such a Pod was made for, in an annotation of it.
@@ -57,11 +60,21 @@ pub(super) fn asked_by(pod: &PodSeen) -> Option<Asked> {
     })
 }
 
-/// Whether a Pod waits for a worker that has another address now.
+/// A container that has run for so long, in seconds, fetches no more.
+const FETCHES_SECONDS: i64 = 300;
+
+/// Whether a Pod fetches from a worker that has another address now.
 pub(super) fn is_misled(pod: &PodSeen, served: &Served) -> bool {
+    if let Container::Running { started, .. } = &pod.container
+        && let Some(started) = parse_rfc3339(started)
+        && clock::now().seconds_since(started) > FETCHES_SECONDS
+    {
+        return false;
+    }
     let made_for = pod.made_for.as_deref();
     let made_for = made_for.and_then(|it| serde_json::from_str::<MadeFor>(it).ok());
-    made_for.is_some_and(|it| served.address.is_some() && it.served != served.address)
+    let told = made_for.and_then(|it| it.served);
+    told.is_some() && served.address.is_some() && told != served.address
 }
 
 fn malformed() -> ControllerError {
@@ -99,6 +112,13 @@ impl Cluster {
         let member = names::member(&self.name);
         let member = self.shared.pods.get(&self.namespace, &member);
         if member.is_some() || self.own_restore_pod().is_some() {
+            return Ok(());
+        }
+        if let (By::Bootstrap, Some(served)) = (&asked.by, self.source(&asked).0)
+            && served.address.is_none()
+        {
+            let why = format!("the snapshot {} cannot be had: {}", asked.from, served.why);
+            self.note_missing_worker(&why);
             return Ok(());
         }
         let made = self.restore_pod_for(spec, &asked).await?;
@@ -224,9 +244,10 @@ impl Cluster {
     pub(super) fn source<'a>(&self, asked: &'a Asked) -> (Option<Served>, &'a str) {
         let from = asked.from.as_str();
         match (&asked.by, from.split_once('/')) {
+            (By::Bootstrap, Some((cluster, name))) if cluster == self.name => (None, name),
             (By::Bootstrap, Some((cluster, name))) => (Some(self.served_by(cluster)), name),
             (By::Bootstrap | By::Cut, None) => (None, from),
-            _ => (Some(self.served_by(&self.name)), from),
+            _ => (Some(self.served_here()), from),
         }
     }
 }
@@ -253,6 +274,12 @@ pub(in crate::controller) fn document(
     let destinations = spec.backup.iter_mut().flat_map(|it| &mut it.destinations);
     for (index, destination) in destinations.enumerate() {
         if let Some(local) = &mut destination.local {
+            // What the claim has room for, where its size is known: etcd and others leave it alone.
+            if local.claim_name.is_none() && local.max_bytes.is_none() {
+                let size = local.claim.as_ref().map_or(SIZE_DEFAULT, |it| &it.size);
+                let half = formats::bytes(size).map(|it| (it / 2).min(Keep::BYTES_LOCAL));
+                local.max_bytes = half.map(|it| format!("{}Mi", (it >> 20).max(1)));
+            }
             (local.claim, local.claim_name) = (None, None);
             local.path = Some(CLAIM_DIR.to_owned());
         }
