@@ -231,10 +231,10 @@ impl Manifest {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    pub(in crate::backup) fn manifest() -> Manifest {
+    pub(crate) fn manifest() -> Manifest {
         Manifest {
             format: FORMAT,
             name: "shop-0-20261121T131500Z-r12-0000000a".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy)]
 pub struct Way<'a> {
     /// Of its Pod.
-    pub address: IpAddr,
+    pub address: SocketAddr,
     /// The client Service's.
     pub server_name: &'a str,
     /// The operator's, or the member's own.
@@ -49,7 +49,7 @@ impl Way<'_> {
     async fn connect(&self) -> Result<TlsStream<TcpStream>, String> {
         let config = self.files.to_dial().map_err(|it| chain(&it))?;
         let name = ServerName::try_from(self.server_name.to_owned()).map_err(|it| chain(&it))?;
-        let stream = TcpStream::connect((self.address, PORT)).await;
+        let stream = TcpStream::connect(self.address).await;
         let stream = stream.map_err(|it| chain(&it))?;
         let connector = TlsConnector::from(Arc::new(config));
         let connected = connector.connect(name, stream).await;
@@ -90,7 +90,7 @@ pub struct Served {
     pub cluster: String,
     /// Of the worker's Pod; none where it has none, or does not answer and another place may have the snapshot: nobody
     /// waits for it then.
-    pub address: Option<IpAddr>,
+    pub address: Option<SocketAddr>,
     /// A name that its certificate carries.
     pub server_name: String,
     /// Why it has no address.

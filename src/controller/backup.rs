@@ -122,17 +122,8 @@ impl Cluster {
         }
     }
 
-    /// `CLUSTER/NAME` of a verified snapshot that counts, as another cluster's bootstrap names it; none where there is none.
-    pub(super) async fn snapshot_of(&mut self, from: &str) -> Result<Option<String>, Detail> {
-        if self.claim_of_snapshots().is_none() {
-            return Ok(None);
-        }
-        let name = self.counting(from).await?;
-        Ok(name.map(|it| format!("{}/{it}", self.name)))
-    }
-
     /// The verified snapshot that a restore from there would take, of those that count.
-    async fn counting(&mut self, from: &str) -> Result<Option<String>, Detail> {
+    pub(super) async fn counting(&mut self, from: &str) -> Result<Option<String>, Detail> {
         let found = self.find(from).await?;
         if from == LATEST {
             return Ok(found.restorable);

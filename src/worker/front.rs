@@ -226,18 +226,19 @@ fn offset(told: i64) -> Option<i64> {
     (now.abs_diff(told) <= SAME_SECONDS).then(|| now.saturating_sub_unsigned(since_boot))
 }
 
-/// Begins to answer on all addresses of this Pod. `store`: where the snapshots lie.
+/// Begins to answer on all addresses of this Pod, and says at which port. `store`: where the snapshots lie.
 pub(super) async fn serve(
     port: u16,
     files: ClientFiles,
     board: Arc<Board>,
     store: Option<LocalStore>,
-) -> io::Result<()> {
+) -> io::Result<u16> {
     // A node without IPv6 has only the other family.
     let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => listener,
         Err(_) => TcpListener::bind(("0.0.0.0", port)).await?,
     };
+    let port = listener.local_addr()?.port();
     tokio::spawn(async move {
         let mut open = http::Connections::default();
         loop {
@@ -246,7 +247,7 @@ pub(super) async fn serve(
             open.admit(tokio::spawn(served).abort_handle());
         }
     });
-    Ok(())
+    Ok(port)
 }
 
 /// One connection.
@@ -299,7 +300,13 @@ async fn answer(
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::io::AsyncReadExt as _;
+
     use super::*;
+    use crate::backup::served::{self, Served, Way};
+    use crate::tls::{Certificates, Leaves, Validity};
 
     fn ended(id: &str) -> Ended {
         Ended {
@@ -338,6 +345,104 @@ mod tests {
         }
         let report = board.report("");
         assert_eq!((report.asked.len(), report.ended.len()), (0, REQUESTS_MAX));
+    }
+
+    /// A way to this port that ends each connection after so many bytes of answers.
+    async fn thin_way(port: u16, most: usize) -> SocketAddr {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (mut near, _) = listener.accept().await.unwrap();
+                let mut far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                tokio::spawn(async move {
+                    let (mut asks, mut near) = near.split();
+                    let (answers, mut far) = far.split();
+                    let mut answers = answers.take(most as u64);
+                    tokio::select! {
+                        _ = tokio::io::copy(&mut asks, &mut far) => {}
+                        _ = tokio::io::copy(&mut answers, &mut near) => {}
+                    }
+                });
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_is_fetched_over_a_link_that_is_cut_by_the_member_and_by_no_client() {
+        let room = std::env::temp_dir().join(format!("served-{}", std::process::id()));
+        let own = Certificates::at(room.join("tls"));
+        let validity = Validity::trusted(clock::now(), 3600);
+        own.ensure_authorities("shop", clock::now()).unwrap();
+        let names = ["shop-client.default.svc".to_owned()];
+        let leaves = Leaves {
+            names: &names,
+            peer_names: &names,
+            cluster: "shop",
+            validity,
+        };
+        own.mint(&leaves).unwrap();
+        own.issue("till", validity).unwrap();
+        let store = LocalStore::at(&room, "shop");
+        store.prepare(false).unwrap();
+        let content: Vec<u8> = (0..300_000_u32).map(|it| (it % 251) as u8).collect();
+        let mut manifest = crate::backup::manifest::tests::manifest();
+        manifest.file.size = content.len() as u64;
+        std::fs::write(store.part(), &content).unwrap();
+        let name = manifest.name.parse().unwrap();
+        store.commit(&store.part(), &name, &manifest).unwrap();
+
+        let board = Arc::<Board>::default();
+        let mut report = Report::default();
+        report.restorable = Some(manifest.name.clone());
+        board.tell(report, Some(vec![(manifest.name.clone(), 3, true)]));
+        let files = served::files(&own.current());
+        let port = serve(0, files.clone(), board, Some(store)).await.unwrap();
+        let served = Served {
+            cluster: "shop".to_owned(),
+            address: Some(thin_way(port, 140_000).await),
+            server_name: names[0].clone(),
+            why: String::new(),
+        };
+        let told = served.manifest(&own.current(), "latest").await.unwrap();
+        let told = told.unwrap();
+        assert_eq!(told.name, manifest.name);
+        let path = room.join("fetched");
+        let mut file = std::fs::File::create(&path).unwrap();
+        let (tls, mut untold) = (own.current(), |_| ());
+        let fetched = served.fetch(&tls, &told, &mut file, &mut untold);
+        fetched.await.unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), content);
+        // No more than the manifest says, whatever is sent.
+        let mut less = told.clone();
+        less.file.size = 100;
+        let mut file = std::fs::File::create(&path).unwrap();
+        let fetched = served.fetch(&tls, &less, &mut file, &mut untold);
+        assert!(fetched.await.unwrap_err().contains("longer"));
+
+        let operator = own.operator_files();
+        let till = own.client_files("till");
+        for (who, path, expected) in [
+            (&operator, "/report", StatusCode::OK),
+            (&operator, "/snapshots/latest/manifest", StatusCode::OK),
+            (&files, "/snapshots/latest/manifest", StatusCode::OK),
+            (&files, "/snapshots/none/manifest", StatusCode::NOT_FOUND),
+            (&files, "/report", StatusCode::FORBIDDEN),
+            (&files, "/snapshots/latest", StatusCode::FORBIDDEN),
+            (&till, "/snapshots/latest/manifest", StatusCode::FORBIDDEN),
+            (&till, "/snapshots/latest/file", StatusCode::FORBIDDEN),
+            (&till, "/report", StatusCode::FORBIDDEN),
+        ] {
+            let way = Way {
+                address: ([127, 0, 0, 1], port).into(),
+                server_name: &names[0],
+                files: who,
+            };
+            let answer = way.ask(Method::GET, path, 1 << 20).await.unwrap();
+            assert_eq!(answer.0, expected, "{path} {}", who.cert.display());
+        }
+        let _ = std::fs::remove_dir_all(room);
     }
 
     #[test]

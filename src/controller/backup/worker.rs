@@ -1,7 +1,7 @@
 //! The backup worker: its Pod is as the document says, and is asked over mutual TLS. The operator sees no snapshot
 //! itself.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::backup::name::{LATEST, SnapshotName};
-use crate::backup::served::{Served, Way};
+use crate::backup::served::{PORT, Served, Way};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::controller::apply::unplaceable;
@@ -119,7 +119,8 @@ impl Cluster {
         let there = self.shared.pods.get(&self.namespace, &name);
         let address = there
             .as_ref()
-            .and_then(|it| it.address.as_deref()?.parse().ok());
+            .and_then(|it| it.address.as_deref()?.parse::<IpAddr>().ok())
+            .map(|it| SocketAddr::new(it, PORT));
         Served {
             cluster: cluster.to_owned(),
             address,
@@ -185,7 +186,7 @@ impl Cluster {
             ..self.certificates.operator_files()
         };
         let way = Way {
-            address,
+            address: SocketAddr::new(address, PORT),
             server_name: &self.server_name(),
             files: &files,
         };

@@ -53,23 +53,8 @@ impl Cluster {
         request: &Watched<EtcdRestore>,
         into: &str,
     ) -> Result<EtcdRestoreStatus, ControllerError> {
-        let from = match self.snapshot_of(&request.object.spec.from).await {
-            Ok(Some(from)) => from,
-            Ok(None) => {
-                return Ok(failed(format!(
-                    "there is no verified snapshot {} of {}",
-                    request.object.spec.from, self.name
-                )));
-            }
-            Err(error) => return Ok(waits(error.to_string())),
-        };
-        let spec = self.copied(&from);
-        let mut cluster = EtcdCluster::new(into, spec);
-        cluster.metadata.namespace = Some(self.namespace.clone());
-        let by = (names::RESTORED_BY.to_owned(), request.meta.uid.clone());
-        cluster.metadata.annotations = Some([by].into());
-        let made = serde_json::to_value(&cluster).and_then(serde_json::from_value);
-        let cluster: DynamicObject = made.map_err(|_| ControllerError::Malformed("EtcdCluster"))?;
+        let asked = &request.object.spec.from;
+        let cluster = self.new_cluster(request, into, asked)?;
         let resource = resource::<EtcdCluster>();
         let client = self.shared.client.clone();
         let api: Api<DynamicObject> = Api::namespaced_with(client, &self.namespace, &resource);
@@ -98,10 +83,21 @@ impl Cluster {
                 "{left} of an earlier cluster exists: delete it, or choose another name"
             )));
         }
+        let name = match self.counting(asked).await {
+            Ok(Some(name)) => name,
+            Ok(None) => {
+                let name = &self.name;
+                return Ok(failed(format!(
+                    "there is no verified snapshot {asked} of {name}"
+                )));
+            }
+            Err(error) => return Ok(waits(error.to_string())),
+        };
+        let cluster = self.new_cluster(request, into, &name)?;
         match api.create(&parameters, &cluster).await {
             Ok(_) => Ok(EtcdRestoreStatus {
                 phase: Some(Phase::Running),
-                snapshot: Some(from),
+                snapshot: Some(name),
                 message: Some(format!("the operator created the EtcdCluster {into}")),
                 ..EtcdRestoreStatus::default()
             }),
@@ -110,8 +106,24 @@ impl Cluster {
         }
     }
 
+    /// It begins with this snapshot of this cluster.
+    fn new_cluster(
+        &self,
+        request: &Watched<EtcdRestore>,
+        into: &str,
+        snapshot: &str,
+    ) -> Result<DynamicObject, ControllerError> {
+        let from = format!("{}/{snapshot}", self.name);
+        let mut cluster = EtcdCluster::new(into, self.copied(from));
+        cluster.metadata.namespace = Some(self.namespace.clone());
+        let by = (names::RESTORED_BY.to_owned(), request.meta.uid.clone());
+        cluster.metadata.annotations = Some([by].into());
+        let made = serde_json::to_value(&cluster).and_then(serde_json::from_value);
+        made.map_err(|_| ControllerError::Malformed("EtcdCluster"))
+    }
+
     /// The specification for another cluster of the namespace.
-    fn copied(&self, from: &str) -> EtcdClusterSpec {
+    fn copied(&self, from: String) -> EtcdClusterSpec {
         let mut spec = self.object.object.spec.clone();
         // The new cluster has another key, and takes what this one signed.
         if let (Some(backup), Some(key)) = (&mut spec.backup, self.public_key()) {
@@ -119,9 +131,7 @@ impl Cluster {
             backup.trusted_signers.insert(0, key);
             backup.trusted_signers.truncate(SIGNERS_MAX);
         }
-        spec.bootstrap = Some(crate::api::Bootstrap {
-            from: from.to_owned(),
-        });
+        spec.bootstrap = Some(crate::api::Bootstrap { from });
         spec
     }
 }

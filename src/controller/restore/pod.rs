@@ -1,6 +1,6 @@
 //! The Pod of a restore: what it is made for stands on it, so that whoever acts next knows.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use kube::api::PostParams;
@@ -32,7 +32,7 @@ struct MadeFor {
     generation: i64,
     /// The worker's address.
     #[serde(default)]
-    served: Option<IpAddr>,
+    served: Option<SocketAddr>,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
