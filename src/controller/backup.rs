@@ -124,6 +124,9 @@ impl Cluster {
 
     /// The verified snapshot that a restore from there would take, of those that count.
     pub(super) async fn counting(&mut self, from: &str) -> Result<Option<String>, Detail> {
+        if self.claim_of_snapshots().is_none() {
+            return Ok(None);
+        }
         let found = self.find(from).await?;
         if from == LATEST {
             return Ok(found.restorable);

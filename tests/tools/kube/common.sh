@@ -202,6 +202,10 @@ END
 ONCE_READY='until "$1" --kubeconfig "$2" --request-timeout=5s get --raw /readyz > /dev/null 2>&1; do sleep 0.2; done
 shift 2; exec "$@"'
 
+# The same of what ends by itself and is begun again, as systemd does with k3s after five seconds: kube-scheduler 1.36 ends
+# ("Scheduler cache is corrupted") where a Pod was replaced by another of its name while its watch was broken.
+ONCE_READY_AND_AGAIN=${ONCE_READY/exec \"\$@\"/while :; do \"\$@\"; sleep 5; done}
+
 start_controllers() {
     local group=$1 grace=
     shift
@@ -429,7 +433,7 @@ start_control_plane() {
         --endpoint "sqlite://$DIR/datastore/state.db?_journal=WAL&cache=shared&_busy_timeout=30000&_txlock=immediate"
     start_api "$group" "$NET.1" "${enter[@]}"
     start_controllers "$group" "${enter[@]}"
-    start scheduler "$group" "${enter[@]}" bash -c "$ONCE_READY" ready "$KUBERNETES/kubectl" \
+    start scheduler "$group" "${enter[@]}" bash -c "$ONCE_READY_AND_AGAIN" ready "$KUBERNETES/kubectl" \
         "$DIR/pki/admin.kubeconfig" "$KUBERNETES/kube-scheduler" --kubeconfig="$DIR/pki/scheduler.kubeconfig" --leader-elect=false
     cat > "$DIR/Corefile" << END
 cluster.local:53 10.in-addr.arpa:53 {
