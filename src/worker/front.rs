@@ -389,7 +389,7 @@ mod tests {
         let content: Vec<u8> = (0..300_000_u32).map(|it| (it % 251) as u8).collect();
         let mut manifest = crate::backup::manifest::tests::manifest();
         manifest.file.size = content.len() as u64;
-        std::fs::write(store.part(), &content).unwrap();
+        crate::state::write_file(&store.part(), &content).unwrap();
         let name = manifest.name.parse().unwrap();
         store.commit(&store.part(), &name, &manifest).unwrap();
 

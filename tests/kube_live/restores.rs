@@ -79,6 +79,7 @@ fn a_restore_that_is_withdrawn_or_cut_leaves_a_member_that_serves() {
         return;
     };
     not_begun_where_there_is_no_such_snapshot(&it);
+    not_begun_while_its_worker_is_silent(&it);
     not_begun_where_its_pod_is_refused(&it);
     withdrawn_before_it_began(&it);
     assert_eq!(it.get("till", "kept"), "after");
@@ -163,6 +164,24 @@ fn not_begun_where_its_pod_is_refused(it: &Operated) {
     assert_eq!(it.pod_uid("till"), uid);
     withdraw(it, "refused");
     it.kubectl(&["delete", "resourcequota", "full"]).good();
+}
+
+/// Nobody else could have the snapshot: the member serves on until its worker says whether it is there.
+fn not_begun_while_its_worker_is_silent(it: &Operated) {
+    let uid = it.pod_uid("till");
+    let frozen = Frozen::new(it.processes("etcd-operator backup worker"));
+    ask(it, "silent");
+    message(
+        it,
+        "silent",
+        "the restore has not begun, and till runs on unchanged: the backup worker does not say: \
+         the Pod till-backup on the node edge1 does not answer",
+    );
+    pass(3);
+    assert_eq!(it.pod_uid("till"), uid);
+    withdraw(it, "silent");
+    drop(frozen);
+    it.says("till", "BackupHealthy", "Verified");
 }
 
 fn withdrawn_before_it_began(it: &Operated) {
