@@ -148,8 +148,7 @@ impl Context {
     }
 
     fn read(&self) -> Result<Document, Failure> {
-        let read = document::read(&self.config).map(|it| it.at(&self.paths.lib));
-        read.map_err(|problems| {
+        document::read(&self.config, &self.paths.lib).map_err(|problems| {
             let problems = problems.0.iter();
             let lines: Vec<String> = problems
                 .map(|it| document::line(&self.config, it))

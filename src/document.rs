@@ -104,8 +104,8 @@ pub fn line(path: &Path, problem: &dyn std::fmt::Display) -> String {
     format!("{}: {problem}", path.display())
 }
 
-/// Reads and checks a file.
-pub fn read(path: &Path) -> Result<Document, Problems> {
+/// Reads and checks a file, for an operator whose own directory is `home`.
+pub fn read(path: &Path, home: &Path) -> Result<Document, Problems> {
     let problem = |error: &std::io::Error| {
         let name = path.display();
         let text = if error.kind() == std::io::ErrorKind::NotFound {
@@ -131,7 +131,7 @@ pub fn read(path: &Path) -> Result<Document, Problems> {
     file.take(SIZE_MAX + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| problem(&error))?;
-    check(&bytes)
+    Ok(check(&bytes)?.at(home))
 }
 
 fn too_large(bytes: u64) -> Problems {

@@ -98,8 +98,8 @@ struct KeptDocument {
 
 /// Reads a document for this host: it has to name the cluster on this host.
 pub fn read(paths: &Paths, path: &Path) -> Result<Document, RefusedDocument> {
-    let document = document::read(path).map_err(|it| RefusedDocument::of(path, &it))?;
-    let document = document.at(&paths.lib);
+    let document = document::read(path, &paths.lib);
+    let document = document.map_err(|it| RefusedDocument::of(path, &it))?;
     let lives_here = state::load::<IdentityFile>(&paths.identity())
         .ok()
         .flatten();
@@ -163,9 +163,9 @@ pub fn choose(
         }
         Err(refused) => refused,
     };
-    match (load(paths), document::read(path)) {
+    match (load(paths), document::read(path, &paths.lib)) {
         (Some(kept), _) => Ok((kept, Some(refused))),
-        (None, Ok(document)) => Ok((Accepted::of(document.at(&paths.lib), path), None)),
+        (None, Ok(document)) => Ok((Accepted::of(document, path), None)),
         (None, Err(_)) => Err(refused),
     }
 }

@@ -265,7 +265,7 @@ fn is_snapshot_source(text: &str) -> bool {
             && it.bytes().next().is_some_and(edge)
             && it.bytes().next_back().is_some_and(edge)
     };
-    text.splitn(3, '/').count() <= 2 && text.split('/').all(is_name) || is_absolute_path(text)
+    text.matches('/').count() <= 1 && text.split('/').all(is_name) || is_absolute_path(text)
 }
 
 /// Seconds of a [`DURATION`].

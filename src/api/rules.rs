@@ -31,8 +31,7 @@ impl Rule {
 
 /// Whether something holds for each place for snapshots.
 fn destinations(spec: &EtcdClusterSpec, holds: fn(&BackupDestination) -> bool) -> bool {
-    let backup = spec.backup.as_ref();
-    backup.is_none_or(|it| it.destinations.iter().all(holds))
+    spec.destinations().iter().all(holds)
 }
 
 /// Where a destination's snapshots lie, whatever else is said of it.
@@ -244,7 +243,7 @@ pub const RULES: &[Rule] = &[
         cel: "!has(self.backup) || self.backup.destinations.all(one, self.backup.destinations.exists_one(other, (has(one.local) ? [has(one.local.path) ? one.local.path : has(one.local.claimName) ? one.local.claimName : ''] : []) == (has(other.local) ? [has(other.local.path) ? other.local.path : has(other.local.claimName) ? other.local.claimName : ''] : []) && (has(one.s3) ? [one.s3.bucket, has(one.s3.prefix) ? one.s3.prefix : '', has(one.s3.endpoint) ? one.s3.endpoint : ''] : []) == (has(other.s3) ? [other.s3.bucket, has(other.s3.prefix) ? other.s3.prefix : '', has(other.s3.endpoint) ? other.s3.endpoint : ''] : [])))",
         message: "each place may appear once",
         holds: |spec| {
-            let all = spec.backup.as_ref().map_or(&[][..], |it| &it.destinations);
+            let all = spec.destinations();
             all.iter().all(|one| {
                 let same = all.iter().filter(|it| place(it) == place(one));
                 same.count() == 1

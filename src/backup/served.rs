@@ -192,8 +192,7 @@ impl Served {
             }
             if done > before {
                 last = clock::since_boot();
-            }
-            if done < total && clock::since_boot() >= last + COMES {
+            } else if clock::since_boot() >= last + COMES {
                 return Err(fetched.err().unwrap_or_else(|| "it is cut off".to_owned()));
             }
             if done < total {

@@ -46,12 +46,12 @@ impl Comparison {
     /// Of a file.
     pub(super) fn of(context: &Context, path: &Path) -> Result<Self, Failure> {
         let read = if path == Path::new("-") {
-            read_stdin()?
+            read_stdin()?.map(|it| it.at(&context.paths.lib))
         } else {
-            document::read(path)
+            document::read(path, &context.paths.lib)
         };
         let (problems, document) = match read {
-            Ok(document) => (Vec::new(), Some(document.at(&context.paths.lib))),
+            Ok(document) => (Vec::new(), Some(document)),
             Err(problems) => (problems.0.iter().map(Problem::to_string).collect(), None),
         };
         let (compared, changes) = match &document {

@@ -52,9 +52,10 @@ impl Cluster {
             Ok(())
         };
         self.replace_lost_claim(spec).await?;
-        let data = self.tend_claim(Which::Data, spec).await;
-        let objects = objects.and(data);
-        let objects = objects.and(self.tend_claim(Which::Snapshots, spec).await);
+        let mut objects = objects;
+        for which in Which::ALL {
+            objects = objects.and(self.tend_claim(which, spec).await);
+        }
         let stays = plan.hold().map(|it| (it, detail(format_args!("{it}"))));
         let restores = |it: &(&Hold, Detail)| matches!(it.0, Hold::Restoring(_));
         let held = stays.clone().filter(|it| !restores(it));
@@ -106,28 +107,25 @@ impl Cluster {
 
     /// A Pod whose claim went before it had a place would wait for ever.
     async fn replace_lost_claim(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
-        let waits = |pod: &str, which: Which| {
+        for which in Which::ALL {
             let lost = format!("\"{}\" not found", which.name(&self.name));
-            let pod = self.shared.pods.get(&self.namespace, pod);
-            pod.is_some_and(|it| it.node.is_none() && it.message.contains(&lost))
-        };
-        let data = waits(&names::member(&self.name), Which::Data);
-        let snapshots = waits(&names::backup_pod(&self.name), Which::Snapshots);
-        if data {
-            self.make_claim(spec).await?;
+            let pod = self.pod_of(which).filter(|it| it.node.is_none());
+            if pod.is_some_and(|it| it.message.contains(&lost)) {
+                self.make_claim(which, spec).await?;
+            }
         }
-        let identity = self.identity.as_ref().filter(|_| snapshots);
-        match identity.and_then(|it| self.pod_member(spec, it)) {
-            Some(member) => self.ensure_snapshots(spec, &member).await,
-            None => Ok(()),
-        }
+        Ok(())
     }
 
-    /// The claim alone: its Pod is there.
-    pub(super) async fn make_claim(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
+    /// The claim alone.
+    pub(super) async fn make_claim(
+        &mut self,
+        which: Which,
+        spec: &ClusterSpec,
+    ) -> Result<(), ControllerError> {
         let identity = self.identity.as_ref();
         match identity.and_then(|it| self.pod_member(spec, it)) {
-            Some(member) => self.ensure_claim(spec, &member).await,
+            Some(member) => self.ensure_claim(which, spec, &member).await,
             None => Ok(()),
         }
     }
@@ -305,7 +303,7 @@ impl Cluster {
         };
         self.push().await?;
         self.ensure_services(spec).await?;
-        self.ensure_claim(spec, &member).await?;
+        self.ensure_claim(Which::Data, spec, &member).await?;
         let object = self.object.clone();
         let image = self.shared.image.borrow().clone();
         let parts = self.parts(spec, &object.object.spec, &member, &image);
@@ -335,47 +333,32 @@ impl Cluster {
         }
     }
 
+    /// A claim that the operator makes, whether its Pod is there or not.
     pub(super) async fn ensure_claim(
         &mut self,
+        which: Which,
         spec: &ClusterSpec,
         member: &PodMember,
     ) -> Result<(), ControllerError> {
         let object = self.object.clone();
         let wire = &object.object.spec;
         let mut labels = self.labels();
-        if let Some(identity) = &self.identity {
-            // What is born by now has CAs: beside this claim they never come anew in silence.
-            let token = identity.cluster.token.rsplit('-').next();
-            labels.insert(names::BORN.to_owned(), token.unwrap_or_default().to_owned());
-        }
-        let (parts, name) = (self.parts(spec, wire, member, ""), names::claim(&self.name));
-        let asked = wire.storage.volume_claim.as_ref();
-        let claim = pod::claim(&parts, &name, &labels, asked, SIZE_DEFAULT);
-        self.objects.ensure(Kind::Claim, claim, None).await
-    }
-
-    /// The claim with the snapshots, where the operator makes it.
-    pub(super) async fn ensure_snapshots(
-        &mut self,
-        spec: &ClusterSpec,
-        member: &PodMember,
-    ) -> Result<(), ControllerError> {
-        let object = self.object.clone();
-        let local = object.object.spec.local();
-        let Some(local) = local.filter(|it| it.claim_name.is_none()) else {
-            return Ok(());
+        let asked = match which {
+            Which::Data => {
+                if let Some(identity) = &self.identity {
+                    // What is born by now has CAs: beside this claim they never come anew in silence.
+                    let token = identity.cluster.token.rsplit('-').next();
+                    labels.insert(names::BORN.to_owned(), token.unwrap_or_default().to_owned());
+                }
+                wire.storage.volume_claim.as_ref()
+            }
+            Which::Snapshots => match wire.local() {
+                Some(local) if local.claim_name.is_none() => local.claim.as_ref(),
+                _ => return Ok(()), // somebody else's, or there are none
+            },
         };
-        let (parts, name) = (
-            self.parts(spec, &object.object.spec, member, ""),
-            names::snapshots_claim(&self.name),
-        );
-        let claim = pod::claim(
-            &parts,
-            &name,
-            &self.labels(),
-            local.claim.as_ref(),
-            SIZE_DEFAULT,
-        );
+        let (parts, name) = (self.parts(spec, wire, member, ""), which.name(&self.name));
+        let claim = pod::claim(&parts, &name, &labels, asked, SIZE_DEFAULT);
         self.objects.ensure(Kind::Claim, claim, None).await
     }
 

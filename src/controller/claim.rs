@@ -1,11 +1,14 @@
 //! The claims of data and snapshots: what they ask for, that they grow where their class lets them, and that one is made
 //! anew where it never had a volume and the document was corrected.
 
+use std::rc::Rc;
+
 use kube::api::{DynamicObject, Patch, PatchParams};
 use serde_json::json;
 
 use super::names::{self, OPERATOR, STORAGE_CLASS};
 use super::objects::{Kind, exactly, is_made_for};
+use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
 use crate::api::formats;
 use crate::clock;
@@ -24,6 +27,8 @@ pub(super) enum Which {
 }
 
 impl Which {
+    pub(super) const ALL: [Which; 2] = [Which::Data, Which::Snapshots];
+
     pub(super) fn name(self, cluster: &str) -> String {
         match self {
             Which::Data => names::claim(cluster),
@@ -165,6 +170,12 @@ impl<'a> There<'a> {
 }
 
 impl Cluster {
+    /// The Pod that mounts a claim.
+    pub(super) fn pod_of(&self, which: Which) -> Option<Rc<PodSeen>> {
+        let name = which.pod(&self.name);
+        self.shared.pods.get(&self.namespace, &name)
+    }
+
     /// What the document asks of a claim; none where the operator makes none, or where it asks for nothing and the claim
     /// has its volume.
     fn asked_of_claim(&self, which: Which) -> Option<Wanted> {
@@ -177,11 +188,7 @@ impl Cluster {
             }
             Which::Snapshots => {
                 let local = wire.local().filter(|it| it.claim_name.is_none())?;
-                let pod = self
-                    .shared
-                    .pods
-                    .get(&self.namespace, &which.pod(&self.name));
-                let placed = pod.is_some_and(|it| it.node.is_some());
+                let placed = self.pod_of(which).is_some_and(|it| it.node.is_some());
                 (local.claim.as_ref(), placed)
             }
         };
@@ -254,16 +261,12 @@ impl Cluster {
         which: Which,
         spec: &ClusterSpec,
     ) -> Result<bool, ControllerError> {
-        let pod = self
-            .shared
-            .pods
-            .get(&self.namespace, &which.pod(&self.name));
-        let pod = pod.filter(|it| it.node.is_none());
+        let pod = self.pod_of(which).filter(|it| it.node.is_none());
         match (which, self.restore_pod(), pod) {
             (_, Some(restore), _) if restore.node.is_none() => {
                 self.remove_pod(&restore, Some(0)).await?;
             }
-            (Which::Data, None, Some(_)) => self.make_claim(spec).await?,
+            (Which::Data, None, Some(_)) => self.make_claim(which, spec).await?,
             (Which::Snapshots, _, Some(worker))
                 if worker.owner.as_ref() == Some(&self.object.meta.uid) =>
             {

@@ -23,7 +23,7 @@ use crate::backup::name::LATEST;
 use crate::backup::restore::{note_recovery, why_no_more};
 use crate::clock;
 use crate::clock::rfc3339;
-use crate::cluster::{Detail, Timestamp, detail};
+use crate::cluster::{Detail, Timestamp};
 use crate::observed::{Observed, RestorePhase, Restoring, Unanswered};
 use crate::spec::ClusterSpec;
 use crate::start::Refusal;
@@ -99,8 +99,8 @@ pub(super) struct FailedRestore {
     why: Detail,
     /// Of the document that asked.
     generation: i64,
-    /// In seconds since boot.
-    at: u64,
+    /// When it is tried again, in seconds since boot.
+    again: u64,
 }
 
 /// What the document asks for is tried again after so long: a bucket or a worker may have been away. A document that was
@@ -177,7 +177,7 @@ impl Cluster {
         let (seconds, generation) = (clock::since_boot().as_secs(), self.generation());
         self.memory
             .restore_failed
-            .take_if(|it| it.generation != generation || seconds >= it.at + TRIED_AGAIN_SECONDS);
+            .take_if(|it| it.generation != generation || seconds >= it.again);
         // What another cluster of this name came to on this node keeps nobody from being born.
         let no_more = if unborn {
             None
@@ -188,22 +188,12 @@ impl Cluster {
         no_more.or_else(|| Some(failed?.why.clone()))
     }
 
-    fn note_failed(&mut self, why: Detail) {
+    /// `seconds`: after which it is tried again.
+    fn note_failed(&mut self, why: Detail, seconds: u64) {
         self.memory.restore_failed = Some(FailedRestore {
             why,
             generation: self.generation(),
-            at: clock::since_boot().as_secs(),
-        });
-    }
-
-    /// A bootstrap whose worker is not there: that is told, and soon looked at again.
-    fn note_missing_worker(&mut self, why: &str) {
-        let now = clock::since_boot().as_secs();
-        self.memory.restoring = None;
-        self.memory.restore_failed = Some(FailedRestore {
-            why: detail(format_args!("{why}")),
-            generation: self.generation(),
-            at: (now + TRIED_AFTER_SECONDS).saturating_sub(TRIED_AGAIN_SECONDS),
+            again: clock::since_boot().as_secs() + seconds,
         });
     }
 
@@ -306,19 +296,12 @@ impl Cluster {
             match self.source_of(&asked.from).await {
                 Source::There => {}
                 Source::Elsewhere(why) => {
-                    let text = format!("it is taken from another place than the first: {why}");
+                    let text =
+                        format!("the restore takes its snapshot from a further destination: {why}");
                     self.tell("Restoring", &text, true).await;
                 }
                 Source::Missing => return self.refuse_restore(&asked).await,
-                Source::Unknown(why) => {
-                    let name = &self.name;
-                    let text =
-                        format!("the restore has not begun, and {name} runs on unchanged: {why}");
-                    if let Err(error) = self.restore_says(&asked, &text).await {
-                        tracing::debug!("{error}");
-                    }
-                    return;
-                }
+                Source::Unknown(why) => return self.not_begun(&asked, &why).await,
             }
         }
         let Err(error) = self.try_restore_pod(spec, &asked).await else {
@@ -334,14 +317,17 @@ impl Cluster {
                 refused_at: Some(now),
             });
         }
-        let name = &self.name;
         let hint = match unplaceable(&error) {
             Some("QuotaExceeded") => "; set size: 0 to free the member's share of the quota",
             _ => "",
         };
-        let text =
-            format!("the restore has not begun, and {name} runs on unchanged: {error}{hint}");
-        if let Err(error) = self.restore_says(&asked, &text).await {
+        self.not_begun(&asked, &format!("{error}{hint}")).await;
+    }
+
+    async fn not_begun(&mut self, asked: &Asked, why: &str) {
+        let name = &self.name;
+        let text = format!("the restore has not begun, and {name} runs on unchanged: {why}");
+        if let Err(error) = self.restore_says(asked, &text).await {
             tracing::debug!("{error}");
         }
     }

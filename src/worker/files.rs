@@ -54,16 +54,20 @@ pub(super) async fn respond(
     store: Option<LocalStore>,
 ) -> Response<Body> {
     let opened = tokio::task::spawn_blocking(move || open(wanted, latest, store));
-    let refused = |status, text: String| plain(status, text).map(Body::Whole);
     match opened.await {
         Ok(Ok(Some(body))) => Response::new(body),
-        Ok(Ok(None)) => refused(
+        Ok(Ok(None)) => text(
             StatusCode::NOT_FOUND,
             "there is no such snapshot\n".to_owned(),
         ),
-        Ok(Err(error)) => refused(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
-        Err(error) => refused(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+        Ok(Err(error)) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }
+}
+
+/// An answer in words.
+pub(super) fn text(status: StatusCode, text: String) -> Response<Body> {
+    plain(status, text).map(Body::Whole)
 }
 
 fn open(wanted: Wanted, latest: Latest, store: Option<LocalStore>) -> Result<Option<Body>, String> {
@@ -105,15 +109,16 @@ impl Body {
         std::thread::spawn(move || {
             loop {
                 let mut piece = vec![0; PIECE];
-                let read = file.read(&mut piece).map(|size| {
-                    piece.truncate(size);
-                    Bytes::from(piece)
-                });
-                let ends = read.as_ref().map_or(true, Bytes::is_empty);
-                if read.as_ref().is_ok_and(Bytes::is_empty)
-                    || give.blocking_send(read).is_err()
-                    || ends
-                {
+                let read = match file.read(&mut piece) {
+                    Ok(0) => return,
+                    Ok(size) => {
+                        piece.truncate(size);
+                        Ok(Bytes::from(piece))
+                    }
+                    Err(error) => Err(error),
+                };
+                let failed = read.is_err();
+                if give.blocking_send(read).is_err() || failed {
                     return;
                 }
             }

@@ -1,4 +1,5 @@
-//! Answers the operator; and of snapshots, the Pod of a restore, which shows the member's own certificate. Nobody else.
+//! Answers the operator. Snapshots it also serves to the Pod of a restore, which shows the member's own certificate.
+//! Nobody else is answered.
 //!
 //! ```text
 //! GET  /report?now=S&rests=BOOL&member=IP   what is known
@@ -25,14 +26,13 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::files::{self, Body, Latest};
+use super::files::{self, Latest};
 use super::report::{Ended, Found, Report};
 use crate::backup::local::LocalStore;
 use crate::backup::name::LATEST;
 use crate::clock;
 use crate::error::chain;
 use crate::http;
-use crate::telemetry::plain;
 use crate::tls::{ClientFiles, is_leaf_of, is_operator};
 
 /// Requests that wait, and ends that are remembered: an operator asks for one after the other.
@@ -43,6 +43,9 @@ const ID_MAX: usize = 64;
 const SAME_SECONDS: u64 = 5;
 /// A handshake takes milliseconds.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+const REFUSED: &str =
+    "the operator is answered here, and a restore's Pod may fetch snapshots; nobody else\n";
 
 /// What is asked and known.
 #[derive(Default)]
@@ -272,24 +275,19 @@ async fn answer(
     let operator = is_operator(shown);
     let may = operator || is_leaf_of(shown, &files.cert);
     let service = service_fn(move |request: Request<Incoming>| {
-        let uri = request.uri();
-        let (path, query) = (uri.path(), uri.query().unwrap_or_default());
-        let served = (request.method() == Method::GET && may)
-            .then(|| files::asked(path, query))
-            .flatten();
-        let (wanted, board, store) = (served, board.clone(), store.clone());
-        let (status, text) = match &wanted {
-            Some(_) => (StatusCode::OK, String::new()),
-            None if operator => board.respond(request.method(), path, query),
-            None => {
-                let text = "the operator is answered here, and nobody else\n";
-                (StatusCode::FORBIDDEN, text.to_owned())
-            }
-        };
+        let (board, store) = (board.clone(), store.clone());
         async move {
+            let (method, uri) = (request.method(), request.uri());
+            let (path, query) = (uri.path(), uri.query().unwrap_or_default());
+            let fetches = may && method == Method::GET;
+            let wanted = files::asked(path, query).filter(|_| fetches);
             Ok::<_, Infallible>(match wanted {
                 Some(wanted) => files::respond(wanted, board.latest(), store).await,
-                None => plain(status, text).map(Body::Whole),
+                None if operator => {
+                    let (status, text) = board.respond(method, path, query);
+                    files::text(status, text)
+                }
+                None => files::text(StatusCode::FORBIDDEN, REFUSED.to_owned()),
             })
         }
     });

@@ -7,7 +7,9 @@ use expect_test::{Expect, expect};
 use super::check;
 
 fn check_file(path: &Path, expected: &Expect) {
-    let problems = etcd_operator::document::read(path).unwrap_err().to_string();
+    let problems = etcd_operator::document::read(path, path)
+        .unwrap_err()
+        .to_string();
     let folder = std::env::temp_dir();
     expected.assert_eq(&problems.replace(folder.to_str().unwrap(), "TMP"));
 }
@@ -31,7 +33,7 @@ fn a_file_over_256_kib() {
     let name = format!("etcd-operator-large-{}.yaml", std::process::id());
     let path = std::env::temp_dir().join(&name);
     std::fs::write(&path, vec![b'#'; 256 * 1024 + 1]).unwrap();
-    let problems = etcd_operator::document::read(&path).unwrap_err();
+    let problems = etcd_operator::document::read(&path, &path).unwrap_err();
     std::fs::remove_file(&path).unwrap();
     expect!["the document has 262145 bytes, allowed are 262144"]
         .assert_eq(&problems.to_string().replace(path.to_str().unwrap(), "FILE"));

@@ -2,7 +2,7 @@
 //! refuses, and it names the field.
 
 use etcd_operator::api::requests::{ACKNOWLEDGED, IMMUTABLE};
-use etcd_operator::api::rules::{LASTING, OF_A_HOST, RULES};
+use etcd_operator::api::rules::{LASTING, OF_A_HOST, RULES, Rule};
 use etcd_operator::document;
 use serde_json::{Value, json};
 
@@ -173,20 +173,27 @@ fn each_rule_takes_and_refuses_what_the_hosts_parser_takes_and_refuses() {
         assert!(answer.ok, "{text}: {}", answer.stderr);
         document::parse(text.as_bytes()).unwrap_or_else(|it| panic!("{text}: {it}"));
         let text = cluster("default", "edge", broken);
-        let answer = asked(&api, &text);
-        let said = format!("spec.{}: {}", rule.path, rule.message);
-        assert!(
-            !answer.ok && answer.stderr.contains(&said),
-            "{text}: not {said} but {}{}",
-            answer.stdout,
-            answer.stderr
-        );
+        refused(&api, &text, rule);
         let problems = document::parse(text.as_bytes()).unwrap_err().to_string();
         assert!(
             problems.contains(&format!("spec.{}", rule.path)) && problems.contains(rule.message),
-            "{text}: not {said} but {problems}"
+            "{text}: not {} but {problems}",
+            rule.message
         );
     }
+}
+
+/// The server says so in the words of the rule.
+#[track_caller]
+fn refused(api: &Api, text: &str, rule: &Rule) {
+    let answer = asked(api, text);
+    let said = format!("spec.{}: {}", rule.path, rule.message);
+    assert!(
+        !answer.ok && answer.stderr.contains(&said),
+        "{text}: not {said} but {}{}",
+        answer.stdout,
+        answer.stderr
+    );
 }
 
 /// A document with a field of a host is good there, and names what to use instead here.
@@ -210,14 +217,7 @@ fn a_field_of_a_host_is_refused_with_what_to_use_instead() {
     for (rule, spec) in OF_A_HOST.iter().zip(&table) {
         let text = cluster("default", "edge", spec);
         document::parse(text.as_bytes()).unwrap_or_else(|it| panic!("{text}: {it}"));
-        let answer = asked(&api, &text);
-        let said = format!("spec.{}: {}", rule.path, rule.message);
-        assert!(
-            !answer.ok && answer.stderr.contains(&said),
-            "{text}: not {said} but {}{}",
-            answer.stdout,
-            answer.stderr
-        );
+        refused(&api, &text, rule);
     }
 }
 

@@ -177,10 +177,8 @@ impl Search<'_> {
         let wanted = self.wanted.name.as_str();
         let manifest = served.manifest(tls, wanted).await.map_err(silent)?;
         let of_it = manifest.filter(|it| it.cluster == served.cluster);
-        let Some(manifest) = of_it else {
-            return Err(self.none_there(&at, None));
-        };
-        let Ok(name) = manifest.name.parse::<SnapshotName>() else {
+        let named = of_it.and_then(|it| Some((it.name.parse::<SnapshotName>().ok()?, it)));
+        let Some((name, manifest)) = named else {
             return Err(self.none_there(&at, None));
         };
         let judged = self.trust.map(|it| it.judge(&manifest));
@@ -197,11 +195,18 @@ impl Search<'_> {
             path: part.clone(),
             source,
         };
-        let mut file = crate::backup::new_file(&part).map_err(failed)?;
-        let sent = served.fetch(tls, &manifest, &mut file, progress).await;
-        sent.map_err(silent)?;
-        file.sync_all().map_err(failed)?;
-        verify::verify(&part, &manifest, VERIFIED, progress)?;
+        let fetched = async {
+            let mut file = crate::backup::new_file(&part).map_err(failed)?;
+            let sent = served.fetch(tls, &manifest, &mut file, progress).await;
+            sent.map_err(silent)?;
+            file.sync_all().map_err(failed)?;
+            Ok(verify::verify(&part, &manifest, VERIFIED, progress)?)
+        };
+        if let Err(error) = fetched.await {
+            // Half a snapshot takes no room on the volume of the data.
+            let _ = std::fs::remove_file(&part);
+            return Err(error);
+        }
         into.commit(&part, &name, &manifest)?;
         file_of(&into.snapshot(&name))
     }

@@ -14,6 +14,7 @@ use crate::backup::served::{PORT, Served, Way};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::controller::apply::unplaceable;
+use crate::controller::claim::Which;
 use crate::controller::objects::Kind;
 use crate::controller::observe::{MAKING_SECONDS, ended};
 use crate::controller::restore::document;
@@ -280,13 +281,8 @@ impl Cluster {
         if refused.is_some_and(|it| now < it.1 + REFUSED_SECONDS) {
             return Ok(());
         }
-        let identity = self.identity.as_ref();
-        let made = match identity.and_then(|it| self.pod_member(spec, it)) {
-            Some(member) => self.ensure_snapshots(spec, &member).await.map(|()| made),
-            None => return Ok(()),
-        };
-        let made = match made {
-            Ok(made) => self.objects.ensure(Kind::Pod, made, None).await,
+        let made = match self.make_claim(Which::Snapshots, spec).await {
+            Ok(()) => self.objects.ensure(Kind::Pod, made, None).await,
             Err(error) => Err(error),
         };
         match made {

@@ -1,7 +1,7 @@
 //! How the Pod of a restore ends, and what becomes of what it leaves.
 
 use super::pod::is_misled;
-use super::{Asked, By, Outcome, WAITS_SECONDS, outcome, wire_now};
+use super::{Asked, By, Outcome, TRIED_AGAIN_SECONDS, WAITS_SECONDS, outcome, wire_now};
 use crate::api::requests::{EtcdRestoreStatus, Phase};
 use crate::cluster::detail;
 use crate::controller::seen::PodSeen;
@@ -139,7 +139,8 @@ impl Cluster {
             self.answer(request, &status).await?;
             self.memory.note_end(&request.meta.uid);
         } else if !restored.succeeded && !found {
-            self.note_failed(detail(format_args!("{}", restored.message)));
+            let why = detail(format_args!("{}", restored.message));
+            self.note_failed(why, TRIED_AGAIN_SECONDS);
         }
         self.memory.note_end(&there.meta.uid);
         self.memory.restoring = None;

@@ -7,11 +7,12 @@ use kube::api::PostParams;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Asked, By};
+use super::{Asked, By, TRIED_AFTER_SECONDS};
 use crate::api::{EtcdClusterSpec, GROUP, VERSION, formats};
 use crate::backup::served::Served;
 use crate::clock::{self, parse_rfc3339};
-use crate::controller::claim::SIZE_DEFAULT;
+use crate::cluster::detail;
+use crate::controller::claim::{SIZE_DEFAULT, Which};
 use crate::controller::names;
 use crate::controller::objects::Kind;
 use crate::controller::seen::{Container, PodSeen};
@@ -31,7 +32,6 @@ struct MadeFor {
     /// Of the document.
     generation: i64,
     /// The worker's address.
-    #[serde(default)]
     served: Option<SocketAddr>,
 }
 
@@ -117,8 +117,12 @@ impl Cluster {
         if let (By::Bootstrap, Some(served)) = (&asked.by, self.source(&asked).0)
             && served.address.is_none()
         {
-            let why = format!("the snapshot {} cannot be had: {}", asked.from, served.why);
-            self.note_missing_worker(&why);
+            let why = format_args!(
+                "no worker serves the snapshot {}: {}",
+                asked.from, served.why
+            );
+            self.memory.restoring = None;
+            self.note_failed(detail(why), TRIED_AFTER_SECONDS);
             return Ok(());
         }
         let made = self.restore_pod_for(spec, &asked).await?;
@@ -188,11 +192,11 @@ impl Cluster {
         };
         let born = self.identity.is_some();
         let member = self.pod_member(spec, &identity).ok_or_else(malformed)?;
-        self.ensure_claim(spec, &member).await?;
+        self.ensure_claim(Which::Data, spec, &member).await?;
         let (served, from) = self.source(asked);
         let claim = match (&asked.by, &served) {
             (By::Bootstrap, None) => {
-                self.ensure_snapshots(spec, &member).await?;
+                self.ensure_claim(Which::Snapshots, spec, &member).await?;
                 self.claim_of_snapshots()
             }
             _ => None,
