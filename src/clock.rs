@@ -110,11 +110,26 @@ fn newest_segment(data_dir: &Path) -> Option<std::path::PathBuf> {
         .max()
 }
 
+/// The kernel takes its clock for synchronised while it may be wrong by less than this, in microseconds: whatever sets it
+/// (timesyncd, chrony, ntpd) says how wrong it may be, and the kernel adds to that as long as nobody does. systemd's
+/// timedated tells `NTPSynchronized` by the same rule.
+const MAX_ERROR_UNKNOWN: i64 = 16_000_000;
+
+/// Whether the kernel's clock is synchronised. Needs no right: a container asks it, too. On a host timedated tells the
+/// same, as the unit's `ProtectClock` refuses this call.
+///
+/// # Errors
+/// The system's, where a filter of system calls refuses to tell.
+pub fn kernel_is_synchronised() -> std::io::Result<bool> {
+    let mut state = rtime_clock::adjtime::Timex::new();
+    rtime_clock::adjtime::adjtimex(&mut state)?;
+    Ok(state.0.maxerror < MAX_ERROR_UNKNOWN)
+}
+
 /// Whether a time source confirms the clock, and nothing contradicts it.
 ///
-/// A time source confirms it by systemd-timesyncd's marker, or by the kernel's state, which timedated
-/// reports (chrony, ntpsec). Without either, the clock is never trusted; [`crate::plan::certificate`] allows
-/// for that.
+/// A time source confirms it by systemd-timesyncd's marker, or by the kernel's state (chrony, ntpsec). Without either, the
+/// clock is never trusted; [`crate::plan::certificate`] allows for that.
 pub fn trust(paths: &Paths, now: Timestamp, newest: Timestamp, kernel_synchronised: bool) -> Clock {
     // One day of tolerance: certificates are backdated by a day, and file times may come from a clock
     // in the wrong time zone.

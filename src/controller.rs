@@ -51,7 +51,7 @@ use crate::plan::permit::Lapsed;
 use crate::spec::ClusterSpec;
 use crate::state::StateError;
 use crate::tls::{Certificates, TlsError};
-use names::{RUN_DIR, STATE_DIR};
+use names::RUN_DIR;
 use objects::{Kind, Objects};
 pub use own::Own;
 use seen::{Key, Meta, PodSeen, Seen};
@@ -188,6 +188,8 @@ struct Shared {
     /// That Events cannot be told was said.
     untold: Cell<bool>,
     metrics: serve::Fleet,
+    /// Whether the node's clock has been synchronised since this operator began; `None`: the kernel does not tell.
+    synchronised: Cell<Option<bool>>,
     /// What shows that the server's CRDs are older than this operator.
     older: RefCell<Option<Detail>>,
     /// The Lease is ours.
@@ -218,6 +220,21 @@ impl Shared {
         }
     }
 
+    /// Whether a time source has set the node's clock. As systemd-timesyncd's marker does, it holds for as long as the boot:
+    /// the kernel forgets after nine hours without a link.
+    fn synchronised(&self) -> bool {
+        if self.synchronised.get() == Some(false) {
+            let told = crate::clock::kernel_is_synchronised();
+            if let Err(error) = &told {
+                tracing::warn!(
+                    "the kernel does not tell whether the clock is synchronised: {error}"
+                );
+            }
+            self.synchronised.set(told.ok());
+        }
+        self.synchronised.get() == Some(true)
+    }
+
     fn is_ready(&self) -> bool {
         self.clusters.is_ready()
             && self.backups.is_ready()
@@ -243,7 +260,7 @@ struct Cluster {
     /// This pass' object.
     object: Rc<Watched<EtcdCluster>>,
     objects: Objects,
-    /// Directories on the node that this cluster may use, and its place under /run.
+    /// A directory in memory: what the core reads from files is put there from Secrets.
     paths: Paths,
     certificates: Certificates,
     /// From the Secret; `None` before birth.
@@ -362,6 +379,7 @@ async fn act(own: Own) -> Result<(), ControllerError> {
         reporter,
         untold: Cell::new(false),
         metrics: serve::Fleet::default(),
+        synchronised: Cell::new(Some(false)),
         older: RefCell::default(),
         acting: Cell::new(false),
         confirmed,
@@ -431,8 +449,13 @@ async fn keep_cluster(shared: Rc<Shared>, key: Key, bell: Rc<Notify>) {
     shared.bells.borrow_mut().remove(&key);
     shared.metrics.forget(&namespace, &name);
     // Keys that were worked on, in memory: what outlives the object lies in Secrets.
-    let _ = std::fs::remove_dir_all(PathBuf::from(RUN_DIR).join(&namespace).join(&name));
+    let _ = std::fs::remove_dir_all(dir(&namespace, &name));
     tracing::info!(%namespace, %name, "EtcdCluster deleted; its deletionPolicy decides what is kept");
+}
+
+/// A cluster's own, in memory.
+fn dir(namespace: &str, name: &str) -> PathBuf {
+    PathBuf::from(RUN_DIR).join(namespace).join(name)
 }
 
 impl Cluster {
@@ -443,11 +466,10 @@ impl Cluster {
 
     fn new(shared: &Rc<Shared>, object: Rc<Watched<EtcdCluster>>) -> Self {
         let (namespace, name) = (object.meta.namespace.clone(), object.name.clone());
-        let below = |dir: &str| PathBuf::from(dir).join(&namespace).join(&name);
-        let run = below(RUN_DIR);
+        let run = dir(&namespace, &name);
         let paths = Paths {
             etc: run.clone(),
-            lib: below(STATE_DIR).join("state"),
+            lib: run.clone(),
             run: run.clone(),
             root: PathBuf::from("/"),
         };

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::names::{MANAGED_BY, OPERATOR, RUN_DIR, STATE_DIR};
+use super::names::{MANAGED_BY, OPERATOR, RUN_DIR, USER};
 use super::rights::{RIGHTS, Right, Where};
 
 /// The operator's namespace.
@@ -71,10 +71,10 @@ fn metadata(name: &str, namespace: Option<&str>) -> Value {
     it
 }
 
-/// The operator's own directory lies on the node: its namespace is privileged, members' need not be.
+/// Nothing in it may be more than the operator is.
 fn namespace() -> Value {
     let mut metadata = metadata(NAMESPACE, None);
-    metadata["labels"]["pod-security.kubernetes.io/enforce"] = json!("privileged");
+    metadata["labels"]["pod-security.kubernetes.io/enforce"] = json!("restricted");
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
 }
 
@@ -295,22 +295,21 @@ fn container(image: &str, namespaces: &[String]) -> Value {
             "limits": {"memory": "256Mi"},
         },
         "securityContext": {
-            "runAsUser": 0,
             "allowPrivilegeEscalation": false,
             "readOnlyRootFilesystem": true,
-            // Directories of members on the node: made, given to them, and read.
-            "capabilities": {
-                "drop": ["ALL"],
-                "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"],
-            },
+            "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": [
-            // A disk that is mounted there later is seen, too.
-            {"name": "node", "mountPath": STATE_DIR, "mountPropagation": "HostToContainer"},
-            {"name": "run", "mountPath": RUN_DIR},
-            {"name": "timesync", "mountPath": "/run/systemd/timesync", "readOnly": true},
-        ],
+        "volumeMounts": [{"name": "run", "mountPath": RUN_DIR}],
     })
+}
+
+/// Where the API server runs: no other node gets a token. By the label's existence: k3s gives it the value `true`, and
+/// kubeadm none.
+fn on_servers() -> Value {
+    let server = json!({"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"});
+    json!({"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": [server]}],
+    }})
 }
 
 fn daemon_set(image: &str, namespaces: &[String]) -> Value {
@@ -333,20 +332,19 @@ fn daemon_set(image: &str, namespaces: &[String]) -> Value {
                     "automountServiceAccountToken": true,
                     "enableServiceLinks": false,
                     "nodeSelector": {"kubernetes.io/os": "linux"},
-                    "priorityClassName": "system-node-critical",
+                    "affinity": {"nodeAffinity": on_servers()},
                     "terminationGracePeriodSeconds": 10,
-                    // Data lies on nodes that are tainted, too.
+                    // Servers are tainted where other nodes do the work.
                     "tolerations": [{"operator": "Exists"}],
-                    "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+                    "securityContext": {
+                        "runAsUser": USER,
+                        "runAsGroup": USER,
+                        "runAsNonRoot": true,
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
                     "containers": [container(image, namespaces)],
                     "volumes": [
-                        {"name": "node", "hostPath": {"path": STATE_DIR, "type": "DirectoryOrCreate"}},
                         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "32Mi"}},
-                        // systemd's sign of a synchronised clock; an empty directory says nothing.
-                        {"name": "timesync", "hostPath": {
-                            "path": "/run/systemd/timesync",
-                            "type": "DirectoryOrCreate",
-                        }},
                     ],
                 },
             },

@@ -30,11 +30,10 @@ pub(super) const VERSION: &str = "etcd.edge-operator.io/etcd-version";
 /// On a Pod of a restore: what asked for it. On a backup worker's: what it was made from.
 pub(super) const MADE_FOR: &str = "etcd.edge-operator.io/made-for";
 
-/// Where the operator keeps what a reboot may take: certificates among it, so that no key of a Secret
-/// ever reaches the node's disk.
+/// Where the operator works on certificates and records, in memory: no key of a Secret ever reaches a node's disk.
 pub(super) const RUN_DIR: &str = "/run/etcd-operator";
 
-/// Where the operator keeps what must outlive a reboot; and a member's Pod, where its claim is mounted.
+/// Where a member's Pod has its claim.
 pub(super) const STATE_DIR: &str = "/var/lib/etcd-operator";
 
 /// The image of etcd where the document names none.
@@ -45,7 +44,7 @@ pub(super) const CONTAINER: &str = "etcd";
 /// The init container that brings the guard.
 pub(super) const GUARD: &str = "guard";
 
-/// The member's user in its Pod, and the group of its volume.
+/// The user of every Pod, and the group of a member's volume.
 pub(super) const USER: u32 = 65532;
 
 pub(super) fn member(cluster: &str) -> String {

@@ -288,7 +288,7 @@ impl Cluster {
     ) -> (Certificates, Clock) {
         survey_by_clock(&self.certificates, now, &place.names, spec, |dated| {
             let newest = clock::newest_known(&self.paths.member(), dated);
-            clock::trust(&self.paths, now, newest, false)
+            clock::trust(&self.paths, now, newest, self.shared.synchronised())
         })
     }
 

@@ -27,7 +27,6 @@ use crate::cluster::{Detail, Timestamp};
 use crate::observed::{Observed, RestorePhase, Restoring, Unanswered};
 use crate::spec::ClusterSpec;
 use crate::start::Refusal;
-use crate::state;
 pub(super) use pod::document;
 use pod::{Outcome, asked_by, outcome};
 
@@ -178,7 +177,7 @@ impl Cluster {
         self.memory
             .restore_failed
             .take_if(|it| it.generation != generation || seconds >= it.again);
-        // What another cluster of this name came to on this node keeps nobody from being born.
+        // What another cluster of this name came to keeps nobody from being born.
         let no_more = if unborn {
             None
         } else {
@@ -228,8 +227,11 @@ impl Cluster {
         if !matches!(self.source_of(LATEST).await, Source::There) {
             return Ok(());
         }
-        state::create_private_dir(&self.paths.lib)?;
         note_recovery(&self.paths, now)?;
+        if let Err(error) = self.push().await {
+            self.loaded = false; // the record is what the Secret says
+            return Err(error);
+        }
         self.memory.restoring = Some(Asked {
             id: pod.meta.uid.clone(),
             from: LATEST.to_owned(),

@@ -2,8 +2,8 @@
 //! make and judge certificates with the same code and no key reaches the node's disk.
 //!
 //! ```text
-//! NAME-ca             CAs with their keys, the key that signs snapshots, the operator's certificate, the identity;
-//!                     only the operator reads it
+//! NAME-ca             CAs with their keys, the key that signs snapshots, the operator's certificate, the identity,
+//!                     when damaged data was replaced; only the operator reads it
 //! NAME-member         what the member's Pod mounts: server and peer pairs, the CAs' certificates
 //! NAME-client-CLIENT  tls.crt, tls.key, ca.crt for a client, in the namespace that the document names
 //! ```
@@ -25,12 +25,16 @@ use super::names::{
 use super::objects::{Kind, is_made_for, resource};
 use super::{Cluster, ControllerError};
 use crate::api::DeletionPolicy;
+use crate::backup::restore::forget_recoveries;
 use crate::clock;
 use crate::cluster::ADMIN;
 use crate::state;
 
 /// Key of the identity in the CA's Secret.
 const IDENTITY: &str = "identity.json";
+
+/// Key of the CA's Secret with the times at which the document's policy replaced damaged data.
+const RECOVERIES: &str = "recoveries.json";
 
 /// Key of the CA's Secret with which snapshots are signed.
 pub(super) const SIGNER_KEY: &str = "signer.key";
@@ -102,7 +106,9 @@ impl Cluster {
         let dir = self.tls_dir();
         state::create_private_dir(&self.paths.run)?;
         let _ = fs::remove_dir_all(&dir);
+        forget_recoveries(&self.paths);
         if let Some(data) = authority {
+            put(&self.paths.recoveries(), data.get(RECOVERIES))?;
             self.identity = match data.get(IDENTITY) {
                 Some(text) => Some(serde_json::from_slice(text).map_err(|error| {
                     ControllerError::Unreadable {
@@ -254,6 +260,7 @@ impl Cluster {
         if authority.is_empty() {
             return Ok(());
         }
+        authority.extend(files(&[(RECOVERIES, self.paths.recoveries())]));
         let name = names::authority_secret(&self.name);
         self.put_secret(&name, authority).await?;
         let current = dir.join("current");

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::bucket::{SECRET, Server, secret};
 use crate::lab::SOON;
 use crate::operated::{Operated, document};
+use crate::restricted::is_restricted;
 
 pub fn claim(name: &str) -> String {
     format!(
@@ -80,6 +81,7 @@ fn snapshots_go_to_a_claim_are_tried_there_and_come_back_from_it() {
     it.kubectl(&["delete", "pod", "one-backup"]).good();
     it.apply(&claim("snapshots"));
     let first = it.phase("etcdbackup", "first", "Succeeded");
+    is_restricted(&it.json(&["get", "pod", "one-backup"]));
     assert_eq!(first["status"]["level"], 4, "{first}");
     // The worker copies, too; without keys it says so.
     it.says("one", "BackupHealthy", "CopyFailed");

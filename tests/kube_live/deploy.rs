@@ -61,7 +61,7 @@ fn the_manifests_fit_every_minor_that_k3s_ships() {
             assert!(said.ok, "{minor}: {}{}", said.stdout, said.stderr);
         }
     }
-    let wrong = deployed("etcd-operator.yaml").replace("hostPath:", "hostPaths:");
+    let wrong = deployed("etcd-operator.yaml").replace("emptyDir:", "emptyDirs:");
     let wrong = Scratch::new("wrong.yaml", &wrong);
     assert!(
         !validated("1.36", wrong.path()).ok,

@@ -48,6 +48,7 @@ mod prometheus;
 mod refused;
 mod requests;
 mod restores;
+mod restricted;
 mod rights;
 mod shape;
 #[path = "../skip.rs"]

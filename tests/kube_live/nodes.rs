@@ -21,6 +21,12 @@ fn of_several_operators_the_one_with_the_lease_acts_and_another_follows_it() {
         return;
     };
     let begun = it.mark();
+    // The other node is no server yet: it gets no operator, and so no token.
+    let set = it.json(&["get", "daemonset", "-n", "etcd-operator", "etcd-operator"]);
+    assert_eq!(set["status"]["desiredNumberScheduled"], 1, "{set}");
+    // kubeadm leaves the value empty, k3s does not.
+    let server = "node-role.kubernetes.io/control-plane=";
+    it.kubectl(&["label", "node", "edge2", server]).good();
     all_ready(&it);
     let spec = "{pod: {nodeSelector: {kubernetes.io/hostname: edge2}}}";
     it.apply(&document("EtcdCluster", "one", spec));
@@ -216,7 +222,7 @@ fn operator_on(it: &Operated, node: &str) -> String {
     })
 }
 
-/// Waits for an operator on each node.
+/// Waits for an operator on each node: both are servers.
 #[track_caller]
 fn all_ready(it: &Operated) {
     it.eventually("an operator on each node", SOON, || {

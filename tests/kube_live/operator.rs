@@ -1,5 +1,4 @@
-//! The operator as a process beside an API server: with its service account's rights and no others, and
-//! with directories of the node that are memory of its own.
+//! The operator as a process beside an API server: with its service account's rights and no others.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -19,7 +18,7 @@ pub const USER: &str = "system:serviceaccount:etcd-operator:etcd-operator";
 
 /// In a namespace of mounts of its own: nothing of it stays on this machine. The clock is trusted.
 const SCRIPT: &str = "mount -t tmpfs none /run && mount -t tmpfs none /var/lib \
-    && mkdir -p /run/etcd-operator /run/systemd/timesync /var/lib/etcd-operator \
+    && mkdir -p /run/etcd-operator /run/systemd/timesync \
     && touch /run/systemd/timesync/synchronized && mkdir -p /run/secrets/kubernetes.io \
     && cp -r \"$2\" /run/secrets/kubernetes.io/serviceaccount && operator=\"$0\" port=\"$1\" && shift 2 && exec \"$operator\" controller --port \"$port\" \"$@\"";
 

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::claims::directory;
 use crate::lab::SOON;
 use crate::operated::{Operated, copy, document, local_volume, on_volume, pass};
@@ -202,6 +204,28 @@ fn damaged_data(it: &Operated) {
     let kept = std::fs::read_dir(aside).unwrap().flatten();
     let kept = kept.filter(|it| it.file_name().to_string_lossy().contains("before-restore"));
     assert_eq!(kept.count(), 1, "the damaged data is kept");
+    how_often_is_remembered(it);
+}
+
+/// Damaged data is replaced three times within a day, whoever acts: the next operator knows, and forgets nothing when it
+/// writes the Secret.
+fn how_often_is_remembered(it: &Operated) {
+    let secret = || it.json(&["get", "secret", "worn-ca"]);
+    let before = secret();
+    assert!(before["data"]["recoveries.json"].is_string());
+    it.next_operator();
+    let without = json!([{"op": "remove", "path": "/data/operator.crt"}]).to_string();
+    it.kubectl(&["patch", "secret", "worn-ca", "--type=json", "-p", &without])
+        .good();
+    it.patch("worn", r#"{"spec":{"clients":[{"name":"looked"}]}}"#);
+    let after = it.eventually("the Secret to be written again", SOON, || {
+        let now = secret();
+        now["data"]["operator.crt"].is_string().then_some(now)
+    });
+    assert_eq!(
+        after["data"]["recoveries.json"],
+        before["data"]["recoveries.json"]
+    );
 }
 
 fn a_secret_is_deleted(it: &Operated) {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Asked, By, TRIED_AFTER_SECONDS};
-use crate::api::{EtcdClusterSpec, GROUP, VERSION, formats};
+use crate::api::{DeletionPolicy, EtcdClusterSpec, GROUP, Recovery, VERSION, formats};
 use crate::backup::served::Served;
 use crate::clock::{self, parse_rfc3339};
 use crate::cluster::detail;
@@ -114,16 +114,20 @@ impl Cluster {
         if member.is_some() || self.own_restore_pod().is_some() {
             return Ok(());
         }
-        if let (By::Bootstrap, Some(served)) = (&asked.by, self.source(&asked).0)
+        if let Some(served) = self.source(&asked).0
             && served.address.is_none()
         {
-            let why = format_args!(
-                "no worker serves the snapshot {}: {}",
-                asked.from, served.why
-            );
-            self.memory.restoring = None;
-            self.note_failed(detail(why), TRIED_AFTER_SECONDS);
-            return Ok(());
+            let (from, why) = (&asked.from, served.why);
+            let why = format!("no worker serves the snapshot {from}: {why}");
+            if matches!(asked.by, By::Bootstrap) {
+                self.memory.restoring = None;
+                self.note_failed(detail(format_args!("{why}")), TRIED_AFTER_SECONDS);
+                return Ok(());
+            }
+            // It may just be made anew, of a document that was edited: a Pod without its address would fail at once.
+            if self.object.object.spec.destinations().len() == 1 {
+                return self.restore_says(&asked, &why).await;
+            }
         }
         let made = self.restore_pod_for(spec, &asked).await?;
         if let Err(error) = self.objects.ensure(Kind::Pod, made, None).await {
@@ -275,6 +279,8 @@ pub(in crate::controller) fn document(
     // Neither a restore nor a worker uses these: an edit of them replaces no Pod of theirs.
     spec.clients = Vec::new();
     (spec.pod, spec.service) = (None, None);
+    spec.recovery = Recovery::default();
+    spec.deletion_policy = DeletionPolicy::default();
     let destinations = spec.backup.iter_mut().flat_map(|it| &mut it.destinations);
     for (index, destination) in destinations.enumerate() {
         if let Some(local) = &mut destination.local {
