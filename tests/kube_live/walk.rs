@@ -64,6 +64,7 @@ fn is_nobody(it: &Operated) {
         };
         assert_eq!(field("Uid:"), ["65532"; 4]);
         assert_eq!(field("Gid:"), ["65532"; 4]);
+        assert_eq!(field("Seccomp:"), ["2"], "the filter of RuntimeDefault");
         for set in ["CapPrm:", "CapEff:", "CapBnd:"] {
             assert_eq!(field(set), ["0000000000000000"], "{set}");
         }
