@@ -220,8 +220,8 @@ impl Shared {
         }
     }
 
-    /// Whether a time source has set the node's clock. As systemd-timesyncd's marker does, it holds for as long as the boot:
-    /// the kernel forgets after nine hours without a link.
+    /// Whether a time source has set the node's clock. Once it has, that holds, as systemd-timesyncd's marker does: the kernel
+    /// takes it back after nine hours without a link.
     fn synchronised(&self) -> bool {
         if self.synchronised.get() == Some(false) {
             let told = crate::clock::kernel_is_synchronised();
@@ -470,7 +470,7 @@ impl Cluster {
         let paths = Paths {
             etc: run.clone(),
             lib: run.clone(),
-            run: run.clone(),
+            run,
             root: PathBuf::from("/"),
         };
         let memory = Memory {
@@ -481,7 +481,7 @@ impl Cluster {
         Cluster {
             shared: shared.clone(),
             objects: Objects::new(shared.client.clone(), shared.confirmed.clone()),
-            certificates: Certificates::at(run.join("tls")),
+            certificates: Certificates::at(paths.tls()),
             namespace,
             name,
             object,

@@ -337,11 +337,10 @@ impl Cluster {
     /// Whether a restore in place would find its snapshot. Where the worker does not say, that is why; and where other
     /// places may have it, the Pod of the restore looks there.
     async fn source_of(&mut self, from: &str) -> Source {
-        let destinations = self.object.object.spec.destinations();
-        let alone = match destinations.len() {
-            0 => return Source::Missing,
-            number => number == 1,
-        };
+        if self.object.object.spec.destinations().is_empty() {
+            return Source::Missing;
+        }
+        let alone = !self.has_other_places();
         match self.find(from).await {
             Ok(found) if found.level.is_none() && alone => Source::Missing,
             Ok(_) => Source::There,

@@ -89,10 +89,6 @@ struct Wanted {
 }
 
 impl Cluster {
-    fn tls_dir(&self) -> PathBuf {
-        self.paths.run.join("tls")
-    }
-
     /// Reads what an operator before this one has left: once, and again when somebody changed it.
     pub(super) async fn load(&mut self) -> Result<(), ControllerError> {
         if self.loaded {
@@ -103,7 +99,7 @@ impl Cluster {
         let lives = member.as_ref().is_some_and(|it| !it.goes);
         let [authority, member] = [authority, member].map(|it| it.map(|it| it.data));
         self.check_authority(authority.as_ref(), lives).await?;
-        let dir = self.tls_dir();
+        let dir = self.paths.tls();
         state::create_private_dir(&self.paths.run)?;
         let _ = fs::remove_dir_all(&dir);
         forget_recoveries(&self.paths);
@@ -251,7 +247,7 @@ impl Cluster {
 
     /// Writes what changed: the CAs first, so that nothing that they signed is ever without them.
     pub(super) async fn push(&mut self) -> Result<(), ControllerError> {
-        let dir = self.tls_dir();
+        let dir = self.paths.tls();
         let mut authority = files(&AUTHORITY.map(|(key, file)| (key, dir.join(file))));
         if let Some(identity) = &self.identity {
             let text = serde_json::to_vec(identity).unwrap_or_default();
@@ -283,7 +279,7 @@ impl Cluster {
     }
 
     async fn push_client(&mut self, wanted: &Wanted) -> Result<(), ControllerError> {
-        let folder = self.tls_dir().join("clients").join(&wanted.client);
+        let folder = self.paths.tls().join("clients").join(&wanted.client);
         let mut data = files(&CLIENT.map(|(key, file)| (key, folder.join(file))));
         if data.len() < CLIENT.len() {
             return Ok(());

@@ -133,11 +133,16 @@ impl Cluster {
         }
     }
 
+    /// Whether snapshots lie elsewhere, too.
+    pub(in crate::controller) fn has_other_places(&self) -> bool {
+        self.object.object.spec.destinations().len() > 1
+    }
+
     /// The same of this cluster's own. Where it does not answer and another place may have a snapshot, nobody waits for it.
     pub(in crate::controller) fn served_here(&self) -> Served {
         let mut served = self.served_by(&self.name);
-        let others = self.object.object.spec.destinations().len() > 1;
-        if let Some(silent) = self.memory.heard.silent.as_ref().filter(|_| others) {
+        let silent = self.memory.heard.silent.as_ref();
+        if let Some(silent) = silent.filter(|_| self.has_other_places()) {
             (served.address, served.why) = (None, silent.why.to_string());
         }
         served

@@ -125,7 +125,10 @@ impl Cluster {
                 return Ok(());
             }
             // It may just be made anew, of a document that was edited: a Pod without its address would fail at once.
-            if self.object.object.spec.destinations().len() == 1 {
+            if !self.has_other_places() {
+                if asked.request().is_none() {
+                    self.tell("Restoring", &why, true).await; // nobody else's status says it
+                }
                 return self.restore_says(&asked, &why).await;
             }
         }
