@@ -380,6 +380,7 @@ impl Runtime for Agent {
             process: self.driver.look(), // etcd may have taken its time to answer
             id,
             membership,
+            claim_deleted: false,
         }
     }
 

@@ -54,7 +54,7 @@ use crate::tls::{Certificates, TlsError};
 use names::RUN_DIR;
 use objects::{Kind, Objects};
 pub use own::Own;
-use seen::{Key, Meta, PodSeen, Seen};
+use seen::{ClaimSeen, Key, Meta, PodSeen, Seen};
 
 /// Why a pass, or the controller, failed.
 #[derive(Debug, thiserror::Error)]
@@ -183,6 +183,7 @@ struct Shared {
     restores: Seen<Watched<EtcdRestore>>,
     pods: Seen<PodSeen>,
     services: Seen<Meta>,
+    claims: Seen<ClaimSeen>,
     bells: RefCell<BTreeMap<Key, Rc<Notify>>>,
     reporter: Reporter,
     /// That Events cannot be told was said.
@@ -241,6 +242,7 @@ impl Shared {
             && self.restores.is_ready()
             && self.pods.is_ready()
             && self.services.is_ready()
+            && self.claims.is_ready()
     }
 
     fn is_ready_in(&self, namespace: &str) -> bool {
@@ -249,6 +251,7 @@ impl Shared {
             && self.restores.is_ready_in(namespace)
             && self.pods.is_ready_in(namespace)
             && self.services.is_ready_in(namespace)
+            && self.claims.is_ready_in(namespace)
     }
 }
 
@@ -282,8 +285,8 @@ struct Memory {
     sound: Option<Rc<Watched<EtcdCluster>>>,
     /// Why the newest one is not.
     invalid: Option<Detail>,
-    /// What became of what the document asks of the claims.
-    tended: BTreeMap<claim::Which, claim::Tended>,
+    /// Claims that did not grow as the document asks.
+    not_grown: BTreeMap<claim::Which, claim::NotGrown>,
     /// Why the last pass could not be carried out.
     failed: Option<Detail>,
     /// How many passes failed in a row.
@@ -374,6 +377,7 @@ async fn act(own: Own) -> Result<(), ControllerError> {
         restores: Seen::of(watches),
         pods: Seen::of(watch::scopes_of_pods(&own).len()),
         services: Seen::of(watches),
+        claims: Seen::of(watches),
         own,
         bells: RefCell::default(),
         reporter,

@@ -164,6 +164,9 @@ fn start(
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     state::create_private_dir(&paths.run)?;
     if keeper == Keeper::Pod {
+        if let Some(refusal) = pod::denied(&paths.lib) {
+            return Err(GuardError::Refused(refusal));
+        }
         // In Kubernetes mode a restore has its own Pod. No etcd may use the data before the restore
         // ends.
         if RestoreRecord::load(paths)?.is_some_and(|it| it.has_begun()) {

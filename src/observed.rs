@@ -168,6 +168,8 @@ pub struct Instance {
     pub process: Process,
     /// Seconds since its Pod was asked to end, as far as this operator saw; 0: it was not.
     pub terminating: u64,
+    /// The place of its data.
+    pub claim: Claim,
     /// It was its cluster's only member when it was last seen.
     pub alone: bool,
     /// What a start with the document's settings would find.
@@ -216,6 +218,15 @@ impl Instance {
     }
 }
 
+/// The place of a member's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It stays, whatever runs: a directory of a host, or a claim.
+    Stays,
+    /// Somebody deleted the claim. Kubernetes removes it, with the data, as soon as no Pod uses it.
+    Deleted,
+}
+
 /// What a Pod was made for: it keeps that until it is made anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadeFor {
@@ -234,6 +245,8 @@ pub struct Again {
     pub id: Option<MemberId>,
     /// etcd's member list.
     pub membership: Membership,
+    /// The place of its data is [`Claim::Deleted`].
+    pub claim_deleted: bool,
 }
 
 /// A start with the settings that served last.

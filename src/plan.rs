@@ -38,6 +38,7 @@ use join::Way;
 use permit::{Declared, Permit};
 pub use requeue::{REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING};
 pub use step::{Act, Asked, Change, Interruption, Task, Upkeep};
+pub(crate) use words::CLAIM_DELETED;
 
 /// Steps of upkeep of one member in one pass.
 pub const STEPS_MAX: usize = 8;
@@ -113,6 +114,8 @@ pub enum Hold {
         /// The quota in bytes.
         quota: u64,
     },
+    /// The step would end what keeps a deleted claim, and the data, from going.
+    ClaimDeleted,
     /// A CA cannot sign, so nothing can be renewed. etcd runs on.
     AuthorityDamaged,
     /// Members disagree on the data. Never disarmed without evidence (rule A8).

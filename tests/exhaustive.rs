@@ -19,7 +19,7 @@ use etcd_operator::observed::{
     Again, Alarms, Authority, CaState, Clock, Instance, LastServed, Membership, Observed, Pairs,
     Process, Proposals, Reading, Service, Writing,
 };
-use etcd_operator::plan::permit::{self, Declared, Grounds};
+use etcd_operator::plan::permit::{self, Declared, Grounds, Lapsed};
 use etcd_operator::plan::{Act, Asked, Change, Hold, Mint, Plan, STEPS_MAX, Task, Upkeep, plan};
 use etcd_operator::spec::backup::Source;
 use etcd_operator::spec::{ClusterSpec, Settings};
@@ -1625,6 +1625,7 @@ fn unseen(membership: &Membership, alone: bool) -> permit::Seen<'_> {
         id: None,
         alone,
         membership,
+        claim_deleted: false,
     }
 }
 
@@ -1687,6 +1688,7 @@ fn a_permit_is_exchanged_only_for_what_is_read_again() {
                     process,
                     id: Some(MemberId(1)),
                     membership: now.clone(),
+                    claim_deleted: false,
                 };
                 let undeclared = permit.grounds() == Grounds::QuorumSurvives;
                 let taken = permit.exchange(&again);
@@ -1712,6 +1714,85 @@ fn a_permit_is_exchanged_only_for_what_is_read_again() {
         }
     }
     assert!(kept > 100 && lapsed > 1000, "{kept} {lapsed}");
+}
+
+/// Whatever was declared, and whatever runs: what keeps a deleted claim from going is ended by nobody.
+#[test]
+fn nothing_ends_what_keeps_a_deleted_claim() {
+    let declared = [
+        None,
+        Some(Declared::DocumentEdited),
+        Some(Declared::SizeZero),
+        Some(Declared::Restore),
+        Some(Declared::NoSpaceRepair),
+    ];
+    let acts = [
+        Act::Stop,
+        Act::Restart,
+        Act::RegainSpace,
+        Act::SwapRestored,
+        Act::UndoRestore,
+    ];
+    let (mut refused, mut given) = (0, 0);
+    for number in 0..7_usize.pow(3) {
+        let hosts = [0, 1, 2].map(|it| STATES[number / 7_usize.pow(it) % 7]);
+        let [a, b, c] = hosts;
+        let members = Membership::Known(members_of(&[a, b, c, Host::Absent, Host::Absent]));
+        for (declared, act) in declared.iter().flat_map(|it| acts.map(|act| (*it, act))) {
+            for pid in [None, Some(7)] {
+                let ask = |claim_deleted| {
+                    let seen = permit::Seen {
+                        id: Some(MemberId(1)),
+                        pid,
+                        claim_deleted,
+                        ..unseen(&members, true)
+                    };
+                    permit::to_interrupt(seen, act, declared)
+                };
+                let asked = ask(true);
+                if act == Act::RegainSpace {
+                    assert_eq!(asked.is_ok(), ask(false).is_ok());
+                    continue;
+                }
+                assert_eq!(asked.unwrap_err(), Hold::ClaimDeleted);
+                refused += 1;
+                // It is deleted between the plan and its act.
+                let Ok(permit) = ask(false) else { continue };
+                let process = match pid {
+                    Some(_) => running(SETTINGS, 60),
+                    None => Process::Stopped,
+                };
+                let process = match process {
+                    Process::Running {
+                        settings,
+                        version,
+                        quota,
+                        seconds,
+                        ..
+                    } => Process::Running {
+                        pid: 7,
+                        settings,
+                        version,
+                        quota,
+                        seconds,
+                    },
+                    other => other,
+                };
+                let again = Again {
+                    process,
+                    id: Some(MemberId(1)),
+                    membership: members.clone(),
+                    claim_deleted: true,
+                };
+                assert_eq!(
+                    permit.exchange(&again).unwrap_err(),
+                    Lapsed::Held(Hold::ClaimDeleted)
+                );
+                given += 1;
+            }
+        }
+    }
+    assert!(refused > 10_000 && given > 1000, "{refused} {given}");
 }
 
 /// The shared predicate by itself: what the planner asks first must not hide what it allows.

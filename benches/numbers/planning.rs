@@ -9,8 +9,9 @@ use etcd_operator::cluster::{
 };
 use etcd_operator::document;
 use etcd_operator::observed::{
-    Alarms, Authority, Backups, CaState, Certificates, Clock, Details, DocumentSeen, INSTANCES_MAX,
-    Instance, Looker, Membership, Observed, Pairs, Process, Proposals, Reading, Service, Writing,
+    Alarms, Authority, Backups, CaState, Certificates, Claim, Clock, Details, DocumentSeen,
+    INSTANCES_MAX, Instance, Looker, Membership, Observed, Pairs, Process, Proposals, Reading,
+    Service, Writing,
 };
 use etcd_operator::plan::plan;
 use etcd_operator::spec::{ClusterSpec, MemberSpec};
@@ -54,6 +55,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
             seconds: 3600,
         },
         terminating: 0,
+        claim: Claim::Stays,
         alone: false,
         last_served: None,
         writable: Writable::Yes,

@@ -18,8 +18,8 @@ use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, IdentityFile, Launch, RefusalFile, Running, Served};
 use crate::member::starts;
 use crate::observed::{
-    Authority, CaState, Certificates, Clock, Instance, LastServed, Looker, Observed, Predecessors,
-    Process, Restoring,
+    Authority, CaState, Certificates, Claim, Clock, Instance, LastServed, Looker, Observed,
+    Predecessors, Process, Restoring,
 };
 use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT};
 use crate::start::{self, Facts, Refusal, Writable};
@@ -77,7 +77,8 @@ impl Agent {
             member: member(spec, &found.facts),
             process,
             terminating: 0, // the driver waits for its end
-            alone: true,    // sizes above 1 are refused, so no cluster of ours had another member
+            claim: Claim::Stays,
+            alone: true, // sizes above 1 are refused, so no cluster of ours had another member
             facts: found.facts,
             last_served: found.last_served,
             writable: found.writable,

@@ -523,6 +523,7 @@ mod tests {
             id: None,
             alone: true,
             membership: &observed.membership,
+            claim_deleted: false,
         };
         to_interrupt(seen, act, Some(Declared::Restore)).unwrap()
     }

@@ -237,6 +237,7 @@ async fn hand_over(
             id: None,
             alone: true, // sizes above 1 are refused by the parser
             membership: &Membership::Unreachable,
+            claim_deleted: false,
         };
         to_interrupt(seen, Act::Restart, Some(Declared::DriverChanged))
             .map_err(|hold| AgentError::NoPermit(Lapsed::Held(hold)))?;

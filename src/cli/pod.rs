@@ -15,8 +15,9 @@ use crate::error::chain;
 use crate::etcd::store;
 use crate::member::crash::CrashPoint;
 use crate::member::pod::{
-    BACKUP_VARIABLE, DOCUMENT_VARIABLE, PodMember, RESTORE_VARIABLE, Restored, SERVED_VARIABLE,
-    SIGNER_DIR, SIGNER_VARIABLE, TLS_DIR, VARIABLE, lay_down_credentials, say_last,
+    BACKUP_VARIABLE, CLAIM_DIR, DOCUMENT_VARIABLE, PodMember, RESTORE_VARIABLE, Restored,
+    SERVED_VARIABLE, SIGNER_DIR, SIGNER_VARIABLE, TLS_DIR, VARIABLE, denied, lay_down_credentials,
+    say_last,
 };
 use crate::member::records::{self, IdentityFile};
 use crate::member::restore_record::{self, Outcome as Ended, Reason, RestoreRecord, RestoreReport};
@@ -31,6 +32,17 @@ fn missing(name: &str) -> Failure {
 
 fn told(name: &str) -> Result<String, Failure> {
     std::env::var(name).map_err(|_| missing(name))
+}
+
+/// Else the reason is the end of the Pod's log, which the controller reads.
+fn may_write(volume: &Path) -> Result<(), Failure> {
+    match denied(volume) {
+        Some(refusal) => {
+            let text = format!("{refusal}; next: {}", refusal.next_step());
+            Err(Failure::new(super::FAILED, text))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Lays down what came with the environment: the document, the image's etcd, keys of buckets.
@@ -63,6 +75,7 @@ fn served() -> Result<Option<Served>, Failure> {
 pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     let id = told(RESTORE_VARIABLE)?;
     let paths = &context.paths;
+    may_write(&paths.lib)?;
     state::create_private_dir(&paths.member())?;
     // It may have ended before the Pod did: it is never made twice.
     let ended = || restore_record::last_report(paths).filter(|it| it.id == id);
@@ -199,6 +212,7 @@ pub(super) fn worker(context: &Context) -> Outcome {
         lib: config.lib.clone(),
         ..context.paths.clone()
     };
+    may_write(Path::new(CLAIM_DIR))?;
     state::create_private_dir(&paths.lib)?;
     let (pod, spec) = prepare(context, &paths)?;
     let keys = (Path::new(TLS_DIR), Path::new(SIGNER_DIR));

@@ -1,6 +1,6 @@
 //! Acts, one step of the plan after the other.
 
-use super::claim::{SIZE_DEFAULT, Which};
+use super::claim::Which;
 use super::names;
 use super::objects::Kind;
 use super::observe::ended;
@@ -51,10 +51,9 @@ impl Cluster {
         } else {
             Ok(())
         };
-        self.replace_lost_claim(spec).await?;
         let mut objects = objects;
         for which in Which::ALL {
-            objects = objects.and(self.tend_claim(which, spec).await);
+            objects = objects.and(self.tend_claim(which).await);
         }
         let stays = plan.hold().map(|it| (it, detail(format_args!("{it}"))));
         let restores = |it: &(&Hold, Detail)| matches!(it.0, Hold::Restoring(_));
@@ -103,31 +102,6 @@ impl Cluster {
         let restores = self.carry_restore_on(observed, held).await;
         let backups = self.carry_backups_on(spec, observed, waits).await;
         failed.map_or(objects, Err).and(restores).and(backups)
-    }
-
-    /// A Pod whose claim went before it had a place would wait for ever.
-    async fn replace_lost_claim(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
-        for which in Which::ALL {
-            let lost = format!("\"{}\" not found", which.name(&self.name));
-            let pod = self.pod_of(which).filter(|it| it.node.is_none());
-            if pod.is_some_and(|it| it.message.contains(&lost)) {
-                self.make_claim(which, spec).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The claim alone.
-    pub(super) async fn make_claim(
-        &mut self,
-        which: Which,
-        spec: &ClusterSpec,
-    ) -> Result<(), ControllerError> {
-        let identity = self.identity.as_ref();
-        match identity.and_then(|it| self.pod_member(spec, it)) {
-            Some(member) => self.ensure_claim(which, spec, &member).await,
-            None => Ok(()),
-        }
     }
 
     /// What somebody removed or edited is put back. While nothing has changed, nothing is sent. One that
@@ -303,7 +277,7 @@ impl Cluster {
         };
         self.push().await?;
         self.ensure_services(spec).await?;
-        self.ensure_claim(Which::Data, spec, &member).await?;
+        self.ensure_claim(Which::Data).await?;
         let object = self.object.clone();
         let image = self.shared.image.borrow().clone();
         let parts = self.parts(spec, &object.object.spec, &member, &image);
@@ -331,35 +305,6 @@ impl Cluster {
             operator_image: image,
             owner: self.owner(),
         }
-    }
-
-    /// A claim that the operator makes, whether its Pod is there or not.
-    pub(super) async fn ensure_claim(
-        &mut self,
-        which: Which,
-        spec: &ClusterSpec,
-        member: &PodMember,
-    ) -> Result<(), ControllerError> {
-        let object = self.object.clone();
-        let wire = &object.object.spec;
-        let mut labels = self.labels();
-        let asked = match which {
-            Which::Data => {
-                if let Some(identity) = &self.identity {
-                    // What is born by now has CAs: beside this claim they never come anew in silence.
-                    let token = identity.cluster.token.rsplit('-').next();
-                    labels.insert(names::BORN.to_owned(), token.unwrap_or_default().to_owned());
-                }
-                wire.storage.volume_claim.as_ref()
-            }
-            Which::Snapshots => match wire.local() {
-                Some(local) if local.claim_name.is_none() => local.claim.as_ref(),
-                _ => return Ok(()), // somebody else's, or there are none
-            },
-        };
-        let (parts, name) = (self.parts(spec, wire, member, ""), which.name(&self.name));
-        let claim = pod::claim(&parts, &name, &labels, asked, SIZE_DEFAULT);
-        self.objects.ensure(Kind::Claim, claim, None).await
     }
 
     async fn stop(&mut self) -> Result<(), ControllerError> {

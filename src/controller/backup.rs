@@ -7,6 +7,8 @@ use std::rc::Rc;
 
 use kube::api::{Api, DynamicObject};
 
+use super::claim::Which;
+use super::names;
 use super::objects::{exactly, resource};
 use super::restore::wire_now;
 use super::{Cluster, ControllerError, Watched};
@@ -16,8 +18,9 @@ use crate::backup::name::LATEST;
 use crate::backup::place;
 use crate::backup::work::Made;
 use crate::cluster::{Detail, Timestamp, detail};
-use crate::member::pod::{CLAIM_DIR, S3_KEY, s3_credentials};
+use crate::member::pod::{CLAIM_DIR, S3_CA, S3_KEY, s3_credentials};
 use crate::observed::{BackupFailure, Backups, Clock, Observed, Reading};
+use crate::plan::CLAIM_DELETED;
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Place;
@@ -72,10 +75,20 @@ impl Cluster {
             reason: "SnapshotFailed",
             why,
         });
+        let deleted = self.goes(Which::Snapshots).then(|| BackupFailure {
+            reason: CLAIM_DELETED.0,
+            why: detail(format_args!(
+                "somebody deleted the claim {}: Kubernetes removes it, with the snapshots, as soon as no Pod uses it, so the operator keeps the worker; next: kubectl delete pod {}, and the operator makes a new claim",
+                names::snapshots_claim(&self.name),
+                names::backup_pod(&self.name)
+            )),
+        });
         // At first its Pod only has not come up yet.
         let late = known.is_some() || self.memory.heard.is_late();
         Backups {
-            failed: unheard.filter(|_| late).or_else(|| seen.failed.take()),
+            failed: deleted
+                .or_else(|| unheard.filter(|_| late))
+                .or_else(|| seen.failed.take()),
             asked: self.next_request().is_some(),
             restore_failed,
             ..seen
@@ -85,7 +98,9 @@ impl Cluster {
     /// Access keys are a file of the worker's and a Secret of whoever reads it; a directory of the worker's is a claim.
     fn in_words_of_the_document(&self, text: &str) -> Detail {
         let claim = self.claim_of_snapshots().unwrap_or_default();
-        let mut text = text.replace(CLAIM_DIR, &format!("the claim {claim}"));
+        let mut text = text
+            .replace(CLAIM_DIR, &format!("the claim {claim}"))
+            .replace("caFile", &format!("the key {S3_CA} of its Secret"));
         for (index, it) in self.object.object.spec.destinations().iter().enumerate() {
             let secret = it.s3.as_ref().and_then(|it| it.credentials_secret.as_ref());
             if let Some(secret) = secret {

@@ -3,18 +3,16 @@
 
 use std::rc::Rc;
 
-use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::names::{self, OPERATOR, STORAGE_CLASS};
+use super::names::{self, OPERATOR};
 use super::objects::{Kind, exactly, is_made_for};
-use super::seen::PodSeen;
+use super::seen::{ClaimSeen, PodSeen};
 use super::{Cluster, ControllerError};
-use crate::api::formats;
+use crate::api::{DeletionPolicy, formats};
 use crate::clock;
 use crate::cluster::{Detail, detail};
-use crate::member::records::IdentityFile;
-use crate::spec::ClusterSpec;
 
 /// Wanted for where the document names no size.
 pub(super) const SIZE_DEFAULT: &str = "2Gi";
@@ -59,37 +57,26 @@ pub(super) struct Wanted {
     size: String,
     /// Empty where it names none.
     class: String,
+    /// The document says so, and not the default.
+    named: bool,
 }
 
-/// What became of it.
+/// Why a claim did not grow.
 #[derive(Debug)]
-pub(super) struct Tended {
+pub(super) struct NotGrown {
     asked: Wanted,
-    /// When it is looked at again, in seconds since boot; none: it is as asked.
-    again: Option<u64>,
-    /// Why the claim is not as asked.
-    pub(super) refused: Option<Detail>,
+    /// It is tried again then, in seconds since boot: somebody may have changed its class.
+    again: u64,
+    why: Detail,
 }
 
-/// A claim that stayed as it is is looked at again after so long: somebody may have changed its class.
+/// A claim that did not grow is tried again after so long.
 const REFUSED_SECONDS: u64 = 600;
-/// One that has no volume yet, or goes, is looked at again after so long.
-const WAITS_SECONDS: u64 = 15;
 
 /// What the API server says where a claim's class lets none grow.
 const NO_GROWTH: &str = "can be resized";
 
-/// A claim as the API server has it.
-struct There<'a> {
-    state: State,
-    /// The class that the document named when the claim was made; none: the operator did not make it.
-    made_with: Option<&'a str>,
-    class: Option<&'a str>,
-    /// Bytes; none where nobody can tell.
-    size: Option<u64>,
-}
-
-/// What may be done with it, at most.
+/// What may be done with a claim, at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Foreign,
@@ -112,60 +99,40 @@ enum Step {
     Keep,
 }
 
-impl<'a> There<'a> {
-    fn of(claim: &'a DynamicObject, cluster: &str) -> Self {
-        let labels = claim.metadata.labels.as_ref();
-        let annotations = claim.metadata.annotations.as_ref();
-        let (spec, phase) = (&claim.data["spec"], claim.data["status"]["phase"].as_str());
-        let volume = spec["volumeName"].as_str().unwrap_or_default();
-        let size = spec["resources"]["requests"]["storage"].as_str();
-        let is_ours = labels.is_some_and(|it| is_made_for(it, cluster));
-        There {
-            state: match phase {
-                _ if !is_ours => State::Foreign,
-                _ if claim.metadata.deletion_timestamp.is_some() => State::Going,
-                Some("Pending") if volume.is_empty() => State::Unbound,
-                Some("Bound") => State::Bound,
-                _ => State::Other,
-            },
-            made_with: annotations
-                .and_then(|it| it.get(STORAGE_CLASS))
-                .map(String::as_str),
-            class: spec["storageClassName"].as_str(),
-            size: size.and_then(formats::bytes),
-        }
+fn state(claim: &ClaimSeen, cluster: &str) -> State {
+    match claim.phase.as_str() {
+        _ if !is_made_for(&claim.meta.labels, cluster) => State::Foreign,
+        _ if claim.meta.deleting => State::Going,
+        "Pending" if !claim.has_volume => State::Unbound,
+        "Bound" => State::Bound,
+        _ => State::Other,
     }
+}
 
-    /// The document asks for another class than the claim was made with and has. A cluster's default class, which the
-    /// API server wrote in, is no other one.
-    fn has_another_class(&self, asked: &Wanted) -> bool {
-        self.made_with.is_some_and(|it| it != asked.class)
-            && self.class.unwrap_or_default() != asked.class
-    }
+/// The document asks for another class than the claim was made with and has. A cluster's default class, which the
+/// API server wrote in, is no other one.
+fn has_another_class(claim: &ClaimSeen, asked: &Wanted) -> bool {
+    claim
+        .made_with
+        .as_ref()
+        .is_some_and(|it| *it != asked.class)
+        && claim.class.as_deref().unwrap_or_default() != asked.class
+}
 
-    /// Why a claim with a volume stays with its class.
-    fn keeps_its_class(&self, which: Which, name: &str, asked: &Wanted) -> Option<Detail> {
-        let (has, field) = (self.class.unwrap_or("none"), which.field());
-        self.has_another_class(asked).then(|| detail(format_args!(
-            "{field}.storageClassName: the claim {name} has its volume already, of the class {has}; next: name that class, or restore a snapshot into a new cluster"
-        )))
-    }
-
-    /// It never asks for less, and removes no claim that has a volume.
-    fn step(&self, asked: &Wanted) -> Step {
-        // What somebody wrote in another unit is left as it is.
-        let less = self
-            .size
-            .zip(formats::bytes(&asked.size))
-            .is_some_and(|(has, asked)| has < asked);
-        match self.state {
-            State::Foreign | State::Going => Step::Wait,
-            State::Unbound if self.has_another_class(asked) => Step::Replace,
-            State::Bound if less => Step::Grow,
-            // Nothing grows before it has a volume.
-            State::Unbound | State::Other if less => Step::Wait,
-            State::Unbound | State::Bound | State::Other => Step::Keep,
-        }
+/// It never asks for less, and removes no claim that has a volume.
+fn step(claim: &ClaimSeen, state: State, asked: &Wanted) -> Step {
+    // What somebody wrote in another unit is left as it is.
+    let less = claim
+        .size
+        .zip(formats::bytes(&asked.size))
+        .is_some_and(|(has, asked)| has < asked);
+    match state {
+        State::Foreign | State::Going => Step::Wait,
+        State::Unbound if has_another_class(claim, asked) => Step::Replace,
+        State::Bound if less => Step::Grow,
+        // Nothing grows before it has a volume.
+        State::Unbound | State::Other if less => Step::Wait,
+        State::Unbound | State::Bound | State::Other => Step::Keep,
     }
 }
 
@@ -176,134 +143,150 @@ impl Cluster {
         self.shared.pods.get(&self.namespace, &name)
     }
 
-    /// What the document asks of a claim; none where the operator makes none, or where it asks for nothing and the claim
-    /// has its volume.
+    /// A claim that the operator made.
+    pub(super) fn claim(&self, which: Which) -> Option<Rc<ClaimSeen>> {
+        let name = which.name(&self.name);
+        self.shared.claims.get(&self.namespace, &name)
+    }
+
+    /// Somebody deleted it: it goes as soon as no Pod uses it.
+    pub(super) fn goes(&self, which: Which) -> bool {
+        self.claim(which).is_some_and(|it| it.meta.deleting)
+    }
+
+    /// What the document asks of a claim; none where the operator makes none.
     fn asked_of_claim(&self, which: Which) -> Option<Wanted> {
         let wire = &self.object.object.spec;
-        let (asked, has_volume) = match which {
-            Which::Data => {
-                let ids = self.identity.as_ref().map(IdentityFile::clusters);
-                let has_served = ids.is_some_and(|it| !it.is_empty());
-                (wire.storage.volume_claim.as_ref(), has_served)
-            }
+        let asked = match which {
+            Which::Data => wire.storage.volume_claim.as_ref(),
             Which::Snapshots => {
                 let local = wire.local().filter(|it| it.claim_name.is_none())?;
-                let placed = self.pod_of(which).is_some_and(|it| it.node.is_some());
-                (local.claim.as_ref(), placed)
+                local.claim.as_ref()
             }
         };
-        if asked.is_none() && has_volume {
-            return None;
-        }
         Some(Wanted {
             size: asked.map_or(SIZE_DEFAULT, |it| &it.size).to_owned(),
             class: asked
                 .and_then(|it| it.storage_class_name.clone())
                 .unwrap_or_default(),
+            named: asked.is_some(),
+        })
+    }
+
+    /// Why a claim is not as the document asks.
+    pub(super) fn claim_not_changed(&self) -> Option<Detail> {
+        Which::ALL.into_iter().find_map(|which| {
+            let asked = self.asked_of_claim(which).filter(|it| it.named)?;
+            let claim = self.claim(which)?;
+            let kept = self.memory.not_grown.get(&which);
+            let kept = kept.filter(|it| it.asked == asked);
+            match step(&claim, state(&claim, &self.name), &asked) {
+                Step::Grow => Some(kept?.why.clone()),
+                Step::Keep if has_another_class(&claim, &asked) => {
+                    let (name, field) = (which.name(&self.name), which.field());
+                    let has = claim.class.as_deref().unwrap_or("none");
+                    Some(detail(format_args!(
+                        "{field}.storageClassName: the claim {name} has its volume already, of the class {has}; next: name that class, or restore a snapshot into a new cluster"
+                    )))
+                }
+                _ => None,
+            }
         })
     }
 
     /// Brings a claim to what the document asks for. It never asks for less, and removes no claim that has a volume.
-    pub(super) async fn tend_claim(
-        &mut self,
-        which: Which,
-        spec: &ClusterSpec,
-    ) -> Result<(), ControllerError> {
+    pub(super) async fn tend_claim(&mut self, which: Which) -> Result<(), ControllerError> {
         let Some(asked) = self.asked_of_claim(which) else {
-            self.memory.tended.remove(&which);
             return Ok(());
         };
-        let now = clock::since_boot().as_secs();
-        let known = self.memory.tended.get(&which);
-        let known = known.filter(|it| it.asked == asked);
-        if known.is_some_and(|it| it.again.is_none_or(|again| now < again)) {
-            return Ok(());
+        let Some(claim) = self.claim(which) else {
+            return self.bring_claim(which).await;
+        };
+        match step(&claim, state(&claim, &self.name), &asked) {
+            Step::Replace => self.remove_unbound(which, &claim, &asked).await,
+            Step::Grow if asked.named => self.grow(which, asked).await,
+            Step::Grow | Step::Wait | Step::Keep => Ok(()),
         }
-        let name = which.name(&self.name);
-        let waits = Some(now + WAITS_SECONDS);
-        let claim = self
-            .objects
-            .get(Kind::Claim, &self.namespace, &name)
-            .await?;
-        let (again, refused) = match &claim {
-            None if self.bring_claim(which, spec).await? => (waits, None),
-            None => (None, None),
-            Some(claim) => {
-                let there = There::of(claim, &self.name);
-                match there.step(&asked) {
-                    Step::Replace => return self.remove_unbound(which, claim, &asked).await,
-                    Step::Wait => (waits, None),
-                    step => {
-                        let kept = match step {
-                            Step::Grow => self.grow(which, &name, &asked.size).await?,
-                            _ => None,
-                        };
-                        let refused = kept.or_else(|| there.keeps_its_class(which, &name, &asked));
-                        let later = refused.as_ref().map(|_| now + REFUSED_SECONDS);
-                        (later, refused)
-                    }
-                }
-            }
-        };
-        let tended = Tended {
-            asked,
-            again,
-            refused,
-        };
-        self.memory.tended.insert(which, tended);
+    }
+
+    /// Makes a claim for which a Pod without a place waits. Where none waits, the start makes it.
+    async fn bring_claim(&mut self, which: Which) -> Result<(), ControllerError> {
+        let pods = [self.pod_of(which), self.restore_pod()];
+        let waits = |it: &Rc<PodSeen>| it.node.is_none() && !it.meta.deleting;
+        if pods.iter().flatten().any(waits) {
+            return self.ensure_claim(which).await;
+        }
         Ok(())
     }
 
-    /// A claim that is not there, and whether a Pod without a place waits for it. The Pods of a restore and of a worker are
-    /// made anew, and their claims before them. Where none waits, the start makes the claim.
-    async fn bring_claim(
-        &mut self,
-        which: Which,
-        spec: &ClusterSpec,
-    ) -> Result<bool, ControllerError> {
-        let pod = self.pod_of(which).filter(|it| it.node.is_none());
-        match (which, self.restore_pod(), pod) {
-            (_, Some(restore), _) if restore.node.is_none() => {
-                self.remove_pod(&restore, Some(0)).await?;
-            }
-            (Which::Data, None, Some(_)) => self.make_claim(which, spec).await?,
-            (Which::Snapshots, _, Some(worker))
-                if worker.owner.as_ref() == Some(&self.object.meta.uid) =>
-            {
-                self.remove_pod(&worker, Some(0)).await?;
-            }
-            _ => return Ok(false),
+    /// Makes a claim that is not there, where the document asks for one that the operator makes.
+    pub(super) async fn ensure_claim(&mut self, which: Which) -> Result<(), ControllerError> {
+        let Some(asked) = self.asked_of_claim(which) else {
+            return Ok(());
+        };
+        let mut labels = self.labels();
+        if let Some(identity) = self.identity.as_ref().filter(|_| which == Which::Data) {
+            // What is born by now has CAs: beside this claim they never come anew in silence.
+            let token = identity.cluster.token.rsplit('-').next();
+            labels.insert(names::BORN.to_owned(), token.unwrap_or_default().to_owned());
         }
-        Ok(true)
+        let mut metadata = json!({
+            "name": which.name(&self.name),
+            "namespace": self.namespace,
+            "labels": labels,
+            "annotations": {(names::STORAGE_CLASS): asked.class},
+        });
+        // Else it has no owner, and outlives the object.
+        if self.object.object.spec.deletion_policy == DeletionPolicy::Delete {
+            metadata["ownerReferences"] = self.owner();
+        }
+        let mut spec = json!({
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": asked.size}},
+        });
+        if !asked.class.is_empty() {
+            spec["storageClassName"] = json!(asked.class);
+        }
+        let claim = json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": metadata,
+            "spec": spec,
+        });
+        self.objects.ensure(Kind::Claim, claim, None).await
     }
 
-    /// Why the claim did not grow.
-    async fn grow(
-        &mut self,
-        which: Which,
-        name: &str,
-        size: &str,
-    ) -> Result<Option<Detail>, ControllerError> {
+    async fn grow(&mut self, which: Which, asked: Wanted) -> Result<(), ControllerError> {
+        let now = clock::since_boot().as_secs();
+        let refused = self.memory.not_grown.get(&which);
+        if refused.is_some_and(|it| it.asked == asked && now < it.again) {
+            return Ok(());
+        }
         self.shared.confirmed.confirm().await?;
+        let (name, size) = (which.name(&self.name), &asked.size);
         let more = json!({"spec": {"resources": {"requests": {"storage": size}}}});
         let parameters = PatchParams {
             field_manager: Some(OPERATOR.to_owned()),
             ..PatchParams::default()
         };
         let api = self.objects.api(Kind::Claim, &self.namespace);
-        match api.patch(name, &parameters, &Patch::Merge(&more)).await {
+        match api.patch(&name, &parameters, &Patch::Merge(&more)).await {
             Ok(_) => {
                 let text = detail(format_args!("the claim {name} asks for {size} now"));
                 self.tell("ClaimGrows", &text, false).await;
-                Ok(None)
+                Ok(())
             }
             Err(kube::Error::Api(it)) if it.message.contains(NO_GROWTH) => {
                 let field = which.field();
-                Ok(Some(detail(format_args!(
+                let why = detail(format_args!(
                     "{field}.size: the claim {name} cannot grow to {size}: its StorageClass does not allow it; next: set allowVolumeExpansion in the class, or restore a snapshot into a new cluster"
-                ))))
+                ));
+                let again = now + REFUSED_SECONDS;
+                let refused = NotGrown { asked, again, why };
+                self.memory.not_grown.insert(which, refused);
+                Ok(())
             }
-            Err(error) => Err(ControllerError::api("write", Kind::Claim, name, error)),
+            Err(error) => Err(ControllerError::api("write", Kind::Claim, &name, error)),
         }
     }
 
@@ -312,14 +295,12 @@ impl Cluster {
     async fn remove_unbound(
         &mut self,
         which: Which,
-        claim: &DynamicObject,
+        claim: &ClaimSeen,
         asked: &Wanted,
     ) -> Result<(), ControllerError> {
         let name = which.name(&self.name);
-        let seen = exactly(
-            claim.metadata.uid.clone(),
-            claim.metadata.resource_version.clone(),
-        );
+        let (uid, version) = (&claim.meta.uid, &claim.meta.resource_version);
+        let seen = exactly(Some(uid.clone()), Some(version.clone()));
         let api = self.objects.api(Kind::Claim, &self.namespace);
         let kind = Kind::Claim.name();
         if !self.objects.remove_seen((&api, kind), &name, &seen).await? {
@@ -348,6 +329,7 @@ mod tests {
         let asked = Wanted {
             size: "2Gi".to_owned(),
             class: "quick".to_owned(),
+            named: true,
         };
         let names = [None, Some(""), Some("quick"), Some("slow")];
         let sizes = [None, Some(1 << 30), Some(2 << 30), Some(3 << 30)];
@@ -360,22 +342,23 @@ mod tests {
         ];
         let mut seen = [0; 4];
         for number in 0..4 * 4 * 4 * 5 {
-            let there = There {
-                made_with: names[number % 4],
-                class: names[number / 4 % 4],
+            let there = ClaimSeen {
+                made_with: names[number % 4].map(str::to_owned),
+                class: names[number / 4 % 4].map(str::to_owned),
                 size: sizes[number / 16 % 4],
-                state: states[number / 64],
+                ..ClaimSeen::default()
             };
-            let step = there.step(&asked);
+            let state = states[number / 64];
+            let step = step(&there, state, &asked);
             if step == Step::Replace {
-                assert_eq!(there.state, State::Unbound);
+                assert_eq!(state, State::Unbound);
                 assert!(there.made_with.is_some_and(|it| it != "quick"));
-                assert_ne!(there.class, Some("quick"));
+                assert_ne!(there.class.as_deref(), Some("quick"));
             }
             if step == Step::Grow {
-                assert_eq!((there.state, there.size), (State::Bound, Some(1 << 30)));
+                assert_eq!((state, there.size), (State::Bound, Some(1 << 30)));
             }
-            if matches!(there.state, State::Foreign | State::Going) {
+            if matches!(state, State::Foreign | State::Going) {
                 assert_eq!(step, Step::Wait);
             }
             seen[step as usize] += 1;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use super::claim::SIZE_DEFAULT;
+use super::claim::{SIZE_DEFAULT, Which};
 use super::names::SPEC_INVALID;
 use super::seen::{Container, PodSeen};
 use super::{Cluster, names};
@@ -17,8 +17,8 @@ use crate::member::place::HostPlace;
 use crate::member::pod::{refusal_from, unplaceable};
 use crate::member::records::IdentityFile;
 use crate::observed::{
-    Authority, Certificates, Clock, DocumentSeen, Instance, Looker, MadeFor, Membership, Observed,
-    Predecessors, Process, Reading, Service, Writing,
+    Authority, Certificates, Claim, Clock, DocumentSeen, Instance, Looker, MadeFor, Membership,
+    Observed, Predecessors, Process, Reading, Service, Writing,
 };
 use crate::render;
 use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT, Settings};
@@ -32,6 +32,8 @@ use crate::version::VERSION_AT_BIRTH;
 const WAITS_SECONDS: u64 = 5;
 /// A Pod that its kubelet has been making for longer than this is told of.
 pub(super) const MAKING_SECONDS: u64 = 60;
+/// The scheduler's words for a volume that other nodes cannot reach.
+const ELSEWHERE: &str = "node affinity";
 /// A guard has looked at everything, or etcd is about to serve, after so long.
 const LOOKS_SECONDS: u64 = 10;
 
@@ -57,6 +59,11 @@ impl Cluster {
             member: member(spec, self.identity.as_ref()),
             process,
             terminating: self.terminating(pod.as_deref()),
+            claim: if self.goes(Which::Data) {
+                Claim::Deleted
+            } else {
+                Claim::Stays
+            },
             alone: true, // sizes above 1 are refused, so no cluster of ours had another member
             writable: facts.writable,
             facts,
@@ -218,13 +225,10 @@ impl Cluster {
 
     fn document_seen(&self) -> DocumentSeen {
         let invalid = self.memory.invalid.as_ref().map(|why| (SPEC_INVALID, why));
-        let mut tended = self.memory.tended.values();
-        let claim = tended.find_map(|it| Some(("ClaimNotChanged", it.refused.as_ref()?)));
-        match invalid.or(claim) {
-            Some((reason, why)) => DocumentSeen::Refused {
-                reason,
-                why: why.clone(),
-            },
+        let invalid = invalid.map(|(reason, why)| (reason, why.clone()));
+        let claim = || Some(("ClaimNotChanged", self.claim_not_changed()?));
+        match invalid.or_else(claim) {
+            Some((reason, why)) => DocumentSeen::Refused { reason, why },
             None => DocumentSeen::Accepted,
         }
     }
@@ -272,12 +276,19 @@ impl Cluster {
         let claim = self.object.object.spec.storage.volume_claim.as_ref();
         let named = claim.is_some_and(|it| it.storage_class_name.is_some());
         let unbound = message.contains("unbound immediate PersistentVolumeClaims");
-        let reason = if unbound && !named {
-            "NoStorageClass"
-        } else {
-            "Unschedulable"
-        };
-        unplaceable(reason, format_args!("{message}"))
+        if unbound && !named {
+            return unplaceable("NoStorageClass", format_args!("{message}"));
+        }
+        let claim = self.claim(Which::Data);
+        let node = claim.as_ref().and_then(|it| it.node.as_ref());
+        match node.filter(|_| message.contains(ELSEWHERE)) {
+            Some(node) => {
+                let name = names::claim(&self.name);
+                let why = format_args!("the claim {name} lies on the node {node}: {message}");
+                unplaceable("VolumeElsewhere", why)
+            }
+            None => unplaceable("Unschedulable", format_args!("{message}")),
+        }
     }
 
     fn certificates(

@@ -3,15 +3,13 @@
 
 mod worker;
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
 use super::names::{
     self, CLUSTER, MANAGED_BY, OPERATOR, QUOTA, SETTINGS, STATE_DIR, USER, VERSION,
 };
+use crate::api::EtcdClusterSpec;
 use crate::api::pod::{self as asked, Amounts};
-use crate::api::{EtcdClusterSpec, VolumeClaim};
 use crate::backup::served::Served;
 use crate::member::pod::{
     CLAIM_DIR, DOCUMENT_VARIABLE, LAST_WORDS, PodMember, RESTORE_VARIABLE, S3_CA, S3_KEY,
@@ -40,39 +38,6 @@ const GUARD_DIR: &str = "/guard";
 fn etcd_image(wire: &EtcdClusterSpec, version: &str) -> String {
     let standard = || format!("{}:v{version}", names::IMAGE);
     wire.image.clone().unwrap_or_else(standard)
-}
-
-/// A claim of a cluster. It has no owner: it outlives the object, unless the document says otherwise.
-pub(super) fn claim(
-    parts: &Parts<'_>,
-    name: &str,
-    labels: &BTreeMap<String, String>,
-    asked: Option<&VolumeClaim>,
-    default: &str,
-) -> Value {
-    let mut spec = json!({
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": asked.map_or(default, |it| it.size.as_str())}},
-    });
-    let class = asked.and_then(|it| it.storage_class_name.as_deref());
-    if let Some(class) = class {
-        spec["storageClassName"] = json!(class);
-    }
-    let mut metadata = json!({
-        "name": name,
-        "namespace": parts.namespace,
-        "labels": labels,
-        "annotations": {(names::STORAGE_CLASS): class.unwrap_or_default()},
-    });
-    if parts.wire.deletion_policy == crate::api::DeletionPolicy::Delete {
-        metadata["ownerReferences"] = parts.owner.clone();
-    }
-    json!({
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": metadata,
-        "spec": spec,
-    })
 }
 
 /// The member's Pod: the guard is its entrypoint, in etcd's own image.

@@ -10,6 +10,7 @@ use kube::runtime::events::{Event, EventType, Recorder};
 use serde_json::{Value, json};
 
 use super::apply::NAMESPACE_ENDS;
+use super::claim::Which;
 use super::names::SPEC_INVALID;
 use super::objects::resource;
 use super::seen::Meta;
@@ -451,6 +452,7 @@ impl Runtime for Cluster {
             process: self.process_now(id.is_some()), // etcd may have taken its time to answer
             id,
             membership,
+            claim_deleted: self.goes(Which::Data),
         }
     }
 

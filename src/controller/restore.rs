@@ -13,6 +13,7 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use super::apply::unplaceable;
+use super::claim::Which;
 use super::names;
 use super::objects::Kind;
 use super::seen::PodSeen;
@@ -25,6 +26,7 @@ use crate::clock;
 use crate::clock::rfc3339;
 use crate::cluster::{Detail, Timestamp};
 use crate::observed::{Observed, RestorePhase, Restoring, Unanswered};
+use crate::plan::{CLAIM_DELETED, Hold};
 use crate::spec::ClusterSpec;
 use crate::start::Refusal;
 pub(super) use pod::document;
@@ -288,6 +290,12 @@ impl Cluster {
         let Some(asked) = self.in_place() else {
             return;
         };
+        if self.goes(Which::Data) {
+            let (why, next) = (CLAIM_DELETED.1, Hold::ClaimDeleted.next_step());
+            return self
+                .not_begun(&asked, &format!("{why}; next: {next}"))
+                .await;
+        }
         let now = clock::since_boot().as_secs();
         let tried = self.memory.tried.as_ref().filter(|it| it.id == asked.id);
         let refused_at = tried.and_then(|it| it.refused_at);

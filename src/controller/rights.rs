@@ -91,8 +91,8 @@ pub const RIGHTS: &[Right] = &[
     right(
         "",
         "persistentvolumeclaims",
-        &["get", "create", "patch", "delete"],
-        "members' data; whose a claim is that is there already; one grows, or is made anew before it has a volume, where the document says so",
+        &["get", "list", "watch", "create", "patch", "delete"],
+        "members' data; whose a claim is that is there already; one that somebody deletes is told; one grows, or is made anew before it has a volume, where the document says so",
     ),
     right(
         "",

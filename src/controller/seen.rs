@@ -10,8 +10,9 @@ use kube::runtime::watcher::Event;
 use serde_json::Value;
 
 use super::names::{
-    CLUSTER, CLUSTER_NAMESPACE, CONTAINER, GUARD, MADE_FOR, QUOTA, SETTINGS, VERSION,
+    CLUSTER, CLUSTER_NAMESPACE, CONTAINER, GUARD, MADE_FOR, QUOTA, SETTINGS, STORAGE_CLASS, VERSION,
 };
+use crate::api::formats;
 
 /// Namespace and name.
 pub(super) type Key = (String, String);
@@ -191,6 +192,42 @@ pub(super) struct PodSeen {
     pub(super) last_words: Option<String>,
 }
 
+/// A claim that the operator made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ClaimSeen {
+    pub(super) meta: Meta,
+    pub(super) phase: String,
+    pub(super) has_volume: bool,
+    /// The class that the document named when the claim was made; none: the operator did not make it.
+    pub(super) made_with: Option<String>,
+    pub(super) class: Option<String>,
+    /// What it asks for, in bytes; none where nobody can tell.
+    pub(super) size: Option<u64>,
+    /// For which node the scheduler had its volume made; none where the volume was there before.
+    pub(super) node: Option<String>,
+}
+
+/// The scheduler's annotation of a claim whose volume is made for a node.
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+
+impl ClaimSeen {
+    pub(super) fn of(claim: &DynamicObject) -> Self {
+        let annotations = claim.metadata.annotations.as_ref();
+        let annotation = |name: &str| annotations.and_then(|it| it.get(name)).cloned();
+        let spec = &claim.data["spec"];
+        let size = text(spec, "/resources/requests/storage");
+        ClaimSeen {
+            meta: Meta::of(&claim.metadata),
+            phase: text(&claim.data, "/status/phase"),
+            has_volume: !text(spec, "/volumeName").is_empty(),
+            made_with: annotation(STORAGE_CLASS),
+            class: spec["storageClassName"].as_str().map(str::to_owned),
+            size: formats::bytes(&size),
+            node: annotation(SELECTED_NODE),
+        }
+    }
+}
+
 /// A container's status by its name: whoever adds a sidecar adds a status, and the kubelet sorts them.
 fn named<'a>(statuses: &'a Value, name: &str) -> &'a Value {
     let mut all = statuses.as_array().into_iter().flatten();
@@ -260,6 +297,16 @@ impl PodSeen {
             container: state(shown),
             last_words: words,
         }
+    }
+}
+
+impl PodSeen {
+    /// Of a container that ends again and again: the last line of what it said. The kubelet's own words count seconds.
+    pub(super) fn restarts(&self) -> String {
+        let last = self.last_words.as_deref();
+        let last = last.and_then(|it| it.trim().lines().last());
+        let words = last.unwrap_or("it ended without a word");
+        format!("the kubelet restarts it: {words}")
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use super::names::{NEW_AUTHORITY, OURS, RESTORED_BY};
 use super::objects::resource;
 use super::requests::{answer, tell_if_alone, with_message};
-use super::seen::{EVERYWHERE, Key, Meta, PodSeen, Scope, Seen};
+use super::seen::{ClaimSeen, EVERYWHERE, Key, Meta, PodSeen, Scope, Seen};
 use super::{Own, Shared, Watched, keep_cluster};
 use crate::api::{EtcdBackup, EtcdCluster, EtcdRestore};
 use crate::error::chain;
@@ -149,6 +149,7 @@ pub(super) fn everything(shared: &Rc<Shared>) {
             &resource::<v1::Service>(),
             |it| &it.services,
         );
+        claims(shared, scope.clone());
         requests::<EtcdBackup>(
             ("EtcdBackups", &scope),
             shared,
@@ -163,6 +164,27 @@ pub(super) fn everything(shared: &Rc<Shared>) {
         );
         clusters(shared, scope);
     }
+}
+
+/// Those that the operator made: whatever is asked of them, and whoever deletes one.
+fn claims(shared: &Rc<Shared>, scope: Rc<Scope>) {
+    let resource = resource::<v1::PersistentVolumeClaim>();
+    let stream = objects(shared, &scope, &resource, paged().labels(OURS));
+    let shared = shared.clone();
+    tokio::task::spawn_local(async move {
+        let feed = |event| {
+            let event = mapped(event, |it: DynamicObject| {
+                Some((key(&it.metadata), ClaimSeen::of(&it)))
+            });
+            let fed = event.map(|it| shared.claims.feed(&scope, it));
+            for claim in fed.unwrap_or_default() {
+                if let Some(cluster) = claim.meta.cluster() {
+                    shared.ring(&cluster);
+                }
+            }
+        };
+        run("PersistentVolumeClaims", stream, &feed).await;
+    });
 }
 
 fn clusters(shared: &Rc<Shared>, scope: Rc<Scope>) {

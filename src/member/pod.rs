@@ -2,17 +2,20 @@
 //! looks for it. The Pod's claim is mounted at the state directory, so a member's disk looks the same in
 //! both modes.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::facts::DISK_DEADLINE;
 use super::records::{self, IdentityFile, Launch};
 use crate::cluster::detail;
+use crate::disk;
 use crate::etcd::store;
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Place;
-use crate::start::{Refusal, damage};
+use crate::start::{Refusal, Writable, damage};
 use crate::state::{self, StateError};
 use crate::tls::Certificates;
 use crate::version::Version;
@@ -159,6 +162,30 @@ pub fn unplaceable(reason: &'static str, why: std::fmt::Arguments<'_>) -> Refusa
     }
 }
 
+/// Why this Pod's user may not write to the root of its volume. Kubernetes makes a volume writable for the Pod's group where
+/// its kind allows that, and some kinds (`hostPath`) do not.
+pub fn denied(root: &Path) -> Option<Refusal> {
+    match disk::writable(root, DISK_DEADLINE) {
+        Writable::Denied => {
+            let it = std::fs::metadata(root).ok()?;
+            let (uid, gid, mode) = (it.uid(), it.gid(), it.mode() & 0o7777);
+            let own = rustix::process::geteuid();
+            Some(unplaceable(
+                "StorageDenied",
+                format_args!(
+                    "the volume's directory belongs to user {uid} and group {gid} with mode {mode:04o}: user {} of this Pod may not write to it",
+                    own.as_raw()
+                ),
+            ))
+        }
+        Writable::ReadOnly => Some(unplaceable(
+            "FilesystemReadOnly",
+            format_args!("the volume is read-only"),
+        )),
+        Writable::Yes | Writable::Missing | Writable::Stalled => None, // the guard looks further
+    }
+}
+
 /// What a person does next about a reason.
 pub fn next_step(reason: &str) -> &'static str {
     match reason {
@@ -174,6 +201,13 @@ pub fn next_step(reason: &str) -> &'static str {
         "NoStorageClass" => {
             "name one in storage.volumeClaim.storageClassName, or make one the default"
         }
+        "VolumeElsewhere" => {
+            "bring that node back; if it is lost for good, delete the claims and restore a snapshot: etcd-operator explain VolumeElsewhere"
+        }
+        "StorageDenied" => {
+            "on the node: chown 65532:65532 DIR, where DIR is the volume's path that kubectl get pv shows"
+        }
+        "FilesystemReadOnly" => "check the node's disk and its kernel's log",
         "NotOurs" => {
             "rename or delete that object: the operator changes only objects that it created"
         }

@@ -90,6 +90,9 @@ impl Permit<Interruption> {
         if pid != step.pid {
             return Err(Lapsed::ProcessChanged);
         }
+        if again.claim_deleted && step.act.ends_the_process() {
+            return Err(Lapsed::Held(Hold::ClaimDeleted));
+        }
         let declared = match grounds {
             Grounds::QuorumSurvives => None,
             Grounds::DeclaredOutage(declared) => Some(declared),
@@ -139,6 +142,8 @@ pub struct Seen<'a> {
     pub alone: bool,
     /// etcd's member list.
     pub membership: &'a Membership,
+    /// The place of its data goes with what uses it ([`crate::observed::Claim::Deleted`]).
+    pub claim_deleted: bool,
 }
 
 /// May this member be interrupted and come back?
@@ -147,6 +152,10 @@ pub fn to_interrupt(
     act: super::Act,
     declared: Option<Declared>,
 ) -> Result<Permit<Interruption>, Hold> {
+    // Also what waits to run uses the claim. No declaration is about the loss of data.
+    if seen.claim_deleted && act.ends_the_process() {
+        return Err(Hold::ClaimDeleted);
+    }
     let grounds = match seen.pid {
         Some(_) => grounds_to_interrupt(seen.membership, seen.id, seen.alone, declared)?,
         None => Grounds::NothingRuns,

@@ -2,7 +2,7 @@
 
 use super::permit::{self, Declared, Permit};
 use super::{Act, Hold, Interruption, Steps, Upkeep, backup, certificate, edit, space};
-use crate::observed::{Instance, Observed, Process, Reading, Writing};
+use crate::observed::{Claim, Instance, Observed, Process, Reading, Writing};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Refusal, Writable};
 
@@ -110,6 +110,7 @@ pub(super) fn permit(
         id: instance.service.details.map(|it| it.member),
         alone: instance.alone,
         membership: &observed.membership,
+        claim_deleted: instance.claim == Claim::Deleted,
     };
     permit::to_interrupt(seen, act, Some(declared))
 }

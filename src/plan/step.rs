@@ -156,6 +156,11 @@ impl Upkeep {
 }
 
 impl Act {
+    /// Whether the process that runs is ended by it.
+    pub fn ends_the_process(self) -> bool {
+        self != Act::RegainSpace
+    }
+
     /// Whether this must be left undone because `failed` failed earlier in the same pass: an etcd is not
     /// stopped that could not start again.
     pub fn needs(self, failed: &Upkeep) -> bool {

@@ -43,6 +43,7 @@ impl Hold {
             Hold::UpgradeNotSupportedYet { .. } => "UpgradeNotSupportedYet",
             Hold::ForeignProcess(_) => "ForeignProcess",
             Hold::Terminating => "Terminating",
+            Hold::ClaimDeleted => CLAIM_DELETED.0,
             Hold::ForeignCluster(_) => "ForeignCluster",
             Hold::NoSpace => "NoSpace",
             Hold::QuotaSmaller { .. } => "QuotaSmaller",
@@ -57,6 +58,7 @@ impl Hold {
     }
 
     /// What a person does next.
+    #[expect(clippy::too_many_lines, reason = "a table: one row for each hold")]
     pub fn next_step(&self) -> Detail {
         match self {
             Hold::Start(refusal) => refusal.next_step(),
@@ -99,6 +101,9 @@ impl Hold {
                 detail(format_args!("find who holds the lock: fuser member.lock"))
             }
             Hold::Terminating => detail(format_args!("see why: a finalizer, or a lost node")),
+            Hold::ClaimDeleted => detail(format_args!(
+                "take a snapshot with an EtcdBackup; then delete the Pod, and restore the snapshot with an EtcdRestore"
+            )),
             Hold::ForeignCluster(_) => detail(format_args!("find what else serves on this port")),
             Hold::NoSpace => detail(format_args!(
                 "compact, defragment and disarm with etcdctl, set maintenance.onNoSpace: repair, or raise storage.quota"
@@ -200,6 +205,7 @@ impl fmt::Display for Hold {
             }
             Hold::ForeignProcess(None) => write!(f, "an unknown process holds the member's lock"),
             Hold::Terminating => write!(f, "the member's Pod was asked to end and is still there"),
+            Hold::ClaimDeleted => write!(f, "{}", CLAIM_DELETED.1),
             Hold::ForeignCluster(id) => {
                 write!(f, "another cluster, {id}, answers on this cluster's port")
             }
@@ -236,6 +242,12 @@ impl fmt::Display for Hold {
         }
     }
 }
+
+/// The reason of a claim that goes, and what it means.
+pub(crate) const CLAIM_DELETED: (&str, &str) = (
+    "ClaimDeleted",
+    "somebody deleted the claim of the data: Kubernetes removes it, with the data, as soon as no Pod uses it, so the operator stops none",
+);
 
 fn unexpected(
     f: &mut fmt::Formatter<'_>,

@@ -2,8 +2,8 @@
 
 use super::{Condition, Kind, Verdict, condition, running_version};
 use crate::cluster::{Role, detail};
-use crate::observed::{DocumentSeen, Membership, Observed, Process};
-use crate::plan::Hold;
+use crate::observed::{Claim, DocumentSeen, Membership, Observed, Process};
+use crate::plan::{CLAIM_DELETED, Hold};
 use crate::start::Refusal;
 use crate::version::{Class, classify};
 
@@ -14,6 +14,14 @@ pub(super) fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
         && !hold.is_pause()
     {
         return yes(hold.reason(), detail(format_args!("{hold}")));
+    }
+    if observed
+        .instances
+        .iter()
+        .any(|it| it.claim == Claim::Deleted)
+    {
+        let (next, (reason, text)) = (Hold::ClaimDeleted.next_step(), CLAIM_DELETED);
+        return yes(reason, detail(format_args!("{text}; next: {next}")));
     }
     if let DocumentSeen::Refused { reason, why } = &observed.document {
         return yes(reason, why.clone());

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::lab::{SOON, tools};
+use crate::lab::{SOON, root, tools};
 use crate::operated::Operated;
 
 pub const KEY: &str = "GK0123456789abcdef01234567";
@@ -19,7 +19,7 @@ const BUCKET: &str = "backups";
 const PORT: u16 = 9000;
 
 pub struct Server {
-    child: Child,
+    children: Vec<Child>,
     dir: PathBuf,
     address: String,
 }
@@ -48,7 +48,7 @@ impl Server {
             .spawn()
             .unwrap();
         let server = Server {
-            child,
+            children: vec![child],
             dir,
             address,
         };
@@ -64,6 +64,38 @@ impl Server {
             "{{s3: {{bucket: {BUCKET}, prefix: edge, endpoint: 'http://{}:{PORT}', pathStyle: true, credentialsSecret: {secret}}}}}",
             self.address
         )
+    }
+
+    /// The same behind TLS, with a certificate of a CA that nobody knows: the destination, and that CA.
+    pub fn behind_tls(&mut self, it: &Operated, secret: &str) -> (String, String) {
+        let address = &self.address;
+        let dir = it.dir.join("s3-tls");
+        fs::create_dir_all(&dir).unwrap();
+        let make = format!(
+            "set -e; cd {}; new='openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1'; \
+             $new -x509 -keyout ca.key -out ca.crt -subj /CN=shop 2> /dev/null; \
+             $new -x509 -CA ca.crt -CAkey ca.key -keyout key -out crt -subj /CN=s3 \
+                 -addext subjectAltName=IP:{address} -addext basicConstraints=critical,CA:FALSE 2> /dev/null",
+            dir.display()
+        );
+        it.run_in_node(&["sh", "-c", &make]).good();
+        let (plain, port) = (PORT.to_string(), (PORT + 443).to_string());
+        let child = Command::new("nsenter")
+            .arg(it.network())
+            .arg(root().join("tests/tools/kube/tls.py"))
+            .args([address, &port, &plain])
+            .args([dir.join("crt"), dir.join("key")])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.children.push(child);
+        it.eventually("TLS before the S3 server", SOON, || {
+            TcpStream::connect((address.as_str(), PORT + 443)).ok()
+        });
+        let plain = format!("http://{address}:{PORT}");
+        let tls = format!("https://{address}:{port}");
+        let ca = fs::read_to_string(dir.join("ca.crt")).unwrap();
+        (self.destination(secret).replace(&plain, &tls), ca)
     }
 
     /// Paths of what the bucket holds.
@@ -95,8 +127,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

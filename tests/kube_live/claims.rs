@@ -157,3 +157,29 @@ fn snapshots_go_to_a_claim_are_tried_there_and_come_back_from_it() {
     assert_eq!(it.get("three", "kept"), "1");
     assert_eq!(backups(&it, "one")["count"], 1);
 }
+
+/// The CA of a bucket's server is a key of the Secret with its access keys.
+#[test]
+fn a_bucket_behind_a_ca_of_ones_own_gets_copies_once_the_secret_has_it() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    let mut bucket = Server::start(&it);
+    let (destination, ca) = bucket.behind_tls(&it, "keys");
+    let keys = secret("keys", SECRET);
+    it.apply(&keys);
+    let spec = format!("{{backup: {{destinations: [{{local: {{}}}}, {destination}]}}}}");
+    it.apply(&document("EtcdCluster", "one", &spec));
+    it.available("one");
+    it.put("one", "kept", "1");
+    it.apply(&document("EtcdBackup", "first", "{cluster: one}"));
+    let first = it.phase("etcdbackup", "first", "Succeeded");
+    let told = it.says("one", "BackupHealthy", "CopyFailed");
+    let text = told["message"].as_str().unwrap();
+    assert!(text.contains("in the key ca.crt of its Secret"), "{text}");
+    assert!(bucket.holds().is_empty());
+    let ca = ca.replace('\n', "\n    ");
+    it.apply(&format!("{keys}  ca.crt: |\n    {ca}\n"));
+    it.says("one", "BackupHealthy", "Verified");
+    bucket.gets(&it, first["status"]["snapshot"].as_str().unwrap());
+}

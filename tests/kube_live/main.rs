@@ -61,5 +61,6 @@ mod tenants;
 mod turns;
 mod uninstall;
 mod versions;
+mod volumes;
 mod walk;
 mod writer;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::bucket::{SECRET, Server, secret};
 use crate::cluster::Mark;
 use crate::lab::{Options, SOON};
 use crate::operated::{Operated, document, pass};
@@ -198,7 +199,7 @@ fn other(node: &str) -> &'static str {
 }
 
 /// The node whose operator acts.
-fn holder(it: &Operated) -> String {
+pub fn holder(it: &Operated) -> String {
     let lease = it.try_json(&["get", "lease", "-n", "etcd-operator", "etcd-operator"]);
     let lease = lease.unwrap_or_default();
     let holder = lease["spec"]["holderIdentity"].as_str();
@@ -214,7 +215,7 @@ fn operators(it: &Operated) -> Vec<Value> {
 
 /// The name of the operator's Pod on a node.
 #[track_caller]
-fn operator_on(it: &Operated, node: &str) -> String {
+pub fn operator_on(it: &Operated, node: &str) -> String {
     it.eventually(&format!("an operator on {node}"), SOON, || {
         let all = operators(it);
         let found = all.iter().find(|it| it["spec"]["nodeName"] == node)?;
@@ -224,7 +225,7 @@ fn operator_on(it: &Operated, node: &str) -> String {
 
 /// Waits for an operator on each node: both are servers.
 #[track_caller]
-fn all_ready(it: &Operated) {
+pub fn all_ready(it: &Operated) {
     it.eventually("an operator on each node", SOON, || {
         let all = operators(it);
         let ready = all.iter().filter(|it| crate::lab::is_true(it, "Ready"));
@@ -251,4 +252,69 @@ fn acts(it: &Operated, since: Mark) -> BTreeMap<String, usize> {
         }
     }
     counts
+}
+
+/// Data and snapshots lie on the node that went; the bucket has a copy.
+#[test]
+fn a_member_whose_node_is_gone_for_good_comes_back_on_another_one_from_the_bucket() {
+    let options = Options {
+        nodes: 2,
+        is_fast: true,
+        ..Options::default()
+    };
+    let Some(it) = Operated::up_with(&options) else {
+        return;
+    };
+    let bucket = Server::start(&it);
+    it.apply(&secret("keys", SECRET));
+    it.kubectl(&["cordon", "edge1"]).good();
+    let destination = bucket.destination("keys");
+    let spec = format!("{{backup: {{destinations: [{{local: {{}}}}, {destination}]}}}}");
+    it.apply(&document("EtcdCluster", "one", &spec));
+    it.available("one");
+    it.put("one", "kept", "1");
+    it.apply(&document("EtcdBackup", "first", "{cluster: one}"));
+    let first = it.phase("etcdbackup", "first", "Succeeded");
+    bucket.gets(&it, first["status"]["snapshot"].as_str().unwrap());
+    it.kubectl(&["uncordon", "edge1"]).good();
+
+    // Away: nothing is stopped for a restore, and what it waits for is told with the node.
+    it.cut(2);
+    it.eventually("the node to be NotReady", SOON, || {
+        it.node_is(2, "Ready", "Unknown").then_some(())
+    });
+    it.apply(&document(
+        "EtcdRestore",
+        "away",
+        "{cluster: one, into: two}",
+    ));
+    it.eventually("the node to be named", SOON, || {
+        let asked = it.try_json(&["get", "etcdrestore", "away"])?;
+        let text = asked["status"]["message"].as_str()?;
+        text.contains("the Pod one-backup on the node edge2 does not answer")
+            .then_some(())
+    });
+    it.kubectl(&["delete", "etcdrestore", "away"]).good();
+
+    // Gone: Kubernetes removes its Pods, and the claim leads nowhere.
+    it.kubectl(&["delete", "node", "edge2"]).good();
+    let told = it.says("one", "Degraded", "VolumeElsewhere");
+    let text = told["message"].as_str().unwrap();
+    assert!(
+        text.contains("the claim data-one-0 lies on the node edge2"),
+        "{text}"
+    );
+    it.kubectl(&["delete", "pvc", "data-one-0", "one-snapshots"])
+        .good();
+    it.says("one", "Degraded", "DataDirMissing");
+    it.apply(&document(
+        "EtcdRestore",
+        "back",
+        "{cluster: one, replaceData: one}",
+    ));
+    let back = it.phase("etcdrestore", "back", "Succeeded");
+    it.available("one");
+    assert_eq!(it.get("one", "kept"), "1", "{back}");
+    let node = it.json(&["get", "pod", "one-0"])["spec"]["nodeName"].clone();
+    assert_eq!(node, "edge1");
 }

@@ -142,6 +142,13 @@ impl Operated {
         })
     }
 
+    /// A condition as it is now.
+    pub fn says_now(&self, cluster: &str, condition: &str) -> Option<Value> {
+        let it = self.try_json(&["get", "etcdcluster", cluster])?;
+        let all = it["status"]["conditions"].as_array()?;
+        all.iter().find(|it| it["type"] == condition).cloned()
+    }
+
     /// etcdctl in the member's Pod, over TLS.
     pub fn try_etcdctl(&self, cluster: &str, words: &[&str]) -> Option<String> {
         // The Pod says where its etcd is; etcdctl refuses to be told twice.

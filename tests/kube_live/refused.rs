@@ -51,20 +51,29 @@ fn a_pod_that_its_namespace_does_not_take_is_told_and_comes_when_it_does() {
     let level = |it: &str| json!({"pod-security.kubernetes.io/enforce": it});
     api.apply(&namespace("safe", &level("restricted")));
     api.apply(&namespace("small", &json!({})));
+    api.apply(&namespace("poor", &json!({})));
     api.apply(&quota("0"));
-    api.eventually("the quota to be in force", SOON, || {
-        let it = api.try_json(&["get", "resourcequota", "-n", "small", "all"])?;
-        it["status"]["hard"]["pods"].is_string().then_some(())
-    });
+    api.apply(&quota_of_claims("0"));
+    for space in ["small", "poor"] {
+        api.eventually("the quota to be in force", SOON, || {
+            let it = api.try_json(&["get", "resourcequota", "-n", space, "all"])?;
+            it["status"]["hard"].is_object().then_some(())
+        });
+    }
     let important = json!({"pod": {"priorityClassName": "important"}});
     api.apply(&cluster("safe", "edge", &important));
     api.apply(&cluster("small", "edge", &json!({})));
+    api.apply(&cluster("poor", "edge", &json!({})));
     refused(&api, "safe", "PodRefused", "important", "correct spec.pod");
     refused(&api, "small", "QuotaExceeded", "exceeded quota: all", "");
+    let claims = "PersistentVolumeClaim data-edge-0: persistentvolumeclaims \"data-edge-0\" is forbidden: exceeded quota";
+    refused(&api, "poor", "QuotaExceeded", claims, "");
     api.apply(&priority_class("important"));
     comes(&api, "safe");
     api.apply(&quota("5"));
     comes(&api, "small");
+    api.apply(&quota_of_claims("5"));
+    comes(&api, "poor");
     drop(operator);
 }
 
@@ -79,11 +88,19 @@ fn priority_class(name: &str) -> String {
 }
 
 fn quota(pods: &str) -> String {
+    quota_in("small", &json!({"pods": pods}))
+}
+
+fn quota_of_claims(claims: &str) -> String {
+    quota_in("poor", &json!({"persistentvolumeclaims": claims}))
+}
+
+fn quota_in(space: &str, hard: &Value) -> String {
     json!({
         "apiVersion": "v1",
         "kind": "ResourceQuota",
-        "metadata": {"name": "all", "namespace": "small"},
-        "spec": {"hard": {"pods": pods}},
+        "metadata": {"name": "all", "namespace": space},
+        "spec": {"hard": hard},
     })
     .to_string()
 }

@@ -382,6 +382,7 @@ impl Host {
             } else {
                 Membership::Unreachable
             },
+            claim_deleted: false,
         }
     }
 

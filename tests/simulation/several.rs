@@ -521,6 +521,7 @@ impl World {
                 }
                 _ => Membership::Unreachable,
             },
+            claim_deleted: false,
         }
     }
 

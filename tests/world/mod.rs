@@ -11,9 +11,9 @@ use etcd_operator::cluster::{
 };
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
-    Alarms, Authority, Backups, CaState, Certificates, Clock, Details, DocumentSeen, Instance,
-    Looker, Membership, Observed, Pairs, Predecessor, Predecessors, Process, Proposals, Reading,
-    Service, SnapshotSeen, Writing,
+    Alarms, Authority, Backups, CaState, Certificates, Claim, Clock, Details, DocumentSeen,
+    Instance, Looker, Membership, Observed, Pairs, Predecessor, Predecessors, Process, Proposals,
+    Reading, Service, SnapshotSeen, Writing,
 };
 use etcd_operator::spec::backup::{Backup, Destination, Keep, Place, Trigger};
 use etcd_operator::spec::{
@@ -227,6 +227,7 @@ pub fn stopped() -> Instance {
         member: name("test-0"),
         process: Process::Stopped,
         terminating: 0,
+        claim: Claim::Stays,
         alone: true,
         facts: facts(),
         last_served: None,

@@ -258,12 +258,16 @@ impl Cluster {
             };
         };
         match there {
-            None => self.make_worker(spec, made).await,
+            None => self.make_worker(made).await,
             Some(there) if ended(&there) => self.remove_pod(&there, Some(0)).await,
             Some(there) => {
                 let made_from = &made["metadata"]["annotations"][names::MADE_FOR];
                 if there.made_for.as_deref() == made_from.as_str() {
                     self.memory.heard.works.end();
+                    return Ok(());
+                }
+                // The claim would go with it.
+                if self.goes(Which::Snapshots) {
                     return Ok(());
                 }
                 let busy = self.memory.heard.known().is_some_and(|it| it.0.busy);
@@ -276,17 +280,13 @@ impl Cluster {
         }
     }
 
-    async fn make_worker(
-        &mut self,
-        spec: &ClusterSpec,
-        made: serde_json::Value,
-    ) -> Result<(), ControllerError> {
+    async fn make_worker(&mut self, made: serde_json::Value) -> Result<(), ControllerError> {
         let now = clock::since_boot().as_secs();
         let refused = self.memory.heard.refused.as_ref();
         if refused.is_some_and(|it| now < it.1 + REFUSED_SECONDS) {
             return Ok(());
         }
-        let made = match self.make_claim(Which::Snapshots, spec).await {
+        let made = match self.ensure_claim(Which::Snapshots).await {
             Ok(()) => self.objects.ensure(Kind::Pod, made, None).await,
             Err(error) => Err(error),
         };
@@ -351,11 +351,13 @@ impl Cluster {
 fn waits(pod: &PodSeen) -> Option<String> {
     let name = &pod.name;
     match &pod.container {
+        Container::Waiting { reason, .. } if reason == "CrashLoopBackOff" => {
+            Some(format!("the Pod {name} fails, and {}", pod.restarts()))
+        }
         Container::Waiting { reason, message }
             if !["PodInitializing", "ContainerCreating"].contains(&reason.as_str()) =>
         {
-            let last = pod.last_words.as_deref().unwrap_or_default();
-            let text = format!("the Pod {name} waits: {reason} {message} {last}");
+            let text = format!("the Pod {name} waits: {reason} {message}");
             Some(text.trim().to_owned())
         }
         Container::None if pod.reason == "Unschedulable" => Some(format!(

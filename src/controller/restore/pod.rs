@@ -199,11 +199,11 @@ impl Cluster {
         };
         let born = self.identity.is_some();
         let member = self.pod_member(spec, &identity).ok_or_else(malformed)?;
-        self.ensure_claim(Which::Data, spec, &member).await?;
+        self.ensure_claim(Which::Data).await?;
         let (served, from) = self.source(asked);
         let claim = match (&asked.by, &served) {
             (By::Bootstrap, None) => {
-                self.ensure_claim(Which::Snapshots, spec, &member).await?;
+                self.ensure_claim(Which::Snapshots).await?;
                 self.claim_of_snapshots()
             }
             _ => None,
@@ -342,11 +342,7 @@ pub(super) fn outcome(pod: &PodSeen) -> Outcome {
         // Evicted, or its node was shut down: what it began is on the volume, and the next Pod ends it.
         ("Failed", _, _) => Outcome::Cut,
         (_, _, Container::Waiting { reason, .. }) if reason == "CrashLoopBackOff" => {
-            let last = words.and_then(|it| it.trim().lines().last());
-            let words = last.unwrap_or("without a word");
-            Outcome::Waits(format!(
-                "its Pod fails, and the kubelet restarts it: {words}"
-            ))
+            Outcome::Waits(format!("its Pod fails, and {}", pod.restarts()))
         }
         (_, _, Container::Waiting { reason, message }) if reason != "PodInitializing" => {
             Outcome::Waits(format!("{reason} {message}").trim().to_owned())
