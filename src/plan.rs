@@ -24,7 +24,7 @@ use crate::cluster::{
     ClusterId, Detail, Health, MemberId, MemberName, MemberSet, PeerUrl, Timestamp,
 };
 use crate::observed::{
-    INSTANCES_MAX, Instance, Membership, Observed, Predecessor, Predecessors, Process,
+    Claim, INSTANCES_MAX, Instance, Membership, Observed, Predecessor, Predecessors, Process,
     RestorePhase, TERMINATING_SECONDS,
 };
 use crate::spec::ClusterSpec;
@@ -293,6 +293,10 @@ fn instance_steps(
             Ok(())
         }
         Process::Stopped if spec.size == 0 => Ok(()),
+        // Even one that has ended keeps the claim, until another one takes its place.
+        Process::Stopped if instance.claim == Claim::Deleted && instance.is_there() => {
+            Err(Hold::ClaimDeleted)
+        }
         Process::Stopped => start_steps(spec, observed, instance, steps),
         Process::Running { .. } => running::steps(spec, observed, instance, steps),
     }

@@ -212,8 +212,11 @@ pub(super) fn worker(context: &Context) -> Outcome {
         lib: config.lib.clone(),
         ..context.paths.clone()
     };
-    may_write(Path::new(CLAIM_DIR))?;
-    state::create_private_dir(&paths.lib)?;
+    // One that turned read-only still serves what lies there.
+    if let Err(error) = state::create_private_dir(&paths.lib) {
+        may_write(Path::new(CLAIM_DIR))?;
+        return Err(error.into());
+    }
     let (pod, spec) = prepare(context, &paths)?;
     let keys = (Path::new(TLS_DIR), Path::new(SIGNER_DIR));
     let worker = Worker::new(&paths, spec, pod, config, keys);

@@ -262,7 +262,7 @@ impl Cluster {
         }
         let name = names::member(&self.name);
         if let Some(there) = self.shared.pods.get(&self.namespace, &name) {
-            if ended(&there) && !there.meta.deleting {
+            if ended(&there) && !there.meta.deleting && !self.goes(Which::Data) {
                 let text = detail(format_args!(
                     "the Pod {name} has ended; the operator replaces it, and its data stays: {} {}",
                     there.reason, there.message
@@ -316,12 +316,21 @@ impl Cluster {
         }
     }
 
-    /// Removes exactly the Pod that was seen. `grace_seconds`: instead of the Pod's own.
+    /// Removes exactly the Pod that was seen, unless a deleted claim would go with it. `grace_seconds`: instead of the Pod's own.
     pub(super) async fn remove_pod(
         &self,
         pod: &PodSeen,
         grace_seconds: Option<u32>,
     ) -> Result<(), ControllerError> {
+        // Even one that has ended keeps its claim. Only a person gives that up.
+        let which = if pod.name == names::backup_pod(&self.name) {
+            Which::Snapshots
+        } else {
+            Which::Data
+        };
+        if pod.node.is_some() && self.goes(which) {
+            return Ok(());
+        }
         let (name, uid) = (&pod.name, &pod.meta.uid);
         self.objects
             .remove(Kind::Pod, &self.namespace, name, uid, grace_seconds)

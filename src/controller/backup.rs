@@ -78,7 +78,7 @@ impl Cluster {
         let deleted = self.goes(Which::Snapshots).then(|| BackupFailure {
             reason: CLAIM_DELETED.0,
             why: detail(format_args!(
-                "somebody deleted the claim {}: Kubernetes removes it, with the snapshots, as soon as no Pod uses it, so the operator keeps the worker; next: kubectl delete pod {}, and the operator makes a new claim",
+                "somebody deleted the claim {}: Kubernetes removes it, with the snapshots, as soon as no Pod uses it, so the operator keeps the worker; next: kubectl delete pod {}, which gives them up, and the operator makes a new claim",
                 names::snapshots_claim(&self.name),
                 names::backup_pod(&self.name)
             )),

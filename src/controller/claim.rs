@@ -149,9 +149,25 @@ impl Cluster {
         self.shared.claims.get(&self.namespace, &name)
     }
 
-    /// Somebody deleted it: it goes as soon as no Pod uses it.
+    /// Somebody deleted it, and not the whole cluster: it goes as soon as no Pod uses it.
     pub(super) fn goes(&self, which: Which) -> bool {
-        self.claim(which).is_some_and(|it| it.meta.deleting)
+        let deleted = self.claim(which).is_some_and(|it| it.meta.deleting);
+        deleted && !self.object.meta.deleting
+    }
+
+    /// The same, asked of the API server right before a Pod that uses the claim is ended. One that has gone, as where somebody
+    /// took its finalizer, and no answer, count as deleted.
+    pub(super) async fn is_gone_or_goes(&self, which: Which) -> bool {
+        let placed = self.pod_of(which).is_some_and(|it| it.node.is_some());
+        if !placed {
+            return false;
+        }
+        let name = which.name(&self.name);
+        let there = self.objects.get(Kind::Claim, &self.namespace, &name).await;
+        there
+            .ok()
+            .flatten()
+            .is_none_or(|it| it.metadata.deletion_timestamp.is_some())
     }
 
     /// What the document asks of a claim; none where the operator makes none.

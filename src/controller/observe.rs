@@ -32,8 +32,6 @@ use crate::version::VERSION_AT_BIRTH;
 const WAITS_SECONDS: u64 = 5;
 /// A Pod that its kubelet has been making for longer than this is told of.
 pub(super) const MAKING_SECONDS: u64 = 60;
-/// The scheduler's words for a volume that other nodes cannot reach.
-const ELSEWHERE: &str = "node affinity";
 /// A guard has looked at everything, or etcd is about to serve, after so long.
 const LOOKS_SECONDS: u64 = 10;
 
@@ -281,7 +279,7 @@ impl Cluster {
         }
         let claim = self.claim(Which::Data);
         let node = claim.as_ref().and_then(|it| it.node.as_ref());
-        match node.filter(|_| message.contains(ELSEWHERE)) {
+        match node.filter(|_| is_elsewhere(message)) {
             Some(node) => {
                 let name = names::claim(&self.name);
                 let why = format_args!("the claim {name} lies on the node {node}: {message}");
@@ -369,6 +367,16 @@ impl Cluster {
         let room = formats::bytes(size).map(|it| it / 2);
         spec::quota_at_birth(room.unwrap_or(QUOTA_DEFAULT))
     }
+}
+
+/// Whether the scheduler finds no node for a volume that others cannot reach, in its words of today and of before 1.33; and
+/// not for what the document asks of a node.
+fn is_elsewhere(message: &str) -> bool {
+    let of_volume = [
+        "PersistentVolume's node affinity",
+        "volume node affinity conflict",
+    ];
+    of_volume.iter().any(|it| message.contains(it)) && !message.contains("Pod's node affinity")
 }
 
 /// A Pod that Kubernetes will not start again.
@@ -459,5 +467,28 @@ fn why_waiting(pod: &PodSeen, reason: &str, message: &str) -> Option<Refusal> {
             unplaceable("PodRefused", format_args!("{reason}: {message}")),
         ),
         _ => None, // ContainerCreating, PodInitializing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_the_document_does_not_want_is_not_a_volume_elsewhere() {
+        let selector = "1 node(s) didn't match Pod's node affinity/selector";
+        for volume in [
+            "1 node(s) didn't match PersistentVolume's node affinity",
+            "1 node(s) had volume node affinity conflict",
+        ] {
+            assert!(is_elsewhere(&format!("0/1 nodes are available: {volume}.")));
+            assert!(!is_elsewhere(&format!(
+                "0/2 nodes are available: {selector}, {volume}."
+            )));
+        }
+        assert!(!is_elsewhere(selector));
+        assert!(!is_elsewhere(
+            "0/1 nodes are available: 1 Insufficient memory."
+        ));
     }
 }

@@ -452,7 +452,7 @@ impl Runtime for Cluster {
             process: self.process_now(id.is_some()), // etcd may have taken its time to answer
             id,
             membership,
-            claim_deleted: self.goes(Which::Data),
+            claim_deleted: self.is_gone_or_goes(Which::Data).await,
         }
     }
 

@@ -207,7 +207,9 @@ pub fn next_step(reason: &str) -> &'static str {
         "StorageDenied" => {
             "on the node: chown 65532:65532 DIR, where DIR is the volume's path that kubectl get pv shows"
         }
-        "FilesystemReadOnly" => "check the node's disk and its kernel's log",
+        "FilesystemReadOnly" => {
+            "check the node's disk and its kernel's log; once it takes writes again, delete the Pod"
+        }
         "NotOurs" => {
             "rename or delete that object: the operator changes only objects that it created"
         }

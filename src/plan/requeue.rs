@@ -106,6 +106,7 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
             | Hold::VersionUnsupported(_)
             | Hold::UpgradeNotSupportedYet { .. }
             | Hold::QuotaSmaller { .. }
+            | Hold::ClaimDeleted
             | Hold::SnapshotsFound(_)
             | Hold::SnapshotsUnknown(_)
             | Hold::RestoreFailed(_),

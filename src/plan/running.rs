@@ -24,9 +24,17 @@ pub(super) fn steps(
         let refusal = Refusal::DocumentOfAnotherCluster(identity.cluster.clone());
         return Err(Hold::Start(refusal));
     }
-    if spec.size == 0 {
-        steps.interrupt(permit(observed, instance, Act::Stop, Declared::SizeZero)?);
-        return Ok(());
+    let zero = spec.size == 0;
+    if zero {
+        match permit(observed, instance, Act::Stop, Declared::SizeZero) {
+            Ok(permit) => {
+                steps.interrupt(permit);
+                return Ok(());
+            }
+            // It serves on: with certificates, and for the snapshot that is the way out.
+            Err(Hold::ClaimDeleted) => {}
+            Err(hold) => return Err(hold),
+        }
     }
     // A write to a frozen file system blocks until it thaws, so nothing is written now.
     if instance.writable == Writable::Stalled {
@@ -51,7 +59,9 @@ pub(super) fn steps(
     }
     // An operator that may not read may not free space either.
     let permitted = !matches!(service.read, Reading::NotPermitted(_));
-    let interruption = if service.alarms.no_space && permitted {
+    let interruption = if zero {
+        Err(Hold::ClaimDeleted)
+    } else if service.alarms.no_space && permitted {
         space_steps(spec, observed, instance, steps)
     } else {
         edit_steps(spec, observed, instance, steps)

@@ -10,11 +10,6 @@ use crate::version::{Class, classify};
 /// Whether something needs a person, or the cluster falls short of its specification.
 pub(super) fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
     let yes = |reason, message| condition(Kind::Degraded, Verdict::True, reason, message);
-    if let Some(hold) = hold
-        && !hold.is_pause()
-    {
-        return yes(hold.reason(), detail(format_args!("{hold}")));
-    }
     if observed
         .instances
         .iter()
@@ -22,6 +17,11 @@ pub(super) fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
     {
         let (next, (reason, text)) = (Hold::ClaimDeleted.next_step(), CLAIM_DELETED);
         return yes(reason, detail(format_args!("{text}; next: {next}")));
+    }
+    if let Some(hold) = hold
+        && !hold.is_pause()
+    {
+        return yes(hold.reason(), detail(format_args!("{hold}")));
     }
     if let DocumentSeen::Refused { reason, why } = &observed.document {
         return yes(reason, why.clone());

@@ -102,7 +102,7 @@ fn a_full_disk(it: &Operated) {
     let fill = |name: &str| {
         let file = format!("{}/other", place(it, name));
         it.in_mounts_of_node(&format!(
-            "dd if=/dev/zero of={file} bs=1M 2> /dev/null || true; sync"
+            "dd if=/dev/zero of={file} bs=64k oflag=append conv=notrunc 2> /dev/null || true; sync"
         ));
     };
     let empty = |name: &str| it.in_mounts_of_node(&format!("rm {}/other", place(it, name)));
@@ -119,10 +119,14 @@ fn a_full_disk(it: &Operated) {
     it.apply(&document("EtcdBackup", "after", "{cluster: full}"));
     it.phase("etcdbackup", "after", "Succeeded");
     // The member's own: etcd ends when it finds no room, and its guard tells before it is started again.
-    fill("data");
-    assert!(!Writer::new(it, 1, "full").try_fill(200));
-    let told = it.says("full", "Degraded", "DiskFull");
-    println!("{told}");
+    let writer = Writer::new(it, 1, "full");
+    it.eventually("the full disk to be told", SOON, || {
+        // What etcd left when it ended is room again.
+        fill("data");
+        writer.try_fill(20);
+        let told = it.says_now("full", "Degraded")?;
+        (told["reason"] == "DiskFull").then_some(())
+    });
     empty("data");
     it.available("full");
     assert_eq!(it.get("full", "kept"), "3");
@@ -136,6 +140,8 @@ fn a_disk_that_turned_read_only(it: &Operated) {
     it.patch("full", r#"{"spec":{"size":1}}"#);
     it.says("full", "Degraded", "FilesystemReadOnly");
     it.in_mounts_of_node(&format!("mount -o remount,rw {data}"));
+    // What was mounted read-only into a Pod stays so: the hold says to delete it.
+    it.kubectl(&["delete", "pod", "full-0"]).good();
     it.available("full");
     assert_eq!(it.get("full", "kept"), "3");
 }
@@ -167,10 +173,15 @@ fn a_claim_that_is_deleted_under_its_member_is_told_and_nothing_ends_what_keeps_
     };
     hold(r#"{"spec":{"options":{"logLevel":"debug"}}}"#);
     it.patch("one", r#"{"spec":{"options":null}}"#);
+    it.eventually("no hold", SOON, || {
+        let plan = it.cluster("one")["status"]["plan"].clone();
+        plan["hold"].is_null().then_some(())
+    });
     hold(r#"{"spec":{"size":0}}"#);
-    it.patch("one", r#"{"spec":{"size":1}}"#);
+    // The way out stays open meanwhile.
     it.apply(&document("EtcdBackup", "last", "{cluster: one}"));
     it.phase("etcdbackup", "last", "Succeeded");
+    it.patch("one", r#"{"spec":{"size":1}}"#);
     let back = "{cluster: one, replaceData: one}";
     it.apply(&document("EtcdRestore", "early", back));
     it.eventually("the restore to wait", SOON, || {
@@ -204,7 +215,10 @@ fn a_claim_that_is_deleted_under_its_member_is_told_and_nothing_ends_what_keeps_
         let told = it.says_now("one", "BackupHealthy")?;
         told.to_string().contains("deleted the claim").then_some(())
     });
+    pass(3);
     assert_eq!(worker(), before);
+    let going = it.json(&["get", "pod", "one-backup"])["metadata"]["deletionTimestamp"].clone();
+    assert!(going.is_null(), "{going}");
     it.kubectl(&["delete", "pod", "one-backup"]).good();
     it.apply(&document("EtcdBackup", "anew", "{cluster: one}"));
     let anew: Value = it.phase("etcdbackup", "anew", "Succeeded");

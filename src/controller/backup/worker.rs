@@ -266,10 +266,6 @@ impl Cluster {
                     self.memory.heard.works.end();
                     return Ok(());
                 }
-                // The claim would go with it.
-                if self.goes(Which::Snapshots) {
-                    return Ok(());
-                }
                 let busy = self.memory.heard.known().is_some_and(|it| it.0.busy);
                 let works = &mut self.memory.heard.works;
                 if busy && works.seconds(&there.meta.uid) < ENDS_SECONDS {
@@ -291,6 +287,7 @@ impl Cluster {
             Err(error) => Err(error),
         };
         match made {
+            Err(ControllerError::Going { .. }) => Ok(()), // the watch rings when it has gone
             Err(error) if unplaceable(&error).is_some() => {
                 let why = detail(format_args!("{error}"));
                 self.memory.heard.refused = Some((why, now));
