@@ -312,6 +312,20 @@ pub fn table() -> Vec<Row> {
             ..ROW
         },
         Row {
+            right: "watch persistentvolumeclaims",
+            breaks: "a claim that somebody deletes is not told",
+            then: Stage::cluster_with_pod,
+            // Nobody takes its finalizer away here: it is going.
+            after: |it| {
+                let delete = ["delete", "pvc", "data-c-0", "--wait=false"];
+                let mut delete = delete.to_vec();
+                delete.extend(["-n", &it.namespace]);
+                it.api.kubectl(&delete).good();
+            },
+            whole: |it| it.hold_says("ClaimDeleted"),
+            ..ROW
+        },
+        Row {
             right: "create persistentvolumeclaims",
             breaks: "no place for data",
             whole: |it| it.has("pvc", "data-c-0"),
@@ -394,7 +408,7 @@ pub fn table() -> Vec<Row> {
             ..ROW
         },
     ];
-    for right in ["list pods", "list services"] {
+    for right in ["list pods", "list services", "list persistentvolumeclaims"] {
         rows.push(Row {
             right,
             breaks: untold,
