@@ -38,7 +38,6 @@ use join::Way;
 use permit::{Declared, Permit};
 pub use requeue::{REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING};
 pub use step::{Act, Asked, Change, Interruption, Task, Upkeep};
-pub(crate) use words::CLAIM_DELETED;
 
 /// Steps of upkeep of one member in one pass.
 pub const STEPS_MAX: usize = 8;

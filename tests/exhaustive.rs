@@ -1629,11 +1629,9 @@ fn unseen(membership: &Membership, alone: bool) -> permit::Seen<'_> {
     }
 }
 
-/// The world between a plan and its act: the step is taken where what is read again permits it, on the
-/// process that it was planned for, and else not.
-#[test]
-fn a_permit_is_exchanged_only_for_what_is_read_again() {
-    let process = |pid| match running(SETTINGS, 60) {
+/// An etcd that runs as this process.
+fn running_as(pid: u32) -> Process {
+    match running(SETTINGS, 60) {
         Process::Running {
             settings,
             version,
@@ -1648,10 +1646,16 @@ fn a_permit_is_exchanged_only_for_what_is_read_again() {
             seconds,
         },
         other => other,
-    };
+    }
+}
+
+/// The world between a plan and its act: the step is taken where what is read again permits it, on the
+/// process that it was planned for, and else not.
+#[test]
+fn a_permit_is_exchanged_only_for_what_is_read_again() {
     let processes = [
-        process(7),
-        process(8),
+        running_as(7),
+        running_as(8),
         Process::Stopped,
         Process::Unknown,
         Process::Foreign { pid: Some(7) },
@@ -1758,26 +1762,7 @@ fn nothing_ends_what_keeps_a_deleted_claim() {
                 refused += 1;
                 // It is deleted between the plan and its act.
                 let Ok(permit) = ask(false) else { continue };
-                let process = match pid {
-                    Some(_) => running(SETTINGS, 60),
-                    None => Process::Stopped,
-                };
-                let process = match process {
-                    Process::Running {
-                        settings,
-                        version,
-                        quota,
-                        seconds,
-                        ..
-                    } => Process::Running {
-                        pid: 7,
-                        settings,
-                        version,
-                        quota,
-                        seconds,
-                    },
-                    other => other,
-                };
+                let process = pid.map_or(Process::Stopped, running_as);
                 let again = Again {
                     process,
                     id: Some(MemberId(1)),

@@ -34,7 +34,7 @@ fn told(name: &str) -> Result<String, Failure> {
     std::env::var(name).map_err(|_| missing(name))
 }
 
-/// Else the reason is the end of the Pod's log, which the controller reads.
+/// Refuses a volume that this user may not write to. The controller reads the reason at the end of the Pod's log.
 fn may_write(volume: &Path) -> Result<(), Failure> {
     match denied(volume) {
         Some(refusal) => {

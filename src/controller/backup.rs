@@ -20,7 +20,7 @@ use crate::backup::work::Made;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::member::pod::{CLAIM_DIR, S3_CA, S3_KEY, s3_credentials};
 use crate::observed::{BackupFailure, Backups, Clock, Observed, Reading};
-use crate::plan::CLAIM_DELETED;
+use crate::plan::Hold;
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Place;
@@ -76,7 +76,7 @@ impl Cluster {
             why,
         });
         let deleted = self.goes(Which::Snapshots).then(|| BackupFailure {
-            reason: CLAIM_DELETED.0,
+            reason: Hold::ClaimDeleted.reason(),
             why: detail(format_args!(
                 "somebody deleted the claim {}: Kubernetes removes it, with the snapshots, as soon as no Pod uses it, so the operator keeps the worker; next: kubectl delete pod {}, which gives them up, and the operator makes a new claim",
                 names::snapshots_claim(&self.name),

@@ -26,7 +26,7 @@ use crate::clock;
 use crate::clock::rfc3339;
 use crate::cluster::{Detail, Timestamp};
 use crate::observed::{Observed, RestorePhase, Restoring, Unanswered};
-use crate::plan::{CLAIM_DELETED, Hold};
+use crate::plan::Hold;
 use crate::spec::ClusterSpec;
 use crate::start::Refusal;
 pub(super) use pod::document;
@@ -291,10 +291,9 @@ impl Cluster {
             return;
         };
         if self.goes(Which::Data) {
-            let (why, next) = (CLAIM_DELETED.1, Hold::ClaimDeleted.next_step());
-            return self
-                .not_begun(&asked, &format!("{why}; next: {next}"))
-                .await;
+            let why = Hold::ClaimDeleted;
+            let why = format!("{why}; next: {}", why.next_step());
+            return self.not_begun(&asked, &why).await;
         }
         let now = clock::since_boot().as_secs();
         let tried = self.memory.tried.as_ref().filter(|it| it.id == asked.id);

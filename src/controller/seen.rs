@@ -298,9 +298,7 @@ impl PodSeen {
             last_words: words,
         }
     }
-}
 
-impl PodSeen {
     /// Of a container that ends again and again: the last line of what it said. The kubelet's own words count seconds.
     pub(super) fn restarts(&self) -> String {
         let last = self.last_words.as_deref();

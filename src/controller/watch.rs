@@ -112,30 +112,38 @@ pub(super) fn pods(shared: &Rc<Shared>) {
 }
 
 fn pods_in(shared: &Rc<Shared>, scope: String) {
-    let config = paged().labels(OURS);
-    let stream = objects(shared, &scope, &resource::<v1::Pod>(), config);
+    let stream = objects(shared, &scope, &resource::<v1::Pod>(), paged().labels(OURS));
+    let watch = ("Pods", Rc::from(scope), stream);
+    made(watch, shared, |it| &it.pods, PodSeen::of, |it| &it.meta);
+}
+
+/// Objects of one kind that the operator made: each rings the cluster that it was made for.
+fn made<T: PartialEq + 'static>(
+    (what, scope, stream): (&'static str, Rc<Scope>, Objects),
+    shared: &Rc<Shared>,
+    seen: fn(&Shared) -> &Seen<T>,
+    of: fn(&DynamicObject) -> T,
+    meta: fn(&T) -> &Meta,
+) {
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
         let feed = |event| {
-            let event = mapped(event, |pod: DynamicObject| {
-                Some((key(&pod.metadata), PodSeen::of(&pod)))
+            let event = mapped(event, |it: DynamicObject| {
+                Some((key(&it.metadata), of(&it)))
             });
-            let fed = event.map(|it| shared.pods.feed(&scope, it));
-            for pod in fed.unwrap_or_default() {
-                if pod
-                    .meta
-                    .labels
-                    .get(COMPONENT)
-                    .is_some_and(|it| it == "operator")
-                {
+            let fed = event.map(|it| seen(&shared).feed(&scope, it));
+            for it in fed.unwrap_or_default() {
+                let meta = meta(&it);
+                let component = meta.labels.get(COMPONENT);
+                if component.is_some_and(|it| it == "operator") {
                     shared.operators.notify_one();
                 }
-                if let Some(cluster) = pod.meta.cluster() {
+                if let Some(cluster) = meta.cluster() {
                     shared.ring(&cluster);
                 }
             }
         };
-        run("Pods", stream, &feed).await;
+        run(what, stream, &feed).await;
     });
 }
 
@@ -143,13 +151,20 @@ fn pods_in(shared: &Rc<Shared>, scope: String) {
 pub(super) fn everything(shared: &Rc<Shared>) {
     for scope in scopes(&shared.own) {
         let scope: Rc<Scope> = scope.into();
-        metadata(
-            ("Services", &scope),
+        let services = names_alone(shared, &scope, &resource::<v1::Service>());
+        let services = ("Services", scope.clone(), services);
+        let of = |it: &DynamicObject| Meta::of(&it.metadata);
+        made(services, shared, |it| &it.services, of, |it| it);
+        let claims = resource::<v1::PersistentVolumeClaim>();
+        let claims = objects(shared, &scope, &claims, paged().labels(OURS));
+        let claims = ("PersistentVolumeClaims", scope.clone(), claims);
+        made(
+            claims,
             shared,
-            &resource::<v1::Service>(),
-            |it| &it.services,
+            |it| &it.claims,
+            ClaimSeen::of,
+            |it| &it.meta,
         );
-        claims(shared, scope.clone());
         requests::<EtcdBackup>(
             ("EtcdBackups", &scope),
             shared,
@@ -164,27 +179,6 @@ pub(super) fn everything(shared: &Rc<Shared>) {
         );
         clusters(shared, scope);
     }
-}
-
-/// Those that the operator made: whatever is asked of them, and whoever deletes one.
-fn claims(shared: &Rc<Shared>, scope: Rc<Scope>) {
-    let resource = resource::<v1::PersistentVolumeClaim>();
-    let stream = objects(shared, &scope, &resource, paged().labels(OURS));
-    let shared = shared.clone();
-    tokio::task::spawn_local(async move {
-        let feed = |event| {
-            let event = mapped(event, |it: DynamicObject| {
-                Some((key(&it.metadata), ClaimSeen::of(&it)))
-            });
-            let fed = event.map(|it| shared.claims.feed(&scope, it));
-            for claim in fed.unwrap_or_default() {
-                if let Some(cluster) = claim.meta.cluster() {
-                    shared.ring(&cluster);
-                }
-            }
-        };
-        run("PersistentVolumeClaims", stream, &feed).await;
-    });
 }
 
 fn clusters(shared: &Rc<Shared>, scope: Rc<Scope>) {
@@ -318,30 +312,6 @@ fn requests<K>(
                 shared.ring(&key);
                 let (shared, resource) = (shared.clone(), resource.clone());
                 tokio::task::spawn_local(tell_if_alone(shared, resource, it, key));
-            }
-        };
-        run(what, stream, &feed).await;
-    });
-}
-
-fn metadata(
-    (what, scope): (&'static str, &Rc<Scope>),
-    shared: &Rc<Shared>,
-    resource: &ApiResource,
-    seen: fn(&Shared) -> &Seen<Meta>,
-) {
-    let stream = names_alone(shared, scope, resource);
-    let (shared, scope) = (shared.clone(), scope.clone());
-    tokio::task::spawn_local(async move {
-        let feed = |event| {
-            let event = mapped(event, |it: DynamicObject| {
-                Some((key(&it.metadata), Meta::of(&it.metadata)))
-            });
-            let fed = event.map(|it| seen(&shared).feed(&scope, it));
-            for meta in fed.unwrap_or_default() {
-                if let Some(cluster) = meta.cluster() {
-                    shared.ring(&cluster);
-                }
             }
         };
         run(what, stream, &feed).await;

@@ -43,7 +43,7 @@ impl Hold {
             Hold::UpgradeNotSupportedYet { .. } => "UpgradeNotSupportedYet",
             Hold::ForeignProcess(_) => "ForeignProcess",
             Hold::Terminating => "Terminating",
-            Hold::ClaimDeleted => CLAIM_DELETED.0,
+            Hold::ClaimDeleted => "ClaimDeleted",
             Hold::ForeignCluster(_) => "ForeignCluster",
             Hold::NoSpace => "NoSpace",
             Hold::QuotaSmaller { .. } => "QuotaSmaller",
@@ -205,7 +205,10 @@ impl fmt::Display for Hold {
             }
             Hold::ForeignProcess(None) => write!(f, "an unknown process holds the member's lock"),
             Hold::Terminating => write!(f, "the member's Pod was asked to end and is still there"),
-            Hold::ClaimDeleted => write!(f, "{}", CLAIM_DELETED.1),
+            Hold::ClaimDeleted => write!(
+                f,
+                "somebody deleted the claim of the data: Kubernetes removes it, with the data, as soon as no Pod uses it, so the operator stops none"
+            ),
             Hold::ForeignCluster(id) => {
                 write!(f, "another cluster, {id}, answers on this cluster's port")
             }
@@ -242,12 +245,6 @@ impl fmt::Display for Hold {
         }
     }
 }
-
-/// The reason of a claim that goes, and what it means.
-pub(crate) const CLAIM_DELETED: (&str, &str) = (
-    "ClaimDeleted",
-    "somebody deleted the claim of the data: Kubernetes removes it, with the data, as soon as no Pod uses it, so the operator stops none",
-);
 
 fn unexpected(
     f: &mut fmt::Formatter<'_>,

@@ -3,7 +3,7 @@
 use super::{Condition, Kind, Verdict, condition, running_version};
 use crate::cluster::{Role, detail};
 use crate::observed::{Claim, DocumentSeen, Membership, Observed, Process};
-use crate::plan::{CLAIM_DELETED, Hold};
+use crate::plan::Hold;
 use crate::start::Refusal;
 use crate::version::{Class, classify};
 
@@ -15,8 +15,9 @@ pub(super) fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
         .iter()
         .any(|it| it.claim == Claim::Deleted)
     {
-        let (next, (reason, text)) = (Hold::ClaimDeleted.next_step(), CLAIM_DELETED);
-        return yes(reason, detail(format_args!("{text}; next: {next}")));
+        let deleted = Hold::ClaimDeleted;
+        let message = detail(format_args!("{deleted}; next: {}", deleted.next_step()));
+        return yes(deleted.reason(), message);
     }
     if let Some(hold) = hold
         && !hold.is_pause()

@@ -13,12 +13,7 @@ use crate::writer::{Writer, restarts};
 
 #[test]
 fn of_several_operators_the_one_with_the_lease_acts_and_another_follows_it() {
-    let options = Options {
-        nodes: 2,
-        is_fast: true,
-        ..Options::default()
-    };
-    let Some(it) = Operated::up_with(&options) else {
+    let Some(it) = Operated::two_nodes(true) else {
         return;
     };
     let begun = it.mark();
@@ -257,25 +252,14 @@ fn acts(it: &Operated, since: Mark) -> BTreeMap<String, usize> {
 /// Data and snapshots lie on the node that went; the bucket has a copy.
 #[test]
 fn a_member_whose_node_is_gone_for_good_comes_back_on_another_one_from_the_bucket() {
-    let options = Options {
-        nodes: 2,
-        is_fast: true,
-        ..Options::default()
-    };
-    let Some(it) = Operated::up_with(&options) else {
+    let Some(it) = Operated::two_nodes(true) else {
         return;
     };
     let bucket = Server::start(&it);
     it.apply(&secret("keys", SECRET));
     it.kubectl(&["cordon", "edge1"]).good();
-    let destination = bucket.destination("keys");
-    let spec = format!("{{backup: {{destinations: [{{local: {{}}}}, {destination}]}}}}");
-    it.apply(&document("EtcdCluster", "one", &spec));
-    it.available("one");
-    it.put("one", "kept", "1");
-    it.apply(&document("EtcdBackup", "first", "{cluster: one}"));
-    let first = it.phase("etcdbackup", "first", "Succeeded");
-    bucket.gets(&it, first["status"]["snapshot"].as_str().unwrap());
+    let first = it.one_with_copies(&bucket.destination("keys"));
+    bucket.gets(&it, &first);
     it.kubectl(&["uncordon", "edge1"]).good();
 
     // Away: nothing is stopped for a restore, and what it waits for is told with the node.

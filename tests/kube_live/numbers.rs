@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::claims::directory;
-use crate::lab::{Options, SOON, is_true};
+use crate::lab::{SOON, is_true};
 use crate::nodes::{all_ready, holder, operator_on};
 use crate::operated::{Operated, document, pass};
 use crate::operator::USER;
@@ -265,11 +265,7 @@ fn comes(it: &Operated) -> Row {
 #[test]
 #[ignore = "figures, by make bench"]
 fn figures_of_two_nodes() {
-    let options = Options {
-        nodes: 2,
-        ..Options::default()
-    };
-    let Some(it) = Operated::up_with(&options) else {
+    let Some(it) = Operated::two_nodes(false) else {
         return;
     };
     let server = "node-role.kubernetes.io/control-plane=";

@@ -64,6 +64,28 @@ impl Operated {
         Some(it)
     }
 
+    /// Two nodes. `is_fast`: as [`Options::is_fast`].
+    pub fn two_nodes(is_fast: bool) -> Option<Operated> {
+        Operated::up_with(&Options {
+            nodes: 2,
+            is_fast,
+            ..Options::default()
+        })
+    }
+
+    /// The cluster `one`, in which `kept` is 1, with a snapshot on its claim; copies of it go to this destination. The
+    /// snapshot's name.
+    #[track_caller]
+    pub fn one_with_copies(&self, destination: &str) -> String {
+        let spec = format!("{{backup: {{destinations: [{{local: {{}}}}, {destination}]}}}}");
+        self.apply(&document("EtcdCluster", "one", &spec));
+        self.available("one");
+        self.put("one", "kept", "1");
+        self.apply(&document("EtcdBackup", "first", "{cluster: one}"));
+        let first = self.phase("etcdbackup", "first", "Succeeded");
+        first["status"]["snapshot"].as_str().unwrap().to_owned()
+    }
+
     pub fn install(&self) {
         let file = |name: &str| root().join("deploy").join(name);
         let (crds, operator) = (file("crds.yaml"), file("etcd-operator.yaml"));
