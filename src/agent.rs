@@ -21,6 +21,7 @@ mod report;
 mod restore;
 pub mod socket;
 pub mod unit;
+mod upgrade;
 
 use std::fs::File;
 use std::io;
@@ -194,8 +195,14 @@ struct Memory {
     restores: restore::Tries,
     /// The search for snapshots in buckets before a birth.
     predecessors: predecessors::Search,
-    /// The process that does not answer on restored data.
+    /// The process that does not answer.
     unanswered: Option<restore::Asking>,
+    /// The last changes of the version.
+    changes: Vec<crate::api::status::ChangeStatus>,
+    /// A trial of another version.
+    rehearsal: Option<upgrade::Rehearsal>,
+    /// Processes that were seen since the version was changed.
+    tried: Vec<u32>,
     /// The last index that was written down as seen.
     seen: Option<u64>,
     /// How often the document was read; 0 in a command that runs without an agent.

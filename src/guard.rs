@@ -29,7 +29,7 @@ use crate::member::restore_record::RestoreRecord;
 use crate::member::{facts, starts};
 use crate::observed::{Clock, Pairs};
 use crate::paths::Paths;
-use crate::process::{self, ProcessRecord};
+use crate::process::ProcessRecord;
 use crate::start::{self, CertificatesUsable, Refusal, Start};
 use crate::state::{self, StateError};
 use crate::tls::{Certificates, Leaves, TlsError, Validity, leaf_of};
@@ -315,19 +315,12 @@ fn set_aside(data: &Path) -> Result<(), GuardError> {
 
 /// Records the process before exec. Exec keeps the id and start time, so they are already etcd's.
 fn record_process(paths: &Paths, launch: &Launch) -> Result<(), GuardError> {
-    let pid = std::process::id();
-    let stat = process::stat(pid)
+    let process = ProcessRecord::of(std::process::id())
         .ok_or_else(|| system("read /proc/self/stat")(io::Error::from(io::ErrorKind::NotFound)))?;
-    let boot_id = clock::boot_id();
     let before = state::load_volatile::<Running>(&paths.process());
-    let before = before.filter(|it| it.process.boot_id == boot_id);
+    let before = before.filter(|it| it.process.boot_id == process.boot_id);
     let record = Running {
-        process: ProcessRecord {
-            pid,
-            start_time: stat.start_time,
-            boot_id,
-            started: clock::milliseconds_since_boot(),
-        },
+        process,
         launch: launch.clone(),
         starts: before.map_or(0, |it| it.starts) + 1,
     };

@@ -6,11 +6,12 @@ mod backups;
 mod clock;
 mod predecessor;
 mod service;
+mod upgrade;
 
 use crate::cluster::{Answer, Detail, MemberId, MemberName, MemberSet, Timestamp, VOTERS_MAX};
 use crate::host::HostFacts;
 use crate::spec::Settings;
-use crate::start::{Facts, Refusal, Writable};
+use crate::start::{Binary, Facts, Refusal, Writable};
 use crate::version::Version;
 
 pub use backups::{
@@ -19,6 +20,7 @@ pub use backups::{
 pub use clock::Clock;
 pub use predecessor::{Predecessor, Predecessors};
 pub use service::{Alarms, Details, Proposals, Reading, Service, Writing, answer};
+pub use upgrade::Upgrade;
 
 /// Members that one process runs: those that shall exist, and one that leaves.
 pub const INSTANCES_MAX: usize = VOTERS_MAX + 1;
@@ -44,6 +46,8 @@ pub struct Observed {
     pub predecessors: Predecessors,
     /// A restore that was asked for and has not ended.
     pub restoring: Option<Restoring>,
+    /// A change of etcd's version.
+    pub upgrade: Upgrade,
     /// A person asked for a pause.
     pub paused: Option<Pause>,
     /// Why clients do not reach a member that serves, where they have a way of their own: in Kubernetes a Service.
@@ -178,6 +182,8 @@ pub struct Instance {
     pub last_served: Option<LastServed>,
     /// Whether the data in use can be written: the running process' data, else the document's.
     pub writable: Writable,
+    /// How etcd does with data, or with a version, that is new to it.
+    pub tries: Tries,
     /// The newest supported version in the store, for a document without one.
     pub newest_installed: Option<Version>,
     /// What the quota would be if the cluster were born now, in bytes.
@@ -278,10 +284,21 @@ pub struct Restoring {
     pub phase: RestorePhase,
     /// Its job runs in this process, or its Pod is there.
     pub busy: bool,
-    /// How long etcd has not answered on the new data.
-    pub unanswered: Unanswered,
     /// Its Pod carries out all phases where the old data lies, so etcd ends before the first one.
     pub stops_first: bool,
+}
+
+/// How etcd does with data, or with a version, that is new to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tries {
+    /// How long it has not answered.
+    pub unanswered: Unanswered,
+    /// How often it ended by itself since its version was changed, as far as this operator saw.
+    pub ends: u32,
+    /// Its database file in bytes.
+    pub database: u64,
+    /// The binary of the version that the document names, if that is another one than the data's.
+    pub asked_binary: Option<Binary>,
 }
 
 /// Unanswered questions to the running process, since this operator first asked it. The time that

@@ -66,6 +66,16 @@ impl Paths {
         self.run.join("backup.json")
     }
 
+    /// The last changes of etcd's version, and the one that failed.
+    pub fn upgrades(&self) -> PathBuf {
+        self.lib.join("upgrades.json")
+    }
+
+    /// What the new etcd logged that did not serve a copy of the data.
+    pub fn rehearsal_log(&self) -> PathBuf {
+        self.lib.join("rehearsal.log")
+    }
+
     /// A restore that was asked for and has not ended.
     pub fn restore(&self) -> PathBuf {
         self.lib.join("restore.json")

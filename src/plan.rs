@@ -16,6 +16,7 @@ pub mod restore;
 mod running;
 pub mod space;
 mod step;
+pub mod version;
 mod words;
 
 use core::time::Duration;
@@ -89,6 +90,10 @@ pub enum Hold {
         /// What is asked for.
         to: Version,
     },
+    /// The version that the document asks for could not be tried on a copy of the data for now.
+    UpgradeNotRehearsed(Version, Detail),
+    /// The version that the document asks for did not serve. It is not tried again until the document changes.
+    UpgradeFailed(Version, Detail),
     /// A process that is not ours holds the lock.
     ForeignProcess(Option<u32>),
     /// The member's Pod was asked to end and is still there.
@@ -287,7 +292,7 @@ fn instance_steps(
         Process::Unknown => ends_in_time(instance),
         Process::Foreign { pid } => Err(Hold::ForeignProcess(pid)),
         Process::Stopped if spec.size == 0 && instance.is_there() => {
-            let permit = running::permit(observed, instance, Act::Stop, Declared::SizeZero)?;
+            let permit = permit::permit(observed, instance, Act::Stop, Declared::SizeZero)?;
             steps.interrupt(permit);
             Ok(())
         }
@@ -296,6 +301,7 @@ fn instance_steps(
         Process::Stopped if instance.claim == Claim::Deleted && instance.is_there() => {
             Err(Hold::ClaimDeleted)
         }
+        Process::Stopped if version::stopped(spec, instance, steps) => Ok(()),
         Process::Stopped => start_steps(spec, observed, instance, steps),
         Process::Running { .. } => running::steps(spec, observed, instance, steps),
     }
@@ -325,7 +331,7 @@ fn start_steps(
         && (made.settings != spec.settings || made.version != version)
     {
         // Once it has gone, the version is recorded and the start follows.
-        let permit = running::permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
+        let permit = permit::permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
         steps.interrupt(permit);
         return Ok(());
     }

@@ -23,6 +23,16 @@ pub struct ProcessRecord {
 }
 
 impl ProcessRecord {
+    /// A process that was started just now; `None`: it has ended.
+    pub fn of(pid: u32) -> Option<Self> {
+        Some(ProcessRecord {
+            pid,
+            start_time: stat(pid)?.start_time,
+            boot_id: crate::clock::boot_id(),
+            started: crate::clock::milliseconds_since_boot(),
+        })
+    }
+
     /// Whether that very process is alive. A zombie is not, unless it has threads that still end:
     /// files, locks and ports are free once the last of them is gone.
     pub fn is_alive(&self) -> bool {

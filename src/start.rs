@@ -6,53 +6,22 @@
 pub mod damage;
 mod data;
 mod history;
+mod identity;
 mod words;
 
-use crate::cluster::{ClusterId, ClusterName, Detail, MemberId, MemberName};
+use crate::cluster::{ClusterId, ClusterName, Detail};
 use crate::version::Version;
 
 use damage::Damage;
 pub use data::{Completeness, DataDir, Database, Log, Room};
 pub use history::{Ending, How, LastWords, StartHistory};
+pub use identity::{Identity, version};
 pub use words::restore_helps;
 
 /// Starts that may fail in a row before the guard refuses the next one (rule D9).
 pub const START_BUDGET: u32 = 3;
 /// Failed starts older than this many seconds no longer count.
 pub const START_WINDOW_SECONDS: u64 = 600;
-
-/// The identity of a cluster on this host: what is fixed at its birth, and the ids that etcd assigned.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The document's name.
-    pub cluster: ClusterName,
-    /// This host's member.
-    pub member: MemberName,
-    /// The version that the cluster was born with or last upgraded to.
-    pub version: Version,
-    /// The database quota in bytes (rule D27).
-    pub quota: u64,
-    /// The member joined a cluster that lived.
-    pub joined: bool,
-    /// Given by etcd; known once the member has served for the first time.
-    pub served: Option<(ClusterId, MemberId)>,
-}
-
-/// The version that a start uses. A cluster that has served, or has data, keeps the version it was born with.
-/// Until then the document's counts: a version that was written wrong must be correctable. `data`: something
-/// lies in the data directory. `newest`: for a document without one.
-pub fn version(
-    declared: Option<Version>,
-    born: Option<&Identity>,
-    data: bool,
-    newest: Option<Version>,
-) -> Option<Version> {
-    match born {
-        Some(born) if born.served.is_some() || data => Some(born.version),
-        Some(born) => declared.or(Some(born.version)),
-        None => declared.or(newest),
-    }
-}
 
 /// The file system under the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +60,22 @@ pub enum Binary {
     WrongArchitecture,
     /// Another one than was installed: its checksum differs from the one that was written down then.
     Changed,
+}
+
+impl Binary {
+    /// Why it cannot be started. `born`: its cluster lives with this version, or would come from another one.
+    pub fn refusal(self, version: Version, born: bool) -> Option<Refusal> {
+        match self {
+            Binary::Ready => None,
+            Binary::Missing(stored) => Some(Refusal::BinaryMissing {
+                version,
+                stored,
+                born,
+            }),
+            Binary::WrongArchitecture => Some(Refusal::BinaryWrongArchitecture(version)),
+            Binary::Changed => Some(Refusal::BinaryChanged(version)),
+        }
+    }
 }
 
 /// Whether the certificates that etcd will read are usable.
@@ -199,6 +184,13 @@ pub enum Refusal {
     BinaryWrongArchitecture(Version),
     /// The binary is not the one that was installed.
     BinaryChanged(Version),
+    /// The data is another version's, and no change to this one is under way.
+    VersionOfAnother {
+        /// What was to be started.
+        version: Version,
+        /// What the identity beside the data names.
+        data: Version,
+    },
     /// The file system can lose acknowledged writes.
     FilesystemUnsafe(&'static str),
     /// Read-only.
@@ -283,6 +275,7 @@ impl Refusal {
             | Refusal::RecordUnreadable(_)
             | Refusal::BinaryMissing { .. }
             | Refusal::BinaryWrongArchitecture(_)
+            | Refusal::VersionOfAnother { .. }
             | Refusal::DocumentOfAnotherCluster(_)
             | Refusal::StorageOfAnotherCluster(_)
             | Refusal::DataOfAnotherCluster(_)
@@ -372,16 +365,8 @@ fn check_surroundings(facts: &Facts) -> Result<(), Refusal> {
     {
         return Err(Refusal::FilesystemUnsafe(name)); // rule D5
     }
-    match facts.binary {
-        Binary::Ready => Ok(()),
-        Binary::Missing(stored) => Err(Refusal::BinaryMissing {
-            version: facts.version,
-            stored,
-            born: facts.identity.is_some() || facts.marker.is_some(),
-        }),
-        Binary::WrongArchitecture => Err(Refusal::BinaryWrongArchitecture(facts.version)),
-        Binary::Changed => Err(Refusal::BinaryChanged(facts.version)),
-    }
+    let refusal = facts.binary.refusal(facts.version, facts.born().is_some());
+    refusal.map_or(Ok(()), Err)
 }
 
 /// Checks for damage that etcd would find only after it has written to its database, and for damage
@@ -461,6 +446,12 @@ fn check_data(facts: &Facts) -> Result<Start, Refusal> {
     }
     if facts.data.in_use {
         return Err(Refusal::DataInUse);
+    }
+    if identity.served.is_some() && !identity.may_open(facts.version) {
+        return Err(Refusal::VersionOfAnother {
+            version: facts.version,
+            data: identity.version,
+        });
     }
     if let (Some((cluster, _)), Some((owner, _))) = (identity.served, facts.data.owner)
         && cluster != owner

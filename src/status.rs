@@ -13,7 +13,7 @@ use crate::host::{self, HostFacts};
 use crate::observed::{
     Backups, Instance, Looker, Membership, Observed, Pairs, Process, Proposals, Reading, Writing,
 };
-use crate::plan::{Hold, Plan};
+use crate::plan::{Hold, Plan, version};
 use crate::spec::ClusterSpec;
 use crate::start::Writable;
 
@@ -139,7 +139,7 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
     Status {
         conditions: [
             available(spec, observed, hold.as_ref()),
-            progressing(observed, plan, hold.as_ref()),
+            progressing(spec, observed, plan, hold.as_ref()),
             degraded::degraded(observed, hold.as_ref()),
             backup::healthy(spec, observed),
             certificate::valid(observed),
@@ -383,11 +383,21 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
     None
 }
 
-fn progressing(observed: &Observed, plan: &Plan, hold: Option<&Hold>) -> Condition {
+fn progressing(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    plan: &Plan,
+    hold: Option<&Hold>,
+) -> Condition {
     let told = |verdict, reason, message| condition(Kind::Progressing, verdict, reason, message);
     if let Some(hold) = hold {
         let message = detail(format_args!("{hold}; next: {}", hold.next_step()));
         return told(Verdict::False, hold.reason(), message);
+    }
+    if observed.looker == Looker::Operator
+        && let Some(words) = version::words(spec, observed)
+    {
+        return told(Verdict::True, "Upgrading", words);
     }
     let waiting = observed.instances.iter().map(|it| it.restart_in).max();
     let waiting = waiting.unwrap_or(0);

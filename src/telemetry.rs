@@ -105,6 +105,11 @@ struct ConditionLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct VersionLabels {
+    version: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct HoldLabels {
     reason: &'static str,
 }
@@ -114,6 +119,7 @@ pub struct Metrics {
     registry: Registry,
     conditions: Family<ConditionLabels, Gauge<i64, AtomicI64>>,
     holds: Family<HoldLabels, Gauge<i64, AtomicI64>>,
+    version: Family<VersionLabels, Gauge<i64, AtomicI64>>,
     passes: Counter<u64, AtomicU64>,
     stopped: Gauge<i64, AtomicI64>,
     confirmed: Gauge<i64, AtomicI64>,
@@ -125,6 +131,13 @@ pub struct Metrics {
     backups: backup::BackupMetrics,
     /// Seconds since boot of the last pass, for `/healthz`.
     last_pass: AtomicU64,
+}
+
+/// A gauge in this unit.
+fn measured(registry: &mut Registry, name: &str, help: &str, unit: Unit) -> Gauge<i64, AtomicI64> {
+    let gauge = Gauge::default();
+    registry.register_with_unit(name, help, unit, gauge.clone());
+    gauge
 }
 
 /// No pass for so long: the operator itself is stuck.
@@ -149,13 +162,9 @@ impl Metrics {
     fn in_registry(mut registry: Registry) -> Arc<Self> {
         let conditions = Family::default();
         let holds = Family::default();
+        let version = Family::default();
         let passes = Counter::default();
         let stopped = Gauge::default();
-        let confirmed = Gauge::default();
-        let certificate_expiry = Gauge::default();
-        let etcd_uptime = Gauge::default();
-        let database_bytes = Gauge::default();
-        let quota_bytes = Gauge::default();
         registry.register(
             "condition",
             "1 true, 0 false, -1 unknown",
@@ -166,48 +175,49 @@ impl Metrics {
             "1 while the plan holds for this reason",
             holds.clone(),
         );
+        registry.register(
+            "version_info",
+            "1 for the version of etcd that runs, else of the one that is started next",
+            version.clone(),
+        );
         registry.register("passes", "Passes made", passes.clone());
         registry.register(
             "stopped",
             "1 while etcd is stopped because the document says size: 0",
             stopped.clone(),
         );
-        registry.register_with_unit(
+        let confirmed = measured(
+            &mut registry,
             "confirmed_timestamp",
             "The time up to which the conditions are confirmed, since 1970",
             Unit::Seconds,
-            confirmed.clone(),
         );
-        registry.register_with_unit(
+        let certificate_expiry = measured(
+            &mut registry,
             "certificate_expiry_timestamp",
             "When the first leaf certificate in use ends, since 1970",
             Unit::Seconds,
-            certificate_expiry.clone(),
         );
-        registry.register_with_unit(
+        let etcd_uptime = measured(
+            &mut registry,
             "etcd_uptime",
             "Since etcd was started; 0 while it does not run",
             Unit::Seconds,
-            etcd_uptime.clone(),
         );
-        registry.register_with_unit(
+        let database_bytes = measured(
+            &mut registry,
             "database_size",
             "etcd's database file",
             Unit::Bytes,
-            database_bytes.clone(),
         );
-        registry.register_with_unit(
-            "database_quota",
-            "etcd's quota",
-            Unit::Bytes,
-            quota_bytes.clone(),
-        );
+        let quota_bytes = measured(&mut registry, "database_quota", "etcd's quota", Unit::Bytes);
         Arc::new(Metrics {
             backups: backup::BackupMetrics::registered(&mut registry),
             disk: disk::DiskMetrics::registered(&mut registry),
             registry,
             conditions,
             holds,
+            version,
             passes,
             stopped,
             confirmed,
@@ -249,6 +259,13 @@ impl Metrics {
                 .get_or_create(&HoldLabels {
                     reason: hold.reason(),
                 })
+                .set(1);
+        }
+        self.version.clear();
+        if let Some(version) = status.version {
+            let version = version.to_string();
+            self.version
+                .get_or_create(&VersionLabels { version })
                 .set(1);
         }
         self.disk.record(observed);

@@ -610,6 +610,10 @@ fn apply(spec: &ClusterSpec, instance: &mut Instance, plan: &Plan) {
             Upkeep::StartAsBefore | Upkeep::RaiseQuota(_) => panic!("nothing was edited"),
             Upkeep::SetDataAside => panic!("the only member is never removed"),
             Upkeep::GiveUpLeadership { .. } => panic!("nobody else could lead"),
+            Upkeep::RehearseVersion(_)
+            | Upkeep::SetVersion(_)
+            | Upkeep::TakeVersionBack
+            | Upkeep::FinishVersion => panic!("the document names the version that runs"),
             Upkeep::SkipSnapshot
             | Upkeep::TakeSnapshot
             | Upkeep::TakeRequested

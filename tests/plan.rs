@@ -20,7 +20,7 @@ use etcd_operator::diagnosis;
 use etcd_operator::observed::{
     BackupFailure, CaState, Clock, DestinationSeen, DocumentSeen, Instance, LastServed, Looker,
     MadeFor, Membership, Observed, Pairs, Pause, Process, Proposals, Reading, Regain, RestorePhase,
-    Restoring, Service, Unanswered, Writing,
+    Restoring, Service, Writing,
 };
 use etcd_operator::plan::plan;
 use etcd_operator::spec::backup::Source;
@@ -451,7 +451,6 @@ impl Scene {
         let restoring = Restoring {
             phase,
             busy: value == "busy" || value == "in-its-pod",
-            unanswered: Unanswered::default(),
             stops_first: value == "stops-first" || value == "in-its-pod",
         };
         self.host().facts.restoring = restoring.holds_the_data();

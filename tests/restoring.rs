@@ -107,11 +107,11 @@ fn states(mut visit: impl FnMut(&Observed, Restoring)) {
                                 let restoring = Restoring {
                                     phase,
                                     busy,
-                                    unanswered,
                                     stops_first,
                                 };
                                 let mut instance: Instance = stopped();
                                 instance.process = process;
+                                instance.tries.unanswered = unanswered;
                                 instance.made_for = made_for(waits && process == Process::Stopped);
                                 instance.service = service.clone();
                                 instance.facts.history = history.clone();
@@ -157,7 +157,7 @@ fn check_interruption(
             false
         }
         Act::UndoRestore => {
-            let asked = restoring.unanswered;
+            let asked = instance.tries.unanswered;
             assert!(
                 phase != RestorePhase::Starting || !runs || asked.looks > 1 && asked.seconds > 10,
                 "no single question, and no age of etcd's, gives up data that may be served: {asked:?}"

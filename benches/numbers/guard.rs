@@ -16,8 +16,9 @@ pub fn rows() -> Vec<Row> {
     let mut lab = crate::cluster("edge");
     lab.stop_agent();
     lab.kill_etcd();
-    let etcd = lab.lib(&format!("store/etcd-{}/etcd", lab.version));
-    fs::copy("/bin/true", etcd).unwrap();
+    let folder = lab.lib(&format!("store/etcd-{}", lab.version));
+    fs::copy("/bin/true", folder.join("etcd")).unwrap();
+    fs::remove_file(folder.join("installed")).unwrap(); // else it is another one than was installed
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         with.push(guard(&lab));

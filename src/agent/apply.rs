@@ -111,6 +111,13 @@ impl Agent {
                 self.driver.start().await
             }
             Upkeep::RaiseQuota(quota) => self.raise_quota(spec, *quota),
+            Upkeep::RehearseVersion(to) => {
+                self.rehearse(spec, now, *to);
+                Ok(())
+            }
+            Upkeep::SetVersion(to) => self.set_version(spec, *to),
+            Upkeep::TakeVersionBack => self.take_version_back(spec, instance),
+            Upkeep::FinishVersion => self.finish_version(spec, now),
             Upkeep::ProbeWrite => {
                 self.probe_write(instance).await;
                 Ok(())
@@ -369,7 +376,7 @@ impl Agent {
     }
 
     /// Writes the identity again where `change` says that it made another one of it.
-    fn change_identity(
+    pub(super) fn change_identity(
         &self,
         storage_dir: &Path,
         change: impl FnOnce(&mut IdentityFile) -> bool,

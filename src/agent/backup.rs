@@ -22,6 +22,7 @@ impl Agent {
                 Told::Failure(text) => self.log_once(&text),
                 Told::Prepared(prepared) => self.restore_prepared(*prepared),
                 Told::Asked(_) => {} // on a host a command takes them itself
+                Told::Rehearsed(to, result) => self.rehearsed(to, result),
             }
         }
         self.work.is_busy()
@@ -42,7 +43,7 @@ impl Agent {
         }
     }
 
-    fn with_member<T>(
+    pub(super) fn with_member<T>(
         &mut self,
         spec: &ClusterSpec,
         act: impl FnOnce(&mut work::Work, &Member<'_>) -> T,

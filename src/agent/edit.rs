@@ -11,7 +11,7 @@ use super::report::HostDocument;
 use crate::api::EtcdClusterSpec;
 use crate::document::Document;
 use crate::document::compare::{differences, spelled_out};
-use crate::etcd::data_dir;
+use crate::etcd::{data_dir, store};
 use crate::member::records::{self, IdentityFile, Running};
 use crate::member::{facts, place};
 use crate::paths::Paths;
@@ -58,7 +58,7 @@ pub struct FieldChange {
     pub in_force: Option<Value>,
     /// What is asked for.
     pub asked: Option<Value>,
-    /// One word: birth, nothing, live, nextStart, restart, stop, start, waits, refused.
+    /// One word: birth, nothing, live, nextStart, restart, upgrade, stop, start, waits, refused.
     pub effect: String,
     /// For people.
     pub message: String,
@@ -135,6 +135,10 @@ impl InForce {
             running: self.running.as_ref().and_then(|it| it.parse().ok()),
             quota: self.quota,
             database: self.database,
+            binary: asked
+                .spec
+                .version
+                .map(|it| store::binary(&paths.store(), it)),
             refusal: refusal.as_ref(),
             start_took: self.start_took_milliseconds,
             asked: &asked.spec,

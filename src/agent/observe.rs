@@ -6,7 +6,7 @@ use super::Agent;
 use super::driver::Driver as _;
 use super::report::Reached;
 use crate::clock;
-use crate::cluster::{MemberName, Timestamp};
+use crate::cluster::{Detail, MemberName, Timestamp};
 use crate::disk;
 use crate::etcd::{data_dir, store};
 use crate::host::HostFacts;
@@ -58,20 +58,18 @@ impl Agent {
         self.ask_timedated().await;
         let now = clock::now();
         let (mut summary, clock) = self.certificates(spec, &place, now);
-        let restoring = self.restoring();
+        let (restoring, upgrade) = (self.restoring(), self.upgrade(spec));
         let mut found = self.found(spec, &place, running.as_ref(), &mut summary);
         let facts = &mut found.facts;
-        let restoring = restoring.unwrap_or_else(|why| {
-            facts.unreadable.get_or_insert(why);
-            None
-        });
+        let restoring = known(facts, restoring);
+        let upgrade = known(facts, upgrade);
         facts.restoring = restoring.is_some_and(Restoring::holds_the_data);
         let served = facts.identity.as_ref().and_then(|it| it.served).is_some();
         let endpoint = self.endpoint(spec);
         let contact = &mut self.memory.contact;
         let (service, membership) = contact.look(&endpoint, process, served).await;
         let regain = contact.regain(&service);
-        let restoring = restoring.map(|it| self.count_unanswered(it, process, &service.read));
+        let tries = self.tries(spec, &found.facts, process, &service.read);
         let (restart_in, refused) = self.next_start(runs);
         let instance = Instance {
             member: member(spec, &found.facts),
@@ -82,6 +80,7 @@ impl Agent {
             facts: found.facts,
             last_served: found.last_served,
             writable: found.writable,
+            tries,
             newest_installed: found.newest_installed,
             quota_at_birth: quota_at_birth(&place),
             certificates: summary,
@@ -93,8 +92,8 @@ impl Agent {
             kept_elsewhere: self.driver.kept_elsewhere(),
             regain,
         };
-        let storage_dir = self.reached(spec).storage_dir;
         let version = instance.facts.identity.as_ref().map(|it| it.version);
+        let storage_dir = self.reached(spec).storage_dir;
         let host = self.host(&storage_dir, found.writable, version);
         let backups = self.backups(spec, clock, now);
         let predecessors = self.predecessors(spec, &instance, clock, now);
@@ -110,6 +109,7 @@ impl Agent {
             backups,
             predecessors,
             restoring,
+            upgrade,
             paused: pause::load(&self.paths),
             unreached: None, // clients and the operator use one address
             document: self.board.document(),
@@ -365,6 +365,14 @@ impl Agent {
         self.memory.host = Some((facts.clone(), looked, version));
         facts
     }
+}
+
+/// What a record says. One that cannot be read keeps etcd from being started.
+fn known<T: Default>(facts: &mut Facts, read: Result<T, Detail>) -> T {
+    read.unwrap_or_else(|why| {
+        facts.unreadable.get_or_insert(why);
+        T::default()
+    })
 }
 
 /// The member of this host: the document's, or the one that lives here while the size is 0.

@@ -60,6 +60,7 @@ pub(super) async fn keep(mut agent: Agent, accepted: Accepted, mut orders: mpsc:
     if let Err(error) = agent.place_guard() {
         agent.log_once(&chain(&error)); // tried again with every start of etcd
     }
+    agent.clear_trial();
     let mut service_manager = notify::Notices::default();
     let mut spec = accepted.document.spec.clone();
     agent.take_up(accepted);

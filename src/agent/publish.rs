@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use super::driver::Driver as _;
 use super::report::{Host, HostDisk, HostDocument, HostOperator, Report};
 use super::{Agent, AgentError};
-use crate::api::status::{news, to_wire};
+use crate::api::status::{EtcdClusterStatus, news, to_wire};
 use crate::observed::Observed;
 use crate::spec::ClusterSpec;
 use crate::state;
@@ -25,6 +25,10 @@ impl Agent {
             .as_ref()
             .or(self.memory.before.as_ref());
         let wire = to_wire(status, before.map(|it| &it.status), self.memory.generation);
+        let wire = EtcdClusterStatus {
+            history: self.memory.changes.clone(),
+            ..wire
+        };
         let reached = self.reached(spec);
         let host = Host {
             name: spec.name.to_string(),

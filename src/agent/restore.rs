@@ -56,23 +56,17 @@ impl Agent {
         Ok(record.map(|it| Restoring {
             phase: it.phase.into(),
             busy,
-            unanswered: Unanswered::default(),
             stops_first: false,
         }))
     }
 
     /// Counts the questions that the process does not answer.
-    pub(super) fn count_unanswered(
-        &mut self,
-        restoring: Restoring,
-        process: Process,
-        read: &Reading,
-    ) -> Restoring {
+    pub(super) fn count_unanswered(&mut self, process: Process, read: &Reading) -> Unanswered {
         let pid = match process {
             Process::Running { pid, .. } if *read != Reading::Answered => pid,
             _ => {
                 self.memory.unanswered = None;
-                return restoring;
+                return Unanswered::default();
             }
         };
         let now = clock::since_boot().as_secs();
@@ -83,12 +77,9 @@ impl Agent {
             since: before.map_or(now, |it| it.since),
         };
         self.memory.unanswered = Some(asked);
-        Restoring {
-            unanswered: Unanswered {
-                looks: asked.looks,
-                seconds: now.saturating_sub(asked.since),
-            },
-            ..restoring
+        Unanswered {
+            looks: asked.looks,
+            seconds: now.saturating_sub(asked.since),
         }
     }
 

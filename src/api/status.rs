@@ -57,9 +57,43 @@ pub struct EtcdClusterStatus {
     /// Snapshots, where the document configures any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backups: Option<BackupsStatus>,
+    /// The last changes of etcd's version, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10))]
+    pub history: Vec<ChangeStatus>,
     /// The generation of the document that this status describes.
     #[serde(default)]
     pub observed_generation: i64,
+}
+
+/// A change that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ChangeStatus {
+    /// The field of the document: `version`.
+    pub what: String,
+    /// What was in force before.
+    pub from: String,
+    /// What the document asked for.
+    pub to: String,
+    /// When it ended, if the clock was trusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// How it ended.
+    pub outcome: ChangeOutcome,
+    /// Why it did not succeed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// How a change ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ChangeOutcome {
+    /// It is in force.
+    Done,
+    /// The new etcd did not serve a copy of the data; the data was not touched.
+    NotRehearsed,
+    /// The new etcd did not serve the data; the one before serves it again.
+    RolledBack,
 }
 
 impl EtcdClusterStatus {
@@ -302,6 +336,7 @@ pub fn to_wire(
     });
     EtcdClusterStatus {
         conditions: conditions.collect(),
+        history: before.map(|it| it.history.clone()).unwrap_or_default(),
         members: status.members.iter().map(member_to_wire).collect(),
         ready_members: status.ready_members,
         cluster_id: status.details.map(|it| it.cluster.to_string()),

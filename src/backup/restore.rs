@@ -268,13 +268,15 @@ fn run_etcdutl(it: &Preparation<'_>, snapshot: &Path, data: &Path) -> Result<(),
         .args(["--initial-cluster", &format!("{member}={}", it.peer_url)])
         .args(["--initial-cluster-token", &it.identity.cluster.token])
         .args(["--initial-advertise-peer-urls", it.peer_url])
-        .args(["--bump-revision", &it.record.bump.to_string()])
-        .arg("--mark-compacted")
         // The checksum was compared while unpacking; a copy of a data directory has none (rule D37).
         .arg("--skip-hash-check")
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::null());
+    if it.record.bump > 0 {
+        let bump = it.record.bump.to_string();
+        command.args(["--bump-revision", &bump, "--mark-compacted"]);
+    }
     let owned = crate::process::as_owner(&mut command, it.storage_dir);
     let output = owned
         .and_then(Command::output)

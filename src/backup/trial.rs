@@ -1,7 +1,8 @@
-//! Level 4 of verification: a snapshot is restored into a scratch directory, a real etcd is started on
-//! it behind the cluster's own certificates, read, and removed again.
+//! A snapshot is restored into a scratch directory, a real etcd is started on it behind the cluster's own
+//! certificates, read, and removed again. Level 4 of verification is that; a rehearsal of another version starts first
+//! the etcd of today, then the new one on what it left.
 //!
-//! It needs room for the unpacked database and its log, and memory for a second etcd: it has a
+//! It needs room for the unpacked database and its log, and memory for a second etcd: level 4 has a
 //! schedule of its own (`spec.backup.verify`).
 
 use std::fs::{self, OpenOptions};
@@ -11,19 +12,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use super::Progress;
 use super::restore::{self, Preparation, RestoreError};
 use crate::clock;
-use crate::etcd::{client, store};
+use crate::etcd::client;
+use crate::etcd::store::{self, StoreError};
 use crate::member::place::HostPlace;
 use crate::member::records::IdentityFile;
-use crate::member::restore_record::{BUMP, Reason, RestoreRecord, SourceFile, StoredPhase};
+use crate::member::restore_record::{Reason, RestoreRecord, SourceFile, StoredPhase};
 use crate::observed::Reading;
 use crate::paths::Paths;
+use crate::process::ProcessRecord;
 use crate::spec::ClusterSpec;
 use crate::state;
 use crate::tls::Certificates;
 use crate::version::Version;
+
+/// Which process a trial's etcd is.
+const PROCESS: &str = "process.json";
 
 /// So long a trial's etcd may take until it answers.
 const SERVES_WITHIN: Duration = Duration::from_secs(120);
@@ -32,27 +40,56 @@ const SERVES_WITHIN: Duration = Duration::from_secs(120);
 #[derive(Debug, thiserror::Error)]
 pub enum TrialError {
     /// No data could be made of the snapshot.
-    #[error("level 4: etcdutl could make no data from it")]
+    #[error("etcdutl could make no data from the snapshot")]
     Restore(#[from] RestoreError),
+    /// The store's program is not what its folder says.
+    #[error(transparent)]
+    Program(#[from] StoreError),
     /// etcd did not come up on it.
-    #[error("level 4: etcd does not serve its data: {0}")]
-    NotServed(String),
+    #[error("etcd {version} does not serve the data of the snapshot: {why}")]
+    NotServed {
+        /// Of etcd.
+        version: Version,
+        /// What it said.
+        why: String,
+    },
     /// It serves something else.
-    #[error("level 4: etcd serves revision {found}, the snapshot has {expected}")]
+    #[error("etcd {version} serves revision {found}, the snapshot has {expected}")]
     Revision {
-        /// What etcd says, less the jump of a restore.
+        /// Of etcd.
+        version: Version,
+        /// What etcd says.
         found: i64,
         /// What the snapshot has.
         expected: i64,
     },
+    /// Two versions serve other data.
+    #[error("etcd {version} serves other data than the version before: their hashes differ")]
+    Hash {
+        /// The new one.
+        version: Version,
+    },
     /// A step that the system refused.
-    #[error("level 4: failed to {what}")]
+    #[error("failed to {what}")]
     Io {
         /// The step.
         what: &'static str,
         /// The system's reason.
         source: std::io::Error,
     },
+}
+
+impl TrialError {
+    /// Whether etcd of this version is the cause, and not the place, the moment or another version.
+    pub fn is_of(&self, it: Version) -> bool {
+        match self {
+            TrialError::NotServed { version, .. }
+            | TrialError::Revision { version, .. }
+            | TrialError::Hash { version } => *version == it,
+            TrialError::Program(StoreError::Version { wanted, .. }) => *wanted == it,
+            _ => false,
+        }
+    }
 }
 
 fn io_error(what: &'static str) -> impl Fn(std::io::Error) -> TrialError {
@@ -65,8 +102,12 @@ pub struct Trial<'a> {
     pub paths: &'a Paths,
     /// The document.
     pub spec: &'a ClusterSpec,
-    /// Who lives here: the version of etcd that the trial runs.
+    /// Who lives here: the version of etcd that makes the data, and is started on it.
     pub identity: &'a IdentityFile,
+    /// Another version, which is started on it afterwards.
+    pub then: Option<Version>,
+    /// Where to keep what etcd logged, if it does not serve.
+    pub log: Option<&'a Path>,
     /// The snapshot's file, proven up to level 3.
     pub file: &'a Path,
     /// etcd's revision of the data in it.
@@ -81,21 +122,47 @@ struct Scratch {
     etcd: Option<Child>,
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
+impl Scratch {
+    fn end_etcd(&mut self) {
         if let Some(mut child) = self.etcd.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        self.end_etcd();
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
-/// Restores into scratch, starts etcd, reads, removes.
+fn scratch_dir(paths: &Paths) -> PathBuf {
+    paths.backup().join("trial")
+}
+
+/// Ends and removes what a trial has left that was cut short.
+pub fn clear(paths: &Paths) {
+    let dir = scratch_dir(paths);
+    if let Some(left) = state::load_volatile::<ProcessRecord>(&dir.join(PROCESS)) {
+        left.signal(Signal::KILL);
+    }
+    let _ = fs::remove_dir_all(&dir);
+}
+
+/// Restores into scratch, starts each etcd, reads, removes.
 pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Result<(), TrialError> {
-    let dir = trial.paths.backup().join("trial");
+    let text = &trial.identity.member.version;
+    let own: Version = text.parse().map_err(|_| {
+        TrialError::Restore(RestoreError::Etcdutl {
+            version: text.clone(),
+            why: "is no version".to_owned(),
+        })
+    })?;
+    clear(trial.paths);
+    let dir = scratch_dir(trial.paths);
     let mut scratch = Scratch { dir, etcd: None };
-    let _ = fs::remove_dir_all(&scratch.dir);
     let [client_port, peer_port, metrics_port] = free_ports().map_err(io_error("find ports"))?;
     let mut spec = trial.spec.clone();
     spec.network.client_port = client_port;
@@ -117,7 +184,39 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
         metrics_listen: IpAddr::V4(Ipv4Addr::LOCALHOST),
         log_stdout: false,
     };
-    let record = RestoreRecord {
+    restore::prepare(
+        &Preparation {
+            record: &record_of(trial),
+            storage_dir: &scratch.dir,
+            identity: &identity,
+            store: &trial.paths.store(),
+            peer_url: &spec.peer_url(),
+        },
+        progress,
+    )?;
+    let made = RestoreRecord::scratch(&scratch.dir).join("data");
+    fs::rename(made, scratch.dir.join("data")).map_err(io_error("rename the trial's data"))?;
+    let mut served = None;
+    for version in [own].into_iter().chain(trial.then) {
+        identity.member.version = version.to_string();
+        scratch.etcd = Some(start(trial, &spec, &place, &identity, version)?);
+        let hash = wait_until_served(trial, &place, &mut scratch, version).await;
+        if let (Err(_), Some(kept)) = (&hash, trial.log) {
+            let _ = fs::copy(scratch.dir.join("etcd.log"), kept);
+        }
+        let hash = hash?;
+        if served.is_some_and(|it| it != hash) {
+            return Err(TrialError::Hash { version });
+        }
+        served = Some(hash);
+        scratch.end_etcd();
+    }
+    Ok(())
+}
+
+/// The restore into scratch. The revision stays, so that it can be compared.
+fn record_of(trial: &Trial<'_>) -> RestoreRecord {
+    RestoreRecord {
         id: String::new(),
         reason: Reason::Command,
         phase: StoredPhase::Requested,
@@ -133,26 +232,12 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
         },
         live_revision: None,
         live_at_most: None,
-        bump: BUMP,
+        bump: 0,
         former: None,
         next: None,
         asked: None,
         takes_back: None,
-    };
-    restore::prepare(
-        &Preparation {
-            record: &record,
-            storage_dir: &scratch.dir,
-            identity: &identity,
-            store: &trial.paths.store(),
-            peer_url: &spec.peer_url(),
-        },
-        progress,
-    )?;
-    let made = RestoreRecord::scratch(&scratch.dir).join("data");
-    fs::rename(made, scratch.dir.join("data")).map_err(io_error("rename the trial's data"))?;
-    scratch.etcd = Some(start(trial, &spec, &place, &identity)?);
-    wait_until_served(trial, &place, &mut scratch).await
+    }
 }
 
 /// Ports of loopback that nobody listens on.
@@ -170,12 +255,14 @@ fn start(
     spec: &ClusterSpec,
     place: &HostPlace,
     identity: &IdentityFile,
+    version: Version,
 ) -> Result<Child, TrialError> {
-    let unknown = || TrialError::NotServed(format!("{} is no version", identity.member.version));
-    let version: Version = identity.member.version.parse().map_err(|_| unknown())?;
-    let conf = place
-        .etcd_conf(trial.paths, spec, identity, None)
-        .ok_or_else(unknown)?;
+    store::check_program(&trial.paths.store(), version)?;
+    let conf = place.etcd_conf(trial.paths, spec, identity, None);
+    let conf = conf.ok_or_else(|| TrialError::NotServed {
+        version,
+        why: "this operator renders no configuration for it".to_owned(),
+    })?;
     // Its log is its own: the member's is what the guard reads.
     let own = trial.paths.etcd_log().to_string_lossy().into_owned();
     let log = place.storage_dir.join("etcd.log");
@@ -202,44 +289,55 @@ fn start(
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(output);
-    crate::process::as_owner(&mut command, &place.storage_dir)
+    let child = crate::process::as_owner(&mut command, &place.storage_dir)
         .and_then(Command::spawn)
-        .map_err(io_error("start the trial's etcd"))
+        .map_err(io_error("start the trial's etcd"))?;
+    // It is nobody's child any more where this process ends in the middle.
+    if let Some(record) = ProcessRecord::of(child.id()) {
+        let path = place.storage_dir.join(PROCESS);
+        state::save_volatile(&path, &record).map_err(RestoreError::from)?;
+    }
+    Ok(child)
 }
 
+/// Waits until etcd serves the snapshot's revision. The hash of the keys that it serves, and the revision up to which
+/// it has compacted them.
 async fn wait_until_served(
     trial: &Trial<'_>,
     place: &HostPlace,
     scratch: &mut Scratch,
-) -> Result<(), TrialError> {
+    version: Version,
+) -> Result<(u32, i64), TrialError> {
     let files = Certificates::at(trial.paths.tls()).operator_files();
     let begin = clock::since_boot();
+    let not_served = |why| TrialError::NotServed { version, why };
     loop {
         if let Some(child) = &mut scratch.etcd
             && let Ok(Some(status)) = child.try_wait()
         {
             let log = fs::read_to_string(scratch.dir.join("etcd.log")).unwrap_or_default();
             let last = log.lines().next_back().unwrap_or("without a word");
-            return Err(TrialError::NotServed(format!(
-                "it ended ({status}): {last}"
-            )));
+            return Err(not_served(format!("it ended ({status}): {last}")));
         }
         let look = client::look(&place.client_url, &files).await;
-        if let (Reading::Answered, Some(details)) = (&look.read, look.details) {
-            let jump = i64::try_from(BUMP).unwrap_or(i64::MAX);
-            let found = details.revision - jump;
+        if let (Reading::Answered, Some(details), Some(mut client)) =
+            (&look.read, look.details, look.client)
+        {
             // An empty store's revision is 1 to etcd, and nothing to its database.
-            if (found - trial.revision).abs() <= 1 {
-                return Ok(());
+            if (details.revision - trial.revision).abs() > 1 {
+                return Err(TrialError::Revision {
+                    version,
+                    found: details.revision,
+                    expected: trial.revision,
+                });
             }
-            return Err(TrialError::Revision {
-                found,
-                expected: trial.revision,
-            });
+            let hash = client.hash_kv(details.revision).await;
+            let hash = hash.map_err(|error| not_served(client::plain(&error)))?;
+            return Ok((hash.hash(), hash.compact_version()));
         }
         if clock::since_boot() > begin + SERVES_WITHIN {
             let why = format!("no answer within {} s", SERVES_WITHIN.as_secs());
-            return Err(TrialError::NotServed(why));
+            return Err(not_served(why));
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

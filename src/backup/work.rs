@@ -8,6 +8,7 @@ mod attempts;
 mod due;
 mod jobs;
 mod places;
+mod rehearsal;
 mod turns;
 
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use super::age::Ages;
 use super::copy::CopiesSeen;
-use super::local::Entry;
+use super::local::{Entry, LocalStore};
 use super::manifest::{Class, Manifest};
 use super::prune::Ours;
 use super::remote::CopyError;
@@ -33,11 +34,13 @@ use crate::observed::{
 use crate::paths::Paths;
 use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
-use crate::spec::backup::{DESTINATIONS_MAX, PublicKey};
+use crate::spec::backup::{DESTINATIONS_MAX, Keep, PublicKey};
 use crate::tls::{Certificates, ClientFiles};
+use crate::version::Version;
 
 pub use due::{note_check, skip};
 pub use jobs::{Made, lacks_room, runtime};
+pub use rehearsal::NotRehearsed;
 
 use attempts::Attempts;
 use due::{checked, due_in};
@@ -81,6 +84,8 @@ pub enum Ended {
     Prepared(Box<Prepared>),
     /// What a person asked for.
     Asked(Box<Asked>),
+    /// Another version was tried on a copy of the data.
+    Rehearsed(Version, Result<i64, NotRehearsed>),
 }
 
 /// Whose snapshots are worked on, as one pass knows it.
@@ -170,6 +175,8 @@ pub enum Told {
     Prepared(Box<Prepared>),
     /// What a person asked for ended.
     Asked(Box<Asked>),
+    /// Another version was tried on a copy of the data: the revision of the snapshot that it was made of.
+    Rehearsed(Version, Result<i64, NotRehearsed>),
 }
 
 /// A snapshot that a person asked for.
@@ -260,6 +267,7 @@ impl Work {
             Ended::Checks(result) => (&mut self.checks, result),
             Ended::Prepared(prepared) => return Some(Told::Prepared(prepared)),
             Ended::Asked(asked) => return Some(Told::Asked(asked)),
+            Ended::Rehearsed(to, result) => return Some(Told::Rehearsed(to, result)),
         };
         if result.as_ref().is_err_and(|it| it.reason == BUSY) {
             // A command works on the snapshots: that is no failure, and soon over.
@@ -267,11 +275,8 @@ impl Work {
             return None;
         }
         attempts.record(result.clone().err());
-        let failure = result.err()?;
-        Some(Told::Failure(format!(
-            "{}: {}",
-            failure.reason, failure.why
-        )))
+        let BackupFailure { reason, why } = result.err()?;
+        Some(Told::Failure(format!("{reason}: {why}")))
     }
 
     /// What is known of the snapshots of this cluster.
@@ -377,31 +382,19 @@ impl Work {
     /// Takes a snapshot beside the loop, and removes what the document no longer keeps. `asked`: the id
     /// of what asked for it, where it was not the document.
     pub fn take(&mut self, member: &Member<'_>, now: Option<Timestamp>, asked: Option<String>) {
-        let spec = member.spec;
-        let first = spec.backup.as_ref().and_then(|it| it.destinations.first());
+        let first = member.spec.backup.as_ref();
+        let first = first.and_then(|it| it.destinations.first());
         let (Some(identity), Some(store), Some(first)) =
-            (member.identity, place::primary(spec), first)
+            (member.identity, place::primary(member.spec), first)
         else {
             return;
         };
-        let job = SnapshotJob {
-            paths: member.paths.clone(),
-            store,
-            keep: first.keep,
-            url: member.url.to_owned(),
-            files: member.files.clone(),
-            certificates: member.certificates.clone(),
-            cluster: spec.name.to_string(),
-            ours: member.ours(),
-            member: identity.member.name.clone(),
-            class: if asked.is_some() {
-                Class::OnDemand
-            } else {
-                Class::Scheduled
-            },
-            now,
-            quota: identity.member.quota,
+        let class = if asked.is_some() {
+            Class::OnDemand
+        } else {
+            Class::Scheduled
         };
+        let job = snapshot_job(member, identity, (store, first.keep), class, now);
         self.begin(move || {
             let _turn = turns::LOCAL.wait();
             let begin = clock::since_boot();
@@ -465,6 +458,30 @@ impl Work {
             });
             Ended::Checks(result)
         });
+    }
+}
+
+/// The job that takes a snapshot of this member.
+fn snapshot_job(
+    member: &Member<'_>,
+    identity: &IdentityFile,
+    (store, keep): (LocalStore, Keep),
+    class: Class,
+    now: Option<Timestamp>,
+) -> SnapshotJob {
+    SnapshotJob {
+        paths: member.paths.clone(),
+        store,
+        keep,
+        url: member.url.to_owned(),
+        files: member.files.clone(),
+        certificates: member.certificates.clone(),
+        cluster: member.spec.name.to_string(),
+        ours: member.ours(),
+        member: identity.member.name.clone(),
+        class,
+        now,
+        quota: identity.member.quota,
     }
 }
 

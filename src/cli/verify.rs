@@ -198,6 +198,8 @@ fn try_restore(
         paths: &context.paths,
         spec: &spec,
         identity: &identity,
+        then: None,
+        log: None,
         file: path,
         revision: manifest.revision.held(),
         database: manifest.database.size,

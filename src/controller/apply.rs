@@ -166,15 +166,19 @@ impl Cluster {
             }
             Upkeep::RequestRestore(Asked::Recovery) => self.request_recovery(now).await,
             Upkeep::PrepareRestore => self.make_restore_pod(spec).await,
-            // The backup worker takes the first four by itself, and a restore's Pod the next two. The last one is a
-            // step for several members.
+            // The backup worker takes the first four by itself, and a restore's Pod the next one. The next two are
+            // steps for several members. The last ones are planned only where `Upgrade` is supported.
             Upkeep::SkipSnapshot
             | Upkeep::TakeSnapshot
             | Upkeep::CopySnapshots
             | Upkeep::CheckSnapshots
             | Upkeep::FinishRestore
             | Upkeep::SetDataAside
-            | Upkeep::GiveUpLeadership { .. } => Ok(()),
+            | Upkeep::GiveUpLeadership { .. }
+            | Upkeep::RehearseVersion(_)
+            | Upkeep::SetVersion(_)
+            | Upkeep::TakeVersionBack
+            | Upkeep::FinishVersion => Ok(()),
         }
     }
 
@@ -380,6 +384,9 @@ fn step_reason(step: &Upkeep) -> &'static str {
         Upkeep::MintClients => "ClientCertificatesMade",
         Upkeep::Start(_) | Upkeep::StartAsBefore | Upkeep::SetDataAside => "Starting",
         Upkeep::RaiseQuota(_) => "RaisingQuota",
+        Upkeep::RehearseVersion(_) => "RehearsingVersion",
+        Upkeep::SetVersion(_) | Upkeep::TakeVersionBack => "ChangingVersion",
+        Upkeep::FinishVersion => "VersionFinal",
         Upkeep::ProbeWrite => "WriteProven",
         Upkeep::RecordServed => "Served",
         Upkeep::GiveUpLeadership { .. } => "Restarting",

@@ -18,7 +18,7 @@ use crate::member::pod::{refusal_from, unplaceable};
 use crate::member::records::IdentityFile;
 use crate::observed::{
     Authority, Certificates, Claim, Clock, DocumentSeen, Instance, Looker, MadeFor, Membership,
-    Observed, Predecessors, Process, Reading, Service, Writing,
+    Observed, Predecessors, Process, Reading, Service, Tries, Upgrade, Writing,
 };
 use crate::render;
 use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT, Settings};
@@ -66,6 +66,7 @@ impl Cluster {
             writable: facts.writable,
             facts,
             last_served: None,
+            tries: Tries::default(), // a restore's Pod counts them itself
             newest_installed: Some(VERSION_AT_BIRTH),
             quota_at_birth: self.quota_at_birth(),
             certificates,
@@ -98,6 +99,7 @@ impl Cluster {
             backups,
             predecessors: Predecessors::None, // only Pods see snapshots
             restoring: self.restoring(),
+            upgrade: Upgrade::Unsupported,
             unreached: self.unreached(pod.as_deref(), process, answers),
             document: self.document_seen(),
             looker: Looker::Operator,

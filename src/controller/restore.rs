@@ -25,7 +25,7 @@ use crate::backup::restore::{note_recovery, why_no_more};
 use crate::clock;
 use crate::clock::rfc3339;
 use crate::cluster::{Detail, Timestamp};
-use crate::observed::{Observed, RestorePhase, Restoring, Unanswered};
+use crate::observed::{Observed, RestorePhase, Restoring};
 use crate::plan::Hold;
 use crate::spec::ClusterSpec;
 use crate::start::Refusal;
@@ -154,7 +154,6 @@ impl Cluster {
         (busy || self.memory.restoring.is_some()).then_some(Restoring {
             phase: RestorePhase::Requested,
             busy,
-            unanswered: Unanswered::default(),
             stops_first: true, // both work on one volume
         })
     }

@@ -27,6 +27,11 @@ pub const OURS_ASIDE: [&str; 4] = [
     "data.removed-",
 ];
 
+/// Bytes of the database file; 0: there is none.
+pub fn database_bytes(data_dir: &Path) -> u64 {
+    fs::metadata(database(data_dir)).map_or(0, |it| it.len())
+}
+
 /// Looks at the directory that etcd gets as `data-dir`. `line`: of the etcd that will read it.
 /// `read_log`: the newest segment of the log too, which nobody may be writing then.
 pub fn look(data_dir: &Path, line: Option<Line>, read_log: bool) -> DataDir {

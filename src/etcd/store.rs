@@ -251,6 +251,11 @@ fn same_programs(one: &Path, other: &Path, programs: &[&str]) -> bool {
         .all(|name| same_content(&one.join(name), &other.join(name)))
 }
 
+/// Checks that etcd of a version is a program for this machine and says that it is this version.
+pub fn check_program(store: &Path, version: Version) -> Result<(), StoreError> {
+    check(&folder(store, version).join("etcd"), version)
+}
+
 fn check(etcd: &Path, version: Version) -> Result<(), StoreError> {
     if !is_program_for_this_machine(etcd).unwrap_or(false) {
         return Err(StoreError::Architecture {

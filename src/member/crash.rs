@@ -1,4 +1,4 @@
-//! The places where the power may go in the middle of a restore.
+//! The places where the power may go in the middle of a restore, or of a change of version.
 
 /// Where the power may go: between any two of these. A debug build ends itself at the one that
 /// `ETCD_OPERATOR_CRASH_AT` names; the tests go through the list.
@@ -20,6 +20,10 @@ pub enum CrashPoint {
     UndoingWritten,
     NewDataAside,
     OldDataBack,
+    VersionWritten,
+    VersionFinal,
+    VersionFailed,
+    VersionTakenBack,
 }
 
 impl CrashPoint {
@@ -43,6 +47,15 @@ impl CrashPoint {
         CrashPoint::UndoingWritten,
         CrashPoint::NewDataAside,
         CrashPoint::OldDataBack,
+    ];
+
+    /// Those of a change of version.
+    pub const VERSION: [CrashPoint; 2] = [CrashPoint::VersionWritten, CrashPoint::VersionFinal];
+    /// Those of one that is taken back.
+    pub const VERSION_BACK: [CrashPoint; 3] = [
+        CrashPoint::VersionFailed,
+        CrashPoint::VersionTakenBack,
+        CrashPoint::VersionFinal,
     ];
 
     /// Goes on, or ends this process as a power cut would.

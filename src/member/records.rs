@@ -74,6 +74,12 @@ pub struct MemberRecord {
     pub name: String,
     /// The version of etcd that it is started with.
     pub version: String,
+    /// The other version that may open the data, while a change of version is not final.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_version: Option<String>,
+    /// That change is taken back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub goes_back: bool,
     /// The quota that it is started with, in bytes.
     pub quota: u64,
     /// `/etc/machine-id` when it was made; in a Pod the node that has its directory.
@@ -187,6 +193,8 @@ impl IdentityFile {
             member: MemberRecord {
                 name: member.unwrap_or_default(),
                 version: version.to_string(),
+                other_version: None,
+                goes_back: false,
                 quota,
                 machine_id,
                 joined: false,
@@ -203,6 +211,8 @@ impl IdentityFile {
             cluster: ClusterName::try_from(cluster.name.as_str()).ok()?,
             member: MemberName::try_from(member.name.as_str()).ok()?,
             version: member.version.parse().ok()?,
+            other_version: member.other_version.as_ref().and_then(|it| it.parse().ok()),
+            goes_back: member.goes_back,
             quota: member.quota,
             joined: member.joined,
             served: hex(&cluster.id)
@@ -445,6 +455,8 @@ mod tests {
             member: MemberRecord {
                 name: "shop-0".to_owned(),
                 version: "3.6.16".to_owned(),
+                other_version: None,
+                goes_back: false,
                 quota: 1 << 30,
                 machine_id: String::new(),
                 joined: false,

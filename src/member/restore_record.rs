@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::crash::CrashPoint;
 use super::records::{IdentityFile, revisions_lost};
-use crate::observed::{RestorePhase, Restoring, Unanswered};
+use crate::observed::{RestorePhase, Restoring};
 use crate::paths::Paths;
 use crate::state::{self, StateError};
 
@@ -230,7 +230,6 @@ impl RestoreRecord {
         Restoring {
             phase,
             busy: false,
-            unanswered: Unanswered::default(),
             stops_first: false,
         }
         .holds_the_data()

@@ -186,11 +186,16 @@ pub fn clear(paths: &Paths) {
     let _ = fs::remove_file(paths.refusal());
 }
 
-/// Forgets failed starts and refusals. Called when a person asks for another try, whatever was lost.
-pub fn forget(paths: &Paths) {
+/// Forgets failed starts and refusals: another etcd is started now.
+pub fn begin_anew(paths: &Paths) {
     for path in [paths.starts(), paths.refusal()] {
         let _ = fs::remove_file(path);
     }
+}
+
+/// The same when a person asks for another try, whatever was lost.
+pub fn forget(paths: &Paths) {
+    begin_anew(paths);
     // Keep the last revision that was seen: a restore counts its loss from there.
     if let Some(seen) = state::load_volatile::<SeenFile>(&paths.seen()) {
         let seen = SeenFile {

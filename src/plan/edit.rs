@@ -3,12 +3,12 @@
 
 use core::fmt;
 
-use super::{Hold, space};
+use super::{Hold, space, version};
 use crate::cluster::{Detail, detail};
 use crate::observed::{Instance, Process};
 use crate::spec::ClusterSpec;
 use crate::spec::field::Class;
-use crate::start::{Identity, Refusal};
+use crate::start::{Binary, Identity, Refusal};
 use crate::version::{Class as Grade, Version, classify};
 
 /// The state of the cluster at an edit.
@@ -22,6 +22,8 @@ pub struct Situation<'a> {
     pub quota: u64,
     /// The size of the database file in bytes, if etcd reports it.
     pub database: Option<u64>,
+    /// The binary of the document's version.
+    pub binary: Option<Binary>,
     /// Why etcd could not start with the document's settings, if that is known.
     pub refusal: Option<&'a Refusal>,
     /// How long the last start of etcd took, in milliseconds.
@@ -47,6 +49,9 @@ pub enum Effect {
     NextStart,
     /// etcd is restarted once. The last start took this many milliseconds.
     Restart(Option<u64>),
+    /// etcd of this version is tried on a copy of the data, then etcd is restarted with it once. The last start took
+    /// this many milliseconds.
+    Upgrade(Version, Option<u64>),
     /// etcd is stopped, everything is kept.
     Stop,
     /// etcd is started.
@@ -66,6 +71,7 @@ impl Effect {
             Effect::Live | Effect::LiveDirectory => "live",
             Effect::NextStart => "nextStart",
             Effect::Restart(_) => "restart",
+            Effect::Upgrade(..) => "upgrade",
             Effect::Stop => "stop",
             Effect::Start => "start",
             Effect::Waits(_) => "waits",
@@ -93,17 +99,28 @@ impl fmt::Display for Effect {
                 "takes effect at once; under systemd, a new directory needs: systemctl restart etcd-operator; etcd runs on"
             ),
             Effect::NextStart => write!(f, "takes effect when etcd starts the next time"),
-            Effect::Restart(None) => write!(f, "restarts etcd once, for about a second"),
-            Effect::Restart(Some(took)) => write!(
+            Effect::Restart(took) => write!(f, "restarts etcd once, for about {}", Took(*took)),
+            Effect::Upgrade(to, took) => write!(
                 f,
-                "restarts etcd once, for about {}.{} s",
-                took.div_ceil(100) / 10,
-                took.div_ceil(100) % 10
+                "takes a snapshot, starts etcd {to} on a copy of the data, then restarts etcd once with it, for about {}",
+                Took(*took)
             ),
             Effect::Stop => write!(f, "stops etcd; everything is kept"),
             Effect::Start => write!(f, "starts etcd"),
             Effect::Waits(hold) => write!(f, "waits: {}: {hold}", hold.reason()),
             Effect::Refused(hold) => write!(f, "refused: {}: {hold}", hold.reason()),
+        }
+    }
+}
+
+/// How long a restart takes, as the last start took so many milliseconds.
+struct Took(Option<u64>);
+
+impl fmt::Display for Took {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.map(|it| it.div_ceil(100)) {
+            None => write!(f, "a second"),
+            Some(tenths) => write!(f, "{}.{} s", tenths / 10, tenths % 10),
         }
     }
 }
@@ -136,7 +153,7 @@ pub fn effect(class: Class, situation: &Situation<'_>) -> Effect {
         Class::Version => {
             let from = situation.running.unwrap_or(identity.version);
             match asked.version {
-                Some(to) if to != from => Effect::Waits(Hold::UpgradeNotSupportedYet { from, to }),
+                Some(to) if to != from => upgrade(situation, from, to),
                 _ => Effect::Nothing("it is the version that is in force"),
             }
         }
@@ -161,6 +178,20 @@ pub fn rename(situation: &Situation<'_>) -> Effect {
             let lives_here = it.cluster.clone();
             Effect::Refused(Hold::Start(Refusal::DocumentOfAnotherCluster(lives_here)))
         }
+    }
+}
+
+fn upgrade(situation: &Situation<'_>, from: Version, to: Version) -> Effect {
+    if let Err(hold) = version::hop(from, to) {
+        return Effect::Refused(hold);
+    }
+    if let Some(refusal) = situation.binary.and_then(|it| it.refusal(to, true)) {
+        return Effect::Waits(Hold::Start(refusal));
+    }
+    match restart(situation) {
+        Effect::Restart(took) => Effect::Upgrade(to, took),
+        Effect::NextStart => Effect::Upgrade(to, situation.start_took),
+        other => other,
     }
 }
 
@@ -231,6 +262,12 @@ pub fn pending(spec: &ClusterSpec, instance: &Instance, hold: Option<&Hold>) -> 
     }
     if let Some(smaller) = smaller_quota(spec, instance) {
         return refused(smaller);
+    }
+    if let (Some(to), Process::Running { version, .. }) = (spec.version, instance.process)
+        && to != version
+        && let Err(hold) = version::hop(version, to)
+    {
+        return refused(hold);
     }
     let Process::Running {
         settings, version, ..

@@ -7,7 +7,7 @@
 use crate::cluster::{
     Health, LEARNERS_MAX, MemberId, MemberName, MemberSet, PeerUrl, Role, VOTERS_MAX, quorum,
 };
-use crate::observed::{Again, Membership, Process};
+use crate::observed::{Again, Claim, Instance, Membership, Observed, Process};
 use crate::plan::{Change, Hold, Interruption};
 
 /// Permission for one step on one member. It can be used once: the act takes it.
@@ -144,6 +144,28 @@ pub struct Seen<'a> {
     pub membership: &'a Membership,
     /// The place of its data goes with what uses it ([`crate::observed::Claim::Deleted`]).
     pub claim_deleted: bool,
+}
+
+/// The permit to interrupt this instance, of which nothing may run.
+pub(super) fn permit(
+    observed: &Observed,
+    instance: &Instance,
+    act: super::Act,
+    declared: Declared,
+) -> Result<Permit<Interruption>, Hold> {
+    let pid = match instance.process {
+        Process::Running { pid, .. } => Some(pid),
+        _ => None,
+    };
+    let seen = Seen {
+        member: &instance.member,
+        pid,
+        id: instance.service.details.map(|it| it.member),
+        alone: instance.alone,
+        membership: &observed.membership,
+        claim_deleted: instance.claim == Claim::Deleted,
+    };
+    to_interrupt(seen, act, Some(declared))
 }
 
 /// May this member be interrupted and come back?

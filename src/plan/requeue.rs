@@ -105,6 +105,8 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
             | Hold::VersionLosesData(..)
             | Hold::VersionUnsupported(_)
             | Hold::UpgradeNotSupportedYet { .. }
+            | Hold::UpgradeNotRehearsed(..)
+            | Hold::UpgradeFailed(..)
             | Hold::QuotaSmaller { .. }
             | Hold::ClaimDeleted
             | Hold::SnapshotsFound(_)
@@ -119,6 +121,11 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
 fn begins(step: &Upkeep) -> bool {
     matches!(
         step,
-        Upkeep::Start(_) | Upkeep::StartAsBefore | Upkeep::ProbeWrite | Upkeep::RequestRestore(_)
+        Upkeep::Start(_)
+            | Upkeep::StartAsBefore
+            | Upkeep::ProbeWrite
+            | Upkeep::RequestRestore(_)
+            | Upkeep::TakeVersionBack
+            | Upkeep::FinishVersion
     )
 }

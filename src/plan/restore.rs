@@ -2,14 +2,13 @@
 
 use core::time::Duration;
 
-use super::permit::Declared;
-use super::running::permit;
+use super::permit::{Declared, permit};
 use super::{
     Act, Draft, Hold, Plan, REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING, Steps,
     Upkeep, ends_in_time, requeue,
 };
 use crate::observed::{
-    Instance, Observed, Pairs, Process, Reading, RestorePhase, Restoring, Unanswered, Writing,
+    Instance, Observed, Pairs, Process, Reading, RestorePhase, Restoring, Writing,
 };
 use crate::spec::ClusterSpec;
 use crate::start::{self, Refusal, Start, damage};
@@ -104,7 +103,7 @@ fn step(
         RestorePhase::Requested => steps.push(Upkeep::PrepareRestore),
         RestorePhase::Prepared | RestorePhase::Swapping => interrupt(Act::SwapRestored)?,
         RestorePhase::Undoing => interrupt(Act::UndoRestore)?,
-        RestorePhase::Starting => match starting(spec, instance, restoring.unanswered)? {
+        RestorePhase::Starting => match starting(spec, instance)? {
             Next::Wait => {}
             Next::Step(step) => steps.push(step),
             Next::Undo => interrupt(Act::UndoRestore)?,
@@ -121,7 +120,7 @@ enum Next {
 }
 
 /// Waits until etcd serves the new data, or plans to put the old data back.
-fn starting(spec: &ClusterSpec, instance: &Instance, unanswered: Unanswered) -> Result<Next, Hold> {
+fn starting(spec: &ClusterSpec, instance: &Instance) -> Result<Next, Hold> {
     let service = &instance.service;
     match instance.process {
         Process::Running { .. } => {
@@ -138,8 +137,8 @@ fn starting(spec: &ClusterSpec, instance: &Instance, unanswered: Unanswered) -> 
                 Pairs::Usable | Pairs::AddressesDiffer
             );
             if ours
-                && unanswered.seconds > SERVES_WITHIN_SECONDS
-                && unanswered.looks >= SERVES_WITHIN_LOOKS
+                && instance.tries.unanswered.seconds > SERVES_WITHIN_SECONDS
+                && instance.tries.unanswered.looks >= SERVES_WITHIN_LOOKS
             {
                 return Ok(Next::Undo);
             }

@@ -1,8 +1,8 @@
 //! Plans the upkeep of a running member: first steps that only observe, then steps that interrupt etcd.
 
-use super::permit::{self, Declared, Permit};
-use super::{Act, Hold, Interruption, Steps, Upkeep, backup, certificate, edit, space};
-use crate::observed::{Claim, Instance, Observed, Process, Reading, Writing};
+use super::permit::{Declared, permit};
+use super::{Act, Hold, Steps, Upkeep, backup, certificate, edit, space, version};
+use crate::observed::{Instance, Observed, Process, Reading, Writing};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Refusal, Writable};
 
@@ -103,28 +103,6 @@ fn foreign(instance: &Instance) -> Option<Hold> {
     (details.cluster != cluster).then_some(Hold::ForeignCluster(details.cluster))
 }
 
-/// The permit to interrupt this instance, of which nothing may run.
-pub(super) fn permit(
-    observed: &Observed,
-    instance: &Instance,
-    act: Act,
-    declared: Declared,
-) -> Result<Permit<Interruption>, Hold> {
-    let pid = match instance.process {
-        Process::Running { pid, .. } => Some(pid),
-        _ => None,
-    };
-    let seen = permit::Seen {
-        member: &instance.member,
-        pid,
-        id: instance.service.details.map(|it| it.member),
-        alone: instance.alone,
-        membership: &observed.membership,
-        claim_deleted: instance.claim == Claim::Deleted,
-    };
-    permit::to_interrupt(seen, act, Some(declared))
-}
-
 /// The database has reached its quota and etcd refuses writes.
 fn space_steps(
     spec: &ClusterSpec,
@@ -172,12 +150,12 @@ fn edit_steps(
     instance: &Instance,
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
-    let Process::Running {
-        settings, version, ..
-    } = instance.process
-    else {
+    let Process::Running { settings, .. } = instance.process else {
         return Ok(());
     };
+    if version::changing(instance).is_some() {
+        return version::running(spec, observed, instance, steps); // ends first
+    }
     let quota = edit::quota_to_start_with(spec, instance);
     let declared = if settings != spec.settings || quota.is_some() {
         Some(Declared::DocumentEdited)
@@ -195,10 +173,8 @@ fn edit_steps(
             steps.push(Upkeep::RaiseQuota(quota));
         }
         steps.interrupt(permit);
+    } else {
+        version::running(spec, observed, instance, steps)?;
     }
-    match (spec.version, edit::smaller_quota(spec, instance)) {
-        (Some(to), _) if to != version => Err(Hold::UpgradeNotSupportedYet { from: version, to }),
-        (_, Some(refused)) => Err(refused),
-        _ => Ok(()),
-    }
+    edit::smaller_quota(spec, instance).map_or(Ok(()), Err)
 }

@@ -97,6 +97,14 @@ pub enum Upkeep {
     StartAsBefore,
     /// Record the document's larger quota for the next start.
     RaiseQuota(u64),
+    /// Take a snapshot, and start etcd of this version on a copy of the data that is made from it.
+    RehearseVersion(Version),
+    /// Record this version for the next start, and the one that runs as the other that may open the data.
+    SetVersion(Version),
+    /// Record the version before for the next start again.
+    TakeVersionBack,
+    /// The version is final: the other one may open the data no more.
+    FinishVersion,
     /// Prove that writes are served, with one write under the operator's own key (rule D7).
     ProbeWrite,
     /// Record the ids that etcd assigned.
@@ -150,6 +158,8 @@ impl Upkeep {
                 | Upkeep::SetDataAside
                 | Upkeep::LatchIdentity { .. }
                 | Upkeep::RaiseQuota(_)
+                | Upkeep::SetVersion(_)
+                | Upkeep::TakeVersionBack
                 | Upkeep::MintCertificates(_)
         )
     }

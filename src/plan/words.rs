@@ -41,6 +41,8 @@ impl Hold {
             Hold::VersionLosesData(..) => "VersionLosesData",
             Hold::VersionUnsupported(_) => "VersionUnsupported",
             Hold::UpgradeNotSupportedYet { .. } => "UpgradeNotSupportedYet",
+            Hold::UpgradeNotRehearsed(..) => "UpgradeNotRehearsed",
+            Hold::UpgradeFailed(..) => "UpgradeFailed",
             Hold::ForeignProcess(_) => "ForeignProcess",
             Hold::Terminating => "Terminating",
             Hold::ClaimDeleted => "ClaimDeleted",
@@ -96,6 +98,12 @@ impl Hold {
             Hold::UpgradeNotSupportedYet { from, .. } => {
                 detail(format_args!("set version: {from}"))
             }
+            Hold::UpgradeNotRehearsed(..) => detail(format_args!(
+                "remove the cause: the operator tries again by itself"
+            )),
+            Hold::UpgradeFailed(to, _) => detail(format_args!(
+                "set version back, or to another one than {to}; any edit of the document makes the operator try again"
+            )),
             Hold::ForeignProcess(Some(pid)) => detail(format_args!("see what it is: ps -fp {pid}")),
             Hold::ForeignProcess(None) => {
                 detail(format_args!("find who holds the lock: fuser member.lock"))
@@ -180,10 +188,7 @@ impl fmt::Display for Hold {
                 "the document names no version, and the store holds no supported one"
             ),
             Hold::VersionLosesData(version, bug) => {
-                write!(
-                    f,
-                    "the operator creates no cluster with etcd {version}: {bug}"
-                )
+                write!(f, "the operator gives no data to etcd {version}: {bug}")
             }
             Hold::VersionUnsupported(version) => {
                 write!(
@@ -197,6 +202,14 @@ impl fmt::Display for Hold {
                     "etcd {from} runs and the document asks for {to}: changing the version is not supported yet"
                 )
             }
+            Hold::UpgradeNotRehearsed(to, why) => write!(
+                f,
+                "etcd {to} could not be tried on a copy of the data, and nothing was touched: {why}"
+            ),
+            Hold::UpgradeFailed(to, why) => write!(
+                f,
+                "etcd {to} did not serve this data, so the version before runs: {why}"
+            ),
             Hold::ForeignProcess(Some(pid)) => {
                 write!(
                     f,
@@ -384,6 +397,12 @@ impl Upkeep {
             Upkeep::RaiseQuota(quota) => {
                 detail(format_args!("raise the quota to {} MiB", quota >> 20))
             }
+            Upkeep::RehearseVersion(to) => detail(format_args!(
+                "take a snapshot and start etcd {to} on a copy of the data"
+            )),
+            Upkeep::SetVersion(to) => detail(format_args!("give the data to etcd {to}")),
+            Upkeep::TakeVersionBack => detail(format_args!("take the change of version back")),
+            Upkeep::FinishVersion => detail(format_args!("make the version final")),
             Upkeep::ProbeWrite => detail(format_args!("prove that writes are served")),
             Upkeep::RecordServed => detail(format_args!("record the cluster's identity")),
             Upkeep::GiveUpLeadership { to } => {

@@ -126,6 +126,15 @@ pub struct Keep {
 }
 
 impl Keep {
+    /// The newest verified one only.
+    pub const ONE: Keep = Keep {
+        last: 1,
+        hourly: 0,
+        daily: 0,
+        weekly: 0,
+        max_bytes: 0,
+    };
+
     /// How many the rules of hours, days and weeks can keep.
     pub fn by_age(self) -> u32 {
         self.hourly

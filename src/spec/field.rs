@@ -24,7 +24,7 @@ pub enum Class {
     Quota,
     /// etcd is restarted once, where the cluster's data lies there already.
     Moved,
-    /// Another version waits: that is not supported yet.
+    /// Another version is tried on a copy of the data, then etcd is restarted with it.
     Version,
     /// The parser refuses it: not supported yet.
     Unsupported,
@@ -52,7 +52,9 @@ impl Class {
             Class::Moved => {
                 "restarts etcd once, if the cluster's data is already there; until then the edit waits"
             }
-            Class::Version => "another version waits: changing it is not supported yet",
+            Class::Version => {
+                "another version is tried on a copy of the data, then etcd is restarted with it"
+            }
             Class::Unsupported => "refused: not supported yet",
         }
     }

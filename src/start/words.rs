@@ -26,6 +26,7 @@ impl Refusal {
             Refusal::BinaryMissing { .. } => "BinaryMissing",
             Refusal::BinaryWrongArchitecture(_) => "BinaryWrongArchitecture",
             Refusal::BinaryChanged(_) => "BinaryChanged",
+            Refusal::VersionOfAnother { .. } => "VersionOfAnother",
             Refusal::FilesystemUnsafe(_) => "FilesystemUnsafe",
             Refusal::FilesystemReadOnly => "FilesystemReadOnly",
             Refusal::FilesystemStalled => "FilesystemStalled",
@@ -71,6 +72,9 @@ impl Refusal {
                 born: false,
             } => detail(format_args!(
                 "set version: {stored}; or run: etcd-operator etcd install --from FILE {version}"
+            )),
+            Refusal::VersionOfAnother { .. } => detail(format_args!(
+                "start etcd-operator: it starts what the data is for"
             )),
             Refusal::BinaryChanged(version) => detail(format_args!(
                 "run: etcd-operator etcd install --from FILE {version}"
@@ -175,6 +179,10 @@ impl fmt::Display for Refusal {
             Refusal::BinaryMissing { version, .. } => {
                 write!(f, "etcd {version} is not in the store")
             }
+            Refusal::VersionOfAnother { version, data } => write!(
+                f,
+                "the data is etcd {data}'s, and etcd {version} was to be started on it"
+            ),
             Refusal::BinaryChanged(version) => write!(
                 f,
                 "the etcd {version} in the store is not the one that was installed: its checksum is another"

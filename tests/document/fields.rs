@@ -9,7 +9,7 @@ use etcd_operator::plan::Hold;
 use etcd_operator::plan::edit::{Effect, Situation, effect, rename};
 use etcd_operator::spec::ClusterSpec;
 use etcd_operator::spec::field::{Class, FIELDS, class_of};
-use etcd_operator::start::{AddressConflict, Identity, Refusal};
+use etcd_operator::start::{AddressConflict, Binary, Identity, Refusal};
 use serde_json::{Value as Json, json};
 
 fn schema() -> Json {
@@ -130,6 +130,8 @@ fn identity() -> Identity {
         cluster: "edge".try_into().unwrap(),
         member: "edge-0".try_into().unwrap(),
         version: "3.6.14".parse().unwrap(),
+        other_version: None,
+        goes_back: false,
         quota: 256 << 20,
         joined: false,
         served: None,
@@ -148,6 +150,7 @@ fn living<'a>(identity: &'a Identity, asked: &'a ClusterSpec) -> Situation<'a> {
         running: Some(identity.version),
         quota: identity.quota,
         database: Some(50 << 20),
+        binary: Some(Binary::Ready),
         refusal: None,
         start_took: Some(840),
         unserved: false,
@@ -175,7 +178,17 @@ fn what_an_edit_does_is_told_in_words() {
         (
             Class::Version,
             "version: 3.7.3",
-            "waits: UpgradeNotSupportedYet: etcd 3.6.14 runs and the document asks for 3.7.3: changing the version is not supported yet",
+            "refused: UpgradeNotSupportedYet: etcd 3.6.14 runs and the document asks for 3.7.3: changing the version is not supported yet",
+        ),
+        (
+            Class::Version,
+            "version: 3.6.16",
+            "takes a snapshot, starts etcd 3.6.16 on a copy of the data, then restarts etcd once with it, for about 0.9 s",
+        ),
+        (
+            Class::Version,
+            "version: 3.6.3",
+            "refused: VersionLosesData: the operator gives no data to etcd 3.6.3: 3.6.0-3.6.4 can corrupt data when a snapshot meets defragmentation (fixed in 3.6.5)",
         ),
         (
             Class::Quota,

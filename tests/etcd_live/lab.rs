@@ -306,6 +306,15 @@ impl Lab {
         child.wait().unwrap();
     }
 
+    /// Whether the agent has not ended by itself; one that has is forgotten.
+    pub fn agent_runs(&mut self) -> bool {
+        let ended = |it: &mut Child| it.try_wait().unwrap().is_some();
+        if self.agent.as_mut().is_some_and(ended) {
+            self.agent = None;
+        }
+        self.agent.is_some()
+    }
+
     /// Waits for an agent that ends by itself; 128 and more: by a signal.
     pub fn agent_exit(&mut self) -> i32 {
         let mut child = self.agent.take().unwrap();

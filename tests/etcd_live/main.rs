@@ -54,6 +54,7 @@ mod telemetry;
 mod tools;
 mod tuning;
 mod undo;
+mod upgrades;
 #[path = "../s3_live/wire.rs"]
 #[allow(clippy::print_stdout, reason = "what a link does is told")]
 mod wire;

@@ -288,6 +288,10 @@ impl Host {
         match step {
             Upkeep::SetDataAside => panic!("the only member is never removed"),
             Upkeep::GiveUpLeadership { .. } => panic!("nobody else could lead"),
+            Upkeep::RehearseVersion(_)
+            | Upkeep::SetVersion(_)
+            | Upkeep::TakeVersionBack
+            | Upkeep::FinishVersion => panic!("the document names the version that runs"),
             Upkeep::AdoptIdentity => {
                 self.instance.facts.identity = self.instance.facts.marker.clone();
             }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # etcd.sh [--arch amd64|arm64] DEST LINE...: puts etcd, and etcdctl and etcdutl where they can be had,
-# into DEST/LINE/ for each version line (3.5, 3.6, 3.7), for this machine or for the one named. One
-# line of output says which version came from where.
+# into DEST/LINE/ for each version line (3.5, 3.6, 3.7; 3.6-before is an older patch of 3.6), for this machine or for the
+# one named. One line of output says which version came from where.
 #
 # In this order: the cache; the official release, with a pinned checksum, where the network allows;
 # the Go module registry, where Go is installed; the server alone from its crate. The cache lies
@@ -34,6 +34,7 @@ versions() {
     case $1 in
         3.5) echo "3.5.33 3.5.35 3.5.34" ;;
         3.6) echo "3.6.14 3.6.16 3.6.15" ;;
+        3.6-before) echo "- 3.6.15 3.6.13" ;;
         3.7) echo "- 3.7.3 3.7.2" ;;
         *) echo "etcd: unknown line $1" >&2; return 1 ;;
     esac

@@ -13,7 +13,7 @@ use etcd_operator::diagnosis;
 use etcd_operator::observed::{
     Alarms, Authority, Backups, CaState, Certificates, Claim, Clock, Details, DocumentSeen,
     Instance, Looker, Membership, Observed, Pairs, Predecessor, Predecessors, Process, Proposals,
-    Reading, Service, SnapshotSeen, Writing,
+    Reading, Service, SnapshotSeen, Tries, Upgrade, Writing,
 };
 use etcd_operator::spec::backup::{Backup, Destination, Keep, Place, Trigger};
 use etcd_operator::spec::{
@@ -93,6 +93,8 @@ pub fn identity(served: bool) -> Identity {
         cluster: ClusterName::try_from("test").unwrap(),
         member: name("test-0"),
         version: VERSION,
+        other_version: None,
+        goes_back: false,
         quota: QUOTA,
         joined: false,
         served: served.then_some((CLUSTER, MEMBER)),
@@ -232,6 +234,7 @@ pub fn stopped() -> Instance {
         facts: facts(),
         last_served: None,
         writable: Writable::Yes,
+        tries: Tries::default(),
         newest_installed: Some(VERSION),
         quota_at_birth: 1 << 30,
         certificates: certificates(),
@@ -298,6 +301,7 @@ pub fn observed(instance: Instance, membership: Membership) -> Observed {
         backups: Backups::default(),
         predecessors: Predecessors::None,
         restoring: None,
+        upgrade: Upgrade::None,
         paused: None,
         unreached: None,
         document: DocumentSeen::Accepted,

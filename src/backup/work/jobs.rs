@@ -210,6 +210,8 @@ pub(super) fn trial(
             paths,
             spec,
             identity,
+            then: None,
+            log: None,
             file: &store.snapshot(&entry.name),
             revision: manifest.revision.held(),
             database: manifest.database.size,

@@ -1,0 +1,98 @@
+//! The trial of another version of etcd on a copy of the data.
+
+use super::jobs::{SnapshotJob, locked, runtime};
+use super::{Ended, Member, Work, snapshot_job, turns};
+use crate::backup::local::LocalStore;
+use crate::backup::manifest::Class;
+use crate::backup::{place, trial};
+use crate::cluster::{Detail, Timestamp, detail};
+use crate::error::chain;
+use crate::member::records::IdentityFile;
+use crate::spec::ClusterSpec;
+use crate::spec::backup::Keep;
+use crate::version::Version;
+
+impl Work {
+    /// Tries another version of etcd on a copy of the data, beside the loop. The snapshot for it goes where the
+    /// document's go; without a backup in the document, into a place of the operator's own, which keeps one.
+    pub fn rehearse(&mut self, member: &Member<'_>, now: Option<Timestamp>, to: Version) {
+        let Some(identity) = member.identity else {
+            return;
+        };
+        let first = member.spec.backup.as_ref();
+        let keep = first
+            .and_then(|it| it.destinations.first())
+            .map(|it| it.keep);
+        let place = place::primary(member.spec).zip(keep);
+        let place = place.unwrap_or_else(|| {
+            let own = member.paths.backup().join("before-upgrade");
+            (LocalStore::at(&own, &member.spec.name), Keep::ONE)
+        });
+        let rehearsal = Rehearsal {
+            snapshot: snapshot_job(member, identity, place, Class::OnDemand, now),
+            spec: Box::new(member.spec.clone()),
+            identity: identity.clone(),
+            to,
+        };
+        self.begin(move || {
+            let _turn = turns::LOCAL.wait();
+            Ended::Rehearsed(to, rehearsal.run())
+        });
+    }
+}
+
+/// Why another version was not tried, or did not stand the trial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotRehearsed {
+    /// For people.
+    pub why: Detail,
+    /// The version is the cause, and not the place or the moment.
+    pub of_the_version: bool,
+}
+
+/// Another version of etcd, tried on a copy of the data.
+struct Rehearsal {
+    snapshot: SnapshotJob,
+    spec: Box<ClusterSpec>,
+    identity: IdentityFile,
+    to: Version,
+}
+
+impl Rehearsal {
+    /// Takes a snapshot, and starts etcd of today and the other one on a copy that is made from it. The revision of the
+    /// snapshot.
+    fn run(&self) -> Result<i64, NotRehearsed> {
+        let waits = |why| NotRehearsed {
+            why,
+            of_the_version: false,
+        };
+        let unusable =
+            |error: &dyn std::error::Error| waits(detail(format_args!("{}", chain(error))));
+        let name = self.snapshot.run().map_err(|it| waits(it.why))?;
+        let _lock = locked(&self.snapshot.paths, place::Work::Local).map_err(|it| waits(it.why))?;
+        let store = &self.snapshot.store;
+        let entries = store.list().map_err(|it| unusable(&it))?;
+        let entry = entries.iter().find(|it| it.name.to_string() == name);
+        let gone = || waits(detail(format_args!("somebody removed the snapshot {name}")));
+        let entry = entry.ok_or_else(gone)?;
+        let manifest = entry.manifest.as_ref().map_err(|_| gone())?;
+        let paths = &self.snapshot.paths;
+        let trial = trial::Trial {
+            paths,
+            spec: &self.spec,
+            identity: &self.identity,
+            then: Some(self.to),
+            log: Some(&paths.rehearsal_log()),
+            file: &store.snapshot(&entry.name),
+            revision: manifest.revision.held(),
+            database: manifest.database.size,
+        };
+        let runtime = runtime().map_err(|it| waits(it.why))?;
+        let tried = runtime.block_on(trial::run(&trial, &mut |_| ()));
+        tried.map_err(|error| NotRehearsed {
+            of_the_version: error.is_of(self.to),
+            why: detail(format_args!("{}", chain(&error))),
+        })?;
+        Ok(entry.name.revision)
+    }
+}

@@ -1,0 +1,43 @@
+//! How far a change of etcd's version has come.
+
+use crate::cluster::Detail;
+use crate::version::Version;
+
+/// A change of version, as far as the operator has come. What is recorded of the member itself is its
+/// [`crate::start::Identity::other_version`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Upgrade {
+    /// This home cannot change the version of a cluster.
+    Unsupported,
+    /// None is under way.
+    #[default]
+    None,
+    /// The new etcd is being tried on a copy of the data.
+    Rehearsing {
+        /// Its version.
+        to: Version,
+    },
+    /// The new etcd served a copy of the data. This holds for some minutes.
+    Rehearsed {
+        /// Its version.
+        to: Version,
+        /// The revision of the snapshot that the copy was made of.
+        revision: i64,
+    },
+    /// It could not be tried for now: no snapshot, or no room for the copy. The operator tries again.
+    NotRehearsed {
+        /// Its version.
+        to: Version,
+        /// Why not.
+        why: Detail,
+        /// Seconds until the operator tries again.
+        retry_in: u64,
+    },
+    /// The new etcd did not serve: a copy of the data, or the data. It is not tried again until the document changes.
+    Failed {
+        /// Its version.
+        to: Version,
+        /// What happened.
+        why: Detail,
+    },
+}

@@ -1,0 +1,279 @@
+//! Decides how a living cluster gets another version of etcd (rules D21, D22, D23, D25, D26).
+//!
+//! ```text
+//! asked      the document names another version: the hop is allowed, the binary is there, the member serves
+//! rehearsed  the new etcd served a copy of the data, made from a snapshot of now; nothing was touched
+//! changing   the identity names the new version, and the old one as the other that may open the data;
+//!            etcd is restarted, and has a window to serve
+//! final      it has served for a while: the identity names one version only
+//! way back   it does not serve: the identity names the old version, and the new one as the other;
+//!            etcd is restarted with the old one, and the new one is not tried again until the document changes
+//! ```
+//!
+//! Each line is written down before it is acted upon, so a power cut between any two leads to the old version or the
+//! new one, as far as the change had come.
+
+use super::permit::{Declared, permit};
+use super::{Act, Hold, Steps, Upkeep};
+use crate::cluster::{Detail, Role, detail};
+use crate::observed::{Instance, Membership, Observed, Process, Reading, Upgrade, Writing};
+use crate::spec::ClusterSpec;
+use crate::start::{self, Identity, Refusal};
+use crate::version::{Class, Version, classify};
+
+/// For so many seconds the new etcd must have run, and serve, before the change is final. Until then a death leads
+/// back. Longer than its own timers take for the first time with the settings that this operator renders: the commit of
+/// the database (5 s), the check of the cluster's version (4 s).
+pub const STABLE_SECONDS: u64 = 30;
+/// The new etcd has this many seconds to serve, and one more for each [`READ_BYTES`] of its database.
+pub const SERVES_WITHIN_SECONDS: u64 = 60;
+/// etcd reads its whole database at a start to build its index. The slowest class of SD cards reads 10 MB/s.
+pub const READ_BYTES: u64 = 8 << 20;
+/// The operator also asks this many times first, so that no single question decides.
+pub const SERVES_WITHIN_LOOKS: u32 = 10;
+/// The new etcd may end by itself less often than this. One death has many causes (somebody's kill, the kernel's
+/// out-of-memory killer); two in a row count as the version's.
+pub const ENDS_MAX: u32 = 2;
+
+/// Whether a cluster may go from one version to another in one step.
+///
+/// # Errors
+/// The hold, which names what to do instead.
+pub fn hop(from: Version, to: Version) -> Result<(), Hold> {
+    match classify(to) {
+        Class::NeverCreate(bug) => return Err(Hold::VersionLosesData(to, bug)),
+        Class::TooOld | Class::Unknown => return Err(Hold::VersionUnsupported(to)),
+        Class::Supported | Class::Warn(_) => {}
+    }
+    if from.line() == to.line() {
+        Ok(())
+    } else {
+        Err(Hold::UpgradeNotSupportedYet { from, to })
+    }
+}
+
+/// The seconds that the new etcd has to serve a database of this many bytes.
+pub fn serves_within(database: u64) -> u64 {
+    SERVES_WITHIN_SECONDS + database / READ_BYTES
+}
+
+/// A change that is written down and not final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changing {
+    /// The version before; on the way back the one that is given up.
+    pub from: Version,
+    /// The version that is started.
+    pub to: Version,
+    /// The way back.
+    pub back: bool,
+}
+
+/// The change of this member that is written down and not final.
+pub fn changing(instance: &Instance) -> Option<Changing> {
+    let identity: &Identity = instance.facts.born()?;
+    let from = identity.other_version?;
+    Some(Changing {
+        from,
+        to: identity.version,
+        back: identity.goes_back,
+    })
+}
+
+/// Whether a change of the version is under way, in words: for status.
+pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
+    let instance = observed.speaker()?;
+    if let Some(Changing { from, to, back }) = changing(instance) {
+        let member = &instance.member;
+        return Some(match (back, serves(instance)) {
+            (false, true) => detail(format_args!(
+                "upgrade {from} -> {to}: {member} serves with {to}, final after {STABLE_SECONDS} s"
+            )),
+            (false, false) => detail(format_args!("upgrade {from} -> {to}: restarting {member}")),
+            (true, _) => detail(format_args!("back from {from} to {to} on {member}")),
+        });
+    }
+    let from = instance.facts.identity.as_ref()?.version;
+    let asked = spec.version.filter(|it| *it != from);
+    match &observed.upgrade {
+        Upgrade::Rehearsing { to } if asked == Some(*to) => Some(detail(format_args!(
+            "upgrade {from} -> {to}: rehearsing on a copy of the data"
+        ))),
+        Upgrade::Rehearsed { to, revision } if asked == Some(*to) => Some(detail(format_args!(
+            "upgrade {from} -> {to}: rehearsed, snapshot r{revision} verified"
+        ))),
+        _ => None,
+    }
+}
+
+/// Plans what a running member needs for the version that the document names. Nothing else interrupts it in this pass.
+pub(super) fn running(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    instance: &Instance,
+    steps: &mut Steps<'_>,
+) -> Result<(), Hold> {
+    let Process::Running {
+        version, seconds, ..
+    } = instance.process
+    else {
+        return Ok(());
+    };
+    if let Some(changing) = changing(instance) {
+        let back = way_back(spec, instance, changing).is_some();
+        if back || version != changing.to {
+            let permit = permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
+            if back {
+                steps.push(Upkeep::TakeVersionBack);
+            }
+            steps.interrupt(permit);
+        } else if serves(instance) && seconds >= STABLE_SECONDS {
+            steps.push(Upkeep::FinishVersion);
+        }
+        return Ok(());
+    }
+    let Some(to) = spec.version.filter(|it| *it != version) else {
+        return Ok(());
+    };
+    hop(version, to)?;
+    match &observed.upgrade {
+        Upgrade::Unsupported => Err(Hold::UpgradeNotSupportedYet { from: version, to }),
+        Upgrade::Failed { to: failed, why } if *failed == to => {
+            Err(Hold::UpgradeFailed(to, why.clone()))
+        }
+        _ if !is_ready(observed, instance) => Ok(()), // it is told for itself
+        _ => rehearse_or_change(observed, instance, to, steps),
+    }
+}
+
+/// The member is well: tries the new etcd on a copy, then changes.
+fn rehearse_or_change(
+    observed: &Observed,
+    instance: &Instance,
+    to: Version,
+    steps: &mut Steps<'_>,
+) -> Result<(), Hold> {
+    if let Some(refusal) = instance
+        .tries
+        .asked_binary
+        .and_then(|it| it.refusal(to, true))
+    {
+        return Err(Hold::Start(refusal));
+    }
+    match &observed.upgrade {
+        Upgrade::Rehearsed { to: rehearsed, .. } if *rehearsed == to => {
+            // Do not stop an etcd that could not start again.
+            start::verdict(&instance.facts).map_err(Hold::Start)?;
+            let permit = permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
+            steps.push(Upkeep::SetVersion(to));
+            steps.interrupt(permit);
+            Ok(())
+        }
+        Upgrade::NotRehearsed {
+            to: waits,
+            why,
+            retry_in,
+        } if *waits == to && *retry_in > 0 => Err(Hold::UpgradeNotRehearsed(to, why.clone())),
+        Upgrade::Rehearsing { .. } => Ok(()),
+        _ if observed.backups.busy => Ok(()),
+        _ => {
+            steps.push(Upkeep::RehearseVersion(to));
+            Ok(())
+        }
+    }
+}
+
+/// Plans the way back of a member that does not run. Returns whether it is taken.
+pub(super) fn stopped(spec: &ClusterSpec, instance: &Instance, steps: &mut Steps<'_>) -> bool {
+    let back = why_back(spec, instance).is_some();
+    if back {
+        steps.push(Upkeep::TakeVersionBack);
+    }
+    back
+}
+
+/// Why a change is taken back, for whoever writes it down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Back {
+    /// The document asks for the version before.
+    Asked,
+    /// The new one does not serve.
+    Failed(Detail),
+}
+
+/// Why the change of this member is taken back, if it is.
+pub fn why_back(spec: &ClusterSpec, instance: &Instance) -> Option<Back> {
+    way_back(spec, instance, changing(instance)?)
+}
+
+fn serves(instance: &Instance) -> bool {
+    instance.service.read == Reading::Answered && instance.service.write == Writing::Acknowledged
+}
+
+/// Whether the cluster is well enough to have its version changed (rule D22): it serves, no alarm is raised, no
+/// learner is on its way, no downgrade of etcd's own is under way.
+fn is_ready(observed: &Observed, instance: &Instance) -> bool {
+    let Membership::Known(members) = &observed.membership else {
+        return false;
+    };
+    let alarms = instance.service.alarms;
+    serves(instance)
+        && !alarms.no_space
+        && !alarms.corrupt
+        && instance
+            .service
+            .details
+            .is_some_and(|it| it.downgrade_to.is_none())
+        && members.iter().all(|it| it.role == Role::Voter)
+        && !super::backup::is_behind(observed, instance)
+}
+
+/// Why the version before is started again, if it is. A patch has the storage of its line, so both versions may open
+/// the data (rule D23).
+fn way_back(spec: &ClusterSpec, instance: &Instance, changing: Changing) -> Option<Back> {
+    let Changing { from, to, back } = changing;
+    if back {
+        return None;
+    }
+    if spec.version == Some(from) {
+        return Some(Back::Asked);
+    }
+    let ends = instance.tries.ends.max(instance.facts.history.failed);
+    if ends >= ENDS_MAX {
+        let words = &instance.facts.history.ending.words;
+        let colon = if words.is_empty() { "" } else { ": " };
+        let why = detail(format_args!(
+            "etcd {to} ended by itself {ends} times{colon}{words}"
+        ));
+        return Some(Back::Failed(why));
+    }
+    match instance.process {
+        Process::Running { version, .. } if version == to => {
+            let asked = instance.tries.unanswered;
+            let silent = asked.seconds > serves_within(instance.tries.database)
+                && asked.looks >= SERVES_WITHIN_LOOKS;
+            let why = detail(format_args!(
+                "etcd {to} did not answer for {} s",
+                asked.seconds
+            ));
+            silent.then_some(Back::Failed(why))
+        }
+        Process::Stopped => match start::verdict(&instance.facts) {
+            Err(refusal) if is_of_the_binary(&refusal) => {
+                Some(Back::Failed(detail(format_args!("{refusal}"))))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Whether the version before would be started where this one is not.
+fn is_of_the_binary(refusal: &Refusal) -> bool {
+    matches!(
+        refusal,
+        Refusal::BinaryMissing { .. }
+            | Refusal::BinaryWrongArchitecture(_)
+            | Refusal::BinaryChanged(_)
+            | Refusal::CrashLoop { .. }
+    )
+}

@@ -1,0 +1,369 @@
+//! Another version of etcd: tried on a copy of the data, then started, and taken back where it does not serve.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use etcd_operator::member::crash::CrashPoint;
+use etcd_operator::member::records::Launch;
+use etcd_operator::process::ProcessRecord;
+use serde_json::Value;
+
+use crate::fleet::Writer;
+use crate::lab::{Lab, condition, etcd_dir, text, version_of};
+
+/// A cluster on the older patch of 3.6, with some data, and the newer patch in its store.
+fn born() -> (Lab, String) {
+    let mut lab = Lab::new("3.6-before");
+    lab.start_agent();
+    lab.wait_available();
+    lab.etcd = etcd_dir("3.6"); // its etcdctl
+    for it in 0..20 {
+        assert!(lab.put(&format!("key/{it}"), "value"));
+    }
+    let newer = version_of(&etcd_dir("3.6"));
+    install(&lab, &etcd_dir("3.6"), &newer);
+    (lab, newer)
+}
+
+fn install(lab: &Lab, from: &Path, version: &str) {
+    let installed = lab.operator(&["etcd", "install", "--from", from.to_str().unwrap(), version]);
+    assert!(installed.status.success(), "{}", text(&installed.stderr));
+}
+
+/// An etcd that behaves badly in a way of `tests/tools/bad-etcd.c`.
+fn install_bad(lab: &Lab, mode: &str) -> String {
+    let version = "3.6.98";
+    let dir = lab.root.join("bad");
+    fs::create_dir_all(&dir).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/bad-etcd.c");
+    let real = fs::canonicalize(etcd_dir("3.6").join("etcd")).unwrap();
+    let built = Command::new("gcc")
+        .arg("-O1")
+        .arg(format!("-DREAL={:?}", real.to_str().unwrap()))
+        .arg(format!("-DVERSION={version:?}"))
+        .arg(format!("-DMODE={mode:?}"))
+        .arg("-o")
+        .arg(dir.join("etcd"))
+        .arg(source)
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    install(lab, &dir, version);
+    version.to_owned()
+}
+
+fn ask_for(lab: &mut Lab, version: &str) {
+    version.clone_into(&mut lab.version);
+    reload(lab);
+}
+
+fn reload(lab: &Lab) {
+    lab.write_document();
+    let reloaded = lab.operator(&["reload"]);
+    let held = reloaded.status.code() == Some(3);
+    let words = text(&reloaded.stderr);
+    assert!(reloaded.status.success() || held, "{words}");
+}
+
+fn wait_serving(lab: &Lab, version: &str) {
+    lab.wait("it to serve", |it| {
+        it["version"] == version && condition(it, "Available").0 == "True"
+    });
+}
+
+/// Waits until the change is final.
+fn wait_final(lab: &Lab, version: &str) -> Value {
+    let limit = Duration::from_secs(90);
+    lab.wait_for(limit, "the version in force", |it| {
+        it["version"] == version
+            && condition(it, "Progressing").0 == "False"
+            && condition(it, "Available").0 == "True"
+    })
+}
+
+fn assert_kept(lab: &Lab) {
+    assert_eq!(lab.get("key/19").as_deref(), Some("value"));
+    let identity = lab.identity().unwrap();
+    assert_eq!(identity.member.other_version, None);
+}
+
+#[test]
+fn a_patch_is_tried_on_a_copy_and_then_serves_under_a_writer() {
+    let (mut lab, newer) = born();
+    let older = lab.version.clone();
+    let writer = |lab: &Lab| {
+        let url = format!("https://127.0.0.1:{}", lab.ports[0]);
+        Writer::start(vec![url], lab.certificates().operator_files())
+    };
+    // What a restart of the same etcd costs here and now, to compare with.
+    let plain = writer(&lab);
+    lab.add("options: {snapshotCount: 4321}");
+    reload(&lab);
+    let wanted = |it: &Value| condition(it, "DocumentAccepted").1 == "InForce";
+    lab.wait("the restart", |it| {
+        wanted(it) && condition(it, "Available").0 == "True"
+    });
+    let (mut acknowledged, restart) = plain.end();
+
+    let first = lab.etcd_pid();
+    let under = writer(&lab);
+    let begun = Instant::now();
+    ask_for(&mut lab, &newer);
+    wait_serving(&lab, &newer);
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert_ne!(lab.etcd_pid(), first);
+    let status = wait_final(&lab, &newer);
+    let (more, gap) = under.end();
+    acknowledged += more;
+    println!(
+        "from the edit to serving: {took:?}; a writer's longest gap {gap:?}, in a restart {restart:?}"
+    );
+    assert!(
+        gap < restart * 2 + Duration::from_millis(500),
+        "{gap:?} against {restart:?}"
+    );
+    assert_kept(&lab);
+    let last = status["history"].as_array().unwrap().last().unwrap();
+    assert_eq!(
+        (last["from"].as_str(), last["to"].as_str()),
+        (Some(&*older), Some(&*newer))
+    );
+    assert_eq!(
+        (&last["what"], &last["outcome"]),
+        (&"version".into(), &"Done".into())
+    );
+    let log = lab.log();
+    for words in [
+        "etcd served a copy of the data",
+        "give the data to etcd",
+        "the version is final",
+    ] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    assert!(
+        status["revision"].as_u64().unwrap() >= acknowledged,
+        "{status}"
+    );
+}
+
+#[test]
+fn a_patch_back_is_an_edit_like_any_other_and_one_in_the_middle_takes_it_back() {
+    let (mut lab, newer) = born();
+    let older = lab.version.clone();
+    ask_for(&mut lab, &newer);
+    wait_serving(&lab, &newer);
+    let pid = lab.etcd_pid();
+    // Not final yet.
+    assert_eq!(
+        lab.identity().unwrap().member.other_version,
+        Some(older.clone())
+    );
+    ask_for(&mut lab, &older);
+    wait_final(&lab, &older);
+    assert_ne!(lab.etcd_pid(), pid);
+    assert_kept(&lab);
+    // Nobody calls the newer one bad for it.
+    assert!(
+        !lab.log().contains("the version before comes back"),
+        "{}",
+        lab.log()
+    );
+    ask_for(&mut lab, &newer);
+    wait_final(&lab, &newer);
+    ask_for(&mut lab, &older);
+    let status = wait_final(&lab, &older);
+    assert_kept(&lab);
+    let outcomes = status["history"].as_array().unwrap().iter();
+    let outcomes: Vec<_> = outcomes.map(|it| (&it["to"], &it["outcome"])).collect();
+    let done = Value::from("Done");
+    let (older, newer) = (Value::from(older), Value::from(newer));
+    assert_eq!(
+        outcomes,
+        [(&older, &done), (&newer, &done), (&older, &done)]
+    );
+}
+
+#[test]
+fn a_version_that_does_not_serve_a_copy_never_touches_the_data() {
+    let (mut lab, newer) = born();
+    let older = lab.version.clone();
+    let bad = install_bad(&lab, "ends-on-the-copy");
+    let pid = lab.etcd_pid();
+    ask_for(&mut lab, &bad);
+    let status = lab.wait_hold("UpgradeFailed");
+    assert_eq!(condition(&status, "Available").0, "True");
+    assert_eq!(
+        (lab.etcd_pid(), status["version"].as_str()),
+        (pid, Some(older.as_str()))
+    );
+    let kept = fs::read_to_string(lab.lib("rehearsal.log")).unwrap();
+    assert!(kept.contains("a bad build ends on the copy"), "{kept}");
+    // Not again, not even by a new agent; and a good one is not held up by it.
+    lab.stop_agent();
+    lab.start_agent();
+    lab.wait_hold("UpgradeFailed");
+    assert_eq!(lab.log().matches("the rehearsal failed").count(), 1);
+    ask_for(&mut lab, &newer);
+    wait_final(&lab, &newer);
+    assert_kept(&lab);
+}
+
+/// How long it took until the version before served again.
+fn comes_back(mode: &str, limit: Duration) -> Duration {
+    let (mut lab, _) = born();
+    let older = lab.version.clone();
+    let bad = install_bad(&lab, mode);
+    ask_for(&mut lab, &bad);
+    let begun = Instant::now();
+    lab.wait_for(limit, "the way back", |it| {
+        let back = lab.log().contains("the version before comes back");
+        back && it["version"] == older.as_str() && condition(it, "Available").0 == "True"
+    });
+    let took = begun.elapsed();
+    lab.wait_for(Duration::from_secs(60), "the end", |_| {
+        lab.identity()
+            .is_some_and(|it| it.member.other_version.is_none())
+    });
+    assert_kept(&lab);
+    let pid = lab.etcd_pid();
+    // Not a second time by itself.
+    lab.stop_agent();
+    lab.start_agent();
+    lab.wait_hold("UpgradeFailed");
+    assert_eq!(lab.etcd_pid(), pid);
+    took
+}
+
+#[test]
+fn a_version_that_ends_at_its_start_is_taken_back() {
+    let took = comes_back("ends", Duration::from_secs(60));
+    println!("back after {took:?}");
+}
+
+#[test]
+fn a_version_that_answers_nothing_is_taken_back() {
+    let took = comes_back("silent", Duration::from_secs(150));
+    println!("back after {took:?}");
+}
+
+#[test]
+fn a_version_that_serves_and_then_ends_is_taken_back() {
+    let took = comes_back("serves-then-ends", Duration::from_secs(90));
+    println!("back after {took:?}");
+}
+
+/// Asks for a version with an agent that ends at this place, then starts one that does not.
+fn cut_at(point: CrashPoint, lab: &mut Lab, version: &str) {
+    lab.stop_agent();
+    let cut = ("ETCD_OPERATOR_CRASH_AT".to_owned(), format!("{point:?}"));
+    lab.environment.push(cut);
+    version.clone_into(&mut lab.version);
+    lab.write_document();
+    lab.start_agent();
+    let limit = Instant::now() + Duration::from_secs(90);
+    while lab.agent_runs() {
+        assert!(
+            Instant::now() < limit,
+            "{point:?} is never passed: {}",
+            lab.log()
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    lab.environment.clear();
+    lab.start_agent();
+}
+
+#[test]
+fn an_agent_that_ends_at_any_place_leaves_the_old_version_or_the_new_one() {
+    std::thread::scope(|scope| {
+        for point in CrashPoint::VERSION {
+            scope.spawn(move || {
+                let (mut lab, newer) = born();
+                cut_at(point, &mut lab, &newer);
+                wait_final(&lab, &newer);
+                assert_kept(&lab);
+            });
+        }
+        for point in CrashPoint::VERSION_BACK {
+            scope.spawn(move || {
+                let (mut lab, _) = born();
+                let older = lab.version.clone();
+                let bad = install_bad(&lab, "ends");
+                cut_at(point, &mut lab, &bad);
+                lab.wait_for(Duration::from_secs(90), "the way back", |it| {
+                    it["version"] == older.as_str()
+                        && it["plan"]["hold"] == "UpgradeFailed"
+                        && condition(it, "Available").0 == "True"
+                });
+                assert_kept(&lab);
+            });
+        }
+    });
+}
+
+#[test]
+fn one_death_is_no_reason_to_go_back_and_what_a_killed_agent_tried_is_ended() {
+    let (mut lab, newer) = born();
+    ask_for(&mut lab, &newer);
+    let trial = lab.lib("backup/trial/process.json");
+    let limit = Instant::now() + Duration::from_secs(20);
+    let tried = loop {
+        assert!(Instant::now() < limit, "nothing is tried: {}", lab.log());
+        if let Some(it) = etcd_operator::state::load_volatile::<ProcessRecord>(&trial) {
+            break it;
+        }
+    };
+    lab.kill_agent();
+    assert!(tried.is_alive(), "nobody ended it");
+    lab.start_agent();
+    wait_serving(&lab, &newer);
+    assert!(!tried.is_alive() && !trial.exists());
+    lab.kill_etcd();
+    wait_final(&lab, &newer);
+    assert_kept(&lab);
+    assert!(
+        !lab.log().contains("the version before comes back"),
+        "{}",
+        lab.log()
+    );
+}
+
+#[test]
+fn a_version_that_is_not_in_the_store_waits_for_it_and_the_guard_starts_no_third() {
+    let mut lab = Lab::new("3.6-before");
+    lab.start_agent();
+    lab.wait_available();
+    lab.etcd = etcd_dir("3.6");
+    let (older, pid) = (lab.version.clone(), lab.etcd_pid());
+    let newer = version_of(&etcd_dir("3.6"));
+    ask_for(&mut lab, &newer);
+    let status = lab.wait_hold("BinaryMissing");
+    let next = status["plan"]["nextStep"].as_str().unwrap();
+    assert!(
+        next.contains(&format!("etcd install --from FILE {newer}")),
+        "{next}"
+    );
+    assert_eq!(
+        (lab.etcd_pid(), condition(&status, "Available").0),
+        (pid, "True")
+    );
+    // A launch record of a version that the data is not for.
+    lab.stop_agent();
+    lab.kill_etcd();
+    install(&lab, &etcd_dir("3.6"), &newer);
+    let launch = lab.lib("member/launch.json");
+    let mut record: Launch = etcd_operator::state::load(&launch).unwrap().unwrap();
+    assert_eq!(record.version, older);
+    record.version.clone_from(&newer);
+    etcd_operator::state::save(&launch, &record).unwrap();
+    let (code, words) = lab.guard();
+    assert!(
+        code != 0 && words.contains("VersionOfAnother"),
+        "{code} {words}"
+    );
+    lab.start_agent();
+    wait_final(&lab, &newer);
+}

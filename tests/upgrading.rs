@@ -1,0 +1,342 @@
+//! Changes of etcd's version, exhaustively: every sequence of edits, deaths, silences and restarts of the operator over
+//! three versions, of which one behaves badly in each way that a version can.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+mod world;
+
+use std::collections::{HashSet, VecDeque};
+
+use etcd_operator::observed::{Observed, Process, Reading, Service, Unanswered, Upgrade, Writing};
+use etcd_operator::plan::version::{
+    Back, ENDS_MAX, SERVES_WITHIN_LOOKS, STABLE_SECONDS, serves_within, why_back,
+};
+use etcd_operator::plan::{Act, Plan, Upkeep, plan};
+use etcd_operator::spec::ClusterSpec;
+use etcd_operator::start::Identity;
+use etcd_operator::version::Version;
+use world::{identity, observed, running_instance, serving, single, spec, stopped};
+
+const OLD: Version = Version::new(3, 6, 14);
+/// The one that may be bad.
+const NEW: Version = Version::new(3, 6, 15);
+const OTHER: Version = Version::new(3, 6, 16);
+
+/// How the new version behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quality {
+    Good,
+    /// It does not serve a copy.
+    FailsOnTheCopy,
+    /// It serves a copy, and on the data it ends at once.
+    Ends,
+    /// It serves a copy, and on the data it answers nothing.
+    Silent,
+    /// It serves, then ends.
+    ServesThenEnds,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Rehearsal {
+    None,
+    UnderWay(Version),
+    Served(Version),
+}
+
+/// The whole world, as small as it can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct World {
+    asked: Version,
+    identity: Version,
+    other: Option<Version>,
+    back: bool,
+    runs: Option<Version>,
+    /// It has run for long enough to be final, or to be silent for too long.
+    long: bool,
+    ends: u32,
+    rehearsal: Rehearsal,
+    failed: Option<Version>,
+    /// The document has not changed since.
+    same: bool,
+}
+
+impl World {
+    const BEGIN: World = World {
+        asked: OLD,
+        identity: OLD,
+        other: None,
+        back: false,
+        runs: Some(OLD),
+        long: true,
+        ends: 0,
+        rehearsal: Rehearsal::None,
+        failed: None,
+        same: false,
+    };
+
+    fn spec(self) -> ClusterSpec {
+        ClusterSpec {
+            version: Some(self.asked),
+            ..spec(&["test-0"])
+        }
+    }
+
+    fn serves(self, quality: Quality) -> bool {
+        match self.runs {
+            Some(NEW) => !matches!(quality, Quality::Silent | Quality::Ends),
+            other => other.is_some(),
+        }
+    }
+
+    fn observed(self, quality: Quality) -> Observed {
+        let mut it = if self.runs.is_some() {
+            running_instance()
+        } else {
+            stopped()
+        };
+        let own = Identity {
+            version: self.identity,
+            other_version: self.other,
+            goes_back: self.back,
+            ..identity(true)
+        };
+        it.facts.version = own.version;
+        it.facts.identity = Some(own.clone());
+        it.facts.marker = Some(own);
+        it.tries.ends = self.ends;
+        if let Process::Running {
+            version, seconds, ..
+        } = &mut it.process
+        {
+            *version = self.runs.unwrap();
+            *seconds = if self.long { STABLE_SECONDS } else { 1 };
+        }
+        it.service = match (self.runs, self.serves(quality)) {
+            (None, _) => Service::UNKNOWN,
+            (_, true) => serving(),
+            (_, false) => Service {
+                read: Reading::TimedOut,
+                write: Writing::NotTried,
+                details: None,
+                ..serving()
+            },
+        };
+        if self.runs.is_some() && !self.serves(quality) && self.long {
+            it.tries.unanswered = Unanswered {
+                looks: SERVES_WITHIN_LOOKS,
+                seconds: serves_within(0) + 1,
+            };
+        }
+        let mut seen = observed(it, single());
+        seen.upgrade = match (self.failed, self.rehearsal) {
+            (Some(to), _) if self.same && to == self.asked => Upgrade::Failed {
+                to,
+                why: "it failed".try_into().unwrap(),
+            },
+            (_, Rehearsal::UnderWay(to)) => Upgrade::Rehearsing { to },
+            (_, Rehearsal::Served(to)) => Upgrade::Rehearsed { to, revision: 10 },
+            (_, Rehearsal::None) => Upgrade::None,
+        };
+        seen.backups.busy = matches!(self.rehearsal, Rehearsal::UnderWay(_));
+        seen
+    }
+
+    /// Carries out the first `count` steps of what is planned; the operator ends before the next one.
+    fn act(mut self, plan: &Plan, quality: Quality, count: usize) -> World {
+        let seen = self.observed(quality);
+        let steps = plan.upkeep.iter().map(|it| Some(&it.step));
+        let interrupts = plan.interruption.iter().map(|_| None);
+        for step in steps.chain(interrupts).take(count) {
+            match step {
+                None => {
+                    assert_eq!(plan.act(), Some(Act::Restart));
+                    self.start();
+                }
+                Some(Upkeep::Start(_)) => self.start(),
+                Some(Upkeep::RehearseVersion(to)) => self.rehearsal = Rehearsal::UnderWay(*to),
+                Some(Upkeep::SetVersion(to)) => self.set(*to),
+                Some(Upkeep::TakeVersionBack) => {
+                    let why = why_back(&self.spec(), &seen.instances[0]).unwrap();
+                    if matches!(why, Back::Failed(_)) {
+                        self.failed = Some(self.identity);
+                        self.same = true;
+                    }
+                    let before = self.other.replace(self.identity).unwrap();
+                    self.identity = before;
+                    assert!(!self.back, "forth and back again");
+                    self.back = true;
+                    self.ends = 0;
+                }
+                Some(Upkeep::FinishVersion) => {
+                    assert_eq!(self.runs, Some(self.identity));
+                    assert!(self.serves(quality) && self.long, "final without serving");
+                    let other = self.other.take();
+                    self.back = false;
+                    if self.failed != other {
+                        self.failed = None;
+                    }
+                    self.ends = 0;
+                }
+                Some(Upkeep::ProbeWrite) => {}
+                Some(step) => panic!("{step:?} in {self:?}"),
+            }
+        }
+        self
+    }
+
+    fn set(&mut self, to: Version) {
+        assert_eq!(self.asked, to, "nobody asked for it");
+        assert_eq!(self.rehearsal, Rehearsal::Served(to), "not rehearsed");
+        assert_eq!(self.other, None, "two changes at once");
+        let tried = self.failed == Some(to) && self.same;
+        assert!(!tried, "a second attempt with the same document");
+        self.other = Some(self.identity);
+        self.identity = to;
+        self.ends = 0;
+    }
+
+    fn start(&mut self) {
+        self.runs = Some(self.identity);
+        self.long = false;
+    }
+
+    /// Time passes, and everything that runs does what it does.
+    fn later(mut self, quality: Quality) -> World {
+        if let Rehearsal::UnderWay(to) = self.rehearsal {
+            let bad = to == NEW && quality == Quality::FailsOnTheCopy;
+            self.rehearsal = if bad {
+                (self.failed, self.same) = (Some(to), true);
+                Rehearsal::None
+            } else {
+                Rehearsal::Served(to)
+            };
+        }
+        let ends = matches!(quality, Quality::Ends | Quality::ServesThenEnds);
+        if self.runs == Some(NEW) && ends {
+            self.end();
+        } else {
+            self.long = true;
+        }
+        self
+    }
+
+    /// etcd ends by itself.
+    fn end(&mut self) {
+        self.runs = None;
+        self.long = false;
+        self.ends = (self.ends + u32::from(self.other.is_some())).min(ENDS_MAX);
+    }
+
+    /// What somebody or something may do at any moment.
+    fn happens(self, quality: Quality) -> Vec<World> {
+        let mut all: Vec<World> = [OLD, NEW, OTHER]
+            .into_iter()
+            .filter(|it| *it != self.asked)
+            .map(|asked| World {
+                asked,
+                same: false,
+                ..self
+            })
+            .collect();
+        let forgets = World {
+            rehearsal: Rehearsal::None,
+            ends: 0,
+            long: false,
+            ..self
+        };
+        let mut killed = self;
+        killed.end();
+        let cut = World {
+            runs: None,
+            ..forgets
+        };
+        let expired = World {
+            rehearsal: match self.rehearsal {
+                Rehearsal::Served(_) => Rehearsal::None,
+                other => other,
+            },
+            ..self
+        };
+        all.extend([self.later(quality), forgets, killed, cut, expired]);
+        all
+    }
+
+    /// What runs may open the data.
+    fn check(self) {
+        let may = |it: Version| it == self.identity || Some(it) == self.other;
+        assert!(self.runs.is_none_or(may), "a third version runs: {self:?}");
+    }
+}
+
+/// From here the operator alone brings it to rest: with the version that the document asks for, where that one is good.
+fn comes_to_rest(mut world: World, quality: Quality) -> World {
+    for _ in 0..40 {
+        let plan = plan(&world.spec(), &world.observed(quality));
+        let next = world.act(&plan, quality, usize::MAX).later(quality);
+        if next == world && next.other.is_none() && next.serves(quality) {
+            let given_up = world.failed == Some(world.asked) && world.same;
+            assert!(
+                world.runs == Some(world.asked) || given_up,
+                "rests with {world:?}"
+            );
+            return world;
+        }
+        world = next;
+    }
+    panic!("never comes to rest: {world:?}");
+}
+
+#[test]
+fn no_sequence_leads_to_a_third_version_or_a_second_attempt() {
+    for quality in [
+        Quality::Good,
+        Quality::FailsOnTheCopy,
+        Quality::Ends,
+        Quality::Silent,
+        Quality::ServesThenEnds,
+    ] {
+        let mut seen = HashSet::from([World::BEGIN]);
+        let mut queue = VecDeque::from([World::BEGIN]);
+        let (mut changed, mut back) = (0, 0);
+        while let Some(world) = queue.pop_front() {
+            world.check();
+            let plan = plan(&world.spec(), &world.observed(quality));
+            let count = plan.upkeep.len() + usize::from(plan.interruption.is_some());
+            changed += usize::from(plan.steps().any(|it| matches!(it, Upkeep::SetVersion(_))));
+            back += usize::from(plan.steps().any(|it| *it == Upkeep::TakeVersionBack));
+            let acted = (0..=count).map(|it| world.act(&plan, quality, it));
+            for next in acted.chain(world.happens(quality)) {
+                if seen.insert(next) {
+                    queue.push_back(next);
+                }
+            }
+            comes_to_rest(world, quality);
+        }
+        assert!(changed > 0 && back > 0, "{quality:?}");
+        println!(
+            "{quality:?}: {} states, {changed} change the version, {back} take it back",
+            seen.len()
+        );
+    }
+}
+
+#[test]
+fn a_version_that_fails_leaves_the_one_before() {
+    for quality in [
+        Quality::FailsOnTheCopy,
+        Quality::Ends,
+        Quality::Silent,
+        Quality::ServesThenEnds,
+    ] {
+        let asked = World {
+            asked: NEW,
+            ..World::BEGIN
+        };
+        let rests = comes_to_rest(asked, quality);
+        assert_eq!(
+            (rests.runs, rests.failed),
+            (Some(OLD), Some(NEW)),
+            "{quality:?}"
+        );
+    }
+}
