@@ -201,8 +201,10 @@ struct Memory {
     changes: Vec<crate::api::status::ChangeStatus>,
     /// A trial of another version.
     rehearsal: Option<upgrade::Rehearsal>,
-    /// Processes that were seen since the version was changed.
-    tried: Vec<u32>,
+    /// Whether the process serves, and for how long.
+    serving: Option<upgrade::Serving>,
+    /// The sha256 of the document that is in force.
+    document: String,
     /// The last index that was written down as seen.
     seen: Option<u64>,
     /// How often the document was read; 0 in a command that runs without an agent.
@@ -347,6 +349,7 @@ impl Agent {
     /// Observes once without acting. A command prints the result when no agent runs.
     pub async fn look(&mut self, accepted: Accepted, refused: Option<RefusedDocument>) -> Report {
         let spec = &accepted.document.spec.clone();
+        self.memory.document = accepted.sum();
         {
             let posted = &mut *self.board.lock();
             posted.accepted = Some(accepted);

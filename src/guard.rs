@@ -174,20 +174,12 @@ fn start(
         }
         lay_down(paths)?;
     }
-    let launch: Launch = state::load(&paths.launch())?.ok_or(GuardError::NoLaunchRecord)?;
-    let launch = Launch {
-        hibernates: paths.hibernates().exists(),
-        ..launch
-    };
-    let version: Version = launch
-        .version
-        .parse()
-        .map_err(|_| GuardError::NoLaunchRecord)?;
     if matches!(keeper, Keeper::Supervisor | Keeper::Pod) {
-        facts::look_into_the_last_start(paths, &launch);
+        facts::look_into_the_last_start(paths, &launch(paths)?.0);
         back_off(paths);
     }
     let lock = take_lock(paths)?;
+    let (launch, version) = launch(paths)?; // an operator may have written another one while this waited
     let certificates = if keeper == Keeper::Pod {
         mounted_certificates(paths)
     } else {
@@ -212,6 +204,21 @@ fn start(
     starts::record(paths);
     let _ = fs::remove_file(paths.refusal());
     become_etcd(paths, &launch, version, lock, keeper)
+}
+
+/// What is to be started.
+fn launch(paths: &Paths) -> Result<(Launch, Version), GuardError> {
+    let launch: Launch = state::load(&paths.launch())?.ok_or(GuardError::NoLaunchRecord)?;
+    let version = launch.version.parse();
+    let version = version.map_err(|_| GuardError::NoLaunchRecord)?;
+    let hibernates = paths.hibernates().exists();
+    Ok((
+        Launch {
+            hibernates,
+            ..launch
+        },
+        version,
+    ))
 }
 
 /// Writes the records that the controller put into the Pod's environment.

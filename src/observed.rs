@@ -293,7 +293,11 @@ pub struct Restoring {
 pub struct Tries {
     /// How long it has not answered.
     pub unanswered: Unanswered,
-    /// How often it ended by itself since its version was changed, as far as this operator saw.
+    /// How long reads and writes are not served, for a cause that may be etcd's own.
+    pub unserved: Unanswered,
+    /// For so many seconds reads and writes have been served by this process, as far as this operator saw.
+    pub served: u64,
+    /// How often it ended since its version was changed, though nobody asked it to and its disk was not full.
     pub ends: u32,
     /// Its database file in bytes.
     pub database: u64,
@@ -301,7 +305,7 @@ pub struct Tries {
     pub asked_binary: Option<Binary>,
 }
 
-/// Unanswered questions to the running process, since this operator first asked it. The time that
+/// Questions to the running process in vain, since this operator first asked it. The time that
 /// the process ran before does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unanswered {

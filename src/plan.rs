@@ -301,7 +301,7 @@ fn instance_steps(
         Process::Stopped if instance.claim == Claim::Deleted && instance.is_there() => {
             Err(Hold::ClaimDeleted)
         }
-        Process::Stopped if version::stopped(spec, instance, steps) => Ok(()),
+        Process::Stopped if version::stopped(spec, observed, instance, steps) => Ok(()),
         Process::Stopped => start_steps(spec, observed, instance, steps),
         Process::Running { .. } => running::steps(spec, observed, instance, steps),
     }

@@ -90,6 +90,24 @@ pub fn stat(pid: u32) -> Option<Stat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/task/{pid}/stat")).ok()?)
 }
 
+/// Bytes of memory that a process takes (VmRSS); `None`: there is no such process.
+pub fn memory(pid: u32) -> Option<u64> {
+    bytes(&format!("/proc/{pid}/status"), "VmRSS:")
+}
+
+/// Bytes of memory that programs may still take without swapping (MemAvailable).
+pub fn available_memory() -> Option<u64> {
+    bytes("/proc/meminfo", "MemAvailable:")
+}
+
+/// A line of a file of the kernel's, such as `VmRSS:   1234 kB`.
+fn bytes(path: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|it| it.strip_prefix(name))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
 /// Whether a process was started with this path as an argument.
 pub fn has_argument(pid: u32, path: &Path) -> bool {
     let wanted = path.as_os_str().as_encoded_bytes();

@@ -7,6 +7,7 @@ pub mod damage;
 mod data;
 mod history;
 mod identity;
+mod patience;
 mod words;
 
 use crate::cluster::{ClusterId, ClusterName, Detail};
@@ -16,6 +17,7 @@ use damage::Damage;
 pub use data::{Completeness, DataDir, Database, Log, Room};
 pub use history::{Ending, How, LastWords, StartHistory};
 pub use identity::{Identity, version};
+pub use patience::{READ_BYTES, SERVES_WITHIN_SECONDS, serves_within};
 pub use words::restore_helps;
 
 /// Starts that may fail in a row before the guard refuses the next one (rule D9).

@@ -112,7 +112,7 @@ impl Agent {
             }
             Upkeep::RaiseQuota(quota) => self.raise_quota(spec, *quota),
             Upkeep::RehearseVersion(to) => {
-                self.rehearse(spec, now, *to);
+                self.rehearse(spec, now, *to, instance);
                 Ok(())
             }
             Upkeep::SetVersion(to) => self.set_version(spec, *to),
@@ -310,7 +310,7 @@ impl Agent {
                 "the operator knows no earlier settings that served",
             )
         };
-        self.prepare_launch(&self.served().ok_or_else(none)?.launch)
+        self.prepare_launch(&self.last_launch().ok_or_else(none)?)
     }
 
     fn prepare_launch(&self, launch: &Launch) -> Result<(), AgentError> {

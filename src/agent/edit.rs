@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::kept::Accepted;
 use super::report::HostDocument;
+use super::upgrade::record::{FailedUpgrade, UpgradesFile};
 use crate::api::EtcdClusterSpec;
 use crate::document::Document;
 use crate::document::compare::{differences, spelled_out};
@@ -46,6 +47,8 @@ pub struct InForce {
     pub database: Option<u64>,
     /// What its last start took.
     pub start_took_milliseconds: Option<u64>,
+    /// The version that did not serve, with the document that asked for it.
+    pub failed: Option<FailedUpgrade>,
 }
 
 /// What an edit changes.
@@ -118,6 +121,7 @@ impl InForce {
             identity,
             database: None,
             start_took_milliseconds: None,
+            failed: UpgradesFile::load(paths).ok().and_then(|it| it.failed),
         }
     }
 
@@ -127,7 +131,14 @@ impl InForce {
         let refusal = self.refusal(paths, asked);
         let empty = |dir: &PathBuf| !data_dir::has_data(&records::data_dir(dir));
         let served = identity.as_ref().is_none_or(|it| it.served.is_some());
+        let failed = self.failed.as_ref();
+        let failed = failed.filter(|it| it.document == state::sha256(asked.text.as_bytes()));
+        let failed = failed.and_then(|it| {
+            let why = crate::cluster::detail(format_args!("{}", it.why));
+            Some((it.to.parse().ok()?, why))
+        });
         let situation = Situation {
+            failed: failed.as_ref().map(|(to, why)| (*to, why)),
             unserved: !served
                 && self.running.is_none()
                 && self.storage_dir.as_ref().is_some_and(empty),

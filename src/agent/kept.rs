@@ -37,6 +37,13 @@ impl Accepted {
     }
 }
 
+impl Accepted {
+    /// The document in one word: the sha256 of its text.
+    pub fn sum(&self) -> String {
+        state::sha256(self.document.text.as_bytes())
+    }
+}
+
 /// A document that is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedDocument {

@@ -6,7 +6,7 @@ use super::Agent;
 use super::driver::Driver as _;
 use super::report::Reached;
 use crate::clock;
-use crate::cluster::{Detail, MemberName, Timestamp};
+use crate::cluster::{MemberName, Timestamp};
 use crate::disk;
 use crate::etcd::{data_dir, store};
 use crate::host::HostFacts;
@@ -48,10 +48,7 @@ struct Found {
 impl Agent {
     /// Looks at everything.
     pub(super) async fn gather(&mut self, spec: &ClusterSpec) -> Box<Observed> {
-        let mut process = self.driver.look();
-        if self.operates() && !matches!(process, Process::Running { .. }) && self.adopt().await {
-            process = self.driver.look();
-        }
+        let process = self.process().await;
         let runs = matches!(process, Process::Running { .. });
         let running = Running::load(&self.paths).filter(|_| runs);
         let place = self.place(spec);
@@ -61,15 +58,17 @@ impl Agent {
         let (restoring, upgrade) = (self.restoring(), self.upgrade(spec));
         let mut found = self.found(spec, &place, running.as_ref(), &mut summary);
         let facts = &mut found.facts;
-        let restoring = known(facts, restoring);
-        let upgrade = known(facts, upgrade);
+        let restoring = restoring.unwrap_or_else(|why| {
+            facts.unreadable.get_or_insert(why);
+            None
+        });
         facts.restoring = restoring.is_some_and(Restoring::holds_the_data);
         let served = facts.identity.as_ref().and_then(|it| it.served).is_some();
         let endpoint = self.endpoint(spec);
         let contact = &mut self.memory.contact;
         let (service, membership) = contact.look(&endpoint, process, served).await;
         let regain = contact.regain(&service);
-        let tries = self.tries(spec, &found.facts, process, &service.read);
+        let tries = self.tries(spec, &found.facts, process, (&service, summary.pairs));
         let (restart_in, refused) = self.next_start(runs);
         let instance = Instance {
             member: member(spec, &found.facts),
@@ -116,6 +115,15 @@ impl Agent {
             looker: self.looker(),
             instances,
         })
+    }
+
+    /// The process of etcd, looked after again where its record was lost.
+    async fn process(&mut self) -> Process {
+        let process = self.driver.look();
+        if self.operates() && !matches!(process, Process::Running { .. }) && self.adopt().await {
+            return self.driver.look();
+        }
+        process
     }
 
     /// Seconds until an etcd that does not run may start again, and the guard's last refusal.
@@ -261,7 +269,7 @@ impl Agent {
         version: Version,
         facts: &Facts,
     ) -> Option<LastServed> {
-        let launch = self.served()?.launch;
+        let launch = self.last_launch()?;
         let elsewhere = launch.storage_dir != asked.storage_dir;
         if launch.version != version.to_string()
             || !elsewhere && launch.addresses == asked.addresses
@@ -283,6 +291,20 @@ impl Agent {
         Some(LastServed {
             facts: gathered.facts,
             elsewhere,
+        })
+    }
+
+    /// The settings that served last, for the version that the data is for: another one of its line may have served with
+    /// them.
+    pub(super) fn last_launch(&self) -> Option<Launch> {
+        let launch = self.served()?.launch;
+        let (identity, _) = records::load_identities(&self.paths, &launch.storage_dir).ok()?;
+        let identity = identity?.to_identity()?;
+        let version: Version = launch.version.parse().ok()?;
+        let of_one_line = version.line() == identity.version.line();
+        (of_one_line && identity.may_open(version)).then(|| Launch {
+            version: identity.version.to_string(),
+            ..launch
         })
     }
 
@@ -365,14 +387,6 @@ impl Agent {
         self.memory.host = Some((facts.clone(), looked, version));
         facts
     }
-}
-
-/// What a record says. One that cannot be read keeps etcd from being started.
-fn known<T: Default>(facts: &mut Facts, read: Result<T, Detail>) -> T {
-    read.unwrap_or_else(|why| {
-        facts.unreadable.get_or_insert(why);
-        T::default()
-    })
 }
 
 /// The member of this host: the document's, or the one that lives here while the size is 0.

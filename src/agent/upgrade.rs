@@ -1,6 +1,6 @@
 //! Changes of etcd's version on this host, step by step as the core plans them.
 
-mod record;
+pub(super) mod record;
 
 use super::{Agent, AgentError};
 use crate::api::status::ChangeOutcome as Outcome;
@@ -8,25 +8,25 @@ use crate::backup::work::NotRehearsed;
 use crate::backup::{place, trial};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
+use crate::error::chain;
 use crate::etcd::{data_dir, store};
 use crate::member::crash::CrashPoint;
 use crate::member::records::{self, IdentityFile};
 use crate::member::starts;
-use crate::observed::{Instance, Process, Reading, Tries, Upgrade};
+use crate::observed::{
+    Instance, Pairs, Process, Reading, Service, Tries, Unanswered, Upgrade, Writing,
+};
 use crate::plan::version::{Back, why_back};
 use crate::spec::ClusterSpec;
-use crate::start::{Facts, Identity};
-use crate::state;
+use crate::start::Facts;
 use crate::version::Version;
 
 use record::{FailedUpgrade, UpgradesFile};
 
 /// A rehearsal counts for so many seconds: the snapshot that it began with is one "of now".
 const REHEARSED_SECONDS: u64 = 600;
-/// Seconds until a rehearsal is tried again for which there was no room, or no snapshot.
-const RETRY_SECONDS: u64 = 60;
-/// Processes that are told apart.
-const TRIED_MAX: usize = 8;
+/// Seconds until a rehearsal is tried again for which there was no room, or no snapshot: by how many failed so.
+const RETRY_SECONDS: [u64; 4] = [60, 60, 300, 900];
 
 /// What is remembered of a rehearsal. An operator that restarts rehearses anew.
 #[derive(Clone)]
@@ -36,7 +36,19 @@ pub(super) struct Rehearsal {
     at: u64,
     /// The time when it began, if that was trusted.
     began: Option<Timestamp>,
+    /// How many of this version could not be tried.
+    waited: usize,
     outcome: Rehearsed,
+}
+
+/// The process that was looked at, and what it did.
+#[derive(Clone, Copy)]
+pub(super) struct Serving {
+    pid: u32,
+    /// Since when it has served, or has not, in seconds since boot.
+    since: u64,
+    /// `None`: it serves.
+    looks: Option<u32>,
 }
 
 #[derive(Clone)]
@@ -48,30 +60,49 @@ enum Rehearsed {
 
 impl Agent {
     /// The change of version, as the core sees it.
-    pub(super) fn upgrade(&mut self, spec: &ClusterSpec) -> Result<Upgrade, Detail> {
+    pub(super) fn upgrade(&mut self, spec: &ClusterSpec) -> Upgrade {
         let file = UpgradesFile::load(&self.paths);
-        let file = file.map_err(|error| detail(format_args!("{error}")))?;
+        let file = match (file, spec.version) {
+            (Ok(file), _) => file,
+            // Only another change of version depends on it.
+            (Err(error), Some(to)) => {
+                return Upgrade::NotRehearsed {
+                    to,
+                    why: detail(format_args!("{}", chain(&error))),
+                    retry_in: RETRY_SECONDS[0],
+                };
+            }
+            (Err(_), None) => UpgradesFile::default(),
+        };
         self.memory.changes = file.history;
         if let Some(failed) = file.failed
             && let Ok(to) = failed.to.parse::<Version>()
             && spec.version == Some(to)
-            && self.document_sum() == failed.document
+            && self.memory.document == failed.document
         {
             let why = detail(format_args!("{}", failed.why));
-            return Ok(Upgrade::Failed { to, why });
+            return Upgrade::Failed { to, why };
         }
-        let now = clock::since_boot().as_secs();
-        let rehearsal = self.memory.rehearsal.take();
-        let rehearsal = rehearsal.filter(|it| spec.version == Some(it.to) || it.is_under_way());
+        let busy = self.is_busy();
+        let kept = |it: &Rehearsal| match it.outcome {
+            Rehearsed::UnderWay => busy,
+            _ => spec.version == Some(it.to),
+        };
+        let rehearsal = self.memory.rehearsal.take().filter(kept);
         self.memory.rehearsal.clone_from(&rehearsal);
         let Some(Rehearsal {
-            to, at, outcome, ..
+            to,
+            at,
+            outcome,
+            waited,
+            ..
         }) = rehearsal
         else {
-            return Ok(Upgrade::None);
+            return Upgrade::None;
         };
-        let seconds = now.saturating_sub(at);
-        Ok(match outcome {
+        let seconds = clock::since_boot().as_secs().saturating_sub(at);
+        let retry = RETRY_SECONDS[waited.saturating_sub(1).min(RETRY_SECONDS.len() - 1)];
+        match outcome {
             Rehearsed::UnderWay => Upgrade::Rehearsing { to },
             Rehearsed::Served(revision) if seconds < REHEARSED_SECONDS => {
                 Upgrade::Rehearsed { to, revision }
@@ -80,9 +111,9 @@ impl Agent {
             Rehearsed::Waits(why) => Upgrade::NotRehearsed {
                 to,
                 why,
-                retry_in: RETRY_SECONDS.saturating_sub(seconds),
+                retry_in: retry.saturating_sub(seconds),
             },
-        })
+        }
     }
 
     /// How etcd does with data, or with a version, that is new to it.
@@ -91,55 +122,78 @@ impl Agent {
         spec: &ClusterSpec,
         facts: &Facts,
         process: Process,
-        read: &Reading,
+        (service, pairs): (&Service, Pairs),
     ) -> Tries {
         let born = facts.born();
         let asked = spec.version;
         let other = asked.filter(|it| born.is_some_and(|born| born.version != *it));
         let storage_dir = self.reached(spec).storage_dir;
+        let (served, unserved) = self.count_served(process, service, pairs);
         Tries {
-            unanswered: self.count_unanswered(process, read),
-            ends: self.count_ends(born, process),
+            unanswered: self.count_unanswered(process, &service.read),
+            unserved,
+            served,
+            ends: starts::ends(&self.paths),
             database: data_dir::database_bytes(&records::data_dir(&storage_dir)),
             asked_binary: other.map(|it| store::binary(&self.paths.store(), it)),
         }
     }
 
-    /// How often etcd ended by itself since its version was changed, as far as this agent saw.
-    fn count_ends(&mut self, identity: Option<&Identity>, process: Process) -> u32 {
-        let tried = &mut self.memory.tried;
-        let Some(identity) = identity.filter(|it| it.other_version.is_some()) else {
-            tried.clear();
-            return 0;
+    /// For how long this process has served; or how often and how long it has not, though the operator could ask and the
+    /// database is not full.
+    fn count_served(
+        &mut self,
+        process: Process,
+        service: &Service,
+        pairs: Pairs,
+    ) -> (u64, Unanswered) {
+        let Process::Running { pid, .. } = process else {
+            self.memory.serving = None;
+            return (0, Unanswered::default());
         };
-        let runs = match process {
-            Process::Running { pid, version, .. } if version == identity.version => {
-                if !tried.contains(&pid) && tried.len() < TRIED_MAX {
-                    tried.push(pid);
-                }
-                1
-            }
-            _ => 0,
+        let serves = service.read == Reading::Answered && service.write == Writing::Acknowledged;
+        let ours = matches!(pairs, Pairs::Usable | Pairs::AddressesDiffer);
+        let permitted = !matches!(service.read, Reading::NotPermitted(_));
+        if !serves && (service.alarms.no_space || !ours || !permitted) {
+            self.memory.serving = None;
+            return (0, Unanswered::default());
+        }
+        let now = clock::since_boot().as_secs();
+        let before = self.memory.serving;
+        let before = before.filter(|it| it.pid == pid && it.looks.is_none() == serves);
+        let seen = Serving {
+            pid,
+            since: before.map_or(now, |it| it.since),
+            looks: (!serves).then(|| before.and_then(|it| it.looks).unwrap_or(0) + 1),
         };
-        u32::try_from(tried.len().saturating_sub(runs)).unwrap_or(u32::MAX)
-    }
-
-    /// The document that is in force, in one word.
-    fn document_sum(&self) -> String {
-        let posted = self.board.lock();
-        let wire = posted.accepted.as_ref().map(|it| &it.document.wire);
-        let text = serde_json::to_vec(&wire).unwrap_or_default();
-        state::sha256(&text)
+        self.memory.serving = Some(seen);
+        let seconds = now.saturating_sub(seen.since);
+        match seen.looks {
+            None => (seconds, Unanswered::default()),
+            Some(looks) => (0, Unanswered { looks, seconds }),
+        }
     }
 
     /// Tries another version on a copy of the data, beside the loop.
-    pub(super) fn rehearse(&mut self, spec: &ClusterSpec, now: Option<Timestamp>, to: Version) {
-        self.memory.rehearsal = None;
+    pub(super) fn rehearse(
+        &mut self,
+        spec: &ClusterSpec,
+        now: Option<Timestamp>,
+        to: Version,
+        instance: Option<&Instance>,
+    ) {
         self.remember_rehearsal(to, Rehearsed::UnderWay);
         if let Some(rehearsal) = &mut self.memory.rehearsal {
             rehearsal.began = now;
         }
-        self.with_member(spec, |work, member| work.rehearse(member, now, to));
+        let pid = instance.and_then(|it| match it.process {
+            Process::Running { pid, .. } => Some(pid),
+            _ => None,
+        });
+        let database = instance.map_or(0, |it| it.tries.database);
+        self.with_member(spec, |work, member| {
+            work.rehearse(member, now, to, (pid, database));
+        });
         if !self.work.is_busy() {
             let why = detail(format_args!("the system has no room for one more thread"));
             self.remember_rehearsal(to, Rehearsed::Waits(why));
@@ -147,10 +201,13 @@ impl Agent {
     }
 
     fn remember_rehearsal(&mut self, to: Version, outcome: Rehearsed) {
+        let before = self.memory.rehearsal.as_ref().filter(|it| it.to == to);
+        let waits = usize::from(matches!(outcome, Rehearsed::Waits(_)));
         self.memory.rehearsal = Some(Rehearsal {
             to,
             at: clock::since_boot().as_secs(),
-            began: self.memory.rehearsal.as_ref().and_then(|it| it.began),
+            began: before.and_then(|it| it.began),
+            waited: before.map_or(0, |it| it.waited) + waits,
             outcome,
         });
     }
@@ -196,11 +253,11 @@ impl Agent {
         why: &Detail,
         ended: Option<(Outcome, Option<Timestamp>)>,
     ) -> Result<(), AgentError> {
-        let mut file = UpgradesFile::load(&self.paths)?;
+        let mut file = UpgradesFile::load(&self.paths).unwrap_or_default();
         file.failed = Some(FailedUpgrade {
             to: to.to_string(),
             why: why.to_string(),
-            document: self.document_sum(),
+            document: self.memory.document.clone(),
         });
         let from = self.board.lock().identity.as_ref().and_then(version_of);
         if let (Some((outcome, at)), Some(from)) = (ended, from) {
@@ -240,7 +297,10 @@ impl Agent {
             && let Some(identity) = instance.facts.born()
         {
             tracing::error!(version = %identity.version, "the version before comes back: {why}");
-            self.note_failed(identity.version, &why, None)?;
+            // What serves again matters more than a note about it.
+            if let Err(error) = self.note_failed(identity.version, &why, None) {
+                self.log_once(&chain(&error));
+            }
             CrashPoint::VersionFailed.pass();
         }
         self.change_identity(&self.reached(spec).storage_dir, |it| {
@@ -253,7 +313,6 @@ impl Agent {
             true
         })?;
         CrashPoint::VersionTakenBack.pass();
-        self.memory.tried.clear();
         starts::begin_anew(&self.paths);
         Ok(())
     }
@@ -277,7 +336,7 @@ impl Agent {
         let Some((from, to)) = hop else {
             return Ok(());
         };
-        let mut file = UpgradesFile::load(&self.paths)?;
+        let mut file = UpgradesFile::load(&self.paths).unwrap_or_default();
         let failed = file.failed.take();
         match failed.filter(|it| it.to == from.to_string()) {
             Some(failed) => {
@@ -289,12 +348,6 @@ impl Agent {
         }
         tracing::info!(%from, %to, "the version is final");
         Ok(file.save(&self.paths)?)
-    }
-}
-
-impl Rehearsal {
-    fn is_under_way(&self) -> bool {
-        matches!(self.outcome, Rehearsed::UnderWay)
     }
 }
 

@@ -133,7 +133,16 @@ pub fn needed(database: u64) -> u64 {
 
 /// Checks that there is enough free space.
 pub fn check_room(storage_dir: &Path, database: u64) -> Result<(), RestoreError> {
-    let needed = needed(database);
+    check_room_beside(storage_dir, database, 0)
+}
+
+/// The same with so many bytes that stay free.
+pub(super) fn check_room_beside(
+    storage_dir: &Path,
+    database: u64,
+    kept_free: u64,
+) -> Result<(), RestoreError> {
+    let needed = needed(database).saturating_add(kept_free);
     match disk::free_bytes(storage_dir) {
         Some(free) if free < needed => Err(RestoreError::Space {
             path: storage_dir.to_owned(),

@@ -8,6 +8,7 @@
 use std::fs::{self, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::Progress;
+use super::local::RESERVE;
 use super::restore::{self, Preparation, RestoreError};
 use crate::clock;
 use crate::etcd::client;
@@ -26,15 +28,24 @@ use crate::observed::Reading;
 use crate::paths::Paths;
 use crate::process::ProcessRecord;
 use crate::spec::ClusterSpec;
+use crate::start::serves_within;
 use crate::state;
 use crate::tls::Certificates;
 use crate::version::Version;
 
+/// Last words of an etcd that its place has ended, and not its version.
+const OF_THE_PLACE: [&str; 3] = [
+    "no space left on device",
+    "address already in use",
+    "cannot allocate memory",
+];
+
 /// Which process a trial's etcd is.
 const PROCESS: &str = "process.json";
 
-/// So long a trial's etcd may take until it answers.
-const SERVES_WITHIN: Duration = Duration::from_secs(120);
+/// What the disk keeps free for the member that serves beside the trial: the next piece of the trial's log, and what
+/// snapshots leave, too.
+const KEPT_FREE: u64 = (64 << 20) + RESERVE;
 
 /// Why a trial restore failed.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +63,8 @@ pub enum TrialError {
         version: Version,
         /// What it said.
         why: String,
+        /// The place is the cause: it was killed, or it lacked room or a port.
+        of_the_place: bool,
     },
     /// It serves something else.
     #[error("etcd {version} serves revision {found}, the snapshot has {expected}")]
@@ -83,10 +96,17 @@ impl TrialError {
     /// Whether etcd of this version is the cause, and not the place, the moment or another version.
     pub fn is_of(&self, it: Version) -> bool {
         match self {
-            TrialError::NotServed { version, .. }
+            TrialError::NotServed {
+                version,
+                of_the_place: false,
+                ..
+            }
             | TrialError::Revision { version, .. }
             | TrialError::Hash { version } => *version == it,
-            TrialError::Program(StoreError::Version { wanted, .. }) => *wanted == it,
+            // One that says nothing at all may not have run.
+            TrialError::Program(StoreError::Version { wanted, found, .. }) => {
+                *wanted == it && !found.is_empty()
+            }
             _ => false,
         }
     }
@@ -138,6 +158,14 @@ impl Drop for Scratch {
     }
 }
 
+/// Whether a trial on a database of this size leaves the member its room.
+///
+/// # Errors
+/// It does not.
+pub fn check_room(paths: &Paths, database: u64) -> Result<(), RestoreError> {
+    restore::check_room_beside(&paths.lib, database, KEPT_FREE)
+}
+
 fn scratch_dir(paths: &Paths) -> PathBuf {
     paths.backup().join("trial")
 }
@@ -161,6 +189,7 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
         })
     })?;
     clear(trial.paths);
+    check_room(trial.paths, trial.database)?;
     let dir = scratch_dir(trial.paths);
     let mut scratch = Scratch { dir, etcd: None };
     let [client_port, peer_port, metrics_port] = free_ports().map_err(io_error("find ports"))?;
@@ -262,6 +291,7 @@ fn start(
     let conf = conf.ok_or_else(|| TrialError::NotServed {
         version,
         why: "this operator renders no configuration for it".to_owned(),
+        of_the_place: false,
     })?;
     // Its log is its own: the member's is what the guard reads.
     let own = trial.paths.etcd_log().to_string_lossy().into_owned();
@@ -310,34 +340,42 @@ async fn wait_until_served(
 ) -> Result<(u32, i64), TrialError> {
     let files = Certificates::at(trial.paths.tls()).operator_files();
     let begin = clock::since_boot();
-    let not_served = |why| TrialError::NotServed { version, why };
+    let not_served = |why, of_the_place| TrialError::NotServed {
+        version,
+        why,
+        of_the_place,
+    };
+    let patience = Duration::from_secs(serves_within(trial.database));
     loop {
         if let Some(child) = &mut scratch.etcd
             && let Ok(Some(status)) = child.try_wait()
         {
             let log = fs::read_to_string(scratch.dir.join("etcd.log")).unwrap_or_default();
             let last = log.lines().next_back().unwrap_or("without a word");
-            return Err(not_served(format!("it ended ({status}): {last}")));
+            let killed = status.signal() == Some(Signal::KILL.as_raw());
+            let lacks = OF_THE_PLACE.iter().any(|it| last.contains(it));
+            let why = format!("it ended ({status}): {last}");
+            return Err(not_served(why, killed || lacks));
         }
         let look = client::look(&place.client_url, &files).await;
         if let (Reading::Answered, Some(details), Some(mut client)) =
             (&look.read, look.details, look.client)
         {
-            // An empty store's revision is 1 to etcd, and nothing to its database.
-            if (details.revision - trial.revision).abs() > 1 {
+            // A lease that runs out on the copy writes to it; an empty store's revision is 1 to etcd.
+            if details.revision < trial.revision {
                 return Err(TrialError::Revision {
                     version,
                     found: details.revision,
                     expected: trial.revision,
                 });
             }
-            let hash = client.hash_kv(details.revision).await;
-            let hash = hash.map_err(|error| not_served(client::plain(&error)))?;
+            let hash = client.hash_kv(trial.revision.max(1)).await;
+            let hash = hash.map_err(|error| not_served(client::plain(&error), false))?;
             return Ok((hash.hash(), hash.compact_version()));
         }
-        if clock::since_boot() > begin + SERVES_WITHIN {
-            let why = format!("no answer within {} s", SERVES_WITHIN.as_secs());
-            return Err(not_served(why));
+        if clock::since_boot() > begin + patience {
+            let why = format!("no answer within {} s", patience.as_secs());
+            return Err(not_served(why, false));
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

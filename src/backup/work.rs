@@ -193,9 +193,11 @@ impl Work {
         self.bell.clone()
     }
 
-    /// Begins a job; its end rings.
+    /// Begins a job, unless one is under way; its end rings.
     pub fn begin(&mut self, job: impl FnOnce() -> Ended + Send + 'static) {
-        self.job = self.spawn(job);
+        if self.job.is_none() {
+            self.job = self.spawn(job);
+        }
     }
 
     /// None where the system has no room for one more thread: the next pass asks again.

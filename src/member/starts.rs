@@ -36,6 +36,9 @@ struct StartsFile {
     starts: Vec<Short>,
     /// The last start.
     last: Option<Last>,
+    /// Ends that nobody asked for, since the file was begun.
+    #[serde(default)]
+    ends: u32,
     /// [`crate::etcd::data_dir::stamp`] of data that was read through and found sound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sound: Option<String>,
@@ -232,6 +235,7 @@ pub fn look_into_the_last(paths: &Paths, stamp: &str, full: bool) {
     if file.starts.last().is_some_and(|it| it.at == at) {
         file.starts.pop();
     }
+    file.ends = file.ends.saturating_add(u32::from(counts));
     if long {
         file.starts.clear();
     } else if counts {
@@ -311,6 +315,11 @@ pub fn note_sound(paths: &Paths, stamp: &str) {
 /// Whether data of this stamp was found sound.
 pub fn is_sound(paths: &Paths, stamp: &str) -> bool {
     load(paths).sound.as_deref() == Some(stamp)
+}
+
+/// How often etcd ended since [`begin_anew`], though nobody asked it to and its disk was not full.
+pub fn ends(paths: &Paths) -> u32 {
+    load(paths).ends
 }
 
 /// Seconds until the next start may be tried.

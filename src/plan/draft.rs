@@ -116,6 +116,12 @@ impl Steps<'_> {
         self.draft.upkeep.iter().any(started) || observed.instances.iter().any(comes_up)
     }
 
+    /// Whether another version is tried on a copy of its data in this pass.
+    pub(super) fn rehearses(&self) -> bool {
+        let rehearses = |it: &Task| matches!(it.step, Upkeep::RehearseVersion(_));
+        self.draft.upkeep.iter().any(rehearses)
+    }
+
     /// Whether this member is interrupted in this pass.
     pub(super) fn interrupts(&self) -> bool {
         let planned = self.draft.interruption.as_ref();

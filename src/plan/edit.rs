@@ -24,6 +24,8 @@ pub struct Situation<'a> {
     pub database: Option<u64>,
     /// The binary of the document's version.
     pub binary: Option<Binary>,
+    /// The version that is not tried again with this very document, and why.
+    pub failed: Option<(Version, &'a Detail)>,
     /// Why etcd could not start with the document's settings, if that is known.
     pub refusal: Option<&'a Refusal>,
     /// How long the last start of etcd took, in milliseconds.
@@ -185,6 +187,11 @@ fn upgrade(situation: &Situation<'_>, from: Version, to: Version) -> Effect {
     if let Err(hold) = version::hop(from, to) {
         return Effect::Refused(hold);
     }
+    if let Some((failed, why)) = situation.failed
+        && failed == to
+    {
+        return Effect::Waits(Hold::UpgradeFailed(to, why.clone()));
+    }
     if let Some(refusal) = situation.binary.and_then(|it| it.refusal(to, true)) {
         return Effect::Waits(Hold::Start(refusal));
     }
@@ -284,6 +291,9 @@ pub fn pending(spec: &ClusterSpec, instance: &Instance, hold: Option<&Hold>) -> 
             "etcd runs on with the settings that it was started with; {}: {hold}",
             hold.reason()
         ))),
+        None if version::changing(instance).is_some_and(|it| it.back) => {
+            Pending::Waits(detail(format_args!("the version before comes back first")))
+        }
         None => Pending::Waits(detail(format_args!("the operator restarts etcd with it"))),
     }
 }

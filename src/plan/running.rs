@@ -66,7 +66,9 @@ pub(super) fn steps(
     } else {
         edit_steps(spec, observed, instance, steps)
     };
+    // One job at a time works on snapshots.
     if !steps.interrupts()
+        && !steps.rehearses()
         && let Some(step) = backup::step(spec, observed, instance)
     {
         steps.push(step);
@@ -153,10 +155,12 @@ fn edit_steps(
     let Process::Running { settings, .. } = instance.process else {
         return Ok(());
     };
-    if version::changing(instance).is_some() {
-        return version::running(spec, observed, instance, steps); // ends first
-    }
+    // A change of version ends first; but a larger quota is the way out of a full database.
     let quota = edit::quota_to_start_with(spec, instance);
+    let full = instance.service.alarms.no_space && quota.is_some();
+    if version::changing(instance).is_some() && !full {
+        return version::running(spec, observed, instance, steps);
+    }
     let declared = if settings != spec.settings || quota.is_some() {
         Some(Declared::DocumentEdited)
     } else if instance.kept_elsewhere {

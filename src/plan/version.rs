@@ -16,22 +16,20 @@
 use super::permit::{Declared, permit};
 use super::{Act, Hold, Steps, Upkeep};
 use crate::cluster::{Detail, Role, detail};
-use crate::observed::{Instance, Membership, Observed, Process, Reading, Upgrade, Writing};
+use crate::observed::{
+    Instance, Membership, Observed, Process, Reading, Unanswered, Upgrade, Writing,
+};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Identity, Refusal};
 use crate::version::{Class, Version, classify};
 
-/// For so many seconds the new etcd must have run, and serve, before the change is final. Until then a death leads
+/// For so many seconds the new etcd must have served before the change is final. Until then a death leads
 /// back. Longer than its own timers take for the first time with the settings that this operator renders: the commit of
 /// the database (5 s), the check of the cluster's version (4 s).
 pub const STABLE_SECONDS: u64 = 30;
-/// The new etcd has this many seconds to serve, and one more for each [`READ_BYTES`] of its database.
-pub const SERVES_WITHIN_SECONDS: u64 = 60;
-/// etcd reads its whole database at a start to build its index. The slowest class of SD cards reads 10 MB/s.
-pub const READ_BYTES: u64 = 8 << 20;
 /// The operator also asks this many times first, so that no single question decides.
 pub const SERVES_WITHIN_LOOKS: u32 = 10;
-/// The new etcd may end by itself less often than this. One death has many causes (somebody's kill, the kernel's
+/// The new etcd may end less often than this, with nobody asking it to. One death has many causes (somebody's kill, the kernel's
 /// out-of-memory killer); two in a row count as the version's.
 pub const ENDS_MAX: u32 = 2;
 
@@ -50,11 +48,6 @@ pub fn hop(from: Version, to: Version) -> Result<(), Hold> {
     } else {
         Err(Hold::UpgradeNotSupportedYet { from, to })
     }
-}
-
-/// The seconds that the new etcd has to serve a database of this many bytes.
-pub fn serves_within(database: u64) -> u64 {
-    SERVES_WITHIN_SECONDS + database / READ_BYTES
 }
 
 /// A change that is written down and not final.
@@ -112,21 +105,23 @@ pub(super) fn running(
     instance: &Instance,
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
-    let Process::Running {
-        version, seconds, ..
-    } = instance.process
-    else {
+    let Process::Running { version, .. } = instance.process else {
         return Ok(());
     };
     if let Some(changing) = changing(instance) {
         let back = way_back(spec, instance, changing).is_some();
-        if back || version != changing.to {
-            let permit = permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
-            if back {
-                steps.push(Upkeep::TakeVersionBack);
+        let wanted = if back { changing.from } else { changing.to };
+        if version != wanted {
+            if serves(instance) {
+                // Do not stop an etcd that could not start again.
+                start::verdict(&instance.facts).map_err(Hold::Start)?;
             }
+            let permit = permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
             steps.interrupt(permit);
-        } else if serves(instance) && seconds >= STABLE_SECONDS {
+        }
+        if back {
+            steps.push(Upkeep::TakeVersionBack);
+        } else if version == wanted && instance.tries.served >= STABLE_SECONDS {
             steps.push(Upkeep::FinishVersion);
         }
         return Ok(());
@@ -140,6 +135,14 @@ pub(super) fn running(
         Upgrade::Failed { to: failed, why } if *failed == to => {
             Err(Hold::UpgradeFailed(to, why.clone()))
         }
+        _ if is_silent(instance) => {
+            // Nothing can be tried, and nothing is interrupted that serves.
+            is_in_the_store(instance, to)?;
+            let permit = permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
+            steps.push(Upkeep::SetVersion(to));
+            steps.interrupt(permit);
+            Ok(())
+        }
         _ if !is_ready(observed, instance) => Ok(()), // it is told for itself
         _ => rehearse_or_change(observed, instance, to, steps),
     }
@@ -152,13 +155,7 @@ fn rehearse_or_change(
     to: Version,
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
-    if let Some(refusal) = instance
-        .tries
-        .asked_binary
-        .and_then(|it| it.refusal(to, true))
-    {
-        return Err(Hold::Start(refusal));
-    }
+    is_in_the_store(instance, to)?;
     match &observed.upgrade {
         Upgrade::Rehearsed { to: rehearsed, .. } if *rehearsed == to => {
             // Do not stop an etcd that could not start again.
@@ -182,13 +179,56 @@ fn rehearse_or_change(
     }
 }
 
-/// Plans the way back of a member that does not run. Returns whether it is taken.
-pub(super) fn stopped(spec: &ClusterSpec, instance: &Instance, steps: &mut Steps<'_>) -> bool {
-    let back = why_back(spec, instance).is_some();
-    if back {
-        steps.push(Upkeep::TakeVersionBack);
+/// Plans the way back of a member that does not run; or the way to another version where its own one does not start,
+/// so that nothing can be tried. Returns whether one is taken.
+pub(super) fn stopped(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    instance: &Instance,
+    steps: &mut Steps<'_>,
+) -> bool {
+    if changing(instance).is_some() {
+        let back = why_back(spec, instance).is_some();
+        if back {
+            steps.push(Upkeep::TakeVersionBack);
+        }
+        return back;
     }
-    back
+    let identity = instance.facts.identity.as_ref();
+    let from = identity.filter(|it| it.served.is_some());
+    let from = from.map(|it| it.version);
+    let asked = from.zip(spec.version).filter(|(from, to)| from != to);
+    let Some((from, to)) = asked else {
+        return false;
+    };
+    let failed = matches!(&observed.upgrade, Upgrade::Failed { to: it, .. } if *it == to);
+    let fails = start::verdict(&instance.facts).is_err_and(|it| is_of_the_binary(&it));
+    let goes = fails
+        && !failed
+        && observed.upgrade != Upgrade::Unsupported
+        && hop(from, to).is_ok()
+        && is_in_the_store(instance, to).is_ok();
+    if goes {
+        steps.push(Upkeep::SetVersion(to));
+    }
+    goes
+}
+
+/// Whether etcd of the document's version can be started here.
+fn is_in_the_store(instance: &Instance, to: Version) -> Result<(), Hold> {
+    let binary = instance.tries.asked_binary;
+    let refusal = binary.and_then(|it| it.refusal(to, true));
+    refusal.map_or(Ok(()), |it| Err(Hold::Start(it)))
+}
+
+/// Whether etcd has answered nothing for as long as any start may take.
+fn is_silent(instance: &Instance) -> bool {
+    is_long(instance.tries.unserved, instance) && !instance.service.read.is_answer()
+}
+
+fn is_long(asked: Unanswered, instance: &Instance) -> bool {
+    asked.seconds > start::serves_within(instance.tries.database)
+        && asked.looks >= SERVES_WITHIN_LOOKS
 }
 
 /// Why a change is taken back, for whoever writes it down.
@@ -237,7 +277,7 @@ fn way_back(spec: &ClusterSpec, instance: &Instance, changing: Changing) -> Opti
     if spec.version == Some(from) {
         return Some(Back::Asked);
     }
-    let ends = instance.tries.ends.max(instance.facts.history.failed);
+    let ends = instance.tries.ends;
     if ends >= ENDS_MAX {
         let words = &instance.facts.history.ending.words;
         let colon = if words.is_empty() { "" } else { ": " };
@@ -248,14 +288,12 @@ fn way_back(spec: &ClusterSpec, instance: &Instance, changing: Changing) -> Opti
     }
     match instance.process {
         Process::Running { version, .. } if version == to => {
-            let asked = instance.tries.unanswered;
-            let silent = asked.seconds > serves_within(instance.tries.database)
-                && asked.looks >= SERVES_WITHIN_LOOKS;
+            let asked = instance.tries.unserved;
             let why = detail(format_args!(
-                "etcd {to} did not answer for {} s",
+                "etcd {to} did not serve reads and writes for {} s",
                 asked.seconds
             ));
-            silent.then_some(Back::Failed(why))
+            is_long(asked, instance).then_some(Back::Failed(why))
         }
         Process::Stopped => match start::verdict(&instance.facts) {
             Err(refusal) if is_of_the_binary(&refusal) => {

@@ -151,6 +151,7 @@ fn living<'a>(identity: &'a Identity, asked: &'a ClusterSpec) -> Situation<'a> {
         quota: identity.quota,
         database: Some(50 << 20),
         binary: Some(Binary::Ready),
+        failed: None,
         refusal: None,
         start_took: Some(840),
         unserved: false,

@@ -49,6 +49,24 @@ pub fn version_of(dir: &Path) -> String {
         .to_owned()
 }
 
+/// Builds an etcd of a version that never was, which behaves in a way of `tests/tools/bad-etcd.c` and is otherwise the
+/// one at `real`; into a directory.
+pub fn bad_etcd(dir: &Path, version: &str, mode: &str, real: &Path) {
+    fs::create_dir_all(dir).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/bad-etcd.c");
+    let built = Command::new("gcc")
+        .arg("-O1")
+        .arg(format!("-DREAL={:?}", real.to_str().unwrap()))
+        .arg(format!("-DVERSION={version:?}"))
+        .arg(format!("-DMODE={mode:?}"))
+        .arg("-o")
+        .arg(dir.join("etcd"))
+        .arg(source)
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", text(&built.stderr));
+}
+
 /// Ports that are free, and stay so while their etcd is away: below those that the kernel gives to
 /// clients, and claimed for as long as the files are open, whoever else runs these tests.
 pub fn free_ports() -> ([u16; 3], Vec<fs::File>) {

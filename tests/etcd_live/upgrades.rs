@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use etcd_operator::member::crash::CrashPoint;
@@ -11,7 +10,7 @@ use etcd_operator::process::ProcessRecord;
 use serde_json::Value;
 
 use crate::fleet::Writer;
-use crate::lab::{Lab, condition, etcd_dir, text, version_of};
+use crate::lab::{Lab, bad_etcd, condition, etcd_dir, text, version_of};
 
 /// A cluster on the older patch of 3.6, with some data, and the newer patch in its store.
 fn born() -> (Lab, String) {
@@ -32,24 +31,12 @@ fn install(lab: &Lab, from: &Path, version: &str) {
     assert!(installed.status.success(), "{}", text(&installed.stderr));
 }
 
-/// An etcd that behaves badly in a way of `tests/tools/bad-etcd.c`.
+/// An etcd that behaves badly in a way of `tests/tools/bad-etcd.c`, in the store.
 fn install_bad(lab: &Lab, mode: &str) -> String {
     let version = "3.6.98";
-    let dir = lab.root.join("bad");
-    fs::create_dir_all(&dir).unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/bad-etcd.c");
     let real = fs::canonicalize(etcd_dir("3.6").join("etcd")).unwrap();
-    let built = Command::new("gcc")
-        .arg("-O1")
-        .arg(format!("-DREAL={:?}", real.to_str().unwrap()))
-        .arg(format!("-DVERSION={version:?}"))
-        .arg(format!("-DMODE={mode:?}"))
-        .arg("-o")
-        .arg(dir.join("etcd"))
-        .arg(source)
-        .output()
-        .unwrap();
-    assert!(built.status.success(), "{}", text(&built.stderr));
+    let dir = lab.root.join("bad");
+    bad_etcd(&dir, version, mode, &real);
     install(lab, &dir, version);
     version.to_owned()
 }
@@ -105,7 +92,7 @@ fn a_patch_is_tried_on_a_copy_and_then_serves_under_a_writer() {
     lab.wait("the restart", |it| {
         wanted(it) && condition(it, "Available").0 == "True"
     });
-    let (mut acknowledged, restart) = plain.end();
+    let (_, restart) = plain.end();
 
     let first = lab.etcd_pid();
     let under = writer(&lab);
@@ -116,16 +103,26 @@ fn a_patch_is_tried_on_a_copy_and_then_serves_under_a_writer() {
     assert!(took < Duration::from_secs(10), "{took:?}");
     assert_ne!(lab.etcd_pid(), first);
     let status = wait_final(&lab, &newer);
-    let (more, gap) = under.end();
-    acknowledged += more;
+    let (acknowledged, gap) = under.end();
     println!(
         "from the edit to serving: {took:?}; a writer's longest gap {gap:?}, in a restart {restart:?}"
     );
+    // At most 1.3 of a restart; the rest is for what else runs here.
     assert!(
-        gap < restart * 2 + Duration::from_millis(500),
+        gap < restart * 13 / 10 + Duration::from_millis(250),
         "{gap:?} against {restart:?}"
     );
     assert_kept(&lab);
+    // The newest key that was acknowledged, and all before it.
+    let counted = lab.etcdctl(&["get", "w/", "--prefix", "--keys-only"]);
+    let there = text(&counted.stdout)
+        .lines()
+        .filter(|it| it.starts_with("w/"))
+        .count();
+    assert!(
+        u64::try_from(there).unwrap() >= acknowledged,
+        "{there} of {acknowledged}"
+    );
     let last = status["history"].as_array().unwrap().last().unwrap();
     assert_eq!(
         (last["from"].as_str(), last["to"].as_str()),
@@ -143,10 +140,6 @@ fn a_patch_is_tried_on_a_copy_and_then_serves_under_a_writer() {
     ] {
         assert!(log.contains(words), "{words}: {log}");
     }
-    assert!(
-        status["revision"].as_u64().unwrap() >= acknowledged,
-        "{status}"
-    );
 }
 
 #[test]

@@ -128,13 +128,17 @@ impl Machine {
 
     /// The document as a person writes it; `spec`: further lines below `spec:`.
     pub fn write_document(&self, spec: &str) {
+        self.write_document_of(version(), spec);
+    }
+
+    /// The same with another version of etcd.
+    pub fn write_document_of(&self, version: &str, spec: &str) {
         self.write(
             "/etc/etcd-operator/cluster.yaml",
             &format!(
                 "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\n\
-                 metadata: {{name: edge}}\nspec:\n  version: {}\n  \
-                 network: {{listenAddresses: [127.0.0.1]}}\n{spec}",
-                version()
+                 metadata: {{name: edge}}\nspec:\n  version: {version}\n  \
+                 network: {{listenAddresses: [127.0.0.1]}}\n{spec}"
             ),
         );
     }

@@ -33,4 +33,5 @@ mod story;
 #[path = "../../benches/numbers/table.rs"]
 mod table;
 mod units;
+mod upgrade;
 mod words;

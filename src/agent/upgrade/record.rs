@@ -14,24 +14,24 @@ const HISTORY_MAX: usize = 10;
 
 /// What is kept of changes of the version, over restarts of the operator and of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct UpgradesFile {
+pub(in crate::agent) struct UpgradesFile {
     /// The last ones, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) history: Vec<ChangeStatus>,
+    pub(in crate::agent) history: Vec<ChangeStatus>,
     /// A version that is not tried again until the document changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) failed: Option<FailedUpgrade>,
+    pub(in crate::agent) failed: Option<FailedUpgrade>,
 }
 
 /// A version that did not serve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct FailedUpgrade {
+pub struct FailedUpgrade {
     /// The version.
-    pub(super) to: String,
+    pub to: String,
     /// What happened.
-    pub(super) why: String,
+    pub why: String,
     /// The sha256 of the document that asked for it.
-    pub(super) document: String,
+    pub document: String,
 }
 
 impl UpgradesFile {
@@ -39,7 +39,7 @@ impl UpgradesFile {
     ///
     /// # Errors
     /// It cannot be read.
-    pub(super) fn load(paths: &Paths) -> Result<Self, StateError> {
+    pub(in crate::agent) fn load(paths: &Paths) -> Result<Self, StateError> {
         Ok(state::load(&paths.upgrades())?.unwrap_or_default())
     }
 
@@ -47,12 +47,12 @@ impl UpgradesFile {
     ///
     /// # Errors
     /// It cannot be written.
-    pub(super) fn save(&self, paths: &Paths) -> Result<(), StateError> {
+    pub(in crate::agent) fn save(&self, paths: &Paths) -> Result<(), StateError> {
         state::save(&paths.upgrades(), self)
     }
 
     /// Adds a change that has ended. `now`: the time, if it is trusted.
-    pub(super) fn note(
+    pub(in crate::agent) fn note(
         &mut self,
         (from, to): (Version, Version),
         outcome: ChangeOutcome,

@@ -8,6 +8,7 @@ use crate::backup::{place, trial};
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::error::chain;
 use crate::member::records::IdentityFile;
+use crate::process;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Keep;
 use crate::version::Version;
@@ -15,7 +16,14 @@ use crate::version::Version;
 impl Work {
     /// Tries another version of etcd on a copy of the data, beside the loop. The snapshot for it goes where the
     /// document's go; without a backup in the document, into a place of the operator's own, which keeps one.
-    pub fn rehearse(&mut self, member: &Member<'_>, now: Option<Timestamp>, to: Version) {
+    /// `live`: the member's process and the bytes of its database.
+    pub fn rehearse(
+        &mut self,
+        member: &Member<'_>,
+        now: Option<Timestamp>,
+        to: Version,
+        live: (Option<u32>, u64),
+    ) {
         let Some(identity) = member.identity else {
             return;
         };
@@ -29,10 +37,11 @@ impl Work {
             (LocalStore::at(&own, &member.spec.name), Keep::ONE)
         });
         let rehearsal = Rehearsal {
-            snapshot: snapshot_job(member, identity, place, Class::OnDemand, now),
+            snapshot: snapshot_job(member, identity, place, Class::Scheduled, now),
             spec: Box::new(member.spec.clone()),
             identity: identity.clone(),
             to,
+            live,
         };
         self.begin(move || {
             let _turn = turns::LOCAL.wait();
@@ -56,7 +65,11 @@ struct Rehearsal {
     spec: Box<ClusterSpec>,
     identity: IdentityFile,
     to: Version,
+    live: (Option<u32>, u64),
 }
+
+/// What a second etcd needs in memory besides what the first one takes.
+const MEMORY_BESIDE: u64 = 32 << 20;
 
 impl Rehearsal {
     /// Takes a snapshot, and starts etcd of today and the other one on a copy that is made from it. The revision of the
@@ -68,6 +81,18 @@ impl Rehearsal {
         };
         let unusable =
             |error: &dyn std::error::Error| waits(detail(format_args!("{}", chain(error))));
+        let (pid, database) = self.live;
+        trial::check_room(&self.snapshot.paths, database).map_err(|it| unusable(&it))?;
+        if let (Some(taken), Some(there)) =
+            (pid.and_then(process::memory), process::available_memory())
+            && there < taken + MEMORY_BESIDE
+        {
+            return Err(waits(detail(format_args!(
+                "a second etcd needs some {} MiB of memory, and {} MiB are available",
+                (taken + MEMORY_BESIDE) >> 20,
+                there >> 20
+            ))));
+        }
         let name = self.snapshot.run().map_err(|it| waits(it.why))?;
         let _lock = locked(&self.snapshot.paths, place::Work::Local).map_err(|it| waits(it.why))?;
         let store = &self.snapshot.store;
@@ -88,7 +113,11 @@ impl Rehearsal {
             database: manifest.database.size,
         };
         let runtime = runtime().map_err(|it| waits(it.why))?;
-        let tried = runtime.block_on(trial::run(&trial, &mut |_| ()));
+        let mut tried = runtime.block_on(trial::run(&trial, &mut |_| ()));
+        // One mishap has many causes.
+        if tried.as_ref().is_err_and(|it| it.is_of(self.to)) {
+            tried = runtime.block_on(trial::run(&trial, &mut |_| ()));
+        }
         tried.map_err(|error| NotRehearsed {
             of_the_version: error.is_of(self.to),
             why: detail(format_args!("{}", chain(&error))),
