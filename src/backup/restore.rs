@@ -256,12 +256,11 @@ fn run_etcdutl(it: &Preparation<'_>, snapshot: &Path, data: &Path) -> Result<(),
     let version: Version = text
         .parse()
         .map_err(|_| failed("is no version".to_owned()))?;
-    let program = store::folder(it.store, version).join("etcdutl");
-    if !program.exists() {
-        return Err(failed(format!(
+    let program = store::etcdutl(it.store, version).ok_or_else(|| {
+        failed(format!(
             "is not in the store: run etcd-operator etcd install --from DIR {version} with a directory that holds it"
-        )));
-    }
+        ))
+    })?;
     let member = &it.identity.member.name;
     #[expect(
         clippy::disallowed_methods,

@@ -131,6 +131,16 @@ pub fn versions(store: &Path) -> impl Iterator<Item = Version> + use<> {
     entries.filter_map(|it| it.file_name().to_str()?.strip_prefix("etcd-")?.parse().ok())
 }
 
+/// etcdutl of this version, else the newest one of its line: patches of a line make the same data (rule D34).
+pub fn etcdutl(store: &Path, version: Version) -> Option<PathBuf> {
+    let program = |it: Version| Some(folder(store, it).join("etcdutl")).filter(|it| it.exists());
+    let mut others: Vec<Version> = versions(store)
+        .filter(|it| it.line() == version.line())
+        .collect();
+    others.sort_unstable();
+    program(version).or_else(|| others.into_iter().rev().find_map(program))
+}
+
 /// The newest installed version that a cluster may be born with.
 pub fn newest_supported(store: &Path) -> Option<Version> {
     versions(store)

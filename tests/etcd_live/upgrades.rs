@@ -107,9 +107,9 @@ fn a_patch_is_tried_on_a_copy_and_then_serves_under_a_writer() {
     println!(
         "from the edit to serving: {took:?}; a writer's longest gap {gap:?}, in a restart {restart:?}"
     );
-    // At most 1.3 of a restart; the rest is for what else runs here.
+    // As long as a restart; `make bench` compares the two without others beside them.
     assert!(
-        gap < restart * 13 / 10 + Duration::from_millis(250),
+        gap < restart + Duration::from_secs(2),
         "{gap:?} against {restart:?}"
     );
     assert_kept(&lab);

@@ -103,6 +103,11 @@ impl SnapshotJob {
     /// The name of the snapshot that was taken, or of the one since which nothing was written.
     pub(super) fn run(&self) -> Result<String, BackupFailure> {
         let _lock = locked(&self.paths, place::Work::Local)?;
+        self.run_locked()
+    }
+
+    /// The same by whoever holds the lock.
+    pub(super) fn run_locked(&self) -> Result<String, BackupFailure> {
         let mut full = false;
         let taken = self.take(&mut full);
         place::note_save(&self.paths, taken.is_ok() || full);

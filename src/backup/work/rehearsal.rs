@@ -1,13 +1,17 @@
 //! The trial of another version of etcd on a copy of the data.
 
+use std::time::Duration;
+
 use super::jobs::{SnapshotJob, locked, runtime};
-use super::{Ended, Member, Work, snapshot_job, turns};
+use super::{BUSY, Ended, Member, Work, snapshot_job, turns};
 use crate::backup::local::LocalStore;
 use crate::backup::manifest::Class;
 use crate::backup::{place, trial};
+use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::error::chain;
 use crate::member::records::IdentityFile;
+use crate::observed::BackupFailure;
 use crate::process;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Keep;
@@ -68,6 +72,22 @@ struct Rehearsal {
     live: (Option<u32>, u64),
 }
 
+/// Waits a while for a command that works on the snapshots.
+fn lock(job: &SnapshotJob) -> Result<place::BackupLock, BackupFailure> {
+    let begin = clock::since_boot();
+    loop {
+        match locked(&job.paths, place::Work::Local) {
+            Err(it) if it.reason == BUSY && clock::since_boot() < begin + LOCK_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// How long.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
 /// What a second etcd needs in memory besides what the first one takes.
 const MEMORY_BESIDE: u64 = 32 << 20;
 
@@ -93,8 +113,8 @@ impl Rehearsal {
                 there >> 20
             ))));
         }
-        let name = self.snapshot.run().map_err(|it| waits(it.why))?;
-        let _lock = locked(&self.snapshot.paths, place::Work::Local).map_err(|it| waits(it.why))?;
+        let _lock = lock(&self.snapshot).map_err(|it| waits(it.why))?;
+        let name = self.snapshot.run_locked().map_err(|it| waits(it.why))?;
         let store = &self.snapshot.store;
         let entries = store.list().map_err(|it| unusable(&it))?;
         let entry = entries.iter().find(|it| it.name.to_string() == name);
