@@ -349,7 +349,7 @@ impl Agent {
     /// Observes once without acting. A command prints the result when no agent runs.
     pub async fn look(&mut self, accepted: Accepted, refused: Option<RefusedDocument>) -> Report {
         let spec = &accepted.document.spec.clone();
-        self.memory.document = accepted.sum();
+        self.memory.document = kept::sum(&accepted.document);
         {
             let posted = &mut *self.board.lock();
             posted.accepted = Some(accepted);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::kept::Accepted;
+use super::kept::{Accepted, sum};
 use super::report::HostDocument;
 use super::upgrade::record::{FailedUpgrade, UpgradesFile};
 use crate::api::EtcdClusterSpec;
@@ -132,7 +132,7 @@ impl InForce {
         let empty = |dir: &PathBuf| !data_dir::has_data(&records::data_dir(dir));
         let served = identity.as_ref().is_none_or(|it| it.served.is_some());
         let failed = self.failed.as_ref();
-        let failed = failed.filter(|it| it.document == state::sha256(asked.text.as_bytes()));
+        let failed = failed.filter(|it| it.document == sum(asked));
         let failed = failed.and_then(|it| {
             let why = crate::cluster::detail(format_args!("{}", it.why));
             Some((it.to.parse().ok()?, why))

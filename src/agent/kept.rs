@@ -37,11 +37,9 @@ impl Accepted {
     }
 }
 
-impl Accepted {
-    /// The document in one word: the sha256 of its text.
-    pub fn sum(&self) -> String {
-        state::sha256(self.document.text.as_bytes())
-    }
+/// A document in one word: the sha256 of its text.
+pub(super) fn sum(document: &Document) -> String {
+    state::sha256(document.text.as_bytes())
 }
 
 /// A document that is refused.

@@ -68,7 +68,9 @@ impl Agent {
         let contact = &mut self.memory.contact;
         let (service, membership) = contact.look(&endpoint, process, served).await;
         let regain = contact.regain(&service);
-        let tries = self.tries(spec, &found.facts, process, (&service, summary.pairs));
+        let storage_dir = self.reached(spec).storage_dir;
+        let seen = (&service, summary.pairs);
+        let tries = self.tries(spec, (&found.facts, &storage_dir), process, seen);
         let (restart_in, refused) = self.next_start(runs);
         let instance = Instance {
             member: member(spec, &found.facts),
@@ -92,7 +94,6 @@ impl Agent {
             regain,
         };
         let version = instance.facts.identity.as_ref().map(|it| it.version);
-        let storage_dir = self.reached(spec).storage_dir;
         let host = self.host(&storage_dir, found.writable, version);
         let backups = self.backups(spec, clock, now);
         let predecessors = self.predecessors(spec, &instance, clock, now);

@@ -128,7 +128,7 @@ impl Agent {
     /// From now on this document is in force.
     pub(super) fn take_up(&mut self, accepted: Accepted) {
         self.memory.generation = accepted.generation;
-        self.memory.document = accepted.sum();
+        self.memory.document = kept::sum(&accepted.document);
         self.take_settings(&accepted.document);
         self.memory.keep = Some(accepted);
     }

@@ -2,6 +2,8 @@
 
 pub(super) mod record;
 
+use std::path::Path;
+
 use super::{Agent, AgentError};
 use crate::api::status::ChangeOutcome as Outcome;
 use crate::backup::work::NotRehearsed;
@@ -120,21 +122,20 @@ impl Agent {
     pub(super) fn tries(
         &mut self,
         spec: &ClusterSpec,
-        facts: &Facts,
+        (facts, storage_dir): (&Facts, &Path),
         process: Process,
         (service, pairs): (&Service, Pairs),
     ) -> Tries {
         let born = facts.born();
         let asked = spec.version;
         let other = asked.filter(|it| born.is_some_and(|born| born.version != *it));
-        let storage_dir = self.reached(spec).storage_dir;
         let (served, unserved) = self.count_served(process, service, pairs);
         Tries {
             unanswered: self.count_unanswered(process, &service.read),
             unserved,
             served,
             ends: starts::ends(&self.paths),
-            database: data_dir::database_bytes(&records::data_dir(&storage_dir)),
+            database: data_dir::database_bytes(&records::data_dir(storage_dir)),
             asked_binary: other.map(|it| store::binary(&self.paths.store(), it)),
         }
     }

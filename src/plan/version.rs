@@ -138,10 +138,7 @@ pub(super) fn running(
         _ if is_silent(instance) => {
             // Nothing can be tried, and nothing is interrupted that serves.
             is_in_the_store(instance, to)?;
-            let permit = permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
-            steps.push(Upkeep::SetVersion(to));
-            steps.interrupt(permit);
-            Ok(())
+            change(observed, instance, to, steps)
         }
         _ if !is_ready(observed, instance) => Ok(()), // it is told for itself
         _ => rehearse_or_change(observed, instance, to, steps),
@@ -160,10 +157,7 @@ fn rehearse_or_change(
         Upgrade::Rehearsed { to: rehearsed, .. } if *rehearsed == to => {
             // Do not stop an etcd that could not start again.
             start::verdict(&instance.facts).map_err(Hold::Start)?;
-            let permit = permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
-            steps.push(Upkeep::SetVersion(to));
-            steps.interrupt(permit);
-            Ok(())
+            change(observed, instance, to, steps)
         }
         Upgrade::NotRehearsed {
             to: waits,
@@ -177,6 +171,19 @@ fn rehearse_or_change(
             Ok(())
         }
     }
+}
+
+/// Gives the data of a member that runs to another version.
+fn change(
+    observed: &Observed,
+    instance: &Instance,
+    to: Version,
+    steps: &mut Steps<'_>,
+) -> Result<(), Hold> {
+    let permit = permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
+    steps.push(Upkeep::SetVersion(to));
+    steps.interrupt(permit);
+    Ok(())
 }
 
 /// Plans the way back of a member that does not run; or the way to another version where its own one does not start,
