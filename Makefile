@@ -79,7 +79,7 @@ bench: dist etcd-3.6 ## The figures of the release artefact, into benches/README
 	@rm -rf target/figures && mkdir -p target/figures
 	$(FIGURES) cargo bench --bench numbers
 	$(FIGURES) cargo test --test systemd_live -- --ignored --nocapture numbers::
-	$(FIGURES) cargo test --test kube_live -- --ignored --nocapture numbers::
+	$(FIGURES) cargo test --test kube_live -- --ignored --nocapture --test-threads=1 numbers::
 	@benches/tables.py target/figures
 
 lab: ## What the tests of Kubernetes stand on: nodes, disks, cut wires; 3 min once make test was run

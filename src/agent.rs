@@ -195,14 +195,12 @@ struct Memory {
     restores: restore::Tries,
     /// The search for snapshots in buckets before a birth.
     predecessors: predecessors::Search,
-    /// The process that does not answer.
-    unanswered: Option<restore::Asking>,
-    /// The last changes of the version.
-    changes: Vec<crate::api::status::ChangeStatus>,
+    /// For how long the process has answered and served, or has not.
+    counts: crate::member::counts::Counts,
+    /// What is written down of changes of the version, once it was read.
+    changes: Option<crate::changes::Changes>,
     /// A trial of another version.
     rehearsal: Option<upgrade::Rehearsal>,
-    /// Whether the process serves, and for how long.
-    serving: Option<upgrade::Serving>,
     /// The sha256 of the document that is in force.
     document: String,
     /// The last index that was written down as seen.

@@ -145,8 +145,8 @@ pub struct EtcdClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
 
-    /// The container image of etcd, in Kubernetes; it must be of the version that runs. Left out: the
-    /// project's own, quay.io/coreos/etcd:vVERSION.
+    /// The container image of etcd, in Kubernetes; it must hold the `version` of the document, so edit both
+    /// at once. Left out: the project's own, quay.io/coreos/etcd:vVERSION.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub image: Option<String>,

@@ -202,6 +202,10 @@ fn dispatch(cli: &Cli) -> Outcome {
             protect_process();
             backup::backup(&context, it)
         }
+        Command::Restore(it) if it.pod && it.rehearse => {
+            protect_process();
+            pod::rehearse(&context, it)
+        }
         Command::Restore(it) if it.pod => {
             protect_process();
             pod::restore(&context, it)

@@ -15,6 +15,7 @@ mod client;
 mod confirmed;
 mod lease;
 pub mod manifests;
+mod memory;
 mod names;
 mod objects;
 mod observe;
@@ -28,6 +29,7 @@ mod secrets;
 mod seen;
 mod serve;
 mod services;
+mod upgrade;
 mod watch;
 
 use std::cell::{Cell, RefCell};
@@ -42,19 +44,18 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use crate::api::{EtcdBackup, EtcdCluster, EtcdRestore};
-use crate::clock::Since;
 use crate::cluster::Detail;
-use crate::member::contact::{CallError, Contact};
+use crate::member::contact::CallError;
 use crate::member::records::IdentityFile;
 use crate::paths::Paths;
 use crate::plan::permit::Lapsed;
-use crate::spec::ClusterSpec;
 use crate::state::StateError;
 use crate::tls::{Certificates, TlsError};
+use memory::Memory;
 use names::RUN_DIR;
 use objects::{Kind, Objects};
 pub use own::Own;
-use seen::{ClaimSeen, Key, Meta, PodSeen, Seen};
+use seen::{ClaimSeen, Key, Meta, PodSeen, Seen, ServiceSeen};
 
 /// Why a pass, or the controller, failed.
 #[derive(Debug, thiserror::Error)]
@@ -182,7 +183,7 @@ struct Shared {
     backups: Seen<Watched<EtcdBackup>>,
     restores: Seen<Watched<EtcdRestore>>,
     pods: Seen<PodSeen>,
-    services: Seen<Meta>,
+    services: Seen<ServiceSeen>,
     claims: Seen<ClaimSeen>,
     bells: RefCell<BTreeMap<Key, Rc<Notify>>>,
     reporter: Reporter,
@@ -273,71 +274,6 @@ struct Cluster {
     memory: Memory,
     /// Since when this operator looks at it, in seconds since boot.
     began: u64,
-}
-
-/// What is kept from pass to pass: nothing that a decision could not do without.
-#[derive(Default)]
-struct Memory {
-    contact: Contact,
-    /// The last document that was sound: in force while a newer one is not.
-    spec: Option<ClusterSpec>,
-    /// The object that it came from: what is made for a Pod is taken from it and from no newer one.
-    sound: Option<Rc<Watched<EtcdCluster>>>,
-    /// Why the newest one is not.
-    invalid: Option<Detail>,
-    /// Claims that did not grow as the document asks.
-    not_grown: BTreeMap<claim::Which, claim::NotGrown>,
-    /// Why the last pass could not be carried out.
-    failed: Option<Detail>,
-    /// How many passes failed in a row.
-    failures: usize,
-    /// What keeps the Pod from its place.
-    unplaceable: Option<(&'static str, Detail)>,
-    /// The Pod that was made and says nothing.
-    making: Since,
-    /// Namespaces that take no client of this cluster, and when they were asked, in seconds since boot.
-    unaccepted: BTreeMap<String, u64>,
-    published: Option<crate::api::EtcdClusterStatus>,
-    written: Option<publish::Written>,
-    /// Events that were told, so that each is told once.
-    told: std::collections::VecDeque<String>,
-    /// What the backup worker says.
-    heard: backup::worker::Heard,
-    /// The EtcdBackup that the worker was asked for.
-    taking: Option<String>,
-    /// How the last one ended, until it is written.
-    taken: Option<(String, crate::worker::report::Ended)>,
-    /// EtcdBackups and EtcdRestores whose end was written: a watch may be long behind.
-    ended: std::collections::VecDeque<String>,
-    /// A restore that the document or an EtcdRestore asked for.
-    restoring: Option<restore::Asked>,
-    /// The last revision that etcd was seen to have before it was stopped for one.
-    live_revision: Option<i64>,
-    /// The restore in place whose Pod was last tried.
-    tried: Option<restore::Tried>,
-    /// The restore's Pod that nobody asks for any more and that waits.
-    waits: Since,
-    /// The member's Pod, while it ends.
-    terminating: Since,
-    /// The document's own restore failed.
-    restore_failed: Option<restore::FailedRestore>,
-}
-
-/// Requests whose end is remembered.
-const ENDED_MAX: usize = 16;
-
-impl Memory {
-    /// The end of a request was written: it is never taken up again.
-    fn note_end(&mut self, uid: &str) {
-        self.ended.push_back(uid.to_owned());
-        if self.ended.len() > ENDED_MAX {
-            self.ended.pop_front();
-        }
-    }
-
-    fn has_ended(&self, meta: &Meta) -> bool {
-        self.ended.contains(&meta.uid)
-    }
 }
 
 /// Looks at a cluster no closer together than this, however often it is rung for.
@@ -436,7 +372,7 @@ async fn keep_cluster(shared: Rc<Shared>, key: Key, bell: Rc<Notify>) {
             cluster.object = object;
             // On the heap, and given back: each idle cluster would hold some 150 KiB.
             let wait = Box::pin(cluster.pass()).await;
-            let wait = if cluster.memory.heard.is_expected() {
+            let wait = if cluster.memory.is_expecting() {
                 wait.min(WORKS)
             } else {
                 wait

@@ -203,6 +203,9 @@ fn start(
     record_process(paths, &launch)?;
     starts::record(paths);
     let _ = fs::remove_file(paths.refusal());
+    if keeper == Keeper::Pod {
+        pod::say_last(""); // what was refused for a while is not why etcd ends
+    }
     become_etcd(paths, &launch, version, lock, keeper)
 }
 

@@ -90,6 +90,7 @@ pub mod runtime;
 pub mod accounts;
 pub mod api;
 pub mod backup;
+pub mod changes;
 pub mod clock;
 pub mod disk;
 pub mod document;

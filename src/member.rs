@@ -4,6 +4,7 @@
 pub mod certificates;
 pub mod change;
 pub mod contact;
+pub mod counts;
 pub mod crash;
 mod ending;
 pub mod examiner;

@@ -65,10 +65,9 @@ impl Observed {
     /// answers, else one that runs, else the first.
     pub fn speaker(&self) -> Option<&Instance> {
         let rank = |it: &&Instance| {
-            let answers = it.service.read == Reading::Answered;
             (
-                answers && it.service.write == Writing::Acknowledged,
-                answers,
+                it.service.serves(),
+                it.service.read == Reading::Answered,
                 matches!(it.process, Process::Running { .. }),
             )
         };
@@ -392,6 +391,13 @@ pub enum Pairs {
     AddressesDiffer,
     /// Usable.
     Usable,
+}
+
+impl Pairs {
+    /// Whether etcd takes a client that shows its own.
+    pub fn are_taken(self) -> bool {
+        matches!(self, Pairs::Usable | Pairs::AddressesDiffer)
+    }
 }
 
 /// The CAs of a cluster.

@@ -70,6 +70,22 @@ pub struct Config {
     pub lib: PathBuf,
 }
 
+impl Config {
+    /// Where etcd is reached by its name.
+    pub fn url(&self) -> String {
+        let host = crate::render::url_host(&self.host);
+        format!("https://{host}:{}", self.port)
+    }
+
+    /// What a client shows to it: the certificate in this directory, whatever name etcd is reached by.
+    pub fn files(&self, tls: &Path) -> ClientFiles {
+        ClientFiles {
+            server_name: Some(self.server_name.clone()),
+            ..served::files(tls)
+        }
+    }
+}
+
 /// Why a worker ended.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
@@ -122,10 +138,7 @@ impl Worker {
             paths: paths.clone(),
             spec,
             identity: pod.identity,
-            files: ClientFiles {
-                server_name: Some(config.server_name.clone()),
-                ..served::files(tls)
-            },
+            files: config.files(tls),
             url: String::new(),
             config,
             certificates: Certificates::at(signer),
@@ -299,10 +312,9 @@ impl Worker {
 
     /// Asks etcd: at the address that the operator told last, for which nobody need answer names; else by its name.
     async fn look(&mut self) -> Look {
-        let Config { host, port, .. } = &self.config;
         let told = self.board.address();
-        let told = told.map(|it| format!("https://{}", SocketAddr::new(it, *port)));
-        let named = format!("https://{host}:{port}");
+        let told = told.map(|it| format!("https://{}", SocketAddr::new(it, self.config.port)));
+        let named = self.config.url();
         for url in told.into_iter().chain([named]) {
             let look = client::look(&url, &self.files).await;
             if look.read == Reading::Answered {

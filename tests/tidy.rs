@@ -125,6 +125,12 @@ const EDGES: &[(&str, &[&str])] = &[
             "s3",
         ],
     ),
+    (
+        "changes",
+        &[
+            "api", "clock", "cluster", "member", "paths", "state", "version",
+        ],
+    ),
     ("systemd", &["paths"]),
     ("telemetry", &["api", "status", "observed", "clock", "http"]),
     (
@@ -156,6 +162,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "etcd",
             "member",
             "backup",
+            "changes",
             "retention",
             "telemetry",
         ],
@@ -170,6 +177,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "observed",
             "plan",
             "paths",
+            "render",
             "state",
             "clock",
             "tls",
@@ -206,6 +214,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "etcd",
             "member",
             "backup",
+            "changes",
             "telemetry",
         ],
     ),

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::kept::{Accepted, sum};
 use super::report::HostDocument;
-use super::upgrade::record::{FailedUpgrade, UpgradesFile};
 use crate::api::EtcdClusterSpec;
+use crate::changes::{Changes, FailedUpgrade};
 use crate::document::Document;
 use crate::document::compare::{differences, spelled_out};
 use crate::etcd::{data_dir, store};
@@ -121,7 +121,7 @@ impl InForce {
             identity,
             database: None,
             start_took_milliseconds: None,
-            failed: UpgradesFile::load(paths).ok().and_then(|it| it.failed),
+            failed: Changes::load(paths).ok().and_then(|it| it.failed),
         }
     }
 
@@ -132,11 +132,7 @@ impl InForce {
         let empty = |dir: &PathBuf| !data_dir::has_data(&records::data_dir(dir));
         let served = identity.as_ref().is_none_or(|it| it.served.is_some());
         let failed = self.failed.as_ref();
-        let failed = failed.filter(|it| it.document == sum(asked));
-        let failed = failed.and_then(|it| {
-            let why = crate::cluster::detail(format_args!("{}", it.why));
-            Some((it.to.parse().ok()?, why))
-        });
+        let failed = failed.and_then(|it| it.by(&sum(asked)));
         let situation = Situation {
             failed: failed.as_ref().map(|(to, why)| (*to, why)),
             unserved: !served

@@ -26,7 +26,11 @@ impl Agent {
             .or(self.memory.before.as_ref());
         let wire = to_wire(status, before.map(|it| &it.status), self.memory.generation);
         let wire = EtcdClusterStatus {
-            history: self.memory.changes.clone(),
+            history: self
+                .memory
+                .changes
+                .as_ref()
+                .map_or(Vec::new(), |it| it.history.clone()),
             ..wire
         };
         let reached = self.reached(spec);

@@ -26,7 +26,7 @@ use crate::member::restore_record::{
     self, Outcome, Reason, RestoreRecord, RestoreReport, StoredPhase,
 };
 use crate::member::starts;
-use crate::observed::{Observed, Process, Reading, Restoring, Unanswered};
+use crate::observed::{Observed, Restoring};
 use crate::paths::Paths;
 use crate::plan::permit::{Lapsed, Permit};
 use crate::plan::{Asked, Hold, Interruption};
@@ -37,15 +37,6 @@ pub(super) use tries::Tries;
 
 /// A dying process keeps the member's lock until its last thread has ended.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-
-/// The questions that a process has left unanswered.
-#[derive(Clone, Copy)]
-pub(super) struct Asking {
-    pid: u32,
-    looks: u32,
-    /// When the first one was asked, in seconds since boot.
-    since: u64,
-}
 
 impl Agent {
     /// The restore under way, as the core sees it.
@@ -58,29 +49,6 @@ impl Agent {
             busy,
             stops_first: false,
         }))
-    }
-
-    /// Counts the questions that the process does not answer.
-    pub(super) fn count_unanswered(&mut self, process: Process, read: &Reading) -> Unanswered {
-        let pid = match process {
-            Process::Running { pid, .. } if *read != Reading::Answered => pid,
-            _ => {
-                self.memory.unanswered = None;
-                return Unanswered::default();
-            }
-        };
-        let now = clock::since_boot().as_secs();
-        let before = self.memory.unanswered.filter(|it| it.pid == pid);
-        let asked = Asking {
-            pid,
-            looks: before.map_or(0, |it| it.looks).saturating_add(1),
-            since: before.map_or(now, |it| it.since),
-        };
-        self.memory.unanswered = Some(asked);
-        Unanswered {
-            looks: asked.looks,
-            seconds: now.saturating_sub(asked.since),
-        }
     }
 
     /// Why the operator does not retry the document's own restore now: the last one failed, or there were

@@ -27,6 +27,9 @@ use crate::tls::ClientFiles;
 
 /// Where it answers.
 pub const PORT: u16 = 2390;
+/// How the id of a request begins that is made for a rehearsal, and not by a person: retention counts its snapshot among
+/// those of the schedule.
+pub const FOR_REHEARSAL: &str = "rehearsal-";
 /// Nobody answers within so long, or sends the next piece.
 const STALL: Duration = Duration::from_secs(30);
 /// A worker is back within so long after its node is; if its Pod has another address then, the operator makes the

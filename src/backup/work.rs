@@ -40,7 +40,7 @@ use crate::version::Version;
 
 pub use due::{note_check, skip};
 pub use jobs::{Made, lacks_room, runtime};
-pub use rehearsal::NotRehearsed;
+pub use rehearsal::{NotRehearsed, rehearse_alone};
 
 use attempts::Attempts;
 use due::{checked, due_in};
@@ -391,11 +391,7 @@ impl Work {
         else {
             return;
         };
-        let class = if asked.is_some() {
-            Class::OnDemand
-        } else {
-            Class::Scheduled
-        };
+        let class = rehearsal::class_of(asked.as_deref());
         let job = snapshot_job(member, identity, (store, first.keep), class, now);
         self.begin(move || {
             let _turn = turns::LOCAL.wait();

@@ -2,7 +2,8 @@
 //!
 //! A restore has the member's volume as its state directory; etcd is started on the new data, asked, and
 //! stopped again; the controller reads the outcome from the Pod's last words. The worker has no volume of the
-//! member: it is a client, and answers for itself.
+//! member: it is a client, and answers for itself. A rehearsal (`--rehearse`) has none either: it starts another version of
+//! etcd on a copy of the data.
 
 use std::path::Path;
 
@@ -11,19 +12,25 @@ use crate::agent::Agent;
 use crate::agent::driver::{HostDriver, ProcessDriver};
 use crate::backup::restore;
 use crate::backup::served::Served;
+use crate::backup::work::{Member, NotRehearsed, rehearse_alone};
+use crate::clock;
+use crate::cluster::detail;
 use crate::error::chain;
 use crate::etcd::store;
+use crate::member::certificates;
 use crate::member::crash::CrashPoint;
 use crate::member::pod::{
-    BACKUP_VARIABLE, CLAIM_DIR, DOCUMENT_VARIABLE, PodMember, RESTORE_VARIABLE, Restored,
-    SERVED_VARIABLE, SIGNER_DIR, SIGNER_VARIABLE, TLS_DIR, VARIABLE, denied, lay_down_credentials,
-    say_last,
+    BACKUP_VARIABLE, CLAIM_DIR, DOCUMENT_VARIABLE, PodMember, RESTORE_VARIABLE, Rehearsed,
+    Restored, SERVED_VARIABLE, SIGNER_DIR, SIGNER_VARIABLE, TLS_DIR, VARIABLE, denied,
+    lay_down_credentials, say_last,
 };
 use crate::member::records::{self, IdentityFile};
 use crate::member::restore_record::{self, Outcome as Ended, Reason, RestoreRecord, RestoreReport};
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
 use crate::state;
+use crate::tls::{Certificates, Validity};
+use crate::version::Version;
 use crate::worker::{Config, Worker};
 
 fn missing(name: &str) -> Failure {
@@ -203,6 +210,77 @@ fn end(
     })?;
     Ok(())
 }
+
+/// Starts the image's etcd on a copy of the cluster's data. The controller reads from the last words how that went.
+pub(super) fn rehearse(context: &Context, arguments: &RestoreArgs) -> Outcome {
+    let member = PodMember::from_environment().ok_or_else(|| missing(VARIABLE))?;
+    let to = member.launch.version.parse();
+    let to: Version = to.map_err(|_| missing("a version of etcd"))?;
+    let tried = try_on_a_copy(context, arguments, &member, to);
+    if tried.is_err() {
+        // `kubectl logs` shows what etcd said.
+        let log = std::fs::read_to_string(context.paths.rehearsal_log()).unwrap_or_default();
+        super::print::text(&log)?;
+    }
+    let _ = std::fs::remove_dir_all(context.paths.backup());
+    let rehearsed = Rehearsed {
+        to: to.to_string(),
+        revision: *tried.as_ref().unwrap_or(&0),
+        of_the_version: tried.as_ref().is_err_and(|it| it.of_the_version),
+        why: tried.err().map(|it| it.why.to_string()),
+    };
+    say_last(&serde_json::to_string(&rehearsed)?);
+    Ok(DONE)
+}
+
+fn try_on_a_copy(
+    context: &Context,
+    arguments: &RestoreArgs,
+    pod: &PodMember,
+    to: Version,
+) -> Result<i64, NotRehearsed> {
+    let failed = |why: &str, of_the_version| NotRehearsed {
+        why: detail(format_args!("{why}")),
+        of_the_version,
+    };
+    let paths = &context.paths;
+    // An image that holds another version is no matter of a moment.
+    store::link(&paths.store(), to)
+        .map_err(|error| failed(&chain(&error), error.is_of_the_program()))?;
+    let prepared = || -> Result<_, Failure> {
+        let (_, spec) = prepare(context, paths)?;
+        let config = told(BACKUP_VARIABLE)?;
+        let config: Config = serde_json::from_str(&config).map_err(|_| missing(BACKUP_VARIABLE))?;
+        // Of nobody else, and in memory.
+        let keys = Certificates::at(paths.tls());
+        let validity = Validity::trusted(clock::now(), TRIAL_SECONDS);
+        certificates::mint(&keys, &spec, &["127.0.0.1".to_owned()], validity)?;
+        let there = match served()? {
+            Some(served) => {
+                let own = std::env::var(SIGNER_VARIABLE).ok();
+                let trust = super::restore::trust(context, &spec, arguments).with_own(own);
+                let of = (Some(&pod.identity), &trust, false);
+                let found = super::restore::find(context, &spec, arguments, of, Some(&served));
+                Some(runtime()?.block_on(found)?.file)
+            }
+            None => None,
+        };
+        Ok((spec, config, keys, there))
+    };
+    let (spec, config, keys, there) = prepared().map_err(|it| failed(&it.text, false))?;
+    let member = Member {
+        paths,
+        spec: &spec,
+        identity: Some(&pod.identity),
+        url: &config.url(),
+        files: config.files(Path::new(TLS_DIR)),
+        certificates: keys,
+    };
+    rehearse_alone(&member, &pod.identity, to, there)
+}
+
+/// Longer than any trial.
+const TRIAL_SECONDS: i64 = 86_400;
 
 /// Works on snapshots until the Pod ends.
 pub(super) fn worker(context: &Context) -> Outcome {

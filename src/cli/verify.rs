@@ -199,6 +199,7 @@ fn try_restore(
         spec: &spec,
         identity: &identity,
         then: None,
+        expected: None,
         log: None,
         file: path,
         revision: manifest.revision.held(),

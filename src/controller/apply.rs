@@ -3,7 +3,6 @@
 use super::claim::Which;
 use super::names;
 use super::objects::Kind;
-use super::observe::ended;
 use super::pod::{self, Parts};
 use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
@@ -46,12 +45,10 @@ impl Cluster {
             self.start(spec).await?;
         }
         // A Secret or Service that cannot be put back is told last: the member and its snapshots go on.
-        let objects = if self.loaded && self.identity.is_some() {
-            self.upkeep_of_objects(spec).await
-        } else {
-            Ok(())
-        };
-        let mut objects = objects;
+        let mut objects = Ok(());
+        if self.loaded && self.identity.is_some() {
+            objects = self.upkeep_of_objects(spec).await;
+        }
         for which in Which::ALL {
             objects = objects.and(self.tend_claim(which).await);
         }
@@ -99,9 +96,11 @@ impl Cluster {
         let failed = failures.into_errors().into_iter().next();
         let failed = failed.or_else(|| interrupted.err());
         let failed = failed.or_else(|| changed.err().map(ControllerError::from));
+        let rehearsal = self.carry_rehearsal_on(spec, observed).await;
         let restores = self.carry_restore_on(observed, held).await;
         let backups = self.carry_backups_on(spec, observed, waits).await;
-        failed.map_or(objects, Err).and(restores).and(backups)
+        let done = failed.map_or(objects, Err).and(rehearsal);
+        done.and(restores).and(backups)
     }
 
     /// What somebody removed or edited is put back. While nothing has changed, nothing is sent. One that
@@ -166,19 +165,19 @@ impl Cluster {
             }
             Upkeep::RequestRestore(Asked::Recovery) => self.request_recovery(now).await,
             Upkeep::PrepareRestore => self.make_restore_pod(spec).await,
-            // The backup worker takes the first four by itself, and a restore's Pod the next one. The next two are
-            // steps for several members. The last ones are planned only where `Upgrade` is supported.
+            Upkeep::RehearseVersion(_) => self.rehearse(spec, now).await,
+            Upkeep::SetVersion(to) => self.set_version(*to).await,
+            Upkeep::TakeVersionBack => self.take_version_back(spec, instance).await,
+            Upkeep::FinishVersion => self.finish_version(now).await,
+            // The backup worker takes the first four by itself, and a restore's Pod the next one. The last two are steps for
+            // several members.
             Upkeep::SkipSnapshot
             | Upkeep::TakeSnapshot
             | Upkeep::CopySnapshots
             | Upkeep::CheckSnapshots
             | Upkeep::FinishRestore
             | Upkeep::SetDataAside
-            | Upkeep::GiveUpLeadership { .. }
-            | Upkeep::RehearseVersion(_)
-            | Upkeep::SetVersion(_)
-            | Upkeep::TakeVersionBack
-            | Upkeep::FinishVersion => Ok(()),
+            | Upkeep::GiveUpLeadership { .. } => Ok(()),
         }
     }
 
@@ -209,14 +208,17 @@ impl Cluster {
         version: Version,
         quota: u64,
     ) -> Result<(), ControllerError> {
-        self.identity = Some(match self.identity.take() {
+        let identity = match self.identity.take() {
             Some(known) => known.with(version, quota),
-            None => Self::identity_at_birth(spec, version, quota)?,
-        });
+            None => self.identity_at_birth(spec, version, quota)?,
+        };
+        self.identity = Some(identity);
+        self.know_image(spec);
         Ok(())
     }
 
     pub(super) fn identity_at_birth(
+        &self,
         spec: &ClusterSpec,
         version: Version,
         quota: u64,
@@ -226,7 +228,12 @@ impl Cluster {
             why: "the kernel gave no random bytes".to_owned(),
         })?;
         let machine = String::new(); // a claim moves with its volume
-        Ok(IdentityFile::at_birth(spec, token, version, quota, machine))
+        let mut identity = IdentityFile::at_birth(spec, token, version, quota, machine);
+        identity
+            .member
+            .image
+            .clone_from(&self.object.object.spec.image);
+        Ok(identity)
     }
 
     /// What goes into a Pod of this cluster.
@@ -266,7 +273,7 @@ impl Cluster {
         }
         let name = names::member(&self.name);
         if let Some(there) = self.shared.pods.get(&self.namespace, &name) {
-            if ended(&there) && !there.meta.deleting && !self.goes(Which::Data) {
+            if there.is_over() && !there.meta.deleting && !self.goes(Which::Data) {
                 let text = detail(format_args!(
                     "the Pod {name} has ended; the operator replaces it, and its data stays: {} {}",
                     there.reason, there.message

@@ -27,8 +27,11 @@ pub(super) const QUOTA: &str = "etcd.edge-operator.io/quota";
 /// On a Pod: the version of etcd in it.
 pub(super) const VERSION: &str = "etcd.edge-operator.io/etcd-version";
 
-/// On a Pod of a restore: what asked for it. On a backup worker's: what it was made from.
+/// On a Pod of a restore or a rehearsal: what asked for it. On a backup worker's: what it was made from.
 pub(super) const MADE_FOR: &str = "etcd.edge-operator.io/made-for";
+
+/// On a Service and a NetworkPolicy: a sum of what the operator made it from.
+pub(super) const MADE_FROM: &str = "etcd.edge-operator.io/made-from";
 
 /// Where the operator works on certificates and records, in memory: no key of a Secret ever reaches a node's disk.
 pub(super) const RUN_DIR: &str = "/run/etcd-operator";
@@ -62,6 +65,10 @@ pub(super) fn snapshots_claim(cluster: &str) -> String {
 
 pub(super) fn restore_pod(cluster: &str) -> String {
     format!("{cluster}-restore")
+}
+
+pub(super) fn rehearsal_pod(cluster: &str) -> String {
+    format!("{cluster}-rehearsal")
 }
 
 pub(super) fn backup_pod(cluster: &str) -> String {

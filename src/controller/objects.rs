@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use super::ControllerError;
 use super::confirmed::{ANSWER, Confirmed};
-use super::names::{CLUSTER, CLUSTER_NAMESPACE, MANAGED_BY, OPERATOR};
-use super::seen::Meta;
+use super::names::{CLUSTER, CLUSTER_NAMESPACE, MADE_FROM, MANAGED_BY, OPERATOR};
+use super::seen::{Meta, addresses};
 use crate::clock;
 
 /// Kinds that the controller makes.
@@ -58,12 +58,21 @@ struct Sent {
     sum: String,
 }
 
+impl Sent {
+    fn of(resource_version: &str, sum: String) -> Self {
+        Sent {
+            resource_version: resource_version.to_owned(),
+            sum,
+        }
+    }
+}
+
 /// Kind, namespace and name.
 type Key = (Kind, String, String);
 
 /// What is not watched is looked at again after so many seconds. Secrets are not watched: the right would read those of
 /// every namespace.
-const LOOKED_SECONDS: u64 = 30;
+const LOOKED_SECONDS: u64 = 60;
 
 /// The objects of one cluster.
 pub(super) struct Objects {
@@ -92,9 +101,9 @@ impl Objects {
         }
     }
 
-    /// The addresses of a Service of this cluster's, as far as they are known.
-    pub(super) fn addresses(&self, service: &str) -> &[String] {
-        self.addresses.get(service).map_or(&[], Vec::as_slice)
+    /// The addresses of a Service that was sent, by the server's answer; the watch is behind it.
+    pub(super) fn addresses(&self, service: &str) -> Option<&Vec<String>> {
+        self.addresses.get(service)
     }
 
     /// Takes note of an object that was read whole: where it is as it shall be, it is not sent.
@@ -127,8 +136,12 @@ impl Objects {
         seen: Option<&Meta>,
     ) -> Result<(), ControllerError> {
         let sum = crate::state::sha256(object.to_string().as_bytes());
-        let object: DynamicObject =
+        let mut object: DynamicObject =
             serde_json::from_value(object).map_err(|_| ControllerError::Malformed(kind.name()))?;
+        if matches!(kind, Kind::Service | Kind::NetworkPolicy) {
+            let from = sum[..16].to_owned();
+            object.annotations_mut().insert(MADE_FROM.to_owned(), from);
+        }
         let (name, namespace) = (object.name_any(), object.namespace().unwrap_or_default());
         let key: Key = (kind, namespace.clone(), name.clone());
         let sent = self.sent.get(&key);
@@ -143,6 +156,11 @@ impl Objects {
                     it.sum == sum && it.resource_version == meta.resource_version
                 }) =>
             {
+                return Ok(());
+            }
+            // Of an operator before this one.
+            Some(meta) if sent.is_none() && is_made_from(meta, &object) => {
+                self.sent.insert(key, Sent::of(&meta.resource_version, sum));
                 return Ok(());
             }
             _ => {}
@@ -181,18 +199,7 @@ impl Objects {
         if matches!(kind, Kind::Pod | Kind::Claim) {
             return Ok(()); // what these are, they are for life
         }
-        let parameters = PatchParams::apply(OPERATOR).force();
-        let answer = match api.patch(&name, &parameters, &Patch::Apply(&object)).await {
-            // Beside what somebody wrote into a list ours does not fit: the list is replaced.
-            Err(kube::Error::Api(it)) if it.code == 422 => {
-                let whole = PatchParams {
-                    field_manager: Some(OPERATOR.to_owned()),
-                    ..PatchParams::default()
-                };
-                api.patch(&name, &whole, &Patch::Merge(&object)).await
-            }
-            answer => answer,
-        };
+        let answer = correct(&api, &name, &object).await;
         let answer = answer.map_err(|error| ControllerError::api("write", kind, &name, error))?;
         self.remember(key, &answer, sum);
         Ok(())
@@ -220,23 +227,33 @@ impl Objects {
             return Ok(());
         }
         let key = key_of(kind, &object);
-        // An API server that is away keeps a pass waiting once, and not for each object.
-        self.confirmed.confirm().await?;
-        // From the server's memory: nothing is read from its disk for it.
-        let (api, from) = (self.api(kind, &key.1), GetParams::any());
-        let there = tokio::time::timeout(ANSWER, api.get_metadata_opt_with(&key.2, &from)).await;
-        let there = there.map_err(|_| ControllerError::Api {
-            what: "read",
-            kind: kind.name(),
-            name: key.2.clone(),
-            code: 0,
-            why: "no answer".to_owned(),
-        })?;
-        let there = there.map_err(|error| ControllerError::api("read", kind, &key.2, error))?;
-        let there = there.map(|it| Meta::of(&it.metadata));
+        let there = match self.read.get(&key) {
+            Some(read) => Some(Meta::of(&read.metadata)),
+            None => self.metadata_of(&key).await?,
+        };
         self.ensure(kind, object, there.as_ref()).await?;
         self.looked.insert(key, clock::since_boot().as_secs());
         Ok(())
+    }
+
+    async fn metadata_of(
+        &self,
+        (kind, namespace, name): &Key,
+    ) -> Result<Option<Meta>, ControllerError> {
+        // An API server that is away keeps a pass waiting once, and not for each object.
+        self.confirmed.confirm().await?;
+        // From the server's memory: nothing is read from its disk for it.
+        let (api, from) = (self.api(*kind, namespace), GetParams::any());
+        let there = tokio::time::timeout(ANSWER, api.get_metadata_opt_with(name, &from)).await;
+        let there = there.map_err(|_| ControllerError::Api {
+            what: "read",
+            kind: kind.name(),
+            name: name.clone(),
+            code: 0,
+            why: "no answer".to_owned(),
+        })?;
+        let there = there.map_err(|error| ControllerError::api("read", *kind, name, error))?;
+        Ok(there.map(|it| Meta::of(&it.metadata)))
     }
 
     /// Whether it was sent as it is, and was looked at a moment ago.
@@ -254,12 +271,8 @@ impl Objects {
             self.addresses
                 .insert(key.2.clone(), addresses(&answer.data));
         }
-        let resource_version = answer.resource_version().unwrap_or_default();
-        let sent = Sent {
-            resource_version,
-            sum,
-        };
-        self.sent.insert(key, sent);
+        let version = answer.resource_version().unwrap_or_default();
+        self.sent.insert(key, Sent::of(&version, sum));
     }
 
     /// Removes exactly the object that was seen; one that has gone already is as good.
@@ -298,6 +311,26 @@ impl Objects {
     }
 }
 
+/// Puts back what differs.
+async fn correct(
+    api: &Api<DynamicObject>,
+    name: &str,
+    object: &DynamicObject,
+) -> Result<DynamicObject, kube::Error> {
+    let parameters = PatchParams::apply(OPERATOR).force();
+    match api.patch(name, &parameters, &Patch::Apply(object)).await {
+        // Beside what somebody wrote into a list ours does not fit: the list is replaced.
+        Err(kube::Error::Api(it)) if it.code == 422 => {
+            let whole = PatchParams {
+                field_manager: Some(OPERATOR.to_owned()),
+                ..PatchParams::default()
+            };
+            api.patch(name, &whole, &Patch::Merge(object)).await
+        }
+        answer => answer,
+    }
+}
+
 /// A removal of this object, or of this version of it, and of no other one.
 pub(super) fn exactly(uid: Option<String>, resource_version: Option<String>) -> DeleteParams {
     DeleteParams {
@@ -309,6 +342,12 @@ pub(super) fn exactly(uid: Option<String>, resource_version: Option<String>) -> 
     }
 }
 
+/// Whether it was made from just this, and is as it was made.
+fn is_made_from(there: &Meta, object: &DynamicObject) -> bool {
+    let from = object.annotations().get(MADE_FROM);
+    from.is_some() && there.made_from.as_ref() == from
+}
+
 /// Whether what was read is as it shall be, in all that this operator says of it.
 fn is_same(read: &DynamicObject, object: &DynamicObject) -> bool {
     let owners = |it: &DynamicObject| it.metadata.owner_references.clone().unwrap_or_default();
@@ -318,22 +357,6 @@ fn is_same(read: &DynamicObject, object: &DynamicObject) -> bool {
         && same("data")
         && same("type")
 }
-
-/// Addresses of a Service: its own, and those of its load balancer.
-fn addresses(service: &Value) -> Vec<String> {
-    let list = |pointer: &str| {
-        let found = service.pointer(pointer).and_then(Value::as_array);
-        found.into_iter().flatten()
-    };
-    let own = list("/spec/clusterIPs").filter_map(Value::as_str);
-    let balancers = list("/status/loadBalancer/ingress").take(BALANCERS_MAX);
-    let balancers = balancers.flat_map(|it| [it["ip"].as_str(), it["hostname"].as_str()]);
-    let all = own.chain(balancers.flatten());
-    all.filter(|it| *it != "None").map(str::to_owned).collect()
-}
-
-/// Addresses of a load balancer that stand in the certificate: k3s' has one for each node.
-const BALANCERS_MAX: usize = 8;
 
 fn key_of(kind: Kind, object: &Value) -> Key {
     let text = |pointer: &str| {

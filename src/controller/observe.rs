@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use super::claim::{SIZE_DEFAULT, Which};
 use super::names::SPEC_INVALID;
-use super::seen::{Container, PodSeen};
-use super::{Cluster, names};
+use super::seen::{Container, NO_IMAGE, PodSeen};
+use super::{Cluster, names, upgrade};
 use crate::api::formats;
 use crate::clock;
 use crate::cluster::{Detail, MemberName, Timestamp, detail};
@@ -18,7 +18,7 @@ use crate::member::pod::{refusal_from, unplaceable};
 use crate::member::records::IdentityFile;
 use crate::observed::{
     Authority, Certificates, Claim, Clock, DocumentSeen, Instance, Looker, MadeFor, Membership,
-    Observed, Predecessors, Process, Reading, Service, Tries, Upgrade, Writing,
+    Observed, Predecessors, Process, Reading, Service, Writing,
 };
 use crate::render;
 use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT, Settings};
@@ -47,26 +47,24 @@ impl Cluster {
         let served = identity.as_ref().is_some_and(|it| it.served.is_some());
         let (service, membership) = self.ask(&place, spec, process, served).await;
         let regain = self.memory.contact.regain(&service);
+        let tries = self.tries(pod.as_deref(), process, &service, certificates.pairs);
         let (process, waiting) = match refused_before(pod.as_deref(), process, &service) {
             Some(refusal) => (Process::Stopped, Waiting::Refused(refusal)),
             None => (process, self.waiting(pod.as_deref())),
         };
-        let facts = self.facts(spec, identity, certificates::usable(&certificates));
+        let mut facts = self.facts(spec, identity, certificates::usable(&certificates));
+        facts.history.ending.words = upgrade::words_of(pod.as_deref(), tries.ends);
         let answers = service.read == Reading::Answered;
         let instance = Instance {
             member: member(spec, self.identity.as_ref()),
             process,
             terminating: self.terminating(pod.as_deref()),
-            claim: if self.goes(Which::Data) {
-                Claim::Deleted
-            } else {
-                Claim::Stays
-            },
+            claim: self.data_stays(),
             alone: true, // sizes above 1 are refused, so no cluster of ours had another member
             writable: facts.writable,
             facts,
             last_served: None,
-            tries: Tries::default(), // a restore's Pod counts them itself
+            tries,
             newest_installed: Some(VERSION_AT_BIRTH),
             quota_at_birth: self.quota_at_birth(),
             certificates,
@@ -99,12 +97,20 @@ impl Cluster {
             backups,
             predecessors: Predecessors::None, // only Pods see snapshots
             restoring: self.restoring(),
-            upgrade: Upgrade::Unsupported,
+            upgrade: self.upgrade(spec),
             unreached: self.unreached(pod.as_deref(), process, answers),
-            document: self.document_seen(),
+            document: self.document_seen(spec),
             looker: Looker::Operator,
             instances,
         })
+    }
+
+    fn data_stays(&self) -> Claim {
+        if self.goes(Which::Data) {
+            Claim::Deleted
+        } else {
+            Claim::Stays
+        }
     }
 
     async fn ask(
@@ -223,11 +229,12 @@ impl Cluster {
         0
     }
 
-    fn document_seen(&self) -> DocumentSeen {
+    fn document_seen(&self, spec: &ClusterSpec) -> DocumentSeen {
         let invalid = self.memory.invalid.as_ref().map(|why| (SPEC_INVALID, why));
         let invalid = invalid.map(|(reason, why)| (reason, why.clone()));
         let claim = || Some(("ClaimNotChanged", self.claim_not_changed()?));
-        match invalid.or_else(claim) {
+        let image = || Some(("ImageNotChanged", self.image_not_changed(spec)?));
+        match invalid.or_else(claim).or_else(image) {
             Some((reason, why)) => DocumentSeen::Refused { reason, why },
             None => DocumentSeen::Accepted,
         }
@@ -238,7 +245,7 @@ impl Cluster {
         if let Some((reason, why)) = &self.memory.unplaceable {
             return Waiting::Refused(unplaceable(reason, format_args!("{why}")));
         }
-        let Some(pod) = pod.filter(|it| !ended(it)) else {
+        let Some(pod) = pod.filter(|it| !it.is_over()) else {
             self.memory.making.end();
             return Waiting::No; // evicted, or its node was shut down: it is replaced
         };
@@ -381,11 +388,6 @@ fn is_elsewhere(message: &str) -> bool {
     of_volume.iter().any(|it| message.contains(it)) && !message.contains("Pod's node affinity")
 }
 
-/// A Pod that Kubernetes will not start again.
-pub(super) fn ended(pod: &PodSeen) -> bool {
-    matches!(pod.phase.as_str(), "Failed" | "Succeeded")
-}
-
 /// A number that changes with each start of a container.
 fn number(id: &str) -> u32 {
     let hex = id.rsplit('/').next().unwrap_or_default();
@@ -460,7 +462,7 @@ fn being_made(pod: &PodSeen) -> Refusal {
 /// Why a container is not started, in Kubernetes' own words.
 fn why_waiting(pod: &PodSeen, reason: &str, message: &str) -> Option<Refusal> {
     match reason {
-        "ErrImagePull" | "ImagePullBackOff" | "ErrImageNeverPull" | "InvalidImageName" => {
+        _ if NO_IMAGE.contains(&reason) => {
             let why = format_args!("{reason}: {message}");
             Some(unplaceable("ImageUnavailable", why))
         }

@@ -1,8 +1,10 @@
-//! Pods as data: a member's, the one of a restore, and a backup worker's (`worker`). Pure: what goes in decides what
-//! comes out.
+//! Pods as data: a member's, the one of a restore, the one of a rehearsal (`rehearsal`), and a backup worker's (`worker`).
+//! Pure: what goes in decides what comes out.
 
+mod rehearsal;
 mod worker;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::names::{
@@ -15,8 +17,10 @@ use crate::member::pod::{
     CLAIM_DIR, DOCUMENT_VARIABLE, LAST_WORDS, PodMember, RESTORE_VARIABLE, S3_CA, S3_KEY,
     SERVED_VARIABLE, SIGNER_VARIABLE, TLS_DIR, VARIABLE, s3_dir,
 };
+use crate::member::records::MemberRecord;
 use crate::spec::{ClusterSpec, Profile};
 
+pub(super) use rehearsal::{Rehearsal, rehearsal};
 pub(super) use worker::{records, worker};
 
 /// Everything that a Pod is made of.
@@ -34,10 +38,10 @@ pub(super) struct Parts<'a> {
 /// Where the guard lies inside of the Pod.
 const GUARD_DIR: &str = "/guard";
 
-/// The member's image of etcd.
-fn etcd_image(wire: &EtcdClusterSpec, version: &str) -> String {
-    let standard = || format!("{}:v{version}", names::IMAGE);
-    wire.image.clone().unwrap_or_else(standard)
+/// The image of the version that the data is for.
+fn etcd_image(member: &MemberRecord) -> String {
+    let standard = || format!("{}:v{}", names::IMAGE, member.version);
+    member.image.clone().unwrap_or_else(standard)
 }
 
 /// The member's Pod: the guard is its entrypoint, in etcd's own image.
@@ -116,14 +120,13 @@ pub(super) fn restore(parts: &Parts<'_>, asks: &Restore<'_>) -> Value {
         .chain(asks.arguments.iter().map(String::as_str))
         .collect();
     let mut container = container(parts, &words);
-    let mut more = command(parts, asks.document, (RESTORE_VARIABLE, asks.id));
+    let mut more = command(asks.document, (RESTORE_VARIABLE, asks.id));
+    more.mount_keys(parts);
     let signer = asks.signer.as_deref();
     more.env
         .extend(signer.map(|it| json!({"name": SIGNER_VARIABLE, "value": it})));
     if let Some(served) = asks.served {
-        let text = serde_json::to_string(served).unwrap_or_default();
-        more.env
-            .push(json!({"name": SERVED_VARIABLE, "value": text}));
+        more.tell(SERVED_VARIABLE, served);
         // What it shows to the worker, and knows it by.
         more.mount("tls", &certificates(&served.cluster), TLS_DIR, true);
     }
@@ -134,12 +137,7 @@ pub(super) fn restore(parts: &Parts<'_>, asks: &Restore<'_>) -> Value {
     extend(&mut container["env"], more.env);
     extend(&mut container["volumeMounts"], more.mounts);
     container["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
-    let mut pod = pod(
-        parts,
-        &names::restore_pod(parts.name),
-        "restore",
-        &container,
-    );
+    let mut pod = pod(parts, &names::restore_pod(parts.name), RESTORE, &container);
     pod["spec"]["restartPolicy"] = json!("OnFailure");
     extend(&mut pod["spec"]["volumes"], more.volumes);
     pod
@@ -147,6 +145,9 @@ pub(super) fn restore(parts: &Parts<'_>, asks: &Restore<'_>) -> Value {
 
 /// The component of a member's Pod.
 const MEMBER: &str = "member";
+/// The components of those that fetch snapshots from the worker.
+pub(super) const RESTORE: &str = "restore";
+pub(super) const REHEARSAL: &str = "rehearsal";
 
 /// A member's certificates.
 fn certificates(cluster: &str) -> Value {
@@ -171,6 +172,12 @@ struct More {
 }
 
 impl More {
+    /// A variable, as JSON.
+    fn tell(&mut self, variable: &str, value: &impl Serialize) {
+        let text = serde_json::to_string(value).unwrap_or_default();
+        self.env.push(json!({"name": variable, "value": text}));
+    }
+
     fn mount(&mut self, name: &str, source: &Value, path: &str, read_only: bool) {
         let mut volume = source.clone();
         volume["name"] = json!(name);
@@ -178,10 +185,28 @@ impl More {
         let mount = json!({"name": name, "mountPath": path, "readOnly": read_only});
         self.mounts.push(mount);
     }
+
+    /// The keys of buckets.
+    fn mount_keys(&mut self, parts: &Parts<'_>) {
+        let backup = parts.wire.backup.as_ref();
+        let destinations = backup.into_iter().flat_map(|it| &it.destinations);
+        for (index, destination) in destinations.enumerate() {
+            let s3 = destination.s3.as_ref();
+            if let Some(secret) = s3.and_then(|it| it.credentials_secret.as_ref()) {
+                let secret = json!({"secret": {
+                    "secretName": secret,
+                    "defaultMode": 0o440,
+                    "optional": true, // without keys there are no copies, and that is told
+                    "items": items(&[S3_KEY, S3_CA]),
+                }});
+                self.mount(&format!("s3-{index}"), &secret, &s3_dir(index), true);
+            }
+        }
+    }
 }
 
-/// The document, what is asked, and the keys of a bucket.
-fn command(parts: &Parts<'_>, document: &str, (variable, asked): (&str, &str)) -> More {
+/// The document, and what is asked.
+fn command(document: &str, (variable, asked): (&str, &str)) -> More {
     let mut more = More {
         env: vec![
             json!({"name": DOCUMENT_VARIABLE, "value": document}),
@@ -192,20 +217,6 @@ fn command(parts: &Parts<'_>, document: &str, (variable, asked): (&str, &str)) -
     };
     let memory = json!({"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}});
     more.mount("document", &memory, "/etc/etcd-operator", false);
-    let backup = parts.wire.backup.as_ref();
-    let destinations = backup.into_iter().flat_map(|it| &it.destinations);
-    for (index, destination) in destinations.enumerate() {
-        let s3 = destination.s3.as_ref();
-        if let Some(secret) = s3.and_then(|it| it.credentials_secret.as_ref()) {
-            let secret = json!({"secret": {
-                "secretName": secret,
-                "defaultMode": 0o440,
-                "optional": true, // without keys there are no copies, and that is told
-                "items": items(&[S3_KEY, S3_CA]),
-            }});
-            more.mount(&format!("s3-{index}"), &secret, &s3_dir(index), true);
-        }
-    }
     more
 }
 
@@ -221,7 +232,7 @@ fn container(parts: &Parts<'_>, words: &[&str]) -> Value {
     arguments.extend(words.iter().map(|it| (*it).to_owned()));
     json!({
         "name": names::CONTAINER,
-        "image": etcd_image(parts.wire, &parts.member.launch.version),
+        "image": etcd_image(&parts.member.identity.member),
         "imagePullPolicy": "IfNotPresent",
         "command": arguments,
         "env": [{"name": VARIABLE, "value": member}],

@@ -240,23 +240,32 @@ impl Cluster {
             it.peer_url = PeerUrl::try_from(url.as_str())
                 .map_err(|_| detail(format_args!("the peer URL {url} is too long")))?;
         }
-        // A Pod is made again for what stands in it, as etcd is restarted for its settings.
-        let pod = json!({"pod": wire.pod, "image": wire.image});
-        if wire.pod.is_some() || wire.image.is_some() {
-            let sum = crate::state::sha256(pod.to_string().as_bytes());
-            let sum = u64::from_str_radix(&sum[..16], 16).unwrap_or_default();
-            spec.settings = Settings(spec.settings.0 ^ sum);
-        }
+        let of_etcd = spec.settings;
+        spec.settings = self.settings_of_pod(of_etcd);
         // What runs by such a document already is looked after as before; another operator's limits stop nobody.
-        let in_force = self
-            .pod_now()
-            .is_some_and(|it| it.settings == Some(spec.settings.0));
+        let in_force = self.image_in_force() == wire.image.as_ref()
+            && self
+                .pod_now()
+                .is_some_and(|it| it.settings == Some(spec.settings.0));
         let refused = crate::api::pod::refused(wire, &self.shared.own.image_prefixes);
         if let Some(why) = refused.filter(|_| !in_force) {
             return Err(why);
         }
         self.memory.sound = Some(object.clone());
+        self.know_image(&spec);
+        spec.settings = self.settings_of_pod(of_etcd);
         Ok(spec)
+    }
+
+    /// A Pod is made again for what stands in it, as etcd is restarted for its settings.
+    fn settings_of_pod(&self, of_etcd: Settings) -> Settings {
+        let (pod, image) = (&self.object.object.spec.pod, self.image_in_force());
+        if pod.is_none() && image.is_none() {
+            return of_etcd;
+        }
+        let sum = json!({"pod": pod, "image": image}).to_string();
+        let sum = crate::state::sha256(sum.as_bytes());
+        Settings(of_etcd.0 ^ u64::from_str_radix(&sum[..16], 16).unwrap_or_default())
     }
 
     fn reference(&self) -> ObjectReference {
@@ -402,6 +411,7 @@ impl Cluster {
         };
         if let Some(before) = &self.memory.published {
             status.cluster_id.clone_from(&before.cluster_id);
+            status.history.clone_from(&before.history);
             for condition in &mut status.conditions {
                 let same = before
                     .conditions
@@ -433,6 +443,7 @@ impl Runtime for Cluster {
         metrics.record(observed, status);
         let generation = self.generation();
         let mut wire = to_wire(status, self.memory.published.as_ref(), generation);
+        wire.history.clone_from(&self.memory.changes.history);
         // Also while it does not answer: it shows that there was one, whatever becomes of its Secrets.
         let born = self.identity.as_ref().and_then(|it| it.cluster.id.clone());
         wire.cluster_id = wire.cluster_id.or(born);

@@ -26,6 +26,7 @@ use super::objects::{Kind, is_made_for, resource};
 use super::{Cluster, ControllerError};
 use crate::api::DeletionPolicy;
 use crate::backup::restore::forget_recoveries;
+use crate::changes::Changes;
 use crate::clock;
 use crate::cluster::ADMIN;
 use crate::state;
@@ -35,6 +36,8 @@ const IDENTITY: &str = "identity.json";
 
 /// Key of the CA's Secret with the times at which the document's policy replaced damaged data.
 const RECOVERIES: &str = "recoveries.json";
+/// The same: changes of etcd's version.
+const CHANGES: &str = "changes.json";
 
 /// Key of the CA's Secret with which snapshots are signed.
 pub(super) const SIGNER_KEY: &str = "signer.key";
@@ -105,6 +108,10 @@ impl Cluster {
         forget_recoveries(&self.paths);
         if let Some(data) = authority {
             put(&self.paths.recoveries(), data.get(RECOVERIES))?;
+            // A record that cannot be read is begun anew: it decides nothing but whether a version is tried again.
+            let changes = data.get(CHANGES);
+            let changes = changes.and_then(|it| serde_json::from_slice(it).ok());
+            self.memory.changes = changes.unwrap_or_default();
             self.identity = match data.get(IDENTITY) {
                 Some(text) => Some(serde_json::from_slice(text).map_err(|error| {
                     ControllerError::Unreadable {
@@ -257,6 +264,10 @@ impl Cluster {
             return Ok(());
         }
         authority.extend(files(&[(RECOVERIES, self.paths.recoveries())]));
+        if self.memory.changes != Changes::default() {
+            let text = serde_json::to_vec(&self.memory.changes).unwrap_or_default();
+            authority.insert(CHANGES.to_owned(), text);
+        }
         let name = names::authority_secret(&self.name);
         self.put_secret(&name, authority).await?;
         let current = dir.join("current");

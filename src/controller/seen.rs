@@ -10,7 +10,8 @@ use kube::runtime::watcher::Event;
 use serde_json::Value;
 
 use super::names::{
-    CLUSTER, CLUSTER_NAMESPACE, CONTAINER, GUARD, MADE_FOR, QUOTA, SETTINGS, STORAGE_CLASS, VERSION,
+    CLUSTER, CLUSTER_NAMESPACE, CONTAINER, GUARD, MADE_FOR, MADE_FROM, OPERATOR, QUOTA, SETTINGS,
+    STORAGE_CLASS, VERSION,
 };
 use crate::api::formats;
 
@@ -126,6 +127,8 @@ pub(super) struct Meta {
     pub(super) labels: BTreeMap<String, String>,
     pub(super) deleting: bool,
     pub(super) namespace: String,
+    /// What it was made from; none where somebody else has changed it since.
+    pub(super) made_from: Option<String>,
 }
 
 impl Meta {
@@ -136,6 +139,7 @@ impl Meta {
             labels: meta.labels.clone().unwrap_or_default(),
             deleting: meta.deletion_timestamp.is_some(),
             namespace: meta.namespace.clone().unwrap_or_default(),
+            made_from: made_from(meta),
         }
     }
 
@@ -147,6 +151,48 @@ impl Meta {
         Some((namespace.unwrap_or(&self.namespace).clone(), name))
     }
 }
+
+fn made_from(meta: &ObjectMeta) -> Option<String> {
+    let mut managers = meta.managed_fields.iter().flatten();
+    let ours = managers.all(|it| {
+        it.manager.as_deref() == Some(OPERATOR) || it.subresource.as_deref() == Some("status")
+    });
+    let annotations = meta.annotations.as_ref().filter(|_| ours)?;
+    annotations.get(MADE_FROM).cloned()
+}
+
+/// A Service that the operator made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ServiceSeen {
+    pub(super) meta: Meta,
+    /// Its own, and those of its load balancer.
+    pub(super) addresses: Vec<String>,
+}
+
+impl ServiceSeen {
+    pub(super) fn of(service: &DynamicObject) -> Self {
+        ServiceSeen {
+            meta: Meta::of(&service.metadata),
+            addresses: addresses(&service.data),
+        }
+    }
+}
+
+/// Addresses of a Service: its own, and those of its load balancer.
+pub(super) fn addresses(service: &Value) -> Vec<String> {
+    let list = |pointer: &str| {
+        let found = service.pointer(pointer).and_then(Value::as_array);
+        found.into_iter().flatten()
+    };
+    let own = list("/spec/clusterIPs").filter_map(Value::as_str);
+    let balancers = list("/status/loadBalancer/ingress").take(BALANCERS_MAX);
+    let balancers = balancers.flat_map(|it| [it["ip"].as_str(), it["hostname"].as_str()]);
+    let all = own.chain(balancers.flatten());
+    all.filter(|it| *it != "None").map(str::to_owned).collect()
+}
+
+/// Addresses of a load balancer that stand in the certificate: k3s' has one for each node.
+const BALANCERS_MAX: usize = 8;
 
 /// A container of a Pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,6 +210,47 @@ pub(super) enum Container {
         started: String,
     },
     Ended,
+}
+
+/// Reasons of the kubelet for an image that a node has not and cannot get. They alternate.
+pub(super) const NO_IMAGE: [&str; 4] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+];
+
+/// How a container of a Pod ended last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// It was asked to, its node went, or the guard refused a start.
+    Asked,
+    /// Nobody asked it to.
+    Unasked {
+        container: String,
+        reason: String,
+        code: i64,
+    },
+}
+
+impl End {
+    fn of(container: &Value) -> Option<Self> {
+        let all = ["/state/terminated", "/lastState/terminated"];
+        let end = all.iter().find_map(|it| container.pointer(it))?;
+        let code = end["exitCode"].as_i64().unwrap_or(0);
+        let reason = text(end, "/reason");
+        // The first process of a container that is asked with SIGTERM ends well; a guard that refuses says why. Of a node
+        // that lost its power nobody knows how its containers ended.
+        let lost = ["Unknown", "ContainerStatusUnknown"].contains(&reason.as_str());
+        if lost || [0, 143].contains(&code) || !text(end, "/message").is_empty() {
+            return Some(End::Asked);
+        }
+        Some(End::Unasked {
+            container: text(end, "/containerID"),
+            reason,
+            code,
+        })
+    }
 }
 
 /// A Pod, as far as a decision needs it.
@@ -190,6 +277,8 @@ pub(super) struct PodSeen {
     pub(super) container: Container,
     /// What the container said when it last ended.
     pub(super) last_words: Option<String>,
+    /// How it ended then.
+    pub(super) end: Option<End>,
 }
 
 /// A claim that the operator made.
@@ -296,6 +385,22 @@ impl PodSeen {
                 .map(|it| text(it, "/message")),
             container: state(shown),
             last_words: words,
+            end: End::of(container),
+        }
+    }
+
+    /// Kubernetes will not start it again.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.phase.as_str(), "Failed" | "Succeeded")
+    }
+
+    /// Whether its node has no image for it, or one of another version than the data's.
+    pub(super) fn lacks_image(&self) -> bool {
+        let refused = self.last_words.as_deref();
+        match &self.container {
+            Container::Waiting { reason, .. } if NO_IMAGE.contains(&reason.as_str()) => true,
+            Container::Running { .. } => false,
+            _ => refused.is_some_and(|it| it.starts_with("ImageVersion: ")),
         }
     }
 

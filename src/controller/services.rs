@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::names;
 use super::objects::Kind;
+use super::pod::{REHEARSAL, RESTORE};
 use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
 use crate::api::Service;
@@ -26,7 +27,7 @@ impl Cluster {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             let seen = self.shared.services.get(&self.namespace, name);
             self.objects
-                .ensure(Kind::Service, object, seen.as_deref())
+                .ensure(Kind::Service, object, seen.as_deref().map(|it| &it.meta))
                 .await?;
         }
         Ok(())
@@ -47,7 +48,10 @@ impl Cluster {
             format!("{}.{name}.{namespace}.svc", names::member(name)),
             format!("{}.{name}.{namespace}.svc.{domain}", names::member(name)),
         ];
-        all.extend(self.objects.addresses(&service).iter().cloned());
+        let seen = self.shared.services.get(namespace, &service);
+        let seen = seen.as_deref().map(|it| &it.addresses);
+        let addresses = self.objects.addresses(&service).or(seen);
+        all.extend(addresses.into_iter().flatten().cloned());
         all.extend(spec.network.advertised.iter().map(ToString::to_string));
         all.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
         all.sort();
@@ -210,8 +214,12 @@ impl Cluster {
         if spec.backup.is_none() {
             return Ok(());
         }
-        // The worker answers the operator, and Pods of restores in this namespace; which of these may ask, it knows by
-        // their certificates.
+        self.ensure_policy_of_worker().await
+    }
+
+    /// The worker answers the operator, and Pods of restores and rehearsals in this namespace; which of these may ask, it
+    /// knows by their certificates.
+    async fn ensure_policy_of_worker(&mut self) -> Result<(), ControllerError> {
         let object = json!({
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
@@ -228,15 +236,19 @@ impl Cluster {
                 }},
                 "policyTypes": ["Ingress"],
                 "ingress": [{
-                    "ports": [tcp(PORT)],
+                    "ports": [{"protocol": "TCP", "port": PORT}],
                     "from": [
                         {"namespaceSelector": {"matchLabels": {
                             "kubernetes.io/metadata.name": self.shared.own.namespace,
                         }}},
-                        {"podSelector": {"matchLabels": {
-                            (names::MANAGED_BY): names::OPERATOR,
-                            "app.kubernetes.io/component": "restore",
-                        }}},
+                        {"podSelector": {
+                            "matchLabels": {(names::MANAGED_BY): names::OPERATOR},
+                            "matchExpressions": [{
+                                "key": "app.kubernetes.io/component",
+                                "operator": "In",
+                                "values": [RESTORE, REHEARSAL],
+                            }],
+                        }},
                     ],
                 }],
             },

@@ -10,7 +10,7 @@ use futures_util::{Stream, TryStreamExt as _};
 use k8s_openapi::api::core::v1;
 use kube::Resource;
 use kube::api::{Api, ApiResource, DynamicObject, ObjectMeta};
-use kube::core::{DynamicResourceScope, PartialObjectMeta};
+use kube::core::DynamicResourceScope;
 use kube::runtime::watcher;
 use kube::runtime::watcher::{Config, Error, Event};
 use serde::Serialize;
@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use super::names::{NEW_AUTHORITY, OURS, RESTORED_BY};
 use super::objects::resource;
 use super::requests::{answer, tell_if_alone, with_message};
-use super::seen::{ClaimSeen, EVERYWHERE, Key, Meta, PodSeen, Scope, Seen};
+use super::seen::{ClaimSeen, EVERYWHERE, Key, Meta, PodSeen, Scope, Seen, ServiceSeen};
 use super::{Own, Shared, Watched, keep_cluster};
 use crate::api::{EtcdBackup, EtcdCluster, EtcdRestore};
 use crate::error::chain;
@@ -89,21 +89,6 @@ fn paged() -> Config {
     Config::default().page_size(PAGE)
 }
 
-/// Only names, labels and versions: the content of no Secret is ever listed.
-fn names_alone(shared: &Shared, scope: &Scope, resource: &ApiResource) -> Objects {
-    let api = api::<PartialObjectMeta<DynamicObject>>(shared, scope, resource);
-    let stream = watcher(api, paged().labels(OURS));
-    Box::pin(stream.try_filter_map(|event| async {
-        Ok(mapped(event, |it| {
-            Some(DynamicObject {
-                types: it.types,
-                metadata: it.metadata,
-                data: Value::Null,
-            })
-        }))
-    }))
-}
-
 /// Members' Pods, and the operator's own.
 pub(super) fn pods(shared: &Rc<Shared>) {
     for scope in scopes_of_pods(&shared.own) {
@@ -151,10 +136,16 @@ fn made<T: PartialEq + 'static>(
 pub(super) fn everything(shared: &Rc<Shared>) {
     for scope in scopes(&shared.own) {
         let scope: Rc<Scope> = scope.into();
-        let services = names_alone(shared, &scope, &resource::<v1::Service>());
+        let services = resource::<v1::Service>();
+        let services = objects(shared, &scope, &services, paged().labels(OURS));
         let services = ("Services", scope.clone(), services);
-        let of = |it: &DynamicObject| Meta::of(&it.metadata);
-        made(services, shared, |it| &it.services, of, |it| it);
+        made(
+            services,
+            shared,
+            |it| &it.services,
+            ServiceSeen::of,
+            |it| &it.meta,
+        );
         let claims = resource::<v1::PersistentVolumeClaim>();
         let claims = objects(shared, &scope, &claims, paged().labels(OURS));
         let claims = ("PersistentVolumeClaims", scope.clone(), claims);

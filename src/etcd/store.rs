@@ -63,6 +63,17 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// The program is another one than was asked for. One that says nothing at all may not have run.
+    pub fn is_of_the_program(&self) -> bool {
+        match self {
+            StoreError::Architecture { .. } => true,
+            StoreError::Version { found, .. } => !found.is_empty(),
+            _ => false,
+        }
+    }
+}
+
 /// An installed version.
 #[derive(Clone, Debug)]
 pub struct Installed {

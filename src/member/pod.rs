@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::facts::DISK_DEADLINE;
-use super::records::{self, IdentityFile, Launch};
+use super::records::{self, IdentityFile, Launch, MemberRecord};
+use super::starts;
 use crate::cluster::detail;
 use crate::disk;
 use crate::etcd::store;
@@ -151,6 +152,20 @@ pub struct Restored {
     pub lost: String,
     /// Why it failed, or where the old data is.
     pub message: String,
+}
+
+/// The termination message of a Pod that tried another version on a copy of the data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rehearsed {
+    /// The version.
+    pub to: String,
+    /// The revision of the snapshot that the copy was made of.
+    pub revision: i64,
+    /// Why it did not serve; none: it did.
+    pub why: Option<String>,
+    /// The version is the cause, and not the place or the moment.
+    pub of_the_version: bool,
 }
 
 /// Why a member cannot run, with the next step for a person.
@@ -359,7 +374,9 @@ impl PodMember {
         {
             return Ok(records::save_identity(paths, storage_dir, ours)?);
         }
-        if beside.member.version != ours.member.version {
+        // A change of version is written down before it is acted upon, and here by the first Pod of the other version.
+        let changes = ours.member.other_version.as_ref() == Some(&beside.member.version);
+        if beside.member.version != ours.member.version && !changes {
             return Err(refused(
                 "ImageVersion",
                 format_args!(
@@ -377,14 +394,34 @@ impl PodMember {
             (Some(_), None) if ours.cluster.token == beside.cluster.token => {
                 Ok(records::save_identity(paths, storage_dir, ours)?)
             }
-            // The document's quota has grown since then.
-            (Some(_), Some(_)) if ours.member.quota > beside.member.quota => {
-                let mut beside = beside;
-                beside.member.quota = ours.member.quota;
-                Ok(records::save_identity(paths, storage_dir, &beside)?)
-            }
-            _ => Ok(()),
+            _ => Ok(self.bring_up_to_date(paths, &beside)?),
         }
+    }
+
+    /// Writes beside the data what has changed since: the version, and the document's quota, which only grows.
+    fn bring_up_to_date(&self, paths: &Paths, beside: &IdentityFile) -> Result<(), StateError> {
+        let ours = &self.identity.member;
+        let other_version = ours.version != beside.member.version;
+        let mut now = beside.clone();
+        if self.identity.cluster.id.is_some() {
+            now.member = MemberRecord {
+                version: ours.version.clone(),
+                other_version: ours.other_version.clone(),
+                goes_back: ours.goes_back,
+                image: ours.image.clone(),
+                other_image: ours.other_image.clone(),
+                quota: ours.quota.max(beside.member.quota),
+                ..beside.member.clone()
+            };
+        }
+        if now == *beside {
+            return Ok(());
+        }
+        records::save_identity(paths, &self.launch.storage_dir, &now)?;
+        if other_version {
+            starts::begin_anew(paths);
+        }
+        Ok(())
     }
 }
 

@@ -67,7 +67,7 @@ impl ClusterRecord {
 }
 
 /// What makes a member the one that it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberRecord {
     /// Its name.
@@ -80,6 +80,12 @@ pub struct MemberRecord {
     /// That change is taken back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub goes_back: bool,
+    /// In Kubernetes: the image that the document named for the version, and for the other one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// See `image`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_image: Option<String>,
     /// The quota that it is started with, in bytes.
     pub quota: u64,
     /// `/etc/machine-id` when it was made; in a Pod the node that has its directory.
@@ -193,12 +199,9 @@ impl IdentityFile {
             member: MemberRecord {
                 name: member.unwrap_or_default(),
                 version: version.to_string(),
-                other_version: None,
-                goes_back: false,
                 quota,
                 machine_id,
-                joined: false,
-                id: None,
+                ..MemberRecord::default()
             },
         }
     }
@@ -455,12 +458,8 @@ mod tests {
             member: MemberRecord {
                 name: "shop-0".to_owned(),
                 version: "3.6.16".to_owned(),
-                other_version: None,
-                goes_back: false,
-                quota: 1 << 30,
-                machine_id: String::new(),
-                joined: false,
                 id: Some("c".to_owned()),
+                ..MemberRecord::default()
             },
         };
         assert!(!it.joins());

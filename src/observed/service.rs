@@ -31,6 +31,11 @@ impl Service {
         details: None,
     };
 
+    /// Whether it has answered a read and acknowledged a write.
+    pub fn serves(&self) -> bool {
+        self.read == Reading::Answered && self.write == Writing::Acknowledged
+    }
+
     /// What counts as the member's own answer: a linearizable read, or that it follows a leader.
     pub fn answer(&self) -> Option<Answer> {
         answer(&self.read, self.details)

@@ -7,8 +7,6 @@ use crate::version::Version;
 /// [`crate::start::Identity::other_version`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Upgrade {
-    /// This home cannot change the version of a cluster.
-    Unsupported,
     /// None is under way.
     #[default]
     None,

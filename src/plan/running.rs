@@ -40,10 +40,7 @@ pub(super) fn steps(
     if instance.writable == Writable::Stalled {
         return Ok(());
     }
-    if service.read == Reading::Answered
-        && service.write == Writing::Acknowledged
-        && identity.is_some_and(|it| it.served.is_none())
-    {
+    if service.serves() && identity.is_some_and(|it| it.served.is_none()) {
         steps.push(Upkeep::RecordServed);
     }
     let certificates = certificate::steps(observed, instance, steps);

@@ -16,9 +16,7 @@
 use super::permit::{Declared, permit};
 use super::{Act, Hold, Steps, Upkeep};
 use crate::cluster::{Detail, Role, detail};
-use crate::observed::{
-    Instance, Membership, Observed, Process, Reading, Unanswered, Upgrade, Writing,
-};
+use crate::observed::{Instance, Membership, Observed, Process, Unanswered, Upgrade};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Identity, Refusal};
 use crate::version::{Class, Version, classify};
@@ -77,7 +75,7 @@ pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
     let instance = observed.speaker()?;
     if let Some(Changing { from, to, back }) = changing(instance) {
         let member = &instance.member;
-        return Some(match (back, serves(instance)) {
+        return Some(match (back, instance.service.serves()) {
             (false, true) => detail(format_args!(
                 "upgrade {from} -> {to}: {member} serves with {to}, final after {STABLE_SECONDS} s"
             )),
@@ -112,7 +110,7 @@ pub(super) fn running(
         let back = way_back(spec, instance, changing).is_some();
         let wanted = if back { changing.from } else { changing.to };
         if version != wanted {
-            if serves(instance) {
+            if instance.service.serves() {
                 // Do not stop an etcd that could not start again.
                 start::verdict(&instance.facts).map_err(Hold::Start)?;
             }
@@ -131,14 +129,16 @@ pub(super) fn running(
     };
     hop(version, to)?;
     match &observed.upgrade {
-        Upgrade::Unsupported => Err(Hold::UpgradeNotSupportedYet { from: version, to }),
         Upgrade::Failed { to: failed, why } if *failed == to => {
             Err(Hold::UpgradeFailed(to, why.clone()))
         }
         _ if is_silent(instance) => {
             // Nothing can be tried, and nothing is interrupted that serves.
             is_in_the_store(instance, to)?;
-            change(observed, instance, to, steps)
+            let restart = permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
+            steps.push(Upkeep::SetVersion(to));
+            steps.interrupt(restart);
+            Ok(())
         }
         _ if !is_ready(observed, instance) => Ok(()), // it is told for itself
         _ => rehearse_or_change(observed, instance, to, steps),
@@ -153,11 +153,14 @@ fn rehearse_or_change(
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
     is_in_the_store(instance, to)?;
+    // What could not start again is not stopped, and what may not be stopped is not rehearsed.
+    start::verdict(&instance.facts).map_err(Hold::Start)?;
+    let restart = permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
     match &observed.upgrade {
         Upgrade::Rehearsed { to: rehearsed, .. } if *rehearsed == to => {
-            // Do not stop an etcd that could not start again.
-            start::verdict(&instance.facts).map_err(Hold::Start)?;
-            change(observed, instance, to, steps)
+            steps.push(Upkeep::SetVersion(to));
+            steps.interrupt(restart);
+            Ok(())
         }
         Upgrade::NotRehearsed {
             to: waits,
@@ -171,19 +174,6 @@ fn rehearse_or_change(
             Ok(())
         }
     }
-}
-
-/// Gives the data of a member that runs to another version.
-fn change(
-    observed: &Observed,
-    instance: &Instance,
-    to: Version,
-    steps: &mut Steps<'_>,
-) -> Result<(), Hold> {
-    let permit = permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
-    steps.push(Upkeep::SetVersion(to));
-    steps.interrupt(permit);
-    Ok(())
 }
 
 /// Plans the way back of a member that does not run; or the way to another version where its own one does not start,
@@ -209,10 +199,8 @@ pub(super) fn stopped(
         return false;
     };
     let failed = matches!(&observed.upgrade, Upgrade::Failed { to: it, .. } if *it == to);
-    let fails = start::verdict(&instance.facts).is_err_and(|it| is_of_the_binary(&it));
-    let goes = fails
+    let goes = refused_binary(instance).is_some()
         && !failed
-        && observed.upgrade != Upgrade::Unsupported
         && hop(from, to).is_ok()
         && is_in_the_store(instance, to).is_ok();
     if goes {
@@ -252,10 +240,6 @@ pub fn why_back(spec: &ClusterSpec, instance: &Instance) -> Option<Back> {
     way_back(spec, instance, changing(instance)?)
 }
 
-fn serves(instance: &Instance) -> bool {
-    instance.service.read == Reading::Answered && instance.service.write == Writing::Acknowledged
-}
-
 /// Whether the cluster is well enough to have its version changed (rule D22): it serves, no alarm is raised, no
 /// learner is on its way, no downgrade of etcd's own is under way.
 fn is_ready(observed: &Observed, instance: &Instance) -> bool {
@@ -263,7 +247,7 @@ fn is_ready(observed: &Observed, instance: &Instance) -> bool {
         return false;
     };
     let alarms = instance.service.alarms;
-    serves(instance)
+    instance.service.serves()
         && !alarms.no_space
         && !alarms.corrupt
         && instance
@@ -302,23 +286,43 @@ fn way_back(spec: &ClusterSpec, instance: &Instance, changing: Changing) -> Opti
             ));
             is_long(asked, instance).then_some(Back::Failed(why))
         }
-        Process::Stopped => match start::verdict(&instance.facts) {
-            Err(refusal) if is_of_the_binary(&refusal) => {
-                Some(Back::Failed(detail(format_args!("{refusal}"))))
-            }
-            _ => None,
-        },
+        Process::Stopped => {
+            let refusal = refused_binary(instance)?;
+            Some(Back::Failed(detail(format_args!("{refusal}"))))
+        }
         _ => None,
     }
 }
 
-/// Whether the version before would be started where this one is not.
-fn is_of_the_binary(refusal: &Refusal) -> bool {
-    matches!(
-        refusal,
-        Refusal::BinaryMissing { .. }
-            | Refusal::BinaryWrongArchitecture(_)
-            | Refusal::BinaryChanged(_)
-            | Refusal::CrashLoop { .. }
-    )
+/// Why etcd is not started, where another version might be. In Kubernetes the kubelet or the guard says so.
+fn refused_binary(instance: &Instance) -> Option<Refusal> {
+    let refusal = start::verdict(&instance.facts).err();
+    let told = instance.refused.clone();
+    let told = told.filter(|it| matches!(it, Refusal::Unplaceable { .. }));
+    let refusal = refusal.or(told).filter(is_of_the_binary)?;
+    // A registry may be away for a moment.
+    let waits =
+        refusal.reason() == IMAGE_UNAVAILABLE && !is_long(instance.tries.unserved, instance);
+    (!waits).then_some(refusal)
 }
+
+const IMAGE_UNAVAILABLE: &str = "ImageUnavailable";
+
+fn is_of_the_binary(refusal: &Refusal) -> bool {
+    match refusal {
+        Refusal::BinaryMissing { .. }
+        | Refusal::BinaryWrongArchitecture(_)
+        | Refusal::BinaryChanged(_)
+        | Refusal::CrashLoop { .. } => true,
+        Refusal::Unplaceable { reason, .. } => OF_THE_IMAGE.contains(reason),
+        _ => false,
+    }
+}
+
+/// The same in the words of Kubernetes and of the guard in a Pod.
+const OF_THE_IMAGE: [&str; 4] = [
+    "BinaryWrongArchitecture",
+    "CrashLoop",
+    IMAGE_UNAVAILABLE,
+    "ImageVersion",
+];

@@ -37,7 +37,7 @@ use crate::tls::{ClientFiles, is_leaf_of, is_operator};
 
 /// Requests that wait, and ends that are remembered: an operator asks for one after the other.
 const REQUESTS_MAX: usize = 16;
-/// An id of a request is a UID of Kubernetes.
+/// An id of a request is a UID of Kubernetes, or the operator's own.
 const ID_MAX: usize = 64;
 /// Two synchronised clocks show times as near as this, and the way there takes a part of it.
 const SAME_SECONDS: u64 = 5;

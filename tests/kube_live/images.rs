@@ -47,7 +47,7 @@ pub fn images() -> Images {
         let tar = dir().join(format!("{name}.tar"));
         tar.exists().then(|| image(&tar))
     };
-    let etcd = ["3.5", "3.6", "3.7"]
+    let etcd = ["3.5", "3.6", "3.6-before", "3.7"]
         .into_iter()
         .filter_map(|line| Some((line, one(&format!("etcd-{line}"))?)));
     Images {
@@ -55,6 +55,46 @@ pub fn images() -> Images {
         etcd: etcd.collect(),
         busybox: one("busybox"),
     }
+}
+
+/// An image of an etcd that behaves badly in a way of `tests/tools/bad-etcd.c`, with the programs of etcd 3.6 beside it.
+pub fn bad_etcd(dir: &Path, version: &str, mode: &str) -> Image {
+    let program = dir.join(format!("etcd-{version}"));
+    let built = Command::new("gcc")
+        .args(["-Os", "-static", "-s"])
+        .arg(format!("-DREAL={:?}", "/usr/local/bin/etcd-real"))
+        .arg(format!("-DVERSION={version:?}"))
+        .arg(format!("-DMODE={mode:?}"))
+        .arg("-o")
+        .arg(&program)
+        .arg(root().join("tests/tools/bad-etcd.c"))
+        .output()
+        .unwrap();
+    let words = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "{words}");
+    let real = |name: &str| tools().join("etcd/3.6").join(name).display().to_string();
+    let tar = dir.join(format!("etcd-{version}.tar"));
+    let mut packs = Command::new("python3");
+    packs
+        .arg(root().join("tests/tools/kube/image.py"))
+        .arg(&tar)
+        .arg(format!("quay.io/coreos/etcd:v{version}"))
+        .arg(format!("{}=/usr/local/bin/etcd", program.display()))
+        .arg(format!("{}=/usr/local/bin/etcd-real", real("etcd")))
+        .arg(format!("{}=/usr/local/bin/etcdctl", real("etcdctl")))
+        .arg(format!("{}=/usr/local/bin/etcdutl", real("etcdutl")))
+        .arg("=/tmp/");
+    // What the guard of an operator that was not built statically needs beside etcd.
+    let needed = std::env::var_os("LIBC_OF").map(|it| Command::new("ldd").arg(it).output());
+    let needed = needed.map_or(Vec::new(), |it| it.unwrap().stdout);
+    let needed = String::from_utf8_lossy(&needed).into_owned();
+    let libraries = needed.split_whitespace().filter(|it| it.starts_with('/'));
+    packs.args(libraries.map(|it| format!("{it}={it}")));
+    let packed = packs.args(["--command", "/usr/local/bin/etcd"]).output();
+    let packed = packed.unwrap();
+    let words = String::from_utf8_lossy(&packed.stderr);
+    assert!(packed.status.success(), "{words}");
+    image(&tar)
 }
 
 fn operator() -> Option<Image> {

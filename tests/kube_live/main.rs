@@ -60,6 +60,7 @@ mod table;
 mod tenants;
 mod turns;
 mod uninstall;
+mod upgrade;
 mod versions;
 mod volumes;
 mod walk;

@@ -25,14 +25,19 @@ pub struct Writer {
 
 impl Writer {
     pub fn new(it: &Operated, node: u32, cluster: &str) -> Self {
+        Writer::try_new(it, node, cluster).unwrap()
+    }
+
+    /// None where the member's Pod has no address.
+    pub fn try_new(it: &Operated, node: u32, cluster: &str) -> Option<Self> {
         let secret = format!("{cluster}-client-admin");
         let dir = it.dir.join(format!("client-{cluster}"));
         std::fs::create_dir_all(&dir).unwrap();
         for key in ["ca.crt", "tls.crt", "tls.key"] {
             std::fs::write(dir.join(key), it.secret(&secret, key)).unwrap();
         }
-        let pod = it.json(&["get", "pod", &format!("{cluster}-0")]);
-        let address = pod["status"]["podIP"].as_str().unwrap();
+        let pod = it.try_json(&["get", "pod", &format!("{cluster}-0")])?;
+        let address = pod["status"]["podIP"].as_str()?;
         // The server's certificate names no address of a Pod: Pods come and go.
         let hosts = it.dir.join(format!("hosts-{cluster}"));
         std::fs::write(&hosts, format!("{address} {cluster}-client\n")).unwrap();
@@ -45,11 +50,11 @@ impl Writer {
             file("tls.crt"),
             file("tls.key"),
         );
-        Writer {
+        Some(Writer {
             network: it.network_of(node),
             hosts,
             etcdctl,
-        }
+        })
     }
 
     fn run(&self, script: &str, words: &[&str]) -> Output {

@@ -216,6 +216,7 @@ pub(super) fn trial(
             spec,
             identity,
             then: None,
+            expected: None,
             log: None,
             file: &store.snapshot(&entry.name),
             revision: manifest.revision.held(),

@@ -1,21 +1,34 @@
 //! The trial of another version of etcd on a copy of the data.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::jobs::{SnapshotJob, locked, runtime};
 use super::{BUSY, Ended, Member, Work, snapshot_job, turns};
 use crate::backup::local::LocalStore;
 use crate::backup::manifest::Class;
-use crate::backup::{place, trial};
+use crate::backup::place;
+use crate::backup::served::FOR_REHEARSAL;
+use crate::backup::trial::{self, Trial};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::error::chain;
+use crate::etcd::client;
 use crate::member::records::IdentityFile;
+use crate::member::restore_record::SourceFile;
 use crate::observed::BackupFailure;
 use crate::process;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Keep;
 use crate::version::Version;
+
+/// Which snapshots retention counts one among that was asked for: nobody would remove what a person did not ask for.
+pub(super) fn class_of(asked: Option<&str>) -> Class {
+    match asked {
+        Some(id) if !id.starts_with(FOR_REHEARSAL) => Class::OnDemand,
+        _ => Class::Scheduled,
+    }
+}
 
 impl Work {
     /// Tries another version of etcd on a copy of the data, beside the loop. The snapshot for it goes where the
@@ -37,7 +50,7 @@ impl Work {
             .map(|it| it.keep);
         let place = place::primary(member.spec).zip(keep);
         let place = place.unwrap_or_else(|| {
-            let own = member.paths.backup().join("before-upgrade");
+            let own = member.paths.backup().join(BEFORE_UPGRADE);
             (LocalStore::at(&own, &member.spec.name), Keep::ONE)
         });
         let rehearsal = Rehearsal {
@@ -88,21 +101,71 @@ fn lock(job: &SnapshotJob) -> Result<place::BackupLock, BackupFailure> {
 /// How long.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Where the snapshot of a rehearsal lies where the document has no backup.
+const BEFORE_UPGRADE: &str = "before-upgrade";
+
+/// etcd reads its whole database for a hash, like at a start.
+const HASHES_WITHIN: Duration = Duration::from_secs(60);
+
 /// What a second etcd needs in memory besides what the first one takes.
 const MEMORY_BESIDE: u64 = 32 << 20;
+
+fn waits(why: Detail) -> NotRehearsed {
+    NotRehearsed {
+        why,
+        of_the_version: false,
+    }
+}
+
+fn unusable(error: &dyn std::error::Error) -> NotRehearsed {
+    waits(detail(format_args!("{}", chain(error))))
+}
+
+/// A snapshot that the copy is made of.
+struct Taken {
+    file: PathBuf,
+    revision: i64,
+    /// Bytes of its database.
+    database: u64,
+}
+
+/// Takes a snapshot, or finds the one since which nothing was written. The lock on snapshots is held.
+fn take(job: &SnapshotJob) -> Result<Taken, NotRehearsed> {
+    let name = job.run_locked().map_err(|it| waits(it.why))?;
+    let entries = job.store.list().map_err(|it| unusable(&it))?;
+    let entry = entries.iter().find(|it| it.name.to_string() == name);
+    let gone = || waits(detail(format_args!("somebody removed the snapshot {name}")));
+    let entry = entry.ok_or_else(gone)?;
+    let manifest = entry.manifest.as_ref().map_err(|_| gone())?;
+    Ok(Taken {
+        file: job.store.snapshot(&entry.name),
+        revision: manifest.revision.held(),
+        database: manifest.database.size,
+    })
+}
+
+/// Starts each etcd on a copy of the data.
+fn try_on(trial: &Trial<'_>, to: Version) -> Result<i64, NotRehearsed> {
+    let runtime = runtime().map_err(|it| waits(it.why))?;
+    let mut tried = runtime.block_on(trial::run(trial, &mut |_| ()));
+    // One mishap has many causes.
+    if tried.as_ref().is_err_and(|it| it.is_of(to)) {
+        tried = runtime.block_on(trial::run(trial, &mut |_| ()));
+    }
+    tried.map_err(|error| NotRehearsed {
+        of_the_version: error.is_of(to),
+        why: detail(format_args!("{}", chain(&error))),
+    })?;
+    Ok(trial.revision)
+}
 
 impl Rehearsal {
     /// Takes a snapshot, and starts etcd of today and the other one on a copy that is made from it. The revision of the
     /// snapshot.
     fn run(&self) -> Result<i64, NotRehearsed> {
-        let waits = |why| NotRehearsed {
-            why,
-            of_the_version: false,
-        };
-        let unusable =
-            |error: &dyn std::error::Error| waits(detail(format_args!("{}", chain(error))));
         let (pid, database) = self.live;
-        trial::check_room(&self.snapshot.paths, database).map_err(|it| unusable(&it))?;
+        let paths = &self.snapshot.paths;
+        trial::check_room(paths, database).map_err(|it| unusable(&it))?;
         if let (Some(taken), Some(there)) =
             (pid.and_then(process::memory), process::available_memory())
             && there < taken + MEMORY_BESIDE
@@ -114,34 +177,71 @@ impl Rehearsal {
             ))));
         }
         let _lock = lock(&self.snapshot).map_err(|it| waits(it.why))?;
-        let name = self.snapshot.run_locked().map_err(|it| waits(it.why))?;
-        let store = &self.snapshot.store;
-        let entries = store.list().map_err(|it| unusable(&it))?;
-        let entry = entries.iter().find(|it| it.name.to_string() == name);
-        let gone = || waits(detail(format_args!("somebody removed the snapshot {name}")));
-        let entry = entry.ok_or_else(gone)?;
-        let manifest = entry.manifest.as_ref().map_err(|_| gone())?;
-        let paths = &self.snapshot.paths;
-        let trial = trial::Trial {
+        let taken = take(&self.snapshot)?;
+        let trial = Trial {
             paths,
             spec: &self.spec,
             identity: &self.identity,
             then: Some(self.to),
+            expected: None, // the etcd of today says it
             log: Some(&paths.rehearsal_log()),
-            file: &store.snapshot(&entry.name),
-            revision: manifest.revision.held(),
-            database: manifest.database.size,
+            file: &taken.file,
+            revision: taken.revision,
+            database: taken.database,
         };
-        let runtime = runtime().map_err(|it| waits(it.why))?;
-        let mut tried = runtime.block_on(trial::run(&trial, &mut |_| ()));
-        // One mishap has many causes.
-        if tried.as_ref().is_err_and(|it| it.is_of(self.to)) {
-            tried = runtime.block_on(trial::run(&trial, &mut |_| ()));
-        }
-        tried.map_err(|error| NotRehearsed {
-            of_the_version: error.is_of(self.to),
-            why: detail(format_args!("{}", chain(&error))),
-        })?;
-        Ok(entry.name.revision)
+        try_on(&trial, self.to)
     }
+}
+
+/// Tries the version of the identity where no other etcd is: in a Pod of that version's image. `there`: a snapshot that was
+/// taken for it; without one, it is taken from the member. What the member itself says of this revision is
+/// what the other one has to say, as long as the member has not compacted since.
+///
+/// # Errors
+/// It was not tried, or did not stand the trial.
+pub fn rehearse_alone(
+    member: &Member<'_>,
+    identity: &IdentityFile,
+    to: Version,
+    there: Option<SourceFile>,
+) -> Result<i64, NotRehearsed> {
+    let paths = member.paths;
+    let taken = if let Some(it) = there {
+        Taken {
+            file: it.path,
+            revision: it.revision,
+            database: it.database,
+        }
+    } else {
+        let own = paths.backup().join(BEFORE_UPGRADE);
+        let place = (LocalStore::at(&own, &member.spec.name), Keep::ONE);
+        let job = snapshot_job(member, identity, place, Class::Scheduled, None);
+        let _lock = lock(&job).map_err(|it| waits(it.why))?;
+        take(&job)?
+    };
+    let trial = Trial {
+        paths,
+        spec: member.spec,
+        identity,
+        then: None,
+        expected: said_by(member, taken.revision)?,
+        log: Some(&paths.rehearsal_log()),
+        file: &taken.file,
+        revision: taken.revision,
+        database: taken.database,
+    };
+    try_on(&trial, to)
+}
+
+/// The hash of the member's keys at a revision, and up to which revision it has compacted them; none where it does not
+/// say.
+fn said_by(member: &Member<'_>, revision: i64) -> Result<Option<(u32, i64)>, NotRehearsed> {
+    let asked = async {
+        let mut client = client::look(member.url, &member.files).await.client?;
+        let hash = client.hash_kv(revision.max(1)).await.ok()?;
+        Some((hash.hash(), hash.compact_version()))
+    };
+    let runtime = runtime().map_err(|it| waits(it.why))?;
+    let said = runtime.block_on(async { tokio::time::timeout(HASHES_WITHIN, asked).await });
+    Ok(said.ok().flatten())
 }

@@ -41,6 +41,9 @@ pub(in crate::cli) struct RestoreArgs {
     /// In such a Pod: only finishes an interrupted restore
     #[arg(long, hide = true)]
     pub(in crate::cli) resume: bool,
+    /// In such a Pod: only starts etcd on a copy of the data, and tells how that went
+    #[arg(long, hide = true)]
+    pub(in crate::cli) rehearse: bool,
     /// The last revision that the live data was seen to have
     #[arg(long, hide = true, value_name = "REVISION")]
     pub(in crate::cli) live_revision: Option<i64>,

@@ -16,7 +16,7 @@ use crate::cluster::{Detail, Timestamp, detail};
 use crate::controller::apply::unplaceable;
 use crate::controller::claim::Which;
 use crate::controller::objects::Kind;
-use crate::controller::observe::{MAKING_SECONDS, ended};
+use crate::controller::observe::MAKING_SECONDS;
 use crate::controller::restore::document;
 use crate::controller::seen::{Container, PodSeen};
 use crate::controller::{Cluster, ControllerError, names, pod};
@@ -56,8 +56,8 @@ pub(in crate::controller) struct Heard {
 }
 
 /// Why the worker says nothing.
-pub(super) struct Silence {
-    pub(super) why: Detail,
+pub(in crate::controller) struct Silence {
+    pub(in crate::controller) why: Detail,
     /// Its Pod only has not come up yet.
     comes: bool,
 }
@@ -73,7 +73,7 @@ impl From<String> for Silence {
 
 impl Heard {
     /// What it knows, and how many seconds ago it said so.
-    pub(super) fn known(&self) -> Option<(Rc<Report>, u64)> {
+    pub(in crate::controller) fn known(&self) -> Option<(Rc<Report>, u64)> {
         let (report, at) = self.report.clone()?;
         let now = clock::since_boot().as_secs();
         Some((report, now.saturating_sub(at)))
@@ -176,7 +176,7 @@ impl Cluster {
     }
 
     /// Asks for a snapshot now.
-    pub(super) async fn ask_for(&mut self, id: &str) -> Result<(), Silence> {
+    pub(in crate::controller) async fn ask_for(&mut self, id: &str) -> Result<(), Silence> {
         let path = format!("/snapshots/{id}");
         self.ask_worker::<()>(Method::POST, &path).await
     }
@@ -259,7 +259,7 @@ impl Cluster {
         };
         match there {
             None => self.make_worker(made).await,
-            Some(there) if ended(&there) => self.remove_pod(&there, Some(0)).await,
+            Some(there) if there.is_over() => self.remove_pod(&there, Some(0)).await,
             Some(there) => {
                 let made_from = &made["metadata"]["annotations"][names::MADE_FOR];
                 if there.made_for.as_deref() == made_from.as_str() {
@@ -303,7 +303,10 @@ impl Cluster {
     /// The Pod that the document asks for; none where it asks for no snapshots, or the cluster has not
     /// served yet.
     fn made_worker(&self, spec: &ClusterSpec) -> Option<serde_json::Value> {
-        let identity = self.identity.clone().filter(|it| it.member.id.is_some())?;
+        let mut identity = self.identity.clone().filter(|it| it.member.id.is_some())?;
+        // That a change is not final is nothing to it.
+        let member = &mut identity.member;
+        (member.other_version, member.other_image, member.goes_back) = (None, None, false);
         let object = self.object.clone();
         let wire = &object.object.spec;
         let claim = self.claim_of_snapshots()?;
@@ -338,7 +341,7 @@ impl Cluster {
     }
 
     /// The name under which etcd is reached whichever address its Pod has, also while it is not ready.
-    fn member_host(&self) -> String {
+    pub(in crate::controller) fn member_host(&self) -> String {
         let (name, namespace) = (&self.name, &self.namespace);
         format!("{}.{name}.{namespace}.svc", names::member(name))
     }

@@ -26,7 +26,8 @@ pub(in crate::controller) fn worker(
 ) -> Value {
     let mut container = container(parts, &["backup", "worker"]);
     let config = serde_json::to_string(config).unwrap_or_default();
-    let mut more = command(parts, document, (BACKUP_VARIABLE, &config));
+    let mut more = command(document, (BACKUP_VARIABLE, &config));
+    more.mount_keys(parts);
     let claim = json!({"persistentVolumeClaim": {"claimName": claim}});
     more.mount("claim", &claim, CLAIM_DIR, false);
     more.mount("tls", &certificates(parts.name), TLS_DIR, true);

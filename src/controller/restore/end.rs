@@ -155,7 +155,16 @@ impl Cluster {
         let Some(identity) = told.filter(|it| restored.succeeded || known(it)) else {
             return Ok(());
         };
-        self.identity = Some(identity.clone());
+        let mut identity = identity.clone();
+        // Which version and image the data is for, and whether that is final, is only known here.
+        if let Some(known) = &self.identity {
+            let known = known.member.clone();
+            let member = &mut identity.member;
+            (member.version, member.other_version) = (known.version, known.other_version);
+            (member.image, member.other_image) = (known.image, known.other_image);
+            member.goes_back = known.goes_back;
+        }
+        self.identity = Some(identity);
         self.memory.contact.forget();
         self.push().await
     }

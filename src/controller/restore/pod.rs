@@ -195,7 +195,7 @@ impl Cluster {
         } else {
             let version = spec.version.unwrap_or(VERSION_AT_BIRTH);
             let quota = spec.quota.unwrap_or_else(|| self.quota_at_birth());
-            Self::identity_at_birth(spec, version, quota)?
+            self.identity_at_birth(spec, version, quota)?
         };
         let born = self.identity.is_some();
         let member = self.pod_member(spec, &identity).ok_or_else(malformed)?;
@@ -274,6 +274,7 @@ pub(in crate::controller) fn document(
     spec.size = 1;
     spec.paused = false;
     spec.version = Some(identity.member.version.clone());
+    spec.image.clone_from(&identity.member.image);
     spec.storage.volume_claim = None;
     spec.storage.quota = Some(format!("{}Mi", identity.member.quota >> 20));
     spec.network.listen_addresses = Some(vec!["127.0.0.1".to_owned()]);

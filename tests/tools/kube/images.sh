@@ -41,7 +41,7 @@ libraries=()
 if [ -n "${LIBC_OF:-}" ]; then
     for library in $(ldd "$LIBC_OF" | grep -o '/[^ ]*'); do libraries+=("$library=$library"); done
 fi
-for line in 3.5 3.6 3.7; do
+for line in 3.5 3.6 3.6-before 3.7; do
     bin=$tools/etcd/$line
     if [ -x "$bin/etcd" ] && [ -x "$bin/etcdctl" ] && [ -x "$bin/etcdutl" ]; then
         version=$("$bin/etcd" --version | sed -n 's/^etcd Version: //p')

@@ -1,0 +1,207 @@
+//! What is written down of changes of etcd's version: in the identity, which version opens the data; and in a record, the
+//! last changes and the one that failed. Both modes keep the same record; in Kubernetes it lies in the cluster's Secret.
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::status::{ChangeOutcome, ChangeStatus};
+use crate::clock::rfc3339;
+use crate::cluster::{Detail, Timestamp, detail};
+use crate::member::records::IdentityFile;
+use crate::paths::Paths;
+use crate::state::{self, StateError};
+use crate::version::Version;
+
+/// Changes that are kept.
+const HISTORY_MAX: usize = 10;
+
+/// A rehearsal counts for so many seconds: the snapshot that it began with is one "of now".
+pub const REHEARSED_SECONDS: u64 = 600;
+
+/// Seconds until a rehearsal is tried again for which there was no room, or no snapshot: by how many failed so.
+const RETRY_SECONDS: [u64; 4] = [60, 60, 300, 900];
+
+/// The seconds from a rehearsal that could not be made to the next one. `waited`: how many could not, this one included.
+pub fn retry_seconds(waited: usize) -> u64 {
+    RETRY_SECONDS[waited.saturating_sub(1).min(RETRY_SECONDS.len() - 1)]
+}
+
+/// What is kept of changes of the version, over restarts of the operator and of the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changes {
+    /// The last ones, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<ChangeStatus>,
+    /// A version that is not tried again until the document changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<FailedUpgrade>,
+}
+
+/// A version that did not serve.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedUpgrade {
+    /// The version.
+    pub to: String,
+    /// What happened.
+    pub why: String,
+    /// The document that asked for it: on a host the sha256 of its text, in Kubernetes its generation.
+    pub document: String,
+}
+
+impl FailedUpgrade {
+    /// The version, and why it is not tried again by this document, if it is the same one.
+    pub fn by(&self, document: &str) -> Option<(Version, Detail)> {
+        let why = detail(format_args!("{}", self.why));
+        let to = self.to.parse().ok()?;
+        (self.document == document).then_some((to, why))
+    }
+}
+
+impl Changes {
+    /// The record; an empty one where there is none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn load(paths: &Paths) -> Result<Self, StateError> {
+        Ok(state::load(&paths.upgrades())?.unwrap_or_default())
+    }
+
+    /// Writes the record.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save(&self, paths: &Paths) -> Result<(), StateError> {
+        state::save(&paths.upgrades(), self)
+    }
+
+    /// A version failed; the one before serves the data, or will.
+    pub fn fail(&mut self, to: Version, why: &Detail, document: String) {
+        self.failed = Some(FailedUpgrade {
+            to: to.to_string(),
+            why: why.to_string(),
+            document,
+        });
+    }
+
+    /// The rehearsal of a version failed, which ends the change. `began`: the time, if it was trusted.
+    pub fn fail_rehearsal(
+        &mut self,
+        hop: (Version, Version),
+        why: &Detail,
+        document: String,
+        began: Option<Timestamp>,
+    ) {
+        self.fail(hop.1, why, document);
+        let why = Some(why.to_string());
+        self.note(hop, ChangeOutcome::NotRehearsed, why, began);
+    }
+
+    /// A version is final. `now`: the time, if it is trusted.
+    pub fn finish(&mut self, (from, to): (Version, Version), now: Option<Timestamp>) {
+        let failed = self.failed.take();
+        match failed.filter(|it| it.to == from.to_string()) {
+            Some(failed) => {
+                let why = Some(failed.why.clone());
+                self.failed = Some(failed);
+                self.note((to, from), ChangeOutcome::RolledBack, why, now);
+            }
+            None => self.note((from, to), ChangeOutcome::Done, None, now),
+        }
+    }
+
+    /// Adds a change that has ended.
+    fn note(
+        &mut self,
+        (from, to): (Version, Version),
+        outcome: ChangeOutcome,
+        message: Option<String>,
+        at: Option<Timestamp>,
+    ) {
+        let excess = (self.history.len() + 1).saturating_sub(HISTORY_MAX);
+        self.history.drain(..excess);
+        self.history.push(ChangeStatus {
+            what: "version".to_owned(),
+            from: from.to_string(),
+            to: to.to_string(),
+            at: at.map(rfc3339),
+            outcome,
+            message,
+        });
+    }
+}
+
+impl IdentityFile {
+    /// The version that the data is for.
+    pub fn version(&self) -> Option<Version> {
+        self.member.version.parse().ok()
+    }
+
+    /// The next start is one of this version; the one before may still open the data. `image`: where it comes from, if the
+    /// document names an image. Whether anything changed.
+    pub fn change_to(&mut self, to: Version, image: Option<String>) -> bool {
+        let member = &mut self.member;
+        let other = member.version != to.to_string();
+        if other {
+            let before = std::mem::replace(&mut member.version, to.to_string());
+            member.other_version = Some(before);
+            member.other_image = std::mem::replace(&mut member.image, image);
+        }
+        other
+    }
+
+    /// The next start is one of the version before again. Whether there is one.
+    pub fn go_back(&mut self) -> bool {
+        let member = &mut self.member;
+        let Some(before) = member.other_version.take() else {
+            return false;
+        };
+        let given_up = std::mem::replace(&mut member.version, before);
+        member.other_version = Some(given_up);
+        std::mem::swap(&mut member.image, &mut member.other_image);
+        member.goes_back = true;
+        true
+    }
+
+    /// No other version may open the data any more. The version that was given up, and the one that stays.
+    pub fn finish_version(&mut self) -> Option<(Version, Version)> {
+        let member = &mut self.member;
+        let other = member.other_version.take();
+        (member.goes_back, member.other_image) = (false, None);
+        other.and_then(|it| it.parse().ok()).zip(self.version())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_changes_are_kept() {
+        let mut file = Changes::default();
+        let version = |patch| Version::new(3, 6, patch);
+        for patch in 0..12 {
+            file.finish((version(patch), version(patch + 1)), None);
+        }
+        assert_eq!(file.history.len(), HISTORY_MAX);
+        assert_eq!(file.history[0].from, "3.6.2");
+        assert_eq!(file.history[9].to, "3.6.12");
+    }
+
+    #[test]
+    fn a_version_that_failed_is_not_tried_until_the_document_changes() {
+        let (old, new) = (Version::new(3, 6, 15), Version::new(3, 6, 16));
+        let mut file = Changes::default();
+        file.fail(new, &detail(format_args!("it ended")), "1".to_owned());
+        file.finish((new, old), None);
+        assert_eq!(file.history[0].outcome, ChangeOutcome::RolledBack);
+        assert_eq!(
+            (file.history[0].from.as_str(), file.history[0].to.as_str()),
+            ("3.6.15", "3.6.16")
+        );
+        let failed = file.failed.as_ref().unwrap();
+        assert_eq!(failed.by("1").map(|it| it.0), Some(new));
+        assert_eq!(failed.by("2"), None);
+        // Another version that is final is the end of it.
+        file.finish((old, Version::new(3, 6, 17)), None);
+        assert_eq!(file.failed, None);
+    }
+}

@@ -1,0 +1,320 @@
+//! Another version of etcd on a node: tried on a copy of the data by a Pod, then started, and taken back where it does not
+//! serve.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::images::bad_etcd;
+use crate::lab::{Image, is_true, skip, status_of};
+use crate::operated::{Operated, document};
+use crate::writer::Writer;
+
+/// A rehearsal, a restart and 30 s, and for one that answers nothing a minute more.
+const CHANGES_WITHIN: Duration = Duration::from_secs(240);
+
+/// The version of an image of etcd.
+fn version_of(image: &Image) -> String {
+    let (_, version) = image.reference.rsplit_once(":v").unwrap();
+    version.to_owned()
+}
+
+/// The cluster `one` on the older patch of 3.6, in which `kept` is 1; the newer patch is on the node.
+fn born() -> Option<(Operated, String, String)> {
+    let it = Operated::up()?;
+    let Some(before) = it.images.etcd.get("3.6-before").cloned() else {
+        skip("an image of the patch before is made of target/tools/etcd/3.6-before");
+        return None;
+    };
+    it.import(&before);
+    let (older, newer) = (version_of(&before), version_of(&it.images.etcd["3.6"]));
+    let spec = format!("{{version: {older}}}");
+    it.apply(&document("EtcdCluster", "one", &spec));
+    it.available("one");
+    it.put("one", "kept", "1");
+    Some((it, older, newer))
+}
+
+fn ask_for(it: &Operated, version: &str) {
+    it.patch("one", &json!({"spec": {"version": version}}).to_string());
+}
+
+/// Waits until the version serves and is final.
+#[track_caller]
+fn wait_final(it: &Operated, version: &str, outcomes: usize) -> Value {
+    let what = format!("{version} to be final");
+    let mut said = String::new();
+    it.eventually(&what, CHANGES_WITHIN, || {
+        let now = it.try_json(&["get", "etcdcluster", "one"])?;
+        let status = &now["status"];
+        let words = format!("{}: {}", status_of(&now, "Progressing"), status["plan"]);
+        if words != said {
+            println!("{words}");
+            said = words;
+        }
+        let history = status["history"].as_array().map_or(0, Vec::len);
+        let settled = status_of(&now, "Progressing") == "False" && is_true(&now, "Available");
+        (status["version"] == version && history == outcomes && settled).then(|| status.clone())
+    })
+}
+
+/// What the last change came to: from, to, outcome.
+fn last_change(status: &Value) -> (String, String, String) {
+    let last = status["history"].as_array().unwrap().last().unwrap();
+    let text = |key: &str| last[key].as_str().unwrap().to_owned();
+    (text("from"), text("to"), text("outcome"))
+}
+
+/// Waits for a hold, and returns its message.
+#[track_caller]
+fn held(it: &Operated, reason: &str, words: &str) -> String {
+    let what = format!("the hold {reason} with {words}");
+    it.eventually(&what, CHANGES_WITHIN, || {
+        let now = it.try_json(&["get", "etcdcluster", "one"])?;
+        let plan = &now["status"]["plan"];
+        let message = plan["message"].as_str()?;
+        (plan["hold"] == reason && message.contains(words)).then(|| message.to_owned())
+    })
+}
+
+fn image_of(it: &Operated) -> String {
+    let pod = it.json(&["get", "pod", "one-0"]);
+    let image = pod["spec"]["containers"][0]["image"].as_str().unwrap();
+    image.to_owned()
+}
+
+/// No Pod of a rehearsal is left.
+#[track_caller]
+fn rehearsal_gone(it: &Operated) {
+    it.gone(&["pod", "one-rehearsal"]);
+}
+
+/// Numbered keys, one after the other, wherever the member is.
+struct Written {
+    acknowledged: u64,
+    longest_gap: Duration,
+}
+
+fn written_while(it: &Operated, happens: impl FnOnce()) -> Written {
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            let mut writer = Writer::new(it, 1, "one");
+            let mut written = Written {
+                acknowledged: 0,
+                longest_gap: Duration::ZERO,
+            };
+            let mut last = Instant::now();
+            while !ends.load(Ordering::Relaxed) {
+                let key = format!("w/{:06}", written.acknowledged);
+                if writer.ask(&["put", &key, "x"]).is_some() {
+                    written.acknowledged += 1;
+                    written.longest_gap = written.longest_gap.max(last.elapsed());
+                    last = Instant::now();
+                } else if let Some(next) = Writer::try_new(it, 1, "one") {
+                    writer = next; // another Pod has another address
+                }
+            }
+            written
+        });
+        let happened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(happens));
+        ends.store(true, Ordering::Relaxed);
+        let written = writing.join().unwrap();
+        happened.unwrap_or_else(|why| std::panic::resume_unwind(why));
+        written
+    })
+}
+
+/// Every acknowledged write is there.
+#[track_caller]
+fn assert_kept(it: &Operated, written: &Written) {
+    let keys = it.etcdctl("one", &["get", "w/", "--prefix", "--keys-only"]);
+    let there = keys.lines().filter(|it| it.starts_with("w/")).count();
+    let there = u64::try_from(there).unwrap();
+    let acknowledged = written.acknowledged;
+    assert!(
+        there >= acknowledged && acknowledged > 0,
+        "{there} of {acknowledged}"
+    );
+    assert_eq!(it.get("one", "kept"), "1");
+}
+
+#[test]
+fn a_patch_is_tried_by_a_pod_and_then_serves_under_a_writer() {
+    let Some((it, older, newer)) = born() else {
+        return;
+    };
+    // What a Pod that is replaced costs here and now, to compare with.
+    let uid = it.pod_uid("one").unwrap();
+    let plain = written_while(&it, || {
+        it.patch("one", r#"{"spec": {"options": {"snapshotCount": 4321}}}"#);
+        it.eventually("another Pod", CHANGES_WITHIN, || {
+            it.pod_uid("one").filter(|it| *it != uid)
+        });
+        it.available("one");
+        it.put("one", "kept", "1");
+    });
+    it.etcdctl("one", &["del", "w/", "--prefix"]);
+    let begun = Instant::now();
+    let written = written_while(&it, || {
+        ask_for(&it, &newer);
+        it.eventually("the new version to serve", CHANGES_WITHIN, || {
+            (it.cluster("one")["status"]["version"] == newer.as_str()).then_some(())
+        });
+        println!("from the edit to serving {:.1?}", begun.elapsed());
+        let status = wait_final(&it, &newer, 1);
+        let change = (older.clone(), newer.clone(), "Done".to_owned());
+        assert_eq!(last_change(&status), change);
+    });
+    println!(
+        "a writer's longest gap {:.1?}, where the Pod is replaced for a setting {:.1?}",
+        written.longest_gap, plain.longest_gap
+    );
+    assert_kept(&it, &written);
+    assert!(image_of(&it).ends_with(&newer));
+    rehearsal_gone(&it);
+    let told = it.events("default");
+    for reason in [
+        "RehearsingVersion",
+        "VersionRehearsed",
+        "ChangingVersion",
+        "VersionFinal",
+    ] {
+        assert!(told.iter().any(|it| it.0 == reason), "{reason}: {told:?}");
+    }
+    back_through_a_snapshot_and_another_operator(&it, &older, &newer);
+}
+
+/// The other direction, with snapshots on a claim; the operator is replaced in the middle.
+fn back_through_a_snapshot_and_another_operator(it: &Operated, older: &str, newer: &str) {
+    it.patch(
+        "one",
+        r#"{"spec": {"backup": {"destinations": [{"local": {}}]}}}"#,
+    );
+    it.ready("default", "one-backup");
+    ask_for(it, older);
+    it.eventually("the trial to begin", CHANGES_WITHIN, || {
+        it.try_json(&["get", "pod", "one-rehearsal"])
+    });
+    it.next_operator();
+    let status = wait_final(it, older, 2);
+    let change = (newer.to_owned(), older.to_owned(), "Done".to_owned());
+    assert_eq!(last_change(&status), change);
+    assert!(image_of(it).ends_with(older));
+    assert_eq!(it.get("one", "kept"), "1");
+    rehearsal_gone(it);
+    // The first snapshot of this cluster is the one that was taken for it.
+    assert_eq!(status["backups"]["count"], 1, "{status}");
+    assert_eq!(status["backups"]["lastVerified"]["level"], 3, "{status}");
+}
+
+#[test]
+fn what_cannot_be_tried_or_fails_on_a_copy_touches_nothing() {
+    let Some((it, older, newer)) = born() else {
+        return;
+    };
+    let uid = it.pod_uid("one").unwrap();
+    let untouched = || assert_eq!(it.pod_uid("one").as_ref(), Some(&uid));
+    // No such image.
+    ask_for(&it, "3.6.97");
+    let message = held(&it, "UpgradeNotRehearsed", "no image");
+    assert!(message.contains("one-rehearsal"), "{message}");
+    assert_eq!(it.get("one", "kept"), "1");
+    untouched();
+    ask_for(&it, &older);
+    rehearsal_gone(&it);
+    // One that ends on the copy; its log stays.
+    it.import(&bad_etcd(&it.dir, "3.6.98", "ends-on-the-copy"));
+    ask_for(&it, "3.6.98");
+    held(&it, "UpgradeFailed", "exit status: 3");
+    untouched();
+    let log = it.logs("default", "one-rehearsal", "etcd");
+    assert!(log.contains("a bad build ends on the copy"), "{log}");
+    let status = it.cluster("one")["status"].clone();
+    let change = (
+        older.clone(),
+        "3.6.98".to_owned(),
+        "NotRehearsed".to_owned(),
+    );
+    assert_eq!(last_change(&status), change);
+    // Another operator does not try it again.
+    let first = it.json(&["get", "pod", "one-rehearsal"])["metadata"]["uid"].clone();
+    it.next_operator();
+    held(&it, "UpgradeFailed", "exit status: 3");
+    it.put("one", "kept", "1");
+    let now = it.json(&["get", "pod", "one-rehearsal"])["metadata"]["uid"].clone();
+    assert_eq!(now, first);
+    // An image that holds another version than its name and the document say.
+    let wrong = "quay.io/coreos/etcd:v3.6.96";
+    it.tag_image("quay.io/coreos/etcd:v3.6.98", wrong);
+    ask_for(&it, "3.6.96");
+    held(&it, "UpgradeFailed", "instead of 3.6.96");
+    untouched();
+    // An image of one's own is taken together with its version, and not before.
+    let own = "quay.io/coreos/etcd:mine";
+    it.tag_image(&it.images.etcd["3.6"].reference, own);
+    let both = json!({"spec": {"version": newer, "image": own}});
+    it.patch("one", &both.to_string());
+    wait_final(&it, &newer, 3);
+    assert_eq!(image_of(&it), own);
+    assert_eq!(it.get("one", "kept"), "1");
+    another_image_of_the_same_version(&it, own);
+}
+
+/// It is tried first, too; one that holds another version, or is not there, stops nobody.
+fn another_image_of_the_same_version(it: &Operated, own: &str) {
+    let uid = it.pod_uid("one");
+    for (image, words) in [
+        ("quay.io/coreos/etcd:v3.6.98", "instead of"),
+        ("quay.io/coreos/etcd:nowhere", "no image"),
+    ] {
+        it.patch("one", &json!({"spec": {"image": image}}).to_string());
+        it.eventually(words, CHANGES_WITHIN, || {
+            let said = it.says_now("one", "DocumentAccepted")?;
+            let message = said["message"].as_str()?;
+            (said["reason"] == "ImageNotChanged" && message.contains(words)).then_some(())
+        });
+        assert_eq!(it.pod_uid("one"), uid);
+        assert_eq!(image_of(it), own);
+    }
+    it.patch("one", r#"{"spec": {"image": null}}"#);
+    it.eventually("the other image", CHANGES_WITHIN, || {
+        let other = it.pod_uid("one").filter(|it| Some(it) != uid.as_ref());
+        (other.is_some() && image_of(it) != own).then_some(())
+    });
+    it.available("one");
+    assert_eq!(it.get("one", "kept"), "1");
+}
+
+#[test]
+fn a_version_that_serves_a_copy_and_not_the_data_is_taken_back() {
+    let Some((it, older, _)) = born() else {
+        return;
+    };
+    for (version, mode, words) in [
+        ("3.6.95", "ends", "ended by itself"),
+        ("3.6.94", "serves-then-ends", "ended by itself"),
+        ("3.6.93", "silent", "did not serve"),
+    ] {
+        it.import(&bad_etcd(&it.dir, version, mode));
+        let changes = it.cluster("one")["status"]["history"]
+            .as_array()
+            .map_or(0, Vec::len);
+        let begun = Instant::now();
+        let written = written_while(&it, || {
+            ask_for(&it, version);
+            let message = held(&it, "UpgradeFailed", words);
+            println!("{mode}: {:.1?}: {message}", begun.elapsed());
+            it.available("one");
+            let status = wait_final(&it, &older, changes + 1);
+            println!("{mode}: final after {:.1?}", begun.elapsed());
+            let change = (older.clone(), version.to_owned(), "RolledBack".to_owned());
+            assert_eq!(last_change(&status), change);
+        });
+        assert_kept(&it, &written);
+        assert!(image_of(&it).ends_with(&older));
+        // Without the thousands of keys the next one is as fast.
+        it.etcdctl("one", &["del", "w/", "--prefix"]);
+    }
+}
