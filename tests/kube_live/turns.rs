@@ -372,7 +372,8 @@ fn what_was_written_wrong_is_corrected(it: &Operated) {
     it.available("typo");
     it.put("typo", "kept", "1");
     it.patch("typo", r#"{"spec":{"image":"quay.io/coreos/etcd:v9.9.9"}}"#);
-    it.says("typo", "Degraded", "ImageUnavailable");
+    it.says("typo", "Degraded", "ImageNotChanged");
+    assert_eq!(it.get("typo", "kept"), "1", "nobody is stopped for it");
     it.patch("typo", r#"{"spec":{"image":null}}"#);
     it.available("typo");
     it.patch(

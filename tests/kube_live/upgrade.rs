@@ -98,9 +98,9 @@ struct Written {
 
 fn written_while(it: &Operated, happens: impl FnOnce()) -> Written {
     let ends = AtomicBool::new(false);
+    let mut writer = Writer::new(it, 1, "one");
     std::thread::scope(|scope| {
         let writing = scope.spawn(|| {
-            let mut writer = Writer::new(it, 1, "one");
             let mut written = Written {
                 acknowledged: 0,
                 longest_gap: Duration::ZERO,
@@ -245,6 +245,12 @@ fn what_cannot_be_tried_or_fails_on_a_copy_touches_nothing() {
     it.put("one", "kept", "1");
     let now = it.json(&["get", "pod", "one-rehearsal"])["metadata"]["uid"].clone();
     assert_eq!(now, first);
+    let status = it.cluster("one")["status"].clone();
+    assert_eq!(
+        status["history"].as_array().map(Vec::len),
+        Some(1),
+        "{status}"
+    );
     // An image that holds another version than its name and the document say.
     let wrong = "quay.io/coreos/etcd:v3.6.96";
     it.tag_image("quay.io/coreos/etcd:v3.6.98", wrong);

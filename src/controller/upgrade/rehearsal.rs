@@ -74,9 +74,19 @@ impl Cluster {
         Some((to, made_for))
     }
 
+    /// Why a version failed, by the document that is in force.
+    fn why_failed(&self, to: Version) -> Option<Detail> {
+        let failed = self.memory.changes.failed.as_ref()?;
+        let (version, why) = failed.by(&self.document_word())?;
+        (version == to).then_some(why)
+    }
+
     /// What is known of the trial that the document asks for: remembered, or seen by its Pod.
     fn rehearsal(&self, spec: &ClusterSpec) -> Option<Rehearsal> {
-        let (_, asked) = self.to_try(spec)?;
+        let (to, asked) = self.to_try(spec)?;
+        if self.why_failed(to).is_some() {
+            return None; // that is written down
+        }
         let known = self.memory.rehearsal.as_ref();
         if let Some(known) = known.filter(|it| it.made_for == asked) {
             return Some(known.clone());
@@ -115,9 +125,7 @@ impl Cluster {
         let Some(to) = self.other_version(spec) else {
             return Upgrade::None;
         };
-        let failed = self.memory.changes.failed.as_ref();
-        let failed = failed.and_then(|it| it.by(&self.document_word()));
-        if let Some((_, why)) = failed.filter(|it| it.0 == to) {
+        if let Some(why) = self.why_failed(to) {
             return Upgrade::Failed { to, why };
         }
         let Some(rehearsal) = self.memory.rehearsal.clone() else {
@@ -263,11 +271,8 @@ impl Cluster {
 
     /// Whether this Pod's log tells why the document's version failed.
     fn shows_why(&self, pod: &PodSeen, spec: &ClusterSpec) -> bool {
-        let document = self.document_word();
-        let failed = self.memory.changes.failed.as_ref();
-        let failed = failed.and_then(|it| it.by(&document)).map(|it| it.0);
         let to = made_for(pod).and_then(|it| it.to.parse().ok());
-        failed.is_some() && failed == to && failed == self.other_version(spec)
+        to.is_some_and(|to| self.other_version(spec) == Some(to) && self.why_failed(to).is_some())
     }
 
     async fn remove_rehearsal(&self, pod: &PodSeen) -> Result<(), ControllerError> {
