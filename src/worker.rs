@@ -41,7 +41,7 @@ use crate::plan::Upkeep;
 use crate::plan::backup::due;
 use crate::spec::ClusterSpec;
 use crate::state;
-use crate::tls::{Certificates, ClientFiles, TlsError, Validity};
+use crate::tls::{Certificates, ClientFiles, TlsError};
 use front::Board;
 use report::{Ended, Report};
 
@@ -53,8 +53,6 @@ const SOON: Duration = Duration::from_secs(1);
 const HEARS: Duration = Duration::from_secs(30);
 /// A clock that moved by more than this against the time since boot was set, and is trusted no longer.
 const STEP_SECONDS: i64 = 5;
-/// Longer than any trial restore.
-const TRIAL_SECONDS: i64 = 86_400;
 
 /// What a worker is told with its Pod.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -363,9 +361,7 @@ impl Worker {
             path: self.paths.tls(),
             source,
         })?;
-        let validity = Validity::trusted(clock::now(), TRIAL_SECONDS);
-        let names = ["127.0.0.1".to_owned()];
-        certificates::mint(&Certificates::at(keys), &self.spec, &names, validity)
+        certificates::mint_for_a_trial(&Certificates::at(keys), &self.spec)
     }
 
     /// What is known now, for whoever asks.

@@ -14,7 +14,7 @@ use crate::member::crash::CrashPoint;
 use crate::member::records::{self, IdentityFile};
 use crate::member::starts;
 use crate::observed::{Instance, Pairs, Process, Service, Tries, Upgrade};
-use crate::plan::version::{Back, why_back};
+use crate::plan::version::given_up;
 use crate::spec::ClusterSpec;
 use crate::start::Facts;
 use crate::state::StateError;
@@ -220,14 +220,10 @@ impl Agent {
         spec: &ClusterSpec,
         instance: Option<&Instance>,
     ) -> Result<(), AgentError> {
-        let why = instance.and_then(|it| Some((it, why_back(spec, it)?)));
-        if let Some((instance, Back::Failed(why))) = why
-            && let Some(identity) = instance.facts.born()
-        {
-            tracing::error!(version = %identity.version, "the version before comes back: {why}");
+        if let Some((to, why)) = instance.and_then(|it| given_up(spec, it)) {
+            tracing::error!(version = %to, "the version before comes back: {why}");
             // What serves again matters more than a note about it.
             let document = self.memory.document.clone();
-            let to = identity.version;
             if let Err(error) = self.write_changes(|it| it.fail(to, &why, document)) {
                 self.log_once(&chain(&error));
             }

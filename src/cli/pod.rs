@@ -13,7 +13,6 @@ use crate::agent::driver::{HostDriver, ProcessDriver};
 use crate::backup::restore;
 use crate::backup::served::Served;
 use crate::backup::work::{Member, NotRehearsed, rehearse_alone};
-use crate::clock;
 use crate::cluster::detail;
 use crate::error::chain;
 use crate::etcd::store;
@@ -29,7 +28,7 @@ use crate::member::restore_record::{self, Outcome as Ended, Reason, RestoreRecor
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
 use crate::state;
-use crate::tls::{Certificates, Validity};
+use crate::tls::Certificates;
 use crate::version::Version;
 use crate::worker::{Config, Worker};
 
@@ -253,8 +252,7 @@ fn try_on_a_copy(
         let config: Config = serde_json::from_str(&config).map_err(|_| missing(BACKUP_VARIABLE))?;
         // Of nobody else, and in memory.
         let keys = Certificates::at(paths.tls());
-        let validity = Validity::trusted(clock::now(), TRIAL_SECONDS);
-        certificates::mint(&keys, &spec, &["127.0.0.1".to_owned()], validity)?;
+        certificates::mint_for_a_trial(&keys, &spec)?;
         let there = match served()? {
             Some(served) => {
                 let own = std::env::var(SIGNER_VARIABLE).ok();
@@ -278,9 +276,6 @@ fn try_on_a_copy(
     };
     rehearse_alone(&member, &pod.identity, to, there)
 }
-
-/// Longer than any trial.
-const TRIAL_SECONDS: i64 = 86_400;
 
 /// Works on snapshots until the Pod ends.
 pub(super) fn worker(context: &Context) -> Outcome {

@@ -59,7 +59,7 @@ impl Cluster {
             member: member(spec, self.identity.as_ref()),
             process,
             terminating: self.terminating(pod.as_deref()),
-            claim: self.data_stays(),
+            claim: self.claim_of_data(),
             alone: true, // sizes above 1 are refused, so no cluster of ours had another member
             writable: facts.writable,
             facts,
@@ -105,7 +105,7 @@ impl Cluster {
         })
     }
 
-    fn data_stays(&self) -> Claim {
+    fn claim_of_data(&self) -> Claim {
         if self.goes(Which::Data) {
             Claim::Deleted
         } else {

@@ -11,15 +11,15 @@ use super::{Cluster, ControllerError};
 use crate::cluster::Timestamp;
 use crate::member::records::IdentityFile;
 use crate::observed::{Instance, Pairs, Process, Service, Tries, Unanswered};
-use crate::plan::version::{Back, SERVES_WITHIN_LOOKS, why_back};
+use crate::plan::version::{SERVES_WITHIN_LOOKS, given_up};
 use crate::spec::ClusterSpec;
 use crate::start::LastWords;
 use crate::version::Version;
 
 pub(super) use rehearsal::Rehearsal;
 
-/// Ends that are told apart.
-const ENDS_MAX: usize = 8;
+/// Containers that are told apart.
+const CONTAINERS_MAX: usize = 8;
 
 /// Containers of the version that is new to the data, which ended though nobody asked them to.
 #[derive(Default)]
@@ -43,7 +43,7 @@ impl Ends {
         let of_it = pod.filter(|it| it.version.as_ref() == Some(&member.version) && !it.is_over());
         if let Some(End::Unasked { container, .. }) = of_it.and_then(|it| it.end.as_ref())
             && !self.containers.contains(container)
-            && self.containers.len() < ENDS_MAX
+            && self.containers.len() < CONTAINERS_MAX
         {
             self.containers.push(container.clone());
         }
@@ -136,7 +136,8 @@ impl Cluster {
         }
     }
 
-    /// Writes down what `change` does to the identity. Where that fails, nothing has changed.
+    /// Writes down what `change` does to the identity, and the record of changes. Where that fails, both are what the Secret
+    /// says.
     async fn change_identity(
         &mut self,
         change: impl FnOnce(&mut IdentityFile) -> bool,
@@ -148,7 +149,7 @@ impl Cluster {
         let written = self.push().await;
         if written.is_err() {
             self.identity = before;
-            self.loaded = false; // what the Secret says counts
+            self.loaded = false; // the next pass reads it
         }
         written
     }
@@ -167,12 +168,9 @@ impl Cluster {
         spec: &ClusterSpec,
         instance: Option<&Instance>,
     ) -> Result<(), ControllerError> {
-        let why = instance.and_then(|it| Some((it, why_back(spec, it)?)));
-        if let Some((instance, Back::Failed(why))) = why
-            && let Some(identity) = instance.facts.born()
-        {
+        if let Some((to, why)) = instance.and_then(|it| given_up(spec, it)) {
             let document = self.document_word();
-            self.memory.changes.fail(identity.version, &why, document);
+            self.memory.changes.fail(to, &why, document);
         }
         self.change_identity(IdentityFile::go_back).await // the hold tells why
     }
@@ -182,20 +180,13 @@ impl Cluster {
         &mut self,
         now: Option<Timestamp>,
     ) -> Result<(), ControllerError> {
-        let before = self.memory.changes.clone();
-        let mut identity = self.identity.clone();
-        let hop = identity.as_mut().and_then(IdentityFile::finish_version);
-        let Some(hop) = hop else {
+        let ended = self.identity.clone();
+        let Some(hop) = ended.and_then(|mut it| it.finish_version()) else {
             return Ok(());
         };
-        self.memory.changes.finish(hop, now);
-        let finished = self
-            .change_identity(|it| it.finish_version().is_some())
-            .await;
-        if finished.is_err() {
-            self.memory.changes = before;
-        }
-        finished
+        self.memory.changes.finish(hop, now); // written with the identity, at once
+        self.change_identity(|it| it.finish_version().is_some())
+            .await
     }
 }
 

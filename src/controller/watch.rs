@@ -92,24 +92,21 @@ fn paged() -> Config {
 /// Members' Pods, and the operator's own.
 pub(super) fn pods(shared: &Rc<Shared>) {
     for scope in scopes_of_pods(&shared.own) {
-        pods_in(shared, scope);
+        let pods = ("Pods", &Rc::from(scope));
+        made::<v1::Pod, _>(pods, shared, |it| &it.pods, PodSeen::of, |it| &it.meta);
     }
 }
 
-fn pods_in(shared: &Rc<Shared>, scope: String) {
-    let stream = objects(shared, &scope, &resource::<v1::Pod>(), paged().labels(OURS));
-    let watch = ("Pods", Rc::from(scope), stream);
-    made(watch, shared, |it| &it.pods, PodSeen::of, |it| &it.meta);
-}
-
 /// Objects of one kind that the operator made: each rings the cluster that it was made for.
-fn made<T: PartialEq + 'static>(
-    (what, scope, stream): (&'static str, Rc<Scope>, Objects),
+fn made<K: Resource<DynamicType = ()>, T: PartialEq + 'static>(
+    (what, scope): (&'static str, &Rc<Scope>),
     shared: &Rc<Shared>,
     seen: fn(&Shared) -> &Seen<T>,
     of: fn(&DynamicObject) -> T,
     meta: fn(&T) -> &Meta,
 ) {
+    let stream = objects(shared, scope, &resource::<K>(), paged().labels(OURS));
+    let scope = scope.clone();
     let shared = shared.clone();
     tokio::task::spawn_local(async move {
         let feed = |event| {
@@ -136,21 +133,15 @@ fn made<T: PartialEq + 'static>(
 pub(super) fn everything(shared: &Rc<Shared>) {
     for scope in scopes(&shared.own) {
         let scope: Rc<Scope> = scope.into();
-        let services = resource::<v1::Service>();
-        let services = objects(shared, &scope, &services, paged().labels(OURS));
-        let services = ("Services", scope.clone(), services);
-        made(
-            services,
+        made::<v1::Service, _>(
+            ("Services", &scope),
             shared,
             |it| &it.services,
             ServiceSeen::of,
             |it| &it.meta,
         );
-        let claims = resource::<v1::PersistentVolumeClaim>();
-        let claims = objects(shared, &scope, &claims, paged().labels(OURS));
-        let claims = ("PersistentVolumeClaims", scope.clone(), claims);
-        made(
-            claims,
+        made::<v1::PersistentVolumeClaim, _>(
+            ("PersistentVolumeClaims", &scope),
             shared,
             |it| &it.claims,
             ClaimSeen::of,

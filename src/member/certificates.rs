@@ -170,6 +170,18 @@ pub fn peer_names(peer_url: &str) -> Vec<String> {
     vec![render::host_of(peer_url).to_owned()]
 }
 
+/// Longer than any trial takes, in seconds.
+const TRIAL_SECONDS: i64 = 86_400;
+
+/// Makes keys for the etcd of a trial, which listens on loopback.
+///
+/// # Errors
+/// They could not be made or written.
+pub fn mint_for_a_trial(keys: &Certificates, spec: &ClusterSpec) -> Result<(), TlsError> {
+    let validity = Validity::trusted(clock::now(), TRIAL_SECONDS);
+    mint(keys, spec, &["127.0.0.1".to_owned()], validity)
+}
+
 /// New leaves for etcd and the operator, and the CAs where there are none.
 pub fn mint(
     certificates: &Certificates,

@@ -235,6 +235,14 @@ pub enum Back {
     Failed(Detail),
 }
 
+/// The version that is given up because it does not serve, and why.
+pub fn given_up(spec: &ClusterSpec, instance: &Instance) -> Option<(Version, Detail)> {
+    match why_back(spec, instance)? {
+        Back::Failed(why) => Some((changing(instance)?.to, why)),
+        Back::Asked => None,
+    }
+}
+
 /// Why the change of this member is taken back, if it is.
 pub fn why_back(spec: &ClusterSpec, instance: &Instance) -> Option<Back> {
     way_back(spec, instance, changing(instance)?)

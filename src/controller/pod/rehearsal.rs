@@ -5,15 +5,11 @@ use serde_json::{Value, json};
 use super::{Parts, REHEARSAL, certificates, command, container, extend, pod};
 use crate::backup::served::Served;
 use crate::controller::names;
-use crate::member::pod::{
-    BACKUP_VARIABLE, RESTORE_VARIABLE, SERVED_VARIABLE, SIGNER_VARIABLE, TLS_DIR,
-};
+use crate::member::pod::{BACKUP_VARIABLE, SERVED_VARIABLE, SIGNER_VARIABLE, TLS_DIR};
 use crate::worker::Config;
 
 /// What the Pod of a rehearsal is asked.
 pub(in crate::controller) struct Rehearsal<'a> {
-    /// Of what asked for it.
-    pub(in crate::controller) id: &'a str,
     /// What the host's command reads.
     pub(in crate::controller) document: &'a str,
     /// Where the member is reached.
@@ -31,8 +27,8 @@ pub(in crate::controller) fn rehearsal(parts: &Parts<'_>, asks: &Rehearsal<'_>) 
     let from = asks.snapshot.map_or("latest", |it| it.1);
     let words = ["restore", "--pod", "--rehearse", "--yes", "--from", from];
     let mut container = container(parts, &words);
-    let mut more = command(asks.document, (RESTORE_VARIABLE, asks.id));
-    more.tell(BACKUP_VARIABLE, asks.member);
+    let member = serde_json::to_string(asks.member).unwrap_or_default();
+    let mut more = command(asks.document, (BACKUP_VARIABLE, &member));
     let signer = asks.signer.as_deref();
     more.env
         .extend(signer.map(|it| json!({"name": SIGNER_VARIABLE, "value": it})));

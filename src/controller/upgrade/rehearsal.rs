@@ -408,7 +408,6 @@ impl Cluster {
         let image = self.shared.image.borrow().clone();
         let parts = self.parts(spec, wire, &member, &image);
         let asks = pod::Rehearsal {
-            id: &rehearsal.made_for.to,
             document: &document(&self.name, wire, &identity),
             member: &config,
             snapshot: snapshot.map(|it| (&served, it)),
