@@ -108,6 +108,26 @@ impl Changes {
         }
     }
 
+    /// Nothing leads back from a version. `failed`: why it was to be given up now; none: a person asked for that, or it was
+    /// given up before.
+    pub fn stay(
+        &mut self,
+        (from, to): (Version, Version),
+        failed: Option<&Detail>,
+        document: String,
+        now: Option<Timestamp>,
+    ) {
+        let before = self.failed.take().filter(|it| it.to == to.to_string());
+        let before = before.map(|it| detail(format_args!("{}", it.why)));
+        match before.as_ref().or(failed) {
+            Some(why) => {
+                self.fail(to, why, document);
+                self.note((from, to), ChangeOutcome::Stuck, Some(why.to_string()), now);
+            }
+            None => self.note((from, to), ChangeOutcome::Done, None, now),
+        }
+    }
+
     /// Adds a change that has ended.
     fn note(
         &mut self,
@@ -135,6 +155,11 @@ impl IdentityFile {
         self.member.version.parse().ok()
     }
 
+    /// The other version that may open the data.
+    pub fn other_version(&self) -> Option<Version> {
+        self.member.other_version.as_ref()?.parse().ok()
+    }
+
     /// The next start is one of this version; the one before may still open the data. `image`: where it comes from, if the
     /// document names an image. Whether anything changed.
     pub fn change_to(&mut self, to: Version, image: Option<String>) -> bool {
@@ -159,6 +184,14 @@ impl IdentityFile {
         std::mem::swap(&mut member.image, &mut member.other_image);
         member.goes_back = true;
         true
+    }
+
+    /// The newer one of two versions stays, whichever was to be started. The versions before and after.
+    pub fn stay(&mut self) -> Option<(Version, Version)> {
+        if self.member.goes_back {
+            self.go_back();
+        }
+        self.finish_version()
     }
 
     /// No other version may open the data any more. The version that was given up, and the one that stays.

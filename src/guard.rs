@@ -30,10 +30,11 @@ use crate::member::{facts, starts};
 use crate::observed::{Clock, Pairs};
 use crate::paths::Paths;
 use crate::process::ProcessRecord;
+use crate::render;
 use crate::start::{self, CertificatesUsable, Refusal, Start};
 use crate::state::{self, StateError};
 use crate::tls::{Certificates, Leaves, TlsError, Validity, leaf_of};
-use crate::version::Version;
+use crate::version::{Line, Version};
 
 /// Why etcd was not started.
 #[derive(Debug, thiserror::Error)]
@@ -199,7 +200,11 @@ fn start(
         // Fails only if this process already leads a group, as under a shell's job control.
         let _ = rustix::process::setsid();
     }
-    state::write_changed(&paths.etcd_conf(), launch.conf.as_bytes())?;
+    let mut conf = launch.conf.clone();
+    if gathered.facts.data.replays_v2 && version.line() == Some(Line::V3_6) {
+        conf = render::with_short_log(&conf);
+    }
+    state::write_changed(&paths.etcd_conf(), conf.as_bytes())?;
     record_process(paths, &launch)?;
     starts::record(paths);
     let _ = fs::remove_file(paths.refusal());

@@ -83,13 +83,17 @@ pub enum Hold {
     VersionLosesData(Version, &'static str),
     /// The operator renders no configuration for this version's line.
     VersionUnsupported(Version),
-    /// The document asks a living cluster for another version.
-    UpgradeNotSupportedYet {
+    /// The document asks a living cluster for a version that cannot follow the one that runs.
+    UpgradeNotAllowed {
         /// What runs.
         from: Version,
         /// What is asked for.
         to: Version,
+        /// What to take first.
+        first: version::First,
     },
+    /// The version that the document asks for does not serve the data, and the one before cannot open it any more.
+    UpgradeStuck(Version, Detail),
     /// The version that the document asks for could not be tried on a copy of the data for now.
     UpgradeNotRehearsed(Version, Detail),
     /// The version that the document asks for did not serve. It is not tried again until the document changes.
@@ -302,8 +306,13 @@ fn instance_steps(
             Err(Hold::ClaimDeleted)
         }
         Process::Stopped if version::stopped(spec, observed, instance, steps) => Ok(()),
-        Process::Stopped => start_steps(spec, observed, instance, steps),
-        Process::Running { .. } => running::steps(spec, observed, instance, steps),
+        Process::Stopped | Process::Running { .. } => {
+            let taken = match instance.process {
+                Process::Stopped => start_steps(spec, observed, instance, steps),
+                _ => running::steps(spec, observed, instance, steps),
+            };
+            version::stuck(observed, instance).map_or(taken, Err)
+        }
     }
 }
 

@@ -11,7 +11,7 @@ mod patience;
 mod words;
 
 use crate::cluster::{ClusterId, ClusterName, Detail};
-use crate::version::Version;
+use crate::version::{Line, Version};
 
 use damage::Damage;
 pub use data::{Completeness, DataDir, Database, Log, Room};
@@ -193,6 +193,15 @@ pub enum Refusal {
         /// What the identity beside the data names.
         data: Version,
     },
+    /// The data is a newer line's: etcd would end with a fatal message.
+    DataNewer {
+        /// What was to be started.
+        version: Version,
+        /// On which version the cluster has agreed.
+        agreed: Version,
+    },
+    /// The log has requests of etcd 3.5's kind, at which this etcd would end.
+    LogTooOld(Version),
     /// The file system can lose acknowledged writes.
     FilesystemUnsafe(&'static str),
     /// Read-only.
@@ -278,6 +287,8 @@ impl Refusal {
             | Refusal::BinaryMissing { .. }
             | Refusal::BinaryWrongArchitecture(_)
             | Refusal::VersionOfAnother { .. }
+            | Refusal::DataNewer { .. }
+            | Refusal::LogTooOld(_)
             | Refusal::DocumentOfAnotherCluster(_)
             | Refusal::StorageOfAnotherCluster(_)
             | Refusal::DataOfAnotherCluster(_)
@@ -454,6 +465,18 @@ fn check_data(facts: &Facts) -> Result<Start, Refusal> {
             version: facts.version,
             data: identity.version,
         });
+    }
+    // Rule D23.
+    if let Some(agreed) = facts.data.agreed
+        && (agreed.major, agreed.minor) > (facts.version.major, facts.version.minor)
+    {
+        return Err(Refusal::DataNewer {
+            version: facts.version,
+            agreed,
+        });
+    }
+    if facts.data.replays_v2 && facts.version.line() >= Some(Line::V3_7) {
+        return Err(Refusal::LogTooOld(facts.version)); // rule D22
     }
     if let (Some((cluster, _)), Some((owner, _))) = (identity.served, facts.data.owner)
         && cluster != owner

@@ -613,6 +613,7 @@ fn apply(spec: &ClusterSpec, instance: &mut Instance, plan: &Plan) {
             Upkeep::RehearseVersion(_)
             | Upkeep::SetVersion(_)
             | Upkeep::TakeVersionBack
+            | Upkeep::StayWithVersion
             | Upkeep::FinishVersion => panic!("the document names the version that runs"),
             Upkeep::SkipSnapshot
             | Upkeep::TakeSnapshot
@@ -743,7 +744,7 @@ fn edits(mut visit: impl FnMut(&ClusterSpec, &Observed)) {
                         spec.name = "other".try_into().unwrap();
                     }
                     if bit(4) {
-                        spec.version = Some("3.7.3".parse().unwrap());
+                        spec.version = Some("3.5.33".parse().unwrap());
                     }
                     let mut instance = if bit(5) {
                         running_instance()
@@ -840,7 +841,7 @@ fn an_edit_interrupts_only_for_itself_and_nothing_waits_for_it_in_silence() {
             let differs = edited || version || smaller || !ours;
             assert_eq!(accepted.reason != "InForce", differs, "{spec:?} {plan:?}");
             let refused = accepted.verdict == Verdict::False;
-            // So far another line is no version that the operator changes to.
+            // No edit leads to an older line.
             let wrong = smaller || !ours || version;
             assert_eq!(refused, wrong, "{spec:?} {plan:?}");
         } else {

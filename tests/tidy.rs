@@ -97,8 +97,8 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "guard",
         &[
-            "error", "cluster", "version", "start", "observed", "paths", "state", "clock",
-            "process", "tls", "etcd", "member",
+            "error", "cluster", "version", "start", "observed", "render", "paths", "state",
+            "clock", "process", "tls", "etcd", "member",
         ],
     ),
     (

@@ -16,9 +16,9 @@ use etcd_operator::version::Version;
 use world::{identity, observed, running_instance, serving, single, spec, stopped};
 
 const OLD: Version = Version::new(3, 6, 14);
-/// The one that may be bad.
-const NEW: Version = Version::new(3, 6, 15);
 const OTHER: Version = Version::new(3, 6, 16);
+/// The one that may be bad: a patch of the line, or one of the next line.
+const NEW: [Version; 2] = [Version::new(3, 6, 15), Version::new(3, 7, 3)];
 
 /// How the new version behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +44,13 @@ enum Rehearsal {
 /// The whole world, as small as it can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct World {
+    new: Version,
     asked: Version,
     identity: Version,
+    /// The new one has served, so its line alone opens the data.
+    agreed: bool,
+    /// The log has requests of 3.5, at which the next line would end.
+    old_log: bool,
     other: Option<Version>,
     back: bool,
     runs: Option<Version>,
@@ -60,8 +65,11 @@ struct World {
 
 impl World {
     const BEGIN: World = World {
+        new: NEW[0],
         asked: OLD,
         identity: OLD,
+        agreed: false,
+        old_log: false,
         other: None,
         back: false,
         runs: Some(OLD),
@@ -82,9 +90,19 @@ impl World {
 
     fn serves(self, quality: Quality) -> bool {
         match self.runs {
-            Some(NEW) => !matches!(quality, Quality::Silent | Quality::Ends),
+            Some(it) if it == self.new => !matches!(quality, Quality::Silent | Quality::Ends),
             other => other.is_some(),
         }
+    }
+
+    /// Whether this version cannot open the data any more.
+    fn is_too_old(self, it: Version) -> bool {
+        self.agreed && it.line() < self.new.line()
+    }
+
+    /// Whether this version would end at the log.
+    fn cannot_read(self, it: Version) -> bool {
+        self.old_log && it.line() > OLD.line()
     }
 
     fn observed(self, quality: Quality) -> Observed {
@@ -100,6 +118,10 @@ impl World {
             ..identity(true)
         };
         it.facts.version = own.version;
+        if self.runs.is_none() && self.agreed {
+            it.facts.data.agreed = Some(Version::new(3, self.new.minor, 0));
+        }
+        it.facts.data.replays_v2 = self.runs.is_none() && self.old_log;
         it.facts.identity = Some(own.clone());
         it.facts.marker = Some(own);
         it.tries.ends = self.ends;
@@ -177,6 +199,16 @@ impl World {
                     }
                     self.ends = 0;
                 }
+                Some(Upkeep::StayWithVersion) => {
+                    assert!(self.agreed, "the version before could still open the data");
+                    let why = why_back(&self.spec(), &seen.instances[0]);
+                    let fails = matches!(why, Some(Back::Failed(_)));
+                    if fails || self.failed == Some(self.new) {
+                        (self.failed, self.same) = (Some(self.new), true);
+                    }
+                    self.identity = self.new;
+                    (self.other, self.back, self.ends) = (None, false, 0);
+                }
                 Some(Upkeep::ProbeWrite) => {}
                 Some(Upkeep::TakeSnapshot | Upkeep::SkipSnapshot) => {
                     let rehearses = |it: &Upkeep| matches!(it, Upkeep::RehearseVersion(_));
@@ -204,6 +236,10 @@ impl World {
     }
 
     fn start(&mut self) {
+        if self.is_too_old(self.identity) || self.cannot_read(self.identity) {
+            self.runs = None; // the guard refuses
+            return;
+        }
         self.runs = Some(self.identity);
         self.long = false;
     }
@@ -211,7 +247,7 @@ impl World {
     /// Time passes, and everything that runs does what it does.
     fn later(mut self, quality: Quality) -> World {
         if let Rehearsal::UnderWay(to) = self.rehearsal {
-            let bad = to == NEW && quality == Quality::FailsOnTheCopy;
+            let bad = to == self.new && quality == Quality::FailsOnTheCopy;
             self.rehearsal = if bad {
                 (self.failed, self.same) = (Some(to), true);
                 Rehearsal::None
@@ -220,7 +256,9 @@ impl World {
             };
         }
         let ends = matches!(quality, Quality::Ends | Quality::ServesThenEnds);
-        if self.runs == Some(NEW) && ends {
+        self.agreed |=
+            self.new.line() > OLD.line() && self.runs == Some(self.new) && self.serves(quality);
+        if self.runs == Some(self.new) && ends {
             self.end();
         } else {
             self.long = true;
@@ -237,7 +275,7 @@ impl World {
 
     /// What somebody or something may do at any moment.
     fn happens(self, quality: Quality) -> Vec<World> {
-        let mut all: Vec<World> = [OLD, NEW, OTHER]
+        let mut all: Vec<World> = [OLD, self.new, OTHER]
             .into_iter()
             .filter(|it| *it != self.asked)
             .map(|asked| World {
@@ -265,7 +303,11 @@ impl World {
             },
             ..self
         };
-        all.extend([self.later(quality), forgets, killed, cut, expired]);
+        let anew = World {
+            old_log: self.old_log && self.runs.is_none(),
+            ..self
+        };
+        all.extend([self.later(quality), forgets, killed, cut, expired, anew]);
         all
     }
 
@@ -273,6 +315,10 @@ impl World {
     fn check(self) {
         let may = |it: Version| it == self.identity || Some(it) == self.other;
         assert!(self.runs.is_none_or(may), "a third version runs: {self:?}");
+        let unread = self.runs.is_some_and(|it| self.cannot_read(it));
+        assert!(!unread, "an etcd that ends at the log: {self:?}");
+        let old = self.runs.is_some_and(|it| self.is_too_old(it));
+        assert!(!old, "an older line opened the data: {self:?}");
     }
 }
 
@@ -281,12 +327,17 @@ fn comes_to_rest(mut world: World, quality: Quality) -> World {
     for _ in 0..40 {
         let plan = plan(&world.spec(), &world.observed(quality));
         let next = world.act(&plan, quality, usize::MAX).later(quality);
-        if next == world && next.other.is_none() && next.serves(quality) {
+        let same = next == world && next.other.is_none();
+        if same && next.serves(quality) {
             let given_up = world.failed == Some(world.asked) && world.same;
             assert!(
-                world.runs == Some(world.asked) || given_up,
+                world.runs == Some(world.asked) || given_up || world.is_too_old(world.asked),
                 "rests with {world:?}"
             );
+            return world;
+        }
+        // A newer line that does not serve has no way back.
+        if same && next.agreed && next.identity == next.new && quality != Quality::Good {
             return world;
         }
         world = next;
@@ -296,15 +347,24 @@ fn comes_to_rest(mut world: World, quality: Quality) -> World {
 
 #[test]
 fn no_sequence_leads_to_a_third_version_or_a_second_attempt() {
-    for quality in [
+    let qualities = [
         Quality::Good,
         Quality::FailsOnTheCopy,
         Quality::Ends,
         Quality::Silent,
         Quality::ServesThenEnds,
-    ] {
-        let mut seen = HashSet::from([World::BEGIN]);
-        let mut queue = VecDeque::from([World::BEGIN]);
+    ];
+    let all = NEW
+        .into_iter()
+        .flat_map(|new| qualities.map(|it| (new, it)));
+    for (new, quality) in all {
+        let begin = World {
+            new,
+            old_log: true,
+            ..World::BEGIN
+        };
+        let mut seen = HashSet::from([begin]);
+        let mut queue = VecDeque::from([begin]);
         let (mut changed, mut back) = (0, 0);
         while let Some(world) = queue.pop_front() {
             world.check();
@@ -322,7 +382,7 @@ fn no_sequence_leads_to_a_third_version_or_a_second_attempt() {
         }
         assert!(changed > 0 && back > 0, "{quality:?}");
         println!(
-            "{quality:?}: {} states, {changed} change the version, {back} take it back",
+            "{new}, {quality:?}: {} states, {changed} change the version, {back} take it back",
             seen.len()
         );
     }
@@ -337,13 +397,13 @@ fn a_version_that_fails_leaves_the_one_before() {
         Quality::ServesThenEnds,
     ] {
         let asked = World {
-            asked: NEW,
+            asked: NEW[0],
             ..World::BEGIN
         };
         let rests = comes_to_rest(asked, quality);
         assert_eq!(
             (rests.runs, rests.failed),
-            (Some(OLD), Some(NEW)),
+            (Some(OLD), Some(NEW[0])),
             "{quality:?}"
         );
     }

@@ -12,6 +12,7 @@ use crate::clock;
 use crate::etcd::client;
 use crate::member::records::{Launch, Running};
 use crate::process::{self, ProcessRecord};
+use crate::render;
 use crate::start::Identity;
 use crate::state;
 
@@ -90,7 +91,8 @@ impl Agent {
         let conf = fs::read_to_string(self.paths.etcd_conf()).ok()?;
         let next = state::load::<Launch>(&self.paths.launch()).ok().flatten();
         let served = self.served().map(|it| it.launch);
-        next.into_iter().chain(served).find(|it| it.conf == conf)
+        let is_of = |it: &Launch| it.conf == conf || render::with_short_log(&it.conf) == conf;
+        next.into_iter().chain(served).find(is_of)
     }
 
     /// Who lives there, once it has served.

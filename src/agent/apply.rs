@@ -117,7 +117,8 @@ impl Agent {
             }
             Upkeep::SetVersion(to) => self.set_version(spec, *to),
             Upkeep::TakeVersionBack => self.take_version_back(spec, instance),
-            Upkeep::FinishVersion => self.finish_version(spec, now),
+            Upkeep::FinishVersion => self.finish_version(spec, now).await,
+            Upkeep::StayWithVersion => self.stay_with_version(spec, instance, now),
             Upkeep::ProbeWrite => {
                 self.probe_write(instance).await;
                 Ok(())

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Agent, AgentError};
-use crate::backup::work::NotRehearsed;
+use crate::backup::work::{Live, NotRehearsed};
 use crate::backup::{place, trial};
 use crate::changes::{Changes, REHEARSED_SECONDS, retry_seconds};
 use crate::clock;
@@ -141,10 +141,12 @@ impl Agent {
             Process::Running { pid, .. } => Some(pid),
             _ => None,
         });
-        let database = instance.map_or(0, |it| it.tries.database);
-        self.with_member(spec, |work, member| {
-            work.rehearse(member, now, to, (pid, database));
-        });
+        let live = Live {
+            pid,
+            database: instance.map_or(0, |it| it.tries.database),
+            data: records::data_dir(&self.reached(spec).storage_dir),
+        };
+        self.with_member(spec, |work, member| work.rehearse(member, now, to, live));
         if !self.work.is_busy() {
             let why = detail(format_args!("the system has no room for one more thread"));
             self.remember_rehearsal(to, Rehearsed::Waits(why));
@@ -236,11 +238,15 @@ impl Agent {
     }
 
     /// The version that serves is final.
-    pub(super) fn finish_version(
+    pub(super) async fn finish_version(
         &mut self,
         spec: &ClusterSpec,
         now: Option<Timestamp>,
     ) -> Result<(), AgentError> {
+        let posted = self.board.lock().identity.clone();
+        let from = posted.and_then(|it| it.other_version());
+        let line = from.and_then(Version::line);
+        self.memory.contact.begin_log_anew(line).await;
         let mut hop = None;
         self.change_identity(&self.reached(spec).storage_dir, |it| {
             hop = it.finish_version();
@@ -252,5 +258,30 @@ impl Agent {
         };
         tracing::info!(%from, %to, "the version is final");
         Ok(self.write_changes(|it| it.finish((from, to), now))?)
+    }
+
+    /// The newer version stays: the one before cannot open the data any more.
+    pub(super) fn stay_with_version(
+        &mut self,
+        spec: &ClusterSpec,
+        instance: Option<&Instance>,
+        now: Option<Timestamp>,
+    ) -> Result<(), AgentError> {
+        let failed = instance.and_then(|it| given_up(spec, it));
+        let failed = failed.map(|(_, why)| why);
+        let mut hop = None;
+        self.change_identity(&self.reached(spec).storage_dir, |it| {
+            hop = it.stay();
+            hop.is_some()
+        })?;
+        CrashPoint::VersionFinal.pass();
+        starts::begin_anew(&self.paths);
+        let Some(hop) = hop else {
+            return Ok(());
+        };
+        let document = self.memory.document.clone();
+        tracing::error!(version = %hop.1, "no older etcd can open the data any more");
+        self.write_changes(|it| it.stay(hop, failed.as_ref(), document, now))?;
+        Ok(())
     }
 }

@@ -94,6 +94,8 @@ pub enum ChangeOutcome {
     NotRehearsed,
     /// The new etcd did not serve the data; the one before serves it again.
     RolledBack,
+    /// The new etcd did not serve the data, and the one before cannot open it any more.
+    Stuck,
 }
 
 impl EtcdClusterStatus {

@@ -12,6 +12,7 @@
 //! there. After a power cut at any instruction, the rest of the phase therefore follows. A restore
 //! deletes only what a restore has made.
 
+mod etcdutl;
 mod loss;
 mod often;
 mod undo;
@@ -20,21 +21,20 @@ mod unpack;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use super::Progress;
 use super::local::LocalError;
 use super::remote::CopyError;
 use super::verify::{self, VerifyError};
 use crate::disk;
-use crate::etcd::{data_dir, store};
+use crate::etcd::data_dir;
 use crate::member::crash::CrashPoint;
 use crate::member::records::{self, IdentityFile, Jump};
 use crate::member::restore_record::RestoreRecord;
 use crate::paths::Paths;
 use crate::state::{self, StateError};
-use crate::version::Version;
 
+pub(in crate::backup) use etcdutl::Etcdutl;
 pub use loss::{count as count_loss, is_damaged_still};
 pub use often::{forget_recoveries, note_recovery, why_no_more};
 pub use undo::check_aside;
@@ -248,25 +248,9 @@ pub fn prepare(
 }
 
 fn run_etcdutl(it: &Preparation<'_>, snapshot: &Path, data: &Path) -> Result<(), RestoreError> {
-    let text = &it.identity.member.version;
-    let failed = |why: String| RestoreError::Etcdutl {
-        version: text.clone(),
-        why,
-    };
-    let version: Version = text
-        .parse()
-        .map_err(|_| failed("is no version".to_owned()))?;
-    let program = store::etcdutl(it.store, version).ok_or_else(|| {
-        failed(format!(
-            "is not in the store: run etcd-operator etcd install --from DIR {version} with a directory that holds it"
-        ))
-    })?;
+    let etcdutl = Etcdutl::of(it.store, &it.identity.member.version)?;
     let member = &it.identity.member.name;
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the one tool that makes a data directory of a snapshot"
-    )]
-    let mut command = Command::new(program);
+    let mut command = etcdutl.command();
     command
         .args(["snapshot", "restore"])
         .arg(snapshot)
@@ -277,24 +261,12 @@ fn run_etcdutl(it: &Preparation<'_>, snapshot: &Path, data: &Path) -> Result<(),
         .args(["--initial-cluster-token", &it.identity.cluster.token])
         .args(["--initial-advertise-peer-urls", it.peer_url])
         // The checksum was compared while unpacking; a copy of a data directory has none (rule D37).
-        .arg("--skip-hash-check")
-        .env_clear()
-        .current_dir("/")
-        .stdin(Stdio::null());
+        .arg("--skip-hash-check");
     if it.record.bump > 0 {
         let bump = it.record.bump.to_string();
         command.args(["--bump-revision", &bump, "--mark-compacted"]);
     }
-    let owned = crate::process::as_owner(&mut command, it.storage_dir);
-    let output = owned
-        .and_then(Command::output)
-        .map_err(|error| failed(error.to_string()))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let words = String::from_utf8_lossy(&output.stderr);
-    let last = words.lines().rev().find(|it| !it.trim().is_empty());
-    Err(failed(last.unwrap_or("ended without a word").to_owned()))
+    etcdutl.run(&mut command, it.storage_dir)
 }
 
 /// Syncs everything below a directory to the disk.

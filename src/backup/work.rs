@@ -40,7 +40,7 @@ use crate::version::Version;
 
 pub use due::{note_check, skip};
 pub use jobs::{Made, lacks_room, runtime};
-pub use rehearsal::{NotRehearsed, rehearse_alone};
+pub use rehearsal::{Live, NotRehearsed, rehearse_alone};
 
 use attempts::Attempts;
 use due::{checked, due_in};

@@ -169,6 +169,7 @@ impl Cluster {
             Upkeep::SetVersion(to) => self.set_version(*to).await,
             Upkeep::TakeVersionBack => self.take_version_back(spec, instance).await,
             Upkeep::FinishVersion => self.finish_version(now).await,
+            Upkeep::StayWithVersion => self.stay_with_version(spec, instance, now).await,
             // The backup worker takes the first four by itself, and a restore's Pod the next one. The last two are steps for
             // several members.
             Upkeep::SkipSnapshot
@@ -393,7 +394,7 @@ fn step_reason(step: &Upkeep) -> &'static str {
         Upkeep::RaiseQuota(_) => "RaisingQuota",
         Upkeep::RehearseVersion(_) => "RehearsingVersion",
         Upkeep::SetVersion(_) | Upkeep::TakeVersionBack => "ChangingVersion",
-        Upkeep::FinishVersion => "VersionFinal",
+        Upkeep::FinishVersion | Upkeep::StayWithVersion => "VersionFinal",
         Upkeep::ProbeWrite => "WriteProven",
         Upkeep::RecordServed => "Served",
         Upkeep::GiveUpLeadership { .. } => "Restarting",

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use super::seen::{End, PodSeen};
 use super::{Cluster, ControllerError};
+use crate::changes::Changes;
 use crate::cluster::Timestamp;
 use crate::member::records::IdentityFile;
 use crate::observed::{Instance, Pairs, Process, Service, Tries, Unanswered};
@@ -180,13 +181,39 @@ impl Cluster {
         &mut self,
         now: Option<Timestamp>,
     ) -> Result<(), ControllerError> {
+        let from = self.identity.as_ref().and_then(IdentityFile::other_version);
+        let line = from.and_then(Version::line);
+        self.memory.contact.begin_log_anew(line).await;
+        let noted = |changes: &mut Changes, hop| changes.finish(hop, now);
+        self.end_change(IdentityFile::finish_version, noted).await
+    }
+
+    /// The newer version stays: the one before cannot open the data any more.
+    pub(super) async fn stay_with_version(
+        &mut self,
+        spec: &ClusterSpec,
+        instance: Option<&Instance>,
+        now: Option<Timestamp>,
+    ) -> Result<(), ControllerError> {
+        let failed = instance.and_then(|it| given_up(spec, it));
+        let failed = failed.map(|(_, why)| why);
+        let document = self.document_word();
+        let noted = |changes: &mut Changes, hop| changes.stay(hop, failed.as_ref(), document, now);
+        self.end_change(IdentityFile::stay, noted).await
+    }
+
+    /// A change has ended: it is written into the record, and with it the identity, at once.
+    async fn end_change(
+        &mut self,
+        end: fn(&mut IdentityFile) -> Option<(Version, Version)>,
+        note: impl FnOnce(&mut Changes, (Version, Version)),
+    ) -> Result<(), ControllerError> {
         let ended = self.identity.clone();
-        let Some(hop) = ended.and_then(|mut it| it.finish_version()) else {
+        let Some(hop) = ended.and_then(|mut it| end(&mut it)) else {
             return Ok(());
         };
-        self.memory.changes.finish(hop, now); // written with the identity, at once
-        self.change_identity(|it| it.finish_version().is_some())
-            .await
+        note(&mut self.memory.changes, hop);
+        self.change_identity(|it| end(it).is_some()).await
     }
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::cluster::{Detail, detail};
-use crate::etcd::examine::{applied, ends_too_early};
+use crate::etcd::examine::{ends_too_early, taken_up};
 use crate::etcd::files::{Unreadable, database, files, list, open_regular};
 use crate::etcd::wal;
 use crate::start::{Completeness, DataDir, Database, Log, Room};
@@ -52,17 +52,25 @@ fn look_at(data_dir: &Path, line: Option<Line>, read_log: bool) -> Result<DataDi
     let db = database(data_dir);
     let is_empty = fs::symlink_metadata(&db).is_err_and(|it| it.kind() == ErrorKind::NotFound)
         || open_regular(&db)?.1 == 0;
+    let taken_up = if read_log { taken_up(data_dir) } else { None };
+    let applied = taken_up.as_ref().and_then(|it| it.index);
+    let mut agreed = taken_up.and_then(|it| it.cluster_version);
     let log = if read_log {
-        wal::scan_newest(&segments, line)?
+        // What is to be taken up yet lies at the end of the log.
+        wal::scan_newest(&segments, line, &mut |it| {
+            if it.index > applied.unwrap_or(0)
+                && let Some(version) = wal::agreed(it.request)
+            {
+                agreed = Some(version.to_owned());
+            }
+        })?
     } else {
         wal::Found::default()
     };
-    let damage = log.damage.clone().or_else(|| {
-        if !read_log {
-            return None;
-        }
-        ends_too_early(segments.last(), log.last_index, applied(data_dir)?)
-    });
+    let damage = log
+        .damage
+        .clone()
+        .or_else(|| ends_too_early(segments.last(), log.last_index, applied?));
     let snapshots = files(&data_dir.join("member/snap"), "snap")?.len();
     Ok(DataDir {
         wal_segments: u32::try_from(segments.len()).unwrap_or(u32::MAX),
@@ -76,6 +84,8 @@ fn look_at(data_dir: &Path, line: Option<Line>, read_log: bool) -> Result<DataDi
         },
         snapshots: u32::try_from(snapshots).unwrap_or(u32::MAX),
         owner: segments.iter().find_map(wal::Name::owner),
+        agreed: agreed.and_then(|it| it.parse().ok()),
+        replays_v2: log.replays_v2(),
         log: Log {
             last_index: log.last_index,
             torn_bytes: log.repair.unwrap_or(0),

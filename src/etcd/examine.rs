@@ -8,7 +8,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use super::bolt::{self, BoltError, LiveError, Summary};
+use super::bolt::{self, BoltError, LiveError, Summary, TakenUp};
 use super::files::{Unreadable, database, files, name_of, open_regular};
 use super::wal::{self, Found, Mark, Name};
 use crate::start::damage::{DATABASE_DAMAGED, DATABASE_OLDER, Damage, LOG_DAMAGED, Lost};
@@ -95,11 +95,9 @@ fn walk(db: &Path) -> Result<Result<Summary, Damage>, Unreadable> {
 
 /// How far the database has taken up the log, from a few of its pages. None: they cannot be read, which
 /// is for etcd to say.
-pub(super) fn applied(data_dir: &Path) -> Option<u64> {
+pub(super) fn taken_up(data_dir: &Path) -> Option<TakenUp> {
     let (mut file, size) = open_regular(&database(data_dir)).ok()?;
-    (size > 0)
-        .then(|| bolt::consistent_index(&mut file).ok().flatten())
-        .flatten()
+    (size > 0).then(|| bolt::taken_up(&mut file).ok()).flatten()
 }
 
 /// The raft snapshot from which etcd reads on: 3.7 believes the log, the others need its file.

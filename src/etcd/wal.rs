@@ -91,6 +91,8 @@ pub(super) struct Found {
     pub(super) committed: u64,
     /// Raft snapshots in order.
     pub(super) marks: Vec<Mark>,
+    /// The last request of the v2 kind.
+    pub(super) last_v2: Option<u64>,
     /// The last hole between two entries.
     pub(super) gap: Option<Gap>,
     /// Bytes of the segment whose torn end etcd cuts off, after it has copied it.
@@ -112,7 +114,11 @@ pub(super) struct Gap {
 
 /// The newest segment, from which nearly all can be told: etcd may not need the older ones. Where it
 /// does not stand by itself, all of them.
-pub(super) fn scan_newest(segments: &[Name], line: Option<Line>) -> Result<Found, Unreadable> {
+pub(super) fn scan_newest(
+    segments: &[Name],
+    line: Option<Line>,
+    each: &mut dyn FnMut(&Entry<'_>),
+) -> Result<Found, Unreadable> {
     let newest = &segments[segments.len().saturating_sub(1)..];
     let Some(name) = newest.first() else {
         return Ok(Found::default());
@@ -121,12 +127,12 @@ pub(super) fn scan_newest(segments: &[Name], line: Option<Line>) -> Result<Found
     let begins = matches!(segment.read(), Ok(Frame::Body))
         && parse(segment.record()).is_ok_and(|it| it.kind == Kind::Checksum);
     if begins || segments.len() == 1 {
-        let found = scan(newest, line, &mut |_| ())?;
+        let found = scan(newest, line, each)?;
         if found.owned || found.damage.is_some() {
             return Ok(found);
         }
     }
-    scan(segments, line, &mut |_| ())
+    scan(segments, line, each)
 }
 
 /// Reads segments to their end, or to where etcd cannot read on.
@@ -206,6 +212,18 @@ struct Scan<'a> {
     each: &'a mut dyn FnMut(&Entry<'_>),
 }
 
+impl Found {
+    /// Whether requests of the v2 kind lie behind the last raft snapshot, from which etcd reads on.
+    pub(super) fn replays_v2(&self) -> bool {
+        let snapshot = self
+            .marks
+            .iter()
+            .rev()
+            .find(|it| it.index <= self.committed);
+        self.last_v2 > snapshot.map(|it| it.index)
+    }
+}
+
 impl Scan<'_> {
     fn segment(
         &mut self,
@@ -283,6 +301,9 @@ impl Scan<'_> {
                     });
                 }
                 self.found.last_index = Some(entry.index);
+                if is_v2(entry.request) {
+                    self.found.last_v2 = Some(entry.index);
+                }
                 (self.each)(&entry);
             }
             Kind::State => {
@@ -409,6 +430,39 @@ pub(super) fn may_write(request: &[u8]) -> bool {
     }
 }
 
+/// Whether a request is one of the v2 kind, as which etcd 3.5 writes members' attributes and the cluster's version: either
+/// one by itself, or inside an `InternalRaftRequest`. In both its second field holds bytes.
+fn is_v2(request: &[u8]) -> bool {
+    let mut fields = Fields(request);
+    while let Ok(Some((number, field))) = fields.next() {
+        match (number, field) {
+            (1, _) => {}
+            (2, Field::Bytes(_)) => return true,
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// The field of an `InternalRaftRequest` with a `ClusterVersionSetRequest`, whose first field is the version.
+const CLUSTER_VERSION_SET: u64 = 1300;
+
+/// The version on which the cluster agrees with a request.
+pub(super) fn agreed(request: &[u8]) -> Option<&str> {
+    let field = |bytes, wanted: u64| {
+        let mut fields = Fields(bytes);
+        while let Ok(Some((number, field))) = fields.next() {
+            if let Field::Bytes(it) = field
+                && number == wanted
+            {
+                return Some(it);
+            }
+        }
+        None
+    };
+    std::str::from_utf8(field(field(request, CLUSTER_VERSION_SET)?, 1)?).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::record::writer::{Dir, Writer};
@@ -416,7 +470,7 @@ mod tests {
 
     impl Dir {
         fn newest(&self, line: Line) -> Found {
-            scan_newest(&segments(&self.0).unwrap(), Some(line)).unwrap()
+            scan_newest(&segments(&self.0).unwrap(), Some(line), &mut |_| ()).unwrap()
         }
 
         fn all(&self, line: Line) -> Found {
@@ -640,6 +694,37 @@ mod tests {
         assert_eq!((found.last_index, found.damage), (Some(4), None));
     }
 
+    /// As 3.5 writes it when it starts: `Request{ID: 5, Method: "PUT", Path: "/0/version"}`.
+    const OF_3_5: &[u8] = b"\x08\x05\x12\x03PUT\x1a\x0a/0/version";
+
+    #[test]
+    fn requests_of_3_5_count_until_a_raft_snapshot_stands_for_them() {
+        let mut log = log(2);
+        log.request(3, OF_3_5);
+        log.state(3);
+        let newest = |it: &Writer| one(&allocated(it.bytes.clone())).newest(Line::V3_6);
+        assert!(newest(&log).replays_v2());
+        log.entry(4, 100);
+        log.state(4);
+        assert!(newest(&log).replays_v2());
+        let mut early = Writer {
+            bytes: log.bytes.clone(),
+            frames: log.frames.clone(),
+            crc: log.crc,
+        };
+        early.snapshot(2, 5); // one that is not committed stands for nothing
+        assert!(newest(&early).replays_v2());
+        log.snapshot(2, 2);
+        assert!(newest(&log).replays_v2());
+        log.snapshot(2, 4);
+        assert!(!newest(&log).replays_v2());
+        log.entry(5, 100);
+        assert!(!newest(&log).replays_v2());
+        // Inside of an InternalRaftRequest.
+        log.request(6, b"\x12\x05\x12\x03PUT");
+        assert!(newest(&log).replays_v2());
+    }
+
     #[test]
     fn a_log_that_belongs_to_nobody_is_damage() {
         for bytes in [&[][..], &[0; 8192]] {
@@ -653,7 +738,7 @@ mod tests {
         let dir = Dir::new();
         let name = dir.0.join("0000000000000000-0000000000000000.wal");
         std::fs::create_dir(&name).unwrap();
-        let scanned = scan_newest(&segments(&dir.0).unwrap(), Some(Line::V3_6));
+        let scanned = scan_newest(&segments(&dir.0).unwrap(), Some(Line::V3_6), &mut |_| ());
         let why = scanned.unwrap_err().to_string();
         assert!(
             why.starts_with("member/wal/000") && why.ends_with("a directory, not a file"),
@@ -661,7 +746,7 @@ mod tests {
         );
         std::fs::remove_dir(&name).unwrap();
         std::os::unix::fs::symlink("/no/such/disk", &name).unwrap();
-        let scanned = scan_newest(&segments(&dir.0).unwrap(), Some(Line::V3_6));
+        let scanned = scan_newest(&segments(&dir.0).unwrap(), Some(Line::V3_6), &mut |_| ());
         assert!(scanned.unwrap_err().to_string().contains("leads nowhere"));
     }
 

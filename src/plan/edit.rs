@@ -53,7 +53,7 @@ pub enum Effect {
     Restart(Option<u64>),
     /// etcd of this version is tried on a copy of the data, then etcd is restarted with it once. The last start took
     /// this many milliseconds.
-    Upgrade(Version, Option<u64>),
+    Upgrade(Version, Option<u64>, bool),
     /// etcd is stopped, everything is kept.
     Stop,
     /// etcd is started.
@@ -102,11 +102,20 @@ impl fmt::Display for Effect {
             ),
             Effect::NextStart => write!(f, "takes effect when etcd starts the next time"),
             Effect::Restart(took) => write!(f, "restarts etcd once, for about {}", Took(*took)),
-            Effect::Upgrade(to, took) => write!(
-                f,
-                "takes a snapshot, starts etcd {to} on a copy of the data, then restarts etcd once with it, for about {}",
-                Took(*took)
-            ),
+            Effect::Upgrade(to, took, is_newer_line) => {
+                write!(
+                    f,
+                    "takes a snapshot, starts etcd {to} on a copy of the data, then restarts etcd once with it, for about {}",
+                    Took(*took)
+                )?;
+                if *is_newer_line {
+                    write!(
+                        f,
+                        "; once it serves, only that snapshot leads back to the line before"
+                    )?;
+                }
+                Ok(())
+            }
             Effect::Stop => write!(f, "stops etcd; everything is kept"),
             Effect::Start => write!(f, "starts etcd"),
             Effect::Waits(hold) => write!(f, "waits: {}: {hold}", hold.reason()),
@@ -196,8 +205,8 @@ fn upgrade(situation: &Situation<'_>, from: Version, to: Version) -> Effect {
         return Effect::Waits(Hold::Start(refusal));
     }
     match restart(situation) {
-        Effect::Restart(took) => Effect::Upgrade(to, took),
-        Effect::NextStart => Effect::Upgrade(to, situation.start_took),
+        Effect::Restart(took) => Effect::Upgrade(to, took, to.line() > from.line()),
+        Effect::NextStart => Effect::Upgrade(to, situation.start_took, to.line() > from.line()),
         other => other,
     }
 }

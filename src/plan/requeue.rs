@@ -104,7 +104,8 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
             | Hold::NoVersion
             | Hold::VersionLosesData(..)
             | Hold::VersionUnsupported(_)
-            | Hold::UpgradeNotSupportedYet { .. }
+            | Hold::UpgradeNotAllowed { .. }
+            | Hold::UpgradeStuck(..)
             | Hold::UpgradeNotRehearsed(..)
             | Hold::UpgradeFailed(..)
             | Hold::QuotaSmaller { .. }
@@ -126,6 +127,7 @@ fn begins(step: &Upkeep) -> bool {
             | Upkeep::ProbeWrite
             | Upkeep::RequestRestore(_)
             | Upkeep::TakeVersionBack
+            | Upkeep::StayWithVersion
             | Upkeep::FinishVersion
     )
 }

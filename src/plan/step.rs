@@ -105,6 +105,8 @@ pub enum Upkeep {
     TakeVersionBack,
     /// The version is final: the other one may open the data no more.
     FinishVersion,
+    /// The version before cannot open the data any more: the newer one stays, though it does not serve.
+    StayWithVersion,
     /// Prove that writes are served, with one write under the operator's own key (rule D7).
     ProbeWrite,
     /// Record the ids that etcd assigned.
@@ -160,6 +162,7 @@ impl Upkeep {
                 | Upkeep::RaiseQuota(_)
                 | Upkeep::SetVersion(_)
                 | Upkeep::TakeVersionBack
+                | Upkeep::StayWithVersion
                 | Upkeep::MintCertificates(_)
         )
     }

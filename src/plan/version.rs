@@ -19,7 +19,7 @@ use crate::cluster::{Detail, Role, detail};
 use crate::observed::{Instance, Membership, Observed, Process, Unanswered, Upgrade};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Identity, Refusal};
-use crate::version::{Class, Version, classify};
+use crate::version::{Class, Line, Version, classify};
 
 /// For so many seconds the new etcd must have served before the change is final. Until then a death leads
 /// back. Longer than its own timers take for the first time with the settings that this operator renders: the commit of
@@ -41,11 +41,54 @@ pub fn hop(from: Version, to: Version) -> Result<(), Hold> {
         Class::TooOld | Class::Unknown => return Err(Hold::VersionUnsupported(to)),
         Class::Supported | Class::Warn(_) => {}
     }
-    if from.line() == to.line() {
-        Ok(())
-    } else {
-        Err(Hold::UpgradeNotSupportedYet { from, to })
-    }
+    let first = match (from.line(), to.line()) {
+        (Some(old), Some(new)) if old == new => return Ok(()),
+        (Some(old), Some(new)) if old > new => First::Older,
+        (Some(old), _) => {
+            let step = UPWARD.iter().find(|it| it.from == old);
+            match step {
+                Some(step) if from.patch < step.patch => First::Patch(step.from, step.patch),
+                Some(step) if to.line() == Some(step.to) => return Ok(()),
+                Some(step) => First::Line(step.to),
+                None => First::Older, // there is no newer line
+            }
+        }
+        (None, _) => First::Older,
+    };
+    Err(Hold::UpgradeNotAllowed { from, to, first })
+}
+
+/// From one line to the next.
+struct Step {
+    from: Line,
+    /// The oldest patch that etcd's own documentation lets go to the next line.
+    patch: u16,
+    to: Line,
+}
+
+/// Rule D21; the patches are those of etcd's upgrade guides for 3.6 and 3.7.
+const UPWARD: [Step; 2] = [
+    Step {
+        from: Line::V3_5,
+        patch: 32,
+        to: Line::V3_6,
+    },
+    Step {
+        from: Line::V3_6,
+        patch: 11,
+        to: Line::V3_7,
+    },
+];
+
+/// What to take before a version that cannot follow at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// This patch of the line that runs, or a newer one.
+    Patch(Line, u16),
+    /// A version of this line.
+    Line(Line),
+    /// It is of an older line, to which no edit leads.
+    Older,
 }
 
 /// A change that is written down and not final.
@@ -184,12 +227,17 @@ pub(super) fn stopped(
     instance: &Instance,
     steps: &mut Steps<'_>,
 ) -> bool {
-    if changing(instance).is_some() {
-        let back = why_back(spec, instance).is_some();
-        if back {
-            steps.push(Upkeep::TakeVersionBack);
-        }
-        return back;
+    if let Some(changing) = changing(instance) {
+        let Changing { from, to, back } = changing;
+        let goes_back = way_back(spec, instance, changing).is_some();
+        let step = match (back, goes_back) {
+            (true, _) if is_newer(instance, to) => Upkeep::StayWithVersion,
+            (false, true) if is_newer(instance, from) => Upkeep::StayWithVersion,
+            (false, true) => Upkeep::TakeVersionBack,
+            _ => return false,
+        };
+        steps.push(step);
+        return true;
     }
     let identity = instance.facts.identity.as_ref();
     let from = identity.filter(|it| it.served.is_some());
@@ -209,6 +257,17 @@ pub(super) fn stopped(
     goes
 }
 
+/// Whether the data is a newer line's than this version. In Kubernetes the guard of a Pod of that version says so.
+fn is_newer(instance: &Instance, version: Version) -> bool {
+    let agreed = instance.facts.data.agreed;
+    let told = instance.refused.as_ref().map(Refusal::reason);
+    agreed.is_some_and(|it| (it.major, it.minor) > (version.major, version.minor))
+        || instance.facts.version == version && told == Some(DATA_NEWER)
+}
+
+/// The reason of [`Refusal::DataNewer`].
+const DATA_NEWER: &str = "DataNewer";
+
 /// Whether etcd of the document's version can be started here.
 fn is_in_the_store(instance: &Instance, to: Version) -> Result<(), Hold> {
     let binary = instance.tries.asked_binary;
@@ -224,6 +283,20 @@ fn is_silent(instance: &Instance) -> bool {
 fn is_long(asked: Unanswered, instance: &Instance) -> bool {
     asked.seconds > start::serves_within(instance.tries.database)
         && asked.looks >= SERVES_WITHIN_LOOKS
+}
+
+/// What is told of a member that has not served for long with a version that failed, and has no way back.
+pub(super) fn stuck(observed: &Observed, instance: &Instance) -> Option<Hold> {
+    let version = instance.facts.born()?.version;
+    let serves = instance.tries.served >= STABLE_SECONDS;
+    match &observed.upgrade {
+        Upgrade::Failed { to, why }
+            if *to == version && changing(instance).is_none() && !serves =>
+        {
+            Some(Hold::UpgradeStuck(version, why.clone()))
+        }
+        _ => None,
+    }
 }
 
 /// Why a change is taken back, for whoever writes it down.
@@ -273,7 +346,9 @@ fn way_back(spec: &ClusterSpec, instance: &Instance, changing: Changing) -> Opti
     if back {
         return None;
     }
-    if spec.version == Some(from) {
+    // Once a newer line serves, its data is none of the older one's any more.
+    let too_late = to.line() > from.line() && instance.service.serves();
+    if spec.version == Some(from) && !too_late {
         return Some(Back::Asked);
     }
     let ends = instance.tries.ends;
@@ -321,6 +396,7 @@ fn is_of_the_binary(refusal: &Refusal) -> bool {
         Refusal::BinaryMissing { .. }
         | Refusal::BinaryWrongArchitecture(_)
         | Refusal::BinaryChanged(_)
+        | Refusal::LogTooOld(_)
         | Refusal::CrashLoop { .. } => true,
         Refusal::Unplaceable { reason, .. } => OF_THE_IMAGE.contains(reason),
         _ => false,
@@ -328,9 +404,10 @@ fn is_of_the_binary(refusal: &Refusal) -> bool {
 }
 
 /// The same in the words of Kubernetes and of the guard in a Pod.
-const OF_THE_IMAGE: [&str; 4] = [
+const OF_THE_IMAGE: [&str; 5] = [
     "BinaryWrongArchitecture",
     "CrashLoop",
     IMAGE_UNAVAILABLE,
     "ImageVersion",
+    "LogTooOld",
 ];

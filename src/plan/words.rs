@@ -3,6 +3,7 @@
 use core::fmt;
 
 use super::permit::{Declared, Grounds, Lapsed, Permit};
+use super::version::First;
 use super::{Act, Asked, Change, Hold, Interruption, Mint, Plan, Upkeep, space};
 use crate::cluster::{Detail, MemberId, OPERATOR, detail};
 use crate::observed::{Predecessor, RestorePhase};
@@ -40,7 +41,8 @@ impl Hold {
             Hold::NoVersion => "NoVersion",
             Hold::VersionLosesData(..) => "VersionLosesData",
             Hold::VersionUnsupported(_) => "VersionUnsupported",
-            Hold::UpgradeNotSupportedYet { .. } => "UpgradeNotSupportedYet",
+            Hold::UpgradeNotAllowed { .. } => "UpgradeNotAllowed",
+            Hold::UpgradeStuck(..) => "UpgradeStuck",
             Hold::UpgradeNotRehearsed(..) => "UpgradeNotRehearsed",
             Hold::UpgradeFailed(..) => "UpgradeFailed",
             Hold::ForeignProcess(_) => "ForeignProcess",
@@ -95,9 +97,18 @@ impl Hold {
             Hold::VersionLosesData(..) | Hold::VersionUnsupported(_) => {
                 detail(format_args!("choose the newest patch of 3.5, 3.6 or 3.7"))
             }
-            Hold::UpgradeNotSupportedYet { from, .. } => {
-                detail(format_args!("set version: {from}"))
-            }
+            Hold::UpgradeNotAllowed { from, first, .. } => match first {
+                First::Patch(line, patch) => detail(format_args!(
+                    "set version to {line}.{patch} or a newer patch of {line} first"
+                )),
+                First::Line(line) => detail(format_args!("set version to a patch of {line} first")),
+                First::Older => detail(format_args!(
+                    "set version: {from}; only a snapshot of before leads back to an older line"
+                )),
+            },
+            Hold::UpgradeStuck(..) => detail(format_args!(
+                "see what a restore would lose: etcd-operator restore --dry-run; or set version to another patch of this line"
+            )),
             Hold::UpgradeNotRehearsed(..) => detail(format_args!(
                 "remove the cause: the operator tries again by itself"
             )),
@@ -196,12 +207,13 @@ impl fmt::Display for Hold {
                     "etcd {version} is not supported; this operator supports 3.5, 3.6 and 3.7"
                 )
             }
-            Hold::UpgradeNotSupportedYet { from, to } => {
-                write!(
-                    f,
-                    "etcd {from} runs and the document asks for {to}: changing the version is not supported yet"
-                )
+            Hold::UpgradeNotAllowed { from, to, .. } => {
+                write!(f, "etcd {to} cannot follow etcd {from}, which runs on")
             }
+            Hold::UpgradeStuck(to, why) => write!(
+                f,
+                "etcd {to} does not serve the data, which no older line can open any more: {why}"
+            ),
             Hold::UpgradeNotRehearsed(to, why) => write!(
                 f,
                 "etcd {to} could not be tried on a copy of the data, and nothing was touched: {why}"
@@ -403,6 +415,9 @@ impl Upkeep {
             Upkeep::SetVersion(to) => detail(format_args!("give the data to etcd {to}")),
             Upkeep::TakeVersionBack => detail(format_args!("take the change of version back")),
             Upkeep::FinishVersion => detail(format_args!("make the version final")),
+            Upkeep::StayWithVersion => detail(format_args!(
+                "stay with the newer version, which alone can open the data"
+            )),
             Upkeep::ProbeWrite => detail(format_args!("prove that writes are served")),
             Upkeep::RecordServed => detail(format_args!("record the cluster's identity")),
             Upkeep::GiveUpLeadership { to } => {

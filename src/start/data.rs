@@ -2,6 +2,7 @@
 
 use super::damage::Damage;
 use crate::cluster::{ClusterId, Detail, MemberId};
+use crate::version::Version;
 
 /// The database file of a data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,12 @@ pub struct DataDir {
     pub snapshots: u32,
     /// Whose log it is, from its first record. `None` when there is no log or it cannot be read.
     pub owner: Option<(ClusterId, MemberId)>,
+    /// The version on which the cluster has agreed, of which only the line counts: no older line opens the data. None: the
+    /// data says nothing of it, or nobody has read it.
+    pub agreed: Option<Version>,
+    /// Behind the last raft snapshot the log has requests of the v2 kind, of etcd 3.5. 3.6 reads them; 3.7 ends at the first.
+    /// Told from the newest segment; false where nobody has read it.
+    pub replays_v2: bool,
     /// The end of the log, read record by record.
     pub log: Log,
     /// Damage that a reader found and that etcd does not repair.
@@ -45,6 +52,8 @@ impl DataDir {
         database: Database::Absent,
         snapshots: 0,
         owner: None,
+        agreed: None,
+        replays_v2: false,
         log: Log::UNREAD,
         damage: None,
         examining: false,

@@ -5,6 +5,7 @@ use core::fmt;
 use super::{AddressConflict, How, Refusal, damage};
 use crate::cluster::{Detail, detail};
 use crate::diagnosis::DISK_FULL;
+use crate::version::SHORT_LOG;
 
 /// The data directory is missing.
 const DATA_MISSING: &str = "DataDirMissing";
@@ -27,6 +28,8 @@ impl Refusal {
             Refusal::BinaryWrongArchitecture(_) => "BinaryWrongArchitecture",
             Refusal::BinaryChanged(_) => "BinaryChanged",
             Refusal::VersionOfAnother { .. } => "VersionOfAnother",
+            Refusal::DataNewer { .. } => "DataNewer",
+            Refusal::LogTooOld(_) => "LogTooOld",
             Refusal::FilesystemUnsafe(_) => "FilesystemUnsafe",
             Refusal::FilesystemReadOnly => "FilesystemReadOnly",
             Refusal::FilesystemStalled => "FilesystemStalled",
@@ -75,6 +78,14 @@ impl Refusal {
             )),
             Refusal::VersionOfAnother { .. } => detail(format_args!(
                 "start etcd-operator: it starts what the data is for"
+            )),
+            Refusal::DataNewer { agreed, .. } => detail(format_args!(
+                "set version to {}.{}; only a snapshot of before leads back",
+                agreed.major, agreed.minor
+            )),
+            Refusal::LogTooOld(_) => detail(format_args!(
+                "set version to a patch of 3.6: its etcd begins the log anew within {} writes",
+                SHORT_LOG
             )),
             Refusal::BinaryChanged(version) => detail(format_args!(
                 "run: etcd-operator etcd install --from FILE {version}"
@@ -179,6 +190,15 @@ impl fmt::Display for Refusal {
             Refusal::BinaryMissing { version, .. } => {
                 write!(f, "etcd {version} is not in the store")
             }
+            Refusal::DataNewer { version, agreed } => write!(
+                f,
+                "the data is one of etcd {}.{}, which etcd {version} cannot open",
+                agreed.major, agreed.minor
+            ),
+            Refusal::LogTooOld(version) => write!(
+                f,
+                "the log still has requests that etcd 3.5 wrote, which etcd {version} cannot read"
+            ),
             Refusal::VersionOfAnother { version, data } => write!(
                 f,
                 "the data is etcd {data}'s, and etcd {version} was to be started on it"

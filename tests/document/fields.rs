@@ -178,8 +178,13 @@ fn what_an_edit_does_is_told_in_words() {
         ),
         (
             Class::Version,
+            "version: 3.5.35",
+            "refused: UpgradeNotAllowed: etcd 3.5.35 cannot follow etcd 3.6.14, which runs on",
+        ),
+        (
+            Class::Version,
             "version: 3.7.3",
-            "refused: UpgradeNotSupportedYet: etcd 3.6.14 runs and the document asks for 3.7.3: changing the version is not supported yet",
+            "takes a snapshot, starts etcd 3.7.3 on a copy of the data, then restarts etcd once with it, for about 0.9 s; once it serves, only that snapshot leads back to the line before",
         ),
         (
             Class::Version,

@@ -282,8 +282,8 @@ fn a_hold_keeps_the_write_from_being_proven_no_longer() {
     let mut lab = born();
     let plain = (lab.spec.clone(), lab.version.clone());
     let holds: [(&str, Edit); 3] = [
-        ("UpgradeNotSupportedYet", |lab| {
-            lab.version = "3.7.99".to_owned();
+        ("UpgradeNotAllowed", |lab| {
+            lab.version = "3.5.99".to_owned();
         }),
         ("Paused", |lab| lab.spec.push_str("  paused: true\n")),
         ("DocumentOfAnotherCluster", |lab| {

@@ -34,6 +34,7 @@ mod hints;
 mod input;
 mod lab;
 mod life;
+mod lines;
 mod link;
 mod origin;
 mod overview;

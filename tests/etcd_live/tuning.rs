@@ -261,13 +261,13 @@ fn no_cluster_is_born_with_a_version_that_loses_data_or_is_not_known() {
 }
 
 #[test]
-fn another_version_3_7_for_a_living_cluster_is_a_hold_and_etcd_runs_on() {
+fn an_older_line_3_5_for_a_living_cluster_is_a_hold_and_etcd_runs_on() {
     let mut lab = born("3.6", None, &[]);
     let (pid, own) = (lab.etcd_pid(), lab.version.clone());
-    lab.version = version_of(&etcd_dir("3.7"));
+    lab.version = version_of(&etcd_dir("3.5"));
     lab.write_document();
     lab.signal_agent("HUP");
-    let status = lab.wait_hold("UpgradeNotSupportedYet");
+    let status = lab.wait_hold("UpgradeNotAllowed");
     assert_eq!(condition(&status, "Available").0, "True");
     assert_eq!(lab.etcd_pid(), pid);
     assert!(lab.put("still", "served"));

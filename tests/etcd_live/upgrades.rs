@@ -26,22 +26,26 @@ fn born() -> (Lab, String) {
     (lab, newer)
 }
 
-fn install(lab: &Lab, from: &Path, version: &str) {
+pub fn install(lab: &Lab, from: &Path, version: &str) {
     let installed = lab.operator(&["etcd", "install", "--from", from.to_str().unwrap(), version]);
     assert!(installed.status.success(), "{}", text(&installed.stderr));
 }
 
 /// An etcd that behaves badly in a way of `tests/tools/bad-etcd.c`, in the store.
 fn install_bad(lab: &Lab, mode: &str) -> String {
-    let version = "3.6.98";
-    let real = fs::canonicalize(etcd_dir("3.6").join("etcd")).unwrap();
+    install_bad_of(lab, "3.6", "3.6.98", mode)
+}
+
+/// The same of a line.
+pub fn install_bad_of(lab: &Lab, line: &str, version: &str, mode: &str) -> String {
+    let real = fs::canonicalize(etcd_dir(line).join("etcd")).unwrap();
     let dir = lab.root.join("bad");
     bad_etcd(&dir, version, mode, &real);
     install(lab, &dir, version);
     version.to_owned()
 }
 
-fn ask_for(lab: &mut Lab, version: &str) {
+pub fn ask_for(lab: &mut Lab, version: &str) {
     version.clone_into(&mut lab.version);
     reload(lab);
 }
@@ -54,14 +58,14 @@ fn reload(lab: &Lab) {
     assert!(reloaded.status.success() || held, "{words}");
 }
 
-fn wait_serving(lab: &Lab, version: &str) {
+pub fn wait_serving(lab: &Lab, version: &str) {
     lab.wait("it to serve", |it| {
         it["version"] == version && condition(it, "Available").0 == "True"
     });
 }
 
 /// Waits until the change is final.
-fn wait_final(lab: &Lab, version: &str) -> Value {
+pub fn wait_final(lab: &Lab, version: &str) -> Value {
     let limit = Duration::from_secs(90);
     lab.wait_for(limit, "the version in force", |it| {
         it["version"] == version
@@ -70,7 +74,7 @@ fn wait_final(lab: &Lab, version: &str) -> Value {
     })
 }
 
-fn assert_kept(lab: &Lab) {
+pub fn assert_kept(lab: &Lab) {
     assert_eq!(lab.get("key/19").as_deref(), Some("value"));
     let identity = lab.identity().unwrap();
     assert_eq!(identity.member.other_version, None);

@@ -57,8 +57,10 @@ pub fn images() -> Images {
     }
 }
 
-/// An image of an etcd that behaves badly in a way of `tests/tools/bad-etcd.c`, with the programs of etcd 3.6 beside it.
+/// An image of an etcd that behaves badly in a way of `tests/tools/bad-etcd.c`, with the programs of etcd of its line beside
+/// it.
 pub fn bad_etcd(dir: &Path, version: &str, mode: &str) -> Image {
+    let (line, _) = version.rsplit_once('.').unwrap();
     let program = dir.join(format!("etcd-{version}"));
     let built = Command::new("gcc")
         .args(["-Os", "-static", "-s"])
@@ -72,7 +74,14 @@ pub fn bad_etcd(dir: &Path, version: &str, mode: &str) -> Image {
         .unwrap();
     let words = String::from_utf8_lossy(&built.stderr);
     assert!(built.status.success(), "{words}");
-    let real = |name: &str| tools().join("etcd/3.6").join(name).display().to_string();
+    let real = |name: &str| {
+        tools()
+            .join("etcd")
+            .join(line)
+            .join(name)
+            .display()
+            .to_string()
+    };
     let tar = dir.join(format!("etcd-{version}.tar"));
     let mut packs = Command::new("python3");
     packs

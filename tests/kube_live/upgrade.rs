@@ -66,6 +66,62 @@ fn last_change(status: &Value) -> (String, String, String) {
     (text("from"), text("to"), text("outcome"))
 }
 
+/// Nobody but the operator writes, so that only its own writes begin the log of 3.5 anew before 3.7 has to read it.
+#[test]
+fn data_born_on_3_5_is_carried_to_3_7_and_nothing_leads_back() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    let lines = ["3.5", "3.6", "3.7"].map(|line| it.images.etcd[line].clone());
+    let [first, next, last] = lines.each_ref().map(version_of);
+    for image in &lines {
+        it.import(image);
+    }
+    it.apply(&document(
+        "EtcdCluster",
+        "one",
+        &format!("{{version: {first}}}"),
+    ));
+    it.available("one");
+    it.put("one", "kept", "1");
+    ask_for(&it, &last);
+    let message = held(&it, "UpgradeNotAllowed", "cannot follow");
+    assert!(message.contains(&first), "{message}");
+    for (to, from, changes) in [(&next, &first, 1), (&last, &next, 2)] {
+        let begun = Instant::now();
+        ask_for(&it, to);
+        let status = wait_final(&it, to, changes);
+        println!("{from} -> {to}: final after {:.1?}", begun.elapsed());
+        let change = (from.clone(), to.clone(), "Done".to_owned());
+        assert_eq!(last_change(&status), change);
+        assert_eq!(it.get("one", "kept"), "1");
+    }
+    ask_for(&it, &next);
+    held(&it, "UpgradeNotAllowed", "cannot follow");
+    assert!(image_of(&it).ends_with(&last));
+    it.put("one", "kept", "2");
+}
+
+/// A newer line that served for a moment alone opens the data, and another patch of it does.
+#[test]
+fn a_newer_line_that_served_and_ends_is_told_as_stuck() {
+    let Some((it, ..)) = born() else {
+        return;
+    };
+    let good = it.images.etcd["3.7"].clone();
+    it.import(&good);
+    it.import(&bad_etcd(&it.dir, "3.7.95", "serves-then-ends"));
+    ask_for(&it, "3.7.95");
+    let message = held(&it, "UpgradeStuck", "ended by itself");
+    assert!(message.contains("3.7.95"), "{message}");
+    assert!(image_of(&it).ends_with("3.7.95"), "nothing leads back");
+    ask_for(&it, &version_of(&good));
+    let status = wait_final(&it, &version_of(&good), 2);
+    let change = ("3.7.95".to_owned(), version_of(&good), "Done".to_owned());
+    assert_eq!(last_change(&status), change);
+    assert_eq!(it.get("one", "kept"), "1");
+}
+
 /// Waits for a hold, and returns its message.
 #[track_caller]
 fn held(it: &Operated, reason: &str, words: &str) -> String {

@@ -291,6 +291,7 @@ impl Host {
             Upkeep::RehearseVersion(_)
             | Upkeep::SetVersion(_)
             | Upkeep::TakeVersionBack
+            | Upkeep::StayWithVersion
             | Upkeep::FinishVersion => panic!("the document names the version that runs"),
             Upkeep::AdoptIdentity => {
                 self.instance.facts.identity = self.instance.facts.marker.clone();

@@ -8,19 +8,21 @@ use super::{BUSY, Ended, Member, Work, snapshot_job, turns};
 use crate::backup::local::LocalStore;
 use crate::backup::manifest::Class;
 use crate::backup::place;
+use crate::backup::restore::Etcdutl;
 use crate::backup::served::FOR_REHEARSAL;
 use crate::backup::trial::{self, Trial};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::error::chain;
-use crate::etcd::client;
+use crate::etcd::{client, data_dir};
 use crate::member::records::IdentityFile;
 use crate::member::restore_record::SourceFile;
 use crate::observed::BackupFailure;
 use crate::process;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Keep;
-use crate::version::Version;
+use crate::start::Refusal;
+use crate::version::{Line, SHORT_LOG, Version};
 
 /// Which snapshots retention counts one among that was asked for: nobody would remove what a person did not ask for.
 pub(super) fn class_of(asked: Option<&str>) -> Class {
@@ -33,13 +35,12 @@ pub(super) fn class_of(asked: Option<&str>) -> Class {
 impl Work {
     /// Tries another version of etcd on a copy of the data, beside the loop. The snapshot for it goes where the
     /// document's go; without a backup in the document, into a place of the operator's own, which keeps one.
-    /// `live`: the member's process and the bytes of its database.
     pub fn rehearse(
         &mut self,
         member: &Member<'_>,
         now: Option<Timestamp>,
         to: Version,
-        live: (Option<u32>, u64),
+        live: Live,
     ) {
         let Some(identity) = member.identity else {
             return;
@@ -67,6 +68,16 @@ impl Work {
     }
 }
 
+/// The member whose data is copied.
+pub struct Live {
+    /// Its process.
+    pub pid: Option<u32>,
+    /// Bytes of its database.
+    pub database: u64,
+    /// etcd's `data-dir`.
+    pub data: PathBuf,
+}
+
 /// Why another version was not tried, or did not stand the trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotRehearsed {
@@ -82,7 +93,7 @@ struct Rehearsal {
     spec: Box<ClusterSpec>,
     identity: IdentityFile,
     to: Version,
-    live: (Option<u32>, u64),
+    live: Live,
 }
 
 /// Waits a while for a command that works on the snapshots.
@@ -163,11 +174,26 @@ impl Rehearsal {
     /// Takes a snapshot, and starts etcd of today and the other one on a copy that is made from it. The revision of the
     /// snapshot.
     fn run(&self) -> Result<i64, NotRehearsed> {
-        let (pid, database) = self.live;
         let paths = &self.snapshot.paths;
-        trial::check_room(paths, database).map_err(|it| unusable(&it))?;
-        if let (Some(taken), Some(there)) =
-            (pid.and_then(process::memory), process::available_memory())
+        trial::check_room(paths, self.live.database).map_err(|it| unusable(&it))?;
+        let own = self.identity.version().unwrap_or(self.to);
+        if own.line() == Some(Line::V3_5) && self.to.line() > own.line() {
+            let version = &self.identity.member.version;
+            let checked = Etcdutl::of(&paths.store(), version);
+            let checked = checked.and_then(|it| it.check_v2store(&self.live.data));
+            checked.map_err(|it| unusable(&it))?;
+        }
+        if self.to.line() >= Some(Line::V3_7)
+            && data_dir::look(&self.live.data, own.line(), true).replays_v2
+        {
+            let refusal = Refusal::LogTooOld(self.to);
+            return Err(waits(detail(format_args!(
+                "{refusal}; {} writes begin it anew",
+                SHORT_LOG
+            ))));
+        }
+        let taken = self.live.pid.and_then(process::memory);
+        if let (Some(taken), Some(there)) = (taken, process::available_memory())
             && there < taken + MEMORY_BESIDE
         {
             return Err(waits(detail(format_args!(

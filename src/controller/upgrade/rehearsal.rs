@@ -122,12 +122,13 @@ impl Cluster {
     /// The change of version, as the core sees it.
     pub(in crate::controller) fn upgrade(&mut self, spec: &ClusterSpec) -> Upgrade {
         self.memory.rehearsal = self.rehearsal(spec);
+        let failed = spec.version.and_then(|to| Some((to, self.why_failed(to)?)));
+        if let Some((to, why)) = failed {
+            return Upgrade::Failed { to, why };
+        }
         let Some(to) = self.other_version(spec) else {
             return Upgrade::None;
         };
-        if let Some(why) = self.why_failed(to) {
-            return Upgrade::Failed { to, why };
-        }
         let Some(rehearsal) = self.memory.rehearsal.clone() else {
             return Upgrade::None;
         };

@@ -45,18 +45,30 @@ pub fn walk_live(source: &mut dyn ReadAt) -> Result<Summary, LiveError> {
     }
 }
 
-/// The last entry of the log that is applied in a member's own database: a few pages are read.
+/// What a member's own database has taken up: a few pages are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TakenUp {
+    /// The last entry of the log.
+    pub index: Option<u64>,
+    /// The version on which the cluster had agreed by then.
+    pub cluster_version: Option<String>,
+}
+
+/// How far a member's own database has come.
 ///
 /// # Errors
-/// [`BoltError`] at the first thing that keeps bbolt from reading them.
-pub fn consistent_index(source: &mut dyn ReadAt) -> Result<Option<u64>, BoltError> {
+/// [`BoltError`] at the first thing that keeps bbolt from reading these pages.
+pub fn taken_up(source: &mut dyn ReadAt) -> Result<TakenUp, BoltError> {
     let meta = page::read_live_meta(source)?;
     let mut ignored = |_| ();
     let mut walk = Walk::new(source, &mut ignored, meta);
     for bucket in &walk.buckets()? {
-        if Kind::of(&bucket.name) == Kind::Meta {
+        if matches!(Kind::of(&bucket.name), Kind::Meta | Kind::Cluster) {
             walk.bucket(bucket)?;
         }
     }
-    Ok(walk.total.consistent_index)
+    Ok(TakenUp {
+        index: walk.total.consistent_index,
+        cluster_version: walk.total.cluster_version,
+    })
 }

@@ -361,10 +361,15 @@ pub(in crate::etcd) mod writer {
             let mut put = vec![0x22]; // InternalRaftRequest.put
             varint(&mut put, bytes as u64);
             put.extend((0..bytes).map(|it| u8::try_from(it % 251 + 1).unwrap_or(1)));
+            self.request(index, &put);
+        }
+
+        /// An entry with this request.
+        pub(in crate::etcd) fn request(&mut self, index: u64, request: &[u8]) {
             let mut data = message(&[(1, 0), (2, 2), (3, index)]);
             data.push(0x22);
-            varint(&mut data, put.len() as u64);
-            data.extend(put);
+            varint(&mut data, request.len() as u64);
+            data.extend(request);
             self.summed(2, &data);
         }
     }

@@ -1,0 +1,127 @@
+//! From one line of etcd to the next, under a writer; and where nothing leads back.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::fleet::Writer;
+use crate::lab::{Lab, condition, etcd_dir, text, version_of};
+use crate::upgrades::{ask_for, assert_kept, install, install_bad_of, wait_final};
+
+/// A cluster of this line, with some data, and etcd of the other lines in its store.
+fn born(line: &str, others: &[&str]) -> Lab {
+    let mut lab = Lab::new(line);
+    lab.start_agent();
+    lab.wait_available();
+    lab.etcd = etcd_dir("3.6"); // its etcdctl knows all lines
+    for it in 0..20 {
+        assert!(lab.put(&format!("key/{it}"), "value"));
+    }
+    for other in others {
+        let dir = etcd_dir(other);
+        install(&lab, &dir, &version_of(&dir));
+    }
+    lab
+}
+
+fn last_change(status: &Value) -> (String, String, String) {
+    let last = status["history"].as_array().unwrap().last().unwrap();
+    let word = |key: &str| last[key].as_str().unwrap().to_owned();
+    (word("from"), word("to"), word("outcome"))
+}
+
+#[test]
+fn data_born_on_3_5_is_carried_to_3_6_and_3_7_under_a_writer() {
+    let mut lab = born("3.5", &["3.6", "3.7"]);
+    let lines = ["3.5", "3.6", "3.7"].map(|it| version_of(&etcd_dir(it)));
+    // Not in one step.
+    ask_for(&mut lab, &lines[2]);
+    let status = lab.wait_hold("UpgradeNotAllowed");
+    let next = status["plan"]["nextStep"].as_str().unwrap();
+    assert!(next.contains("a patch of 3.6 first"), "{next}");
+    let url = format!("https://127.0.0.1:{}", lab.ports[0]);
+    let writer = Writer::start(vec![url], lab.certificates().operator_files());
+    let granted = lab.etcdctl(&["lease", "grant", "3600"]);
+    let granted = text(&granted.stdout);
+    let lease = granted.split_whitespace().nth(1).unwrap();
+    let leased = lab.etcdctl(&["put", "leased", "kept", "--lease", lease]);
+    assert!(leased.status.success(), "{}", text(&leased.stderr));
+    for step in [1, 2] {
+        let begun = Instant::now();
+        ask_for(&mut lab, &lines[step]);
+        let status = wait_final(&lab, &lines[step]);
+        println!("{} after {:?}", lines[step], begun.elapsed());
+        let change = (
+            lines[step - 1].clone(),
+            lines[step].clone(),
+            "Done".to_owned(),
+        );
+        assert_eq!(last_change(&status), change);
+        assert_kept(&lab);
+    }
+    let (acknowledged, gap) = writer.end();
+    println!("a writer's longest gap in both: {gap:?}");
+    let counted = lab.etcdctl(&["get", "w/", "--prefix", "--keys-only"]);
+    let there = text(&counted.stdout)
+        .lines()
+        .filter(|it| it.starts_with("w/"))
+        .count();
+    let there = u64::try_from(there).unwrap();
+    assert!(
+        there >= acknowledged && acknowledged > 0,
+        "{there} of {acknowledged}"
+    );
+    assert_eq!(lab.get("leased").as_deref(), Some("kept"));
+    let left = lab.etcdctl(&["lease", "timetolive", lease]);
+    let left = text(&left.stdout);
+    assert!(left.contains("granted with TTL(3600s)"), "{left}");
+    // No edit leads to an older line.
+    ask_for(&mut lab, &lines[1]);
+    lab.wait_hold("UpgradeNotAllowed");
+    assert_kept(&lab);
+}
+
+#[test]
+fn a_newer_line_3_7_that_never_serves_is_taken_back() {
+    let mut lab = born("3.6", &[]);
+    let older = lab.version.clone();
+    let bad = install_bad_of(&lab, "3.7", "3.7.98", "ends");
+    ask_for(&mut lab, &bad);
+    let status = wait_final(&lab, &older);
+    lab.wait_hold("UpgradeFailed");
+    assert_eq!(last_change(&status), (older, bad, "RolledBack".to_owned()));
+    assert_kept(&lab);
+}
+
+#[test]
+fn from_a_newer_line_3_7_that_has_served_nothing_leads_back() {
+    let mut lab = born("3.6", &["3.7"]);
+    let older = lab.version.clone();
+    let bad = install_bad_of(&lab, "3.7", "3.7.98", "serves-then-ends");
+    ask_for(&mut lab, &bad);
+    let limit = Duration::from_secs(120);
+    let status = lab.wait_for(limit, "the hold", |it| it["plan"]["hold"] == "UpgradeStuck");
+    assert_eq!(
+        last_change(&status),
+        (older.clone(), bad, "Stuck".to_owned())
+    );
+    let next = status["plan"]["nextStep"].as_str().unwrap();
+    assert!(next.contains("restore --dry-run"), "{next}");
+    // The guard does not start the older one either.
+    let identity = lab.identity().unwrap();
+    assert_eq!(
+        (
+            identity.member.version.as_str(),
+            identity.member.other_version
+        ),
+        ("3.7.98", None)
+    );
+    // A good patch of the line serves it.
+    let good = version_of(&etcd_dir("3.7"));
+    ask_for(&mut lab, &good);
+    lab.wait_for(Duration::from_secs(300), "the good patch", |it| {
+        it["version"] == good.as_str() && condition(it, "Available").0 == "True"
+    });
+    wait_final(&lab, &good);
+    assert_kept(&lab);
+}
