@@ -36,6 +36,17 @@ pub struct Changes {
     pub failed: Option<FailedUpgrade>,
 }
 
+/// A change that is final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The version that may open the data no more.
+    pub from: Version,
+    /// The one that stays.
+    pub to: Version,
+    /// It was the way back.
+    pub back: bool,
+}
+
 /// A version that did not serve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedUpgrade {
@@ -96,8 +107,8 @@ impl Changes {
     }
 
     /// A version is final. `now`: the time, if it is trusted.
-    pub fn finish(&mut self, (from, to): (Version, Version), now: Option<Timestamp>) {
-        let failed = self.failed.take();
+    pub fn finish(&mut self, Ended { from, to, back }: Ended, now: Option<Timestamp>) {
+        let failed = self.failed.take().filter(|_| back);
         match failed.filter(|it| it.to == from.to_string()) {
             Some(failed) => {
                 let why = Some(failed.why.clone());
@@ -112,7 +123,7 @@ impl Changes {
     /// given up before.
     pub fn stay(
         &mut self,
-        (from, to): (Version, Version),
+        Ended { from, to, .. }: Ended,
         failed: Option<&Detail>,
         document: String,
         now: Option<Timestamp>,
@@ -186,20 +197,23 @@ impl IdentityFile {
         true
     }
 
-    /// The newer one of two versions stays, whichever was to be started. The versions before and after.
-    pub fn stay(&mut self) -> Option<(Version, Version)> {
+    /// The newer one of two versions stays, whichever was to be started.
+    pub fn stay(&mut self) -> Option<Ended> {
         if self.member.goes_back {
             self.go_back();
         }
         self.finish_version()
     }
 
-    /// No other version may open the data any more. The version that was given up, and the one that stays.
-    pub fn finish_version(&mut self) -> Option<(Version, Version)> {
+    /// No other version may open the data any more.
+    pub fn finish_version(&mut self) -> Option<Ended> {
+        let to = self.version();
         let member = &mut self.member;
         let other = member.other_version.take();
-        (member.goes_back, member.other_image) = (false, None);
-        other.and_then(|it| it.parse().ok()).zip(self.version())
+        member.other_image = None;
+        let back = std::mem::take(&mut member.goes_back);
+        let (from, to) = other.and_then(|it| it.parse().ok()).zip(to)?;
+        Some(Ended { from, to, back })
     }
 }
 
@@ -212,7 +226,9 @@ mod tests {
         let mut file = Changes::default();
         let version = |patch| Version::new(3, 6, patch);
         for patch in 0..12 {
-            file.finish((version(patch), version(patch + 1)), None);
+            let (from, to) = (version(patch), version(patch + 1));
+            let back = false;
+            file.finish(Ended { from, to, back }, None);
         }
         assert_eq!(file.history.len(), HISTORY_MAX);
         assert_eq!(file.history[0].from, "3.6.2");
@@ -224,7 +240,8 @@ mod tests {
         let (old, new) = (Version::new(3, 6, 15), Version::new(3, 6, 16));
         let mut file = Changes::default();
         file.fail(new, &detail(format_args!("it ended")), "1".to_owned());
-        file.finish((new, old), None);
+        let (from, to, back) = (new, old, true);
+        file.finish(Ended { from, to, back }, None);
         assert_eq!(file.history[0].outcome, ChangeOutcome::RolledBack);
         assert_eq!(
             (file.history[0].from.as_str(), file.history[0].to.as_str()),
@@ -233,8 +250,13 @@ mod tests {
         let failed = file.failed.as_ref().unwrap();
         assert_eq!(failed.by("1").map(|it| it.0), Some(new));
         assert_eq!(failed.by("2"), None);
-        // Another version that is final is the end of it.
-        file.finish((old, Version::new(3, 6, 17)), None);
-        assert_eq!(file.failed, None);
+        // Another version that is final is the end of it, also from the one that failed and had no way back.
+        for from in [old, new] {
+            file.fail(new, &detail(format_args!("it ended")), "1".to_owned());
+            let (to, back) = (Version::new(3, 6, 17), false);
+            file.finish(Ended { from, to, back }, None);
+            assert_eq!(file.failed, None);
+            assert_eq!(file.history.last().unwrap().outcome, ChangeOutcome::Done);
+        }
     }
 }

@@ -201,7 +201,7 @@ fn start(
         let _ = rustix::process::setsid();
     }
     let mut conf = launch.conf.clone();
-    if gathered.facts.data.replays_v2 && version.line() == Some(Line::V3_6) {
+    if gathered.facts.data.log.replays_v2 && version.line() == Some(Line::V3_6) {
         conf = render::with_short_log(&conf);
     }
     state::write_changed(&paths.etcd_conf(), conf.as_bytes())?;

@@ -475,7 +475,7 @@ fn check_data(facts: &Facts) -> Result<Start, Refusal> {
             agreed,
         });
     }
-    if facts.data.replays_v2 && facts.version.line() >= Some(Line::V3_7) {
+    if facts.data.log.replays_v2 && facts.version.line() >= Some(Line::V3_7) {
         return Err(Refusal::LogTooOld(facts.version)); // rule D22
     }
     if let (Some((cluster, _)), Some((owner, _))) = (identity.served, facts.data.owner)

@@ -41,16 +41,24 @@ enum Rehearsal {
     Served(Version),
 }
 
+/// Which lines can read the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Data {
+    /// Not the newer one: its log has requests of 3.5.
+    OfOlder,
+    /// All.
+    OfBoth,
+    /// Only the newer one, which has served it.
+    OfNewer,
+}
+
 /// The whole world, as small as it can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct World {
     new: Version,
     asked: Version,
     identity: Version,
-    /// The new one has served, so its line alone opens the data.
-    agreed: bool,
-    /// The log has requests of 3.5, at which the next line would end.
-    old_log: bool,
+    data: Data,
     other: Option<Version>,
     back: bool,
     runs: Option<Version>,
@@ -68,8 +76,7 @@ impl World {
         new: NEW[0],
         asked: OLD,
         identity: OLD,
-        agreed: false,
-        old_log: false,
+        data: Data::OfOlder,
         other: None,
         back: false,
         runs: Some(OLD),
@@ -97,12 +104,12 @@ impl World {
 
     /// Whether this version cannot open the data any more.
     fn is_too_old(self, it: Version) -> bool {
-        self.agreed && it.line() < self.new.line()
+        self.data == Data::OfNewer && it.line() < self.new.line()
     }
 
     /// Whether this version would end at the log.
     fn cannot_read(self, it: Version) -> bool {
-        self.old_log && it.line() > OLD.line()
+        self.data == Data::OfOlder && it.line() > OLD.line()
     }
 
     fn observed(self, quality: Quality) -> Observed {
@@ -118,10 +125,11 @@ impl World {
             ..identity(true)
         };
         it.facts.version = own.version;
-        if self.runs.is_none() && self.agreed {
-            it.facts.data.agreed = Some(Version::new(3, self.new.minor, 0));
+        if self.runs.is_none() {
+            let agreed = Version::new(3, self.new.minor, 0);
+            it.facts.data.agreed = (self.data == Data::OfNewer).then_some(agreed);
+            it.facts.data.log.replays_v2 = self.data == Data::OfOlder;
         }
-        it.facts.data.replays_v2 = self.runs.is_none() && self.old_log;
         it.facts.identity = Some(own.clone());
         it.facts.marker = Some(own);
         it.tries.ends = self.ends;
@@ -200,7 +208,11 @@ impl World {
                     self.ends = 0;
                 }
                 Some(Upkeep::StayWithVersion) => {
-                    assert!(self.agreed, "the version before could still open the data");
+                    assert_eq!(
+                        self.data,
+                        Data::OfNewer,
+                        "the version before could still open the data"
+                    );
                     let why = why_back(&self.spec(), &seen.instances[0]);
                     let fails = matches!(why, Some(Back::Failed(_)));
                     if fails || self.failed == Some(self.new) {
@@ -256,8 +268,10 @@ impl World {
             };
         }
         let ends = matches!(quality, Quality::Ends | Quality::ServesThenEnds);
-        self.agreed |=
-            self.new.line() > OLD.line() && self.runs == Some(self.new) && self.serves(quality);
+        let newer = self.runs == Some(self.new) && self.new.line() > OLD.line();
+        if newer && self.serves(quality) {
+            self.data = Data::OfNewer;
+        }
         if self.runs == Some(self.new) && ends {
             self.end();
         } else {
@@ -304,7 +318,10 @@ impl World {
             ..self
         };
         let anew = World {
-            old_log: self.old_log && self.runs.is_none(),
+            data: match (self.data, self.runs) {
+                (Data::OfOlder, Some(_)) => Data::OfBoth,
+                (data, _) => data,
+            },
             ..self
         };
         all.extend([self.later(quality), forgets, killed, cut, expired, anew]);
@@ -337,7 +354,11 @@ fn comes_to_rest(mut world: World, quality: Quality) -> World {
             return world;
         }
         // A newer line that does not serve has no way back.
-        if same && next.agreed && next.identity == next.new && quality != Quality::Good {
+        if same
+            && next.data == Data::OfNewer
+            && next.identity == next.new
+            && quality != Quality::Good
+        {
             return world;
         }
         world = next;
@@ -360,7 +381,6 @@ fn no_sequence_leads_to_a_third_version_or_a_second_attempt() {
     for (new, quality) in all {
         let begin = World {
             new,
-            old_log: true,
             ..World::BEGIN
         };
         let mut seen = HashSet::from([begin]);

@@ -10,6 +10,7 @@ use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::error::chain;
 use crate::etcd::{data_dir, store};
+use crate::member::contact;
 use crate::member::crash::CrashPoint;
 use crate::member::records::{self, IdentityFile};
 use crate::member::starts;
@@ -245,19 +246,18 @@ impl Agent {
     ) -> Result<(), AgentError> {
         let posted = self.board.lock().identity.clone();
         let from = posted.and_then(|it| it.other_version());
-        let line = from.and_then(Version::line);
-        self.memory.contact.begin_log_anew(line).await;
-        let mut hop = None;
+        contact::begin_log_anew(&self.endpoint(spec), from.and_then(Version::line)).await?;
+        let mut ended = None;
         self.change_identity(&self.reached(spec).storage_dir, |it| {
-            hop = it.finish_version();
-            hop.is_some()
+            ended = it.finish_version();
+            ended.is_some()
         })?;
         CrashPoint::VersionFinal.pass();
-        let Some((from, to)) = hop else {
+        let Some(ended) = ended else {
             return Ok(());
         };
-        tracing::info!(%from, %to, "the version is final");
-        Ok(self.write_changes(|it| it.finish((from, to), now))?)
+        tracing::info!(from = %ended.from, to = %ended.to, "the version is final");
+        Ok(self.write_changes(|it| it.finish(ended, now))?)
     }
 
     /// The newer version stays: the one before cannot open the data any more.
@@ -269,19 +269,19 @@ impl Agent {
     ) -> Result<(), AgentError> {
         let failed = instance.and_then(|it| given_up(spec, it));
         let failed = failed.map(|(_, why)| why);
-        let mut hop = None;
+        let mut ended = None;
         self.change_identity(&self.reached(spec).storage_dir, |it| {
-            hop = it.stay();
-            hop.is_some()
+            ended = it.stay();
+            ended.is_some()
         })?;
         CrashPoint::VersionFinal.pass();
         starts::begin_anew(&self.paths);
-        let Some(hop) = hop else {
+        let Some(ended) = ended else {
             return Ok(());
         };
         let document = self.memory.document.clone();
-        tracing::error!(version = %hop.1, "no older etcd can open the data any more");
-        self.write_changes(|it| it.stay(hop, failed.as_ref(), document, now))?;
+        tracing::error!(version = %ended.to, "no older etcd can open the data any more");
+        self.write_changes(|it| it.stay(ended, failed.as_ref(), document, now))?;
         Ok(())
     }
 }

@@ -168,7 +168,7 @@ impl Cluster {
             Upkeep::RehearseVersion(_) => self.rehearse(spec, now).await,
             Upkeep::SetVersion(to) => self.set_version(*to).await,
             Upkeep::TakeVersionBack => self.take_version_back(spec, instance).await,
-            Upkeep::FinishVersion => self.finish_version(now).await,
+            Upkeep::FinishVersion => self.finish_version(spec, now).await,
             Upkeep::StayWithVersion => self.stay_with_version(spec, instance, now).await,
             // The backup worker takes the first four by itself, and a restore's Pod the next one. The last two are steps for
             // several members.

@@ -8,8 +8,9 @@ use std::fmt::Write as _;
 
 use super::seen::{End, PodSeen};
 use super::{Cluster, ControllerError};
-use crate::changes::Changes;
+use crate::changes::{Changes, Ended};
 use crate::cluster::Timestamp;
+use crate::member::contact;
 use crate::member::records::IdentityFile;
 use crate::observed::{Instance, Pairs, Process, Service, Tries, Unanswered};
 use crate::plan::version::{SERVES_WITHIN_LOOKS, given_up};
@@ -179,12 +180,13 @@ impl Cluster {
     /// The version that serves is final.
     pub(super) async fn finish_version(
         &mut self,
+        spec: &ClusterSpec,
         now: Option<Timestamp>,
     ) -> Result<(), ControllerError> {
         let from = self.identity.as_ref().and_then(IdentityFile::other_version);
-        let line = from.and_then(Version::line);
-        self.memory.contact.begin_log_anew(line).await;
-        let noted = |changes: &mut Changes, hop| changes.finish(hop, now);
+        let endpoint = self.endpoint_now(spec);
+        contact::begin_log_anew(&endpoint, from.and_then(Version::line)).await?;
+        let noted = |it: &mut Changes, ended| it.finish(ended, now);
         self.end_change(IdentityFile::finish_version, noted).await
     }
 
@@ -198,21 +200,21 @@ impl Cluster {
         let failed = instance.and_then(|it| given_up(spec, it));
         let failed = failed.map(|(_, why)| why);
         let document = self.document_word();
-        let noted = |changes: &mut Changes, hop| changes.stay(hop, failed.as_ref(), document, now);
+        let noted = |it: &mut Changes, ended| it.stay(ended, failed.as_ref(), document, now);
         self.end_change(IdentityFile::stay, noted).await
     }
 
     /// A change has ended: it is written into the record, and with it the identity, at once.
     async fn end_change(
         &mut self,
-        end: fn(&mut IdentityFile) -> Option<(Version, Version)>,
-        note: impl FnOnce(&mut Changes, (Version, Version)),
+        end: fn(&mut IdentityFile) -> Option<Ended>,
+        note: impl FnOnce(&mut Changes, Ended),
     ) -> Result<(), ControllerError> {
-        let ended = self.identity.clone();
-        let Some(hop) = ended.and_then(|mut it| end(&mut it)) else {
+        let identity = self.identity.clone();
+        let Some(ended) = identity.and_then(|mut it| end(&mut it)) else {
             return Ok(());
         };
-        note(&mut self.memory.changes, hop);
+        note(&mut self.memory.changes, ended);
         self.change_identity(|it| end(it).is_some()).await
     }
 }

@@ -85,10 +85,10 @@ fn look_at(data_dir: &Path, line: Option<Line>, read_log: bool) -> Result<DataDi
         snapshots: u32::try_from(snapshots).unwrap_or(u32::MAX),
         owner: segments.iter().find_map(wal::Name::owner),
         agreed: agreed.and_then(|it| it.parse().ok()),
-        replays_v2: log.replays_v2(),
         log: Log {
             last_index: log.last_index,
             torn_bytes: log.repair.unwrap_or(0),
+            replays_v2: log.replays_v2(),
         },
         damage,
         examining: false,

@@ -85,6 +85,29 @@ pub async fn give_up_leadership(endpoint: &Endpoint, to: MemberId) -> Result<(),
     Ok(())
 }
 
+/// Writes the entries after which an etcd 3.6 that was changed from 3.5 begins its log anew ([`SHORT_LOG`]): 3.7 could not read
+/// it. From another line than 3.5 nothing is needed.
+///
+/// # Errors
+/// A write was refused, or not answered in time.
+pub async fn begin_log_anew(endpoint: &Endpoint, from: Option<Line>) -> Result<(), CallError> {
+    if from != Some(Line::V3_5) {
+        return Ok(());
+    }
+    let failed = |why| CallError {
+        what: "begin the log anew",
+        why,
+    };
+    let connected = client::connect(&endpoint.url, &endpoint.files).await;
+    let mut client = connected.map_err(failed)?;
+    for _ in 0..=SHORT_LOG {
+        if let Writing::Failed(why) = client::probe_write(&mut client).await {
+            return Err(failed(why.to_string()));
+        }
+    }
+    Ok(())
+}
+
 /// Waits for etcd's answer to a call.
 ///
 /// # Errors
@@ -231,24 +254,6 @@ impl Contact {
             self.written = Some(written);
         }
         acknowledged
-    }
-
-    /// etcd was changed from this line. From 3.5 it has a log that it soon begins anew ([`SHORT_LOG`]), and the entries that
-    /// are missing for that are written now. One that fails ends it: the guard of 3.7 looks, too.
-    pub async fn begin_log_anew(&mut self, from: Option<Line>) {
-        let entries = if from == Some(Line::V3_5) {
-            SHORT_LOG + 1
-        } else {
-            0
-        };
-        for _ in 0..entries {
-            let Some(client) = self.client.as_mut() else {
-                return;
-            };
-            if client::probe_write(client).await != Writing::Acknowledged {
-                return;
-            }
-        }
     }
 
     /// Compacts, defragments, checks the size, and only then disarms the alarm (rule D28).

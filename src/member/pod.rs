@@ -376,9 +376,13 @@ impl PodMember {
         {
             return Ok(records::save_identity(paths, storage_dir, ours)?);
         }
-        // A change of version is written down before it is acted upon, and here by the first Pod of the other version.
-        let changes = ours.member.other_version.as_ref() == Some(&beside.member.version);
-        if beside.member.version != ours.member.version && !changes {
+        // A change of version is written down before it is acted upon, and here by the first Pod of the other version. One
+        // that has ended may have left the other version here.
+        let may_open = |it: &IdentityFile, other: &IdentityFile| {
+            let version = Some(&other.member.version);
+            version == Some(&it.member.version) || version == it.member.other_version.as_ref()
+        };
+        if !may_open(ours, &beside) && !may_open(&beside, ours) {
             return Err(refused(
                 "ImageVersion",
                 format_args!(

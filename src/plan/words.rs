@@ -368,6 +368,17 @@ impl Change {
     }
 }
 
+impl fmt::Display for Mint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mint::Unusable => "issue certificates",
+            Mint::Renewal => "renew certificates",
+            Mint::ClockTrusted => "replace provisional certificates",
+            Mint::Addresses => "issue certificates for changed addresses",
+        })
+    }
+}
+
 impl Upkeep {
     /// For people.
     pub fn describe(&self) -> Detail {
@@ -387,14 +398,7 @@ impl Upkeep {
             Upkeep::SetDataAside => detail(format_args!(
                 "set the data of the removed member aside, to join again"
             )),
-            Upkeep::MintCertificates(Mint::Unusable) => detail(format_args!("issue certificates")),
-            Upkeep::MintCertificates(Mint::Renewal) => detail(format_args!("renew certificates")),
-            Upkeep::MintCertificates(Mint::ClockTrusted) => {
-                detail(format_args!("replace provisional certificates"))
-            }
-            Upkeep::MintCertificates(Mint::Addresses) => {
-                detail(format_args!("issue certificates for changed addresses"))
-            }
+            Upkeep::MintCertificates(mint) => detail(format_args!("{mint}")),
             Upkeep::MintClients => detail(format_args!("issue client certificates")),
             Upkeep::Start(Start::Go) => detail(format_args!("start etcd")),
             Upkeep::Start(Start::Join) => {

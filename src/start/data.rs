@@ -29,9 +29,6 @@ pub struct DataDir {
     /// The version on which the cluster has agreed, of which only the line counts: no older line opens the data. None: the
     /// data says nothing of it, or nobody has read it.
     pub agreed: Option<Version>,
-    /// Behind the last raft snapshot the log has requests of the v2 kind, of etcd 3.5. 3.6 reads them; 3.7 ends at the first.
-    /// Told from the newest segment; false where nobody has read it.
-    pub replays_v2: bool,
     /// The end of the log, read record by record.
     pub log: Log,
     /// Damage that a reader found and that etcd does not repair.
@@ -53,7 +50,6 @@ impl DataDir {
         snapshots: 0,
         owner: None,
         agreed: None,
-        replays_v2: false,
         log: Log::UNREAD,
         damage: None,
         examining: false,
@@ -90,6 +86,8 @@ pub struct Log {
     pub last_index: Option<u64>,
     /// Bytes of the segment whose torn end etcd will cut off, once it has copied it; 0: nothing is torn.
     pub torn_bytes: u64,
+    /// Behind the last raft snapshot it has requests of the v2 kind, of etcd 3.5. 3.6 reads them; 3.7 ends at the first.
+    pub replays_v2: bool,
 }
 
 impl Log {
@@ -97,6 +95,7 @@ impl Log {
     pub const UNREAD: Log = Log {
         last_index: None,
         torn_bytes: 0,
+        replays_v2: false,
     };
 }
 

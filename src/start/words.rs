@@ -84,8 +84,7 @@ impl Refusal {
                 agreed.major, agreed.minor
             )),
             Refusal::LogTooOld(_) => detail(format_args!(
-                "set version to a patch of 3.6: its etcd begins the log anew within {} writes",
-                SHORT_LOG
+                "set version to a patch of 3.6: its etcd begins the log anew within {SHORT_LOG} writes"
             )),
             Refusal::BinaryChanged(version) => detail(format_args!(
                 "run: etcd-operator etcd install --from FILE {version}"

@@ -81,6 +81,19 @@ fn data_born_on_3_5_is_carried_to_3_6_and_3_7_under_a_writer() {
     assert_kept(&lab);
 }
 
+/// Nobody but the operator writes, so that its own writes alone begin the log anew that 3.7 could not read.
+#[test]
+fn data_born_on_3_5_is_carried_to_3_7_without_a_writer() {
+    let mut lab = born("3.5", &["3.6", "3.7"]);
+    for line in ["3.6", "3.7"] {
+        let version = version_of(&etcd_dir(line));
+        ask_for(&mut lab, &version);
+        let status = wait_final(&lab, &version);
+        assert_eq!(last_change(&status).2, "Done");
+        assert_kept(&lab);
+    }
+}
+
 #[test]
 fn a_newer_line_3_7_that_never_serves_is_taken_back() {
     let mut lab = born("3.6", &[]);
@@ -103,7 +116,7 @@ fn from_a_newer_line_3_7_that_has_served_nothing_leads_back() {
     let status = lab.wait_for(limit, "the hold", |it| it["plan"]["hold"] == "UpgradeStuck");
     assert_eq!(
         last_change(&status),
-        (older.clone(), bad, "Stuck".to_owned())
+        (older.clone(), bad.clone(), "Stuck".to_owned())
     );
     let next = status["plan"]["nextStep"].as_str().unwrap();
     assert!(next.contains("restore --dry-run"), "{next}");
@@ -122,6 +135,7 @@ fn from_a_newer_line_3_7_that_has_served_nothing_leads_back() {
     lab.wait_for(Duration::from_secs(300), "the good patch", |it| {
         it["version"] == good.as_str() && condition(it, "Available").0 == "True"
     });
-    wait_final(&lab, &good);
+    let status = wait_final(&lab, &good);
+    assert_eq!(last_change(&status), (bad, good, "Done".to_owned()));
     assert_kept(&lab);
 }

@@ -57,8 +57,7 @@ impl Etcdutl {
             version: self.version.clone(),
             why,
         };
-        let owned = crate::process::as_owner(command, owner);
-        let output = owned.and_then(Command::output);
+        let output = crate::process::as_owner(command, owner).and_then(Command::output);
         let output = output.map_err(|error| failed(error.to_string()))?;
         if output.status.success() {
             return Ok(());

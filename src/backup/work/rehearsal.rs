@@ -184,12 +184,13 @@ impl Rehearsal {
             checked.map_err(|it| unusable(&it))?;
         }
         if self.to.line() >= Some(Line::V3_7)
-            && data_dir::look(&self.live.data, own.line(), true).replays_v2
+            && data_dir::look(&self.live.data, own.line(), true)
+                .log
+                .replays_v2
         {
             let refusal = Refusal::LogTooOld(self.to);
             return Err(waits(detail(format_args!(
-                "{refusal}; {} writes begin it anew",
-                SHORT_LOG
+                "{refusal}; {SHORT_LOG} writes begin it anew"
             ))));
         }
         let taken = self.live.pid.and_then(process::memory);
