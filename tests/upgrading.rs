@@ -45,11 +45,11 @@ enum Rehearsal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Data {
     /// Not the newer one: its log has requests of 3.5.
-    OfOlder,
+    Older,
     /// All.
-    OfBoth,
+    Both,
     /// Only the newer one, which has served it.
-    OfNewer,
+    Newer,
 }
 
 /// The whole world, as small as it can be.
@@ -76,7 +76,7 @@ impl World {
         new: NEW[0],
         asked: OLD,
         identity: OLD,
-        data: Data::OfOlder,
+        data: Data::Older,
         other: None,
         back: false,
         runs: Some(OLD),
@@ -104,12 +104,12 @@ impl World {
 
     /// Whether this version cannot open the data any more.
     fn is_too_old(self, it: Version) -> bool {
-        self.data == Data::OfNewer && it.line() < self.new.line()
+        self.data == Data::Newer && it.line() < self.new.line()
     }
 
     /// Whether this version would end at the log.
     fn cannot_read(self, it: Version) -> bool {
-        self.data == Data::OfOlder && it.line() > OLD.line()
+        self.data == Data::Older && it.line() > OLD.line()
     }
 
     fn observed(self, quality: Quality) -> Observed {
@@ -127,8 +127,8 @@ impl World {
         it.facts.version = own.version;
         if self.runs.is_none() {
             let agreed = Version::new(3, self.new.minor, 0);
-            it.facts.data.agreed = (self.data == Data::OfNewer).then_some(agreed);
-            it.facts.data.log.replays_v2 = self.data == Data::OfOlder;
+            it.facts.data.agreed = (self.data == Data::Newer).then_some(agreed);
+            it.facts.data.log.replays_v2 = self.data == Data::Older;
         }
         it.facts.identity = Some(own.clone());
         it.facts.marker = Some(own);
@@ -210,7 +210,7 @@ impl World {
                 Some(Upkeep::StayWithVersion) => {
                     assert_eq!(
                         self.data,
-                        Data::OfNewer,
+                        Data::Newer,
                         "the version before could still open the data"
                     );
                     let why = why_back(&self.spec(), &seen.instances[0]);
@@ -270,7 +270,7 @@ impl World {
         let ends = matches!(quality, Quality::Ends | Quality::ServesThenEnds);
         let newer = self.runs == Some(self.new) && self.new.line() > OLD.line();
         if newer && self.serves(quality) {
-            self.data = Data::OfNewer;
+            self.data = Data::Newer;
         }
         if self.runs == Some(self.new) && ends {
             self.end();
@@ -319,7 +319,7 @@ impl World {
         };
         let anew = World {
             data: match (self.data, self.runs) {
-                (Data::OfOlder, Some(_)) => Data::OfBoth,
+                (Data::Older, Some(_)) => Data::Both,
                 (data, _) => data,
             },
             ..self
@@ -354,10 +354,7 @@ fn comes_to_rest(mut world: World, quality: Quality) -> World {
             return world;
         }
         // A newer line that does not serve has no way back.
-        if same
-            && next.data == Data::OfNewer
-            && next.identity == next.new
-            && quality != Quality::Good
+        if same && next.data == Data::Newer && next.identity == next.new && quality != Quality::Good
         {
             return world;
         }
