@@ -92,6 +92,8 @@ pub enum Hold {
         /// What to take first.
         first: version::First,
     },
+    /// The version that the document asks for is a newer line, and no snapshot would be kept that leads back.
+    UpgradeNeedsBackup(Version),
     /// The version that the document asks for does not serve the data, and the one before cannot open it any more.
     UpgradeStuck(Version, Detail),
     /// The version that the document asks for could not be tried on a copy of the data for now.

@@ -7,11 +7,13 @@ mod world;
 
 use std::collections::{HashSet, VecDeque};
 
-use etcd_operator::observed::{Observed, Process, Reading, Service, Unanswered, Upgrade, Writing};
+use etcd_operator::observed::{
+    MadeFor, Observed, Process, Reading, Service, Unanswered, Upgrade, Writing,
+};
 use etcd_operator::plan::version::{Back, ENDS_MAX, SERVES_WITHIN_LOOKS, STABLE_SECONDS, why_back};
-use etcd_operator::plan::{Act, Plan, Upkeep, plan};
+use etcd_operator::plan::{Act, Hold, Plan, Upkeep, plan};
 use etcd_operator::spec::ClusterSpec;
-use etcd_operator::start::{Identity, serves_within};
+use etcd_operator::start::{Identity, Refusal, serves_within};
 use etcd_operator::version::Version;
 use world::{identity, observed, running_instance, serving, single, spec, stopped};
 
@@ -234,7 +236,8 @@ impl World {
 
     fn set(&mut self, to: Version, quality: Quality) {
         assert_eq!(self.asked, to, "nobody asked for it");
-        let silent = self.runs.is_some() && !self.serves(quality);
+        let silent =
+            self.runs.is_some() && !self.serves(quality) && to.line() == self.identity.line();
         assert!(
             self.rehearsal == Rehearsal::Served(to) || silent,
             "not rehearsed"
@@ -423,5 +426,69 @@ fn a_version_that_fails_leaves_the_one_before() {
             (Some(OLD), Some(NEW[0])),
             "{quality:?}"
         );
+    }
+}
+
+/// From a newer line only a snapshot leads back, so one has to be taken and kept.
+#[test]
+fn no_newer_line_without_a_snapshot_that_is_kept() {
+    let asked = World {
+        asked: NEW[1],
+        ..World::BEGIN
+    };
+    let mut spec = asked.spec();
+    let mut seen = asked.observed(Quality::Good);
+    let begins = |plan: &Plan| {
+        plan.steps()
+            .any(|it| *it == Upkeep::RehearseVersion(NEW[1]))
+    };
+    assert!(begins(&plan(&spec, &seen)));
+    spec.backup = None;
+    assert!(begins(&plan(&spec, &seen)), "a host keeps it");
+    seen.backups.elsewhere = true; // in Kubernetes only a worker would
+    let held = plan(&spec, &seen);
+    assert_eq!(held.hold(), Some(&Hold::UpgradeNeedsBackup(NEW[1])));
+    assert_eq!(held.interruption, None);
+    // Neither from an etcd of which none can be taken.
+    let spec = asked.spec();
+    seen.instances[0].service = Service::UNKNOWN;
+    seen.instances[0].tries.unserved = Unanswered {
+        looks: SERVES_WITHIN_LOOKS,
+        seconds: serves_within(0) + 1,
+    };
+    assert_eq!(plan(&spec, &seen).interruption, None);
+    let patch = ClusterSpec {
+        version: Some(NEW[0]),
+        ..spec
+    };
+    assert_eq!(plan(&patch, &seen).act(), Some(Act::Restart));
+}
+
+/// A Pod of the version before that does not run says nothing of the one that is to be started.
+#[test]
+fn what_another_version_is_refused_for_takes_none_back() {
+    let asked = World {
+        asked: NEW[0],
+        identity: NEW[0],
+        other: Some(OLD),
+        runs: None,
+        ..World::BEGIN
+    };
+    for (made, back) in [(OLD, false), (NEW[0], true)] {
+        let mut seen = asked.observed(Quality::Good);
+        let it = &mut seen.instances[0];
+        it.made_for = Some(MadeFor {
+            settings: asked.spec().settings,
+            version: made,
+        });
+        it.refused = Some(Refusal::Unplaceable {
+            reason: "CrashLoop",
+            why: "it ended 3 times".try_into().unwrap(),
+            next: "see its log",
+        });
+        it.restart_in = 60;
+        let next = plan(&asked.spec(), &seen);
+        let taken = next.steps().any(|it| *it == Upkeep::TakeVersionBack);
+        assert_eq!((taken, next.act().is_some()), (back, !back), "{next:?}");
     }
 }

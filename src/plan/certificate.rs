@@ -88,6 +88,17 @@ pub(super) fn client_steps(instance: &Instance, steps: &mut Steps<'_>) {
     }
 }
 
+impl core::fmt::Display for Mint {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Mint::Unusable => "issue certificates",
+            Mint::Renewal => "renew certificates",
+            Mint::ClockTrusted => "replace provisional certificates",
+            Mint::Addresses => "issue certificates for changed addresses",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

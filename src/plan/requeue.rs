@@ -105,6 +105,7 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
             | Hold::VersionLosesData(..)
             | Hold::VersionUnsupported(_)
             | Hold::UpgradeNotAllowed { .. }
+            | Hold::UpgradeNeedsBackup(_)
             | Hold::UpgradeStuck(..)
             | Hold::UpgradeNotRehearsed(..)
             | Hold::UpgradeFailed(..)

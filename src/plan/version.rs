@@ -175,8 +175,15 @@ pub(super) fn running(
         Upgrade::Failed { to: failed, why } if *failed == to => {
             Err(Hold::UpgradeFailed(to, why.clone()))
         }
+        _ if to.line() > version.line() && !keeps_snapshot(spec, observed) => {
+            Err(Hold::UpgradeNeedsBackup(to))
+        }
         _ if is_silent(instance) => {
             // Nothing can be tried, and nothing is interrupted that serves.
+            if to.line() > version.line() {
+                let why = "etcd answers nothing, so no snapshot can be taken that leads back";
+                return Err(Hold::UpgradeNotRehearsed(to, detail(format_args!("{why}"))));
+            }
             is_in_the_store(instance, to)?;
             let restart = permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
             steps.push(Upkeep::SetVersion(to));
@@ -186,6 +193,11 @@ pub(super) fn running(
         _ if !is_ready(observed, instance) => Ok(()), // it is told for itself
         _ => rehearse_or_change(observed, instance, to, steps),
     }
+}
+
+/// Whether the snapshot of a rehearsal is kept. On a host it is in any case; in Kubernetes only the worker has a place.
+fn keeps_snapshot(spec: &ClusterSpec, observed: &Observed) -> bool {
+    spec.backup.is_some() || !observed.backups.elsewhere
 }
 
 /// The member is well: tries the new etcd on a copy, then changes.
@@ -247,8 +259,9 @@ pub(super) fn stopped(
         return false;
     };
     let failed = matches!(&observed.upgrade, Upgrade::Failed { to: it, .. } if *it == to);
-    let goes = refused_binary(instance).is_some()
+    let goes = refused_binary(instance, from).is_some()
         && !failed
+        && to.line() == from.line() // without a trial no snapshot would lead back
         && hop(from, to).is_ok()
         && is_in_the_store(instance, to).is_ok();
     if goes {
@@ -260,9 +273,16 @@ pub(super) fn stopped(
 /// Whether the data is a newer line's than this version. In Kubernetes the guard of a Pod of that version says so.
 fn is_newer(instance: &Instance, version: Version) -> bool {
     let agreed = instance.facts.data.agreed;
-    let told = instance.refused.as_ref().map(Refusal::reason);
     agreed.is_some_and(|it| (it.major, it.minor) > (version.major, version.minor))
-        || instance.facts.version == version && told == Some(DATA_NEWER)
+        || told(instance, version).map(Refusal::reason) == Some(DATA_NEWER)
+}
+
+/// Why a Pod of this version does not run: what one of another version says proves nothing.
+fn told(instance: &Instance, version: Version) -> Option<&Refusal> {
+    let made = instance
+        .made_for
+        .map_or(instance.facts.version, |it| it.version);
+    instance.refused.as_ref().filter(|_| made == version)
 }
 
 /// The reason of [`Refusal::DataNewer`].
@@ -370,19 +390,19 @@ fn way_back(spec: &ClusterSpec, instance: &Instance, changing: Changing) -> Opti
             is_long(asked, instance).then_some(Back::Failed(why))
         }
         Process::Stopped => {
-            let refusal = refused_binary(instance)?;
+            let refusal = refused_binary(instance, to)?;
             Some(Back::Failed(detail(format_args!("{refusal}"))))
         }
         _ => None,
     }
 }
 
-/// Why etcd is not started, where another version might be. In Kubernetes the kubelet or the guard says so.
-fn refused_binary(instance: &Instance) -> Option<Refusal> {
+/// Why etcd of this version is not started, where another one might be. In Kubernetes the kubelet or the guard says so.
+fn refused_binary(instance: &Instance, version: Version) -> Option<Refusal> {
     let refusal = start::verdict(&instance.facts).err();
-    let told = instance.refused.clone();
+    let told = told(instance, version);
     let told = told.filter(|it| matches!(it, Refusal::Unplaceable { .. }));
-    let refusal = refusal.or(told).filter(is_of_the_binary)?;
+    let refusal = refusal.or(told.cloned()).filter(is_of_the_binary)?;
     // A registry may be away for a moment.
     let waits =
         refusal.reason() == IMAGE_UNAVAILABLE && !is_long(instance.tries.unserved, instance);

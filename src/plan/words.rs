@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::permit::{Declared, Grounds, Lapsed, Permit};
 use super::version::First;
-use super::{Act, Asked, Change, Hold, Interruption, Mint, Plan, Upkeep, space};
+use super::{Act, Asked, Change, Hold, Interruption, Plan, Upkeep, space};
 use crate::cluster::{Detail, MemberId, OPERATOR, detail};
 use crate::observed::{Predecessor, RestorePhase};
 use crate::start::{Refusal, Start};
@@ -42,6 +42,7 @@ impl Hold {
             Hold::VersionLosesData(..) => "VersionLosesData",
             Hold::VersionUnsupported(_) => "VersionUnsupported",
             Hold::UpgradeNotAllowed { .. } => "UpgradeNotAllowed",
+            Hold::UpgradeNeedsBackup(_) => "UpgradeNeedsBackup",
             Hold::UpgradeStuck(..) => "UpgradeStuck",
             Hold::UpgradeNotRehearsed(..) => "UpgradeNotRehearsed",
             Hold::UpgradeFailed(..) => "UpgradeFailed",
@@ -106,6 +107,9 @@ impl Hold {
                     "set version: {from}; only a snapshot of before leads back to an older line"
                 )),
             },
+            Hold::UpgradeNeedsBackup(_) => detail(format_args!(
+                "add backup to the document; the least is destinations: [{{local: {{}}}}]"
+            )),
             Hold::UpgradeStuck(..) => detail(format_args!(
                 "see what a restore would lose: etcd-operator restore --dry-run; or set version to another patch of this line"
             )),
@@ -210,6 +214,10 @@ impl fmt::Display for Hold {
             Hold::UpgradeNotAllowed { from, to, .. } => {
                 write!(f, "etcd {to} cannot follow etcd {from}, which runs on")
             }
+            Hold::UpgradeNeedsBackup(to) => write!(
+                f,
+                "only a snapshot leads back from the line of etcd {to}, and the document has no backup"
+            ),
             Hold::UpgradeStuck(to, why) => write!(
                 f,
                 "etcd {to} does not serve the data, which no older line can open any more: {why}"
@@ -365,17 +373,6 @@ impl Change {
                 detail(format_args!("move member {member} to {peer_url}"))
             }
         }
-    }
-}
-
-impl fmt::Display for Mint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mint::Unusable => "issue certificates",
-            Mint::Renewal => "renew certificates",
-            Mint::ClockTrusted => "replace provisional certificates",
-            Mint::Addresses => "issue certificates for changed addresses",
-        })
     }
 }
 

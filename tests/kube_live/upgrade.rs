@@ -66,6 +66,14 @@ fn last_change(status: &Value) -> (String, String, String) {
     (text("from"), text("to"), text("outcome"))
 }
 
+fn with_backup(it: &Operated) {
+    it.patch(
+        "one",
+        r#"{"spec": {"backup": {"destinations": [{"local": {}}]}}}"#,
+    );
+    it.ready("default", "one-backup");
+}
+
 /// Nobody but the operator writes, so that only its own writes begin the log of 3.5 anew before 3.7 has to read it.
 #[test]
 fn data_born_on_3_5_is_carried_to_3_7_and_nothing_leads_back() {
@@ -87,6 +95,9 @@ fn data_born_on_3_5_is_carried_to_3_7_and_nothing_leads_back() {
     ask_for(&it, &last);
     let message = held(&it, "UpgradeNotAllowed", "cannot follow");
     assert!(message.contains(&first), "{message}");
+    ask_for(&it, &next);
+    held(&it, "UpgradeNeedsBackup", "the document has no backup");
+    with_backup(&it);
     for (to, from, changes) in [(&next, &first, 1), (&last, &next, 2)] {
         let begun = Instant::now();
         ask_for(&it, to);
@@ -111,6 +122,7 @@ fn a_newer_line_that_served_and_ends_is_told_as_stuck() {
     let good = it.images.etcd["3.7"].clone();
     it.import(&good);
     it.import(&bad_etcd(&it.dir, "3.7.95", "serves-then-ends"));
+    with_backup(&it);
     ask_for(&it, "3.7.95");
     let message = held(&it, "UpgradeStuck", "ended by itself");
     assert!(message.contains("3.7.95"), "{message}");
@@ -244,11 +256,7 @@ fn a_patch_is_tried_by_a_pod_and_then_serves_under_a_writer() {
 
 /// The other direction, with snapshots on a claim; the operator is replaced in the middle.
 fn back_through_a_snapshot_and_another_operator(it: &Operated, older: &str, newer: &str) {
-    it.patch(
-        "one",
-        r#"{"spec": {"backup": {"destinations": [{"local": {}}]}}}"#,
-    );
-    it.ready("default", "one-backup");
+    with_backup(it);
     ask_for(it, older);
     it.eventually("the trial to begin", CHANGES_WITHIN, || {
         it.try_json(&["get", "pod", "one-rehearsal"])
