@@ -106,7 +106,6 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
             | Hold::VersionUnsupported(_)
             | Hold::UpgradeNotAllowed { .. }
             | Hold::UpgradeNeedsBackup(_)
-            | Hold::UpgradeStuck(..)
             | Hold::UpgradeNotRehearsed(..)
             | Hold::UpgradeFailed(..)
             | Hold::QuotaSmaller { .. }

@@ -400,9 +400,9 @@ fn way_back(spec: &ClusterSpec, instance: &Instance, changing: Changing) -> Opti
 /// Why etcd of this version is not started, where another one might be. In Kubernetes the kubelet or the guard says so.
 fn refused_binary(instance: &Instance, version: Version) -> Option<Refusal> {
     let refusal = start::verdict(&instance.facts).err();
-    let told = told(instance, version);
-    let told = told.filter(|it| matches!(it, Refusal::Unplaceable { .. }));
-    let refusal = refusal.or(told.cloned()).filter(is_of_the_binary)?;
+    let told = told(instance, version).filter(|it| matches!(it, Refusal::Unplaceable { .. }));
+    let refusal = refusal.or_else(|| told.cloned());
+    let refusal = refusal.filter(is_of_the_binary)?;
     // A registry may be away for a moment.
     let waits =
         refusal.reason() == IMAGE_UNAVAILABLE && !is_long(instance.tries.unserved, instance);
