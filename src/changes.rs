@@ -119,24 +119,19 @@ impl Changes {
         }
     }
 
-    /// Nothing leads back from a version. `failed`: why it was to be given up now; none: a person asked for that, or it was
-    /// given up before.
-    pub fn stay(
-        &mut self,
-        Ended { from, to, .. }: Ended,
-        failed: Option<&Detail>,
-        document: String,
-        now: Option<Timestamp>,
-    ) {
-        let before = self.failed.take().filter(|it| it.to == to.to_string());
-        let before = before.map(|it| detail(format_args!("{}", it.why)));
-        match before.as_ref().or(failed) {
-            Some(why) => {
-                self.fail(to, why, document);
-                self.note((from, to), ChangeOutcome::Stuck, Some(why.to_string()), now);
-            }
+    /// Nothing leads back from a version, whether it failed or a person asked for the one before.
+    pub fn stay(&mut self, Ended { from, to, .. }: Ended, now: Option<Timestamp>) {
+        let failed = self.failed.as_ref().filter(|it| it.to == to.to_string());
+        match failed.map(|it| it.why.clone()) {
+            Some(why) => self.note((from, to), ChangeOutcome::Stuck, Some(why), now),
             None => self.note((from, to), ChangeOutcome::Done, None, now),
         }
+    }
+
+    /// The version in force serves, so it has not failed.
+    pub fn serves(&mut self, version: Option<Version>) {
+        let other = |it: &FailedUpgrade| version.is_none_or(|version| it.to != version.to_string());
+        self.failed = self.failed.take().filter(other);
     }
 
     /// Adds a change that has ended.

@@ -313,7 +313,7 @@ fn instance_steps(
                 Process::Stopped => start_steps(spec, observed, instance, steps),
                 _ => running::steps(spec, observed, instance, steps),
             };
-            version::stuck(observed, instance).map_or(taken, Err)
+            version::stuck(observed, instance, taken)
         }
     }
 }

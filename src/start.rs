@@ -468,7 +468,7 @@ fn check_data(facts: &Facts) -> Result<Start, Refusal> {
     }
     // Rule D23.
     if let Some(agreed) = facts.data.agreed
-        && (agreed.major, agreed.minor) > (facts.version.major, facts.version.minor)
+        && agreed.is_newer_line_than(facts.version)
     {
         return Err(Refusal::DataNewer {
             version: facts.version,

@@ -26,6 +26,11 @@ impl Version {
         }
     }
 
+    /// Whether it is of a newer line, also of one that this operator does not know.
+    pub fn is_newer_line_than(self, other: Version) -> bool {
+        (self.major, self.minor) > (other.major, other.minor)
+    }
+
     /// The line whose configuration this version understands, if this operator knows it.
     pub fn line(self) -> Option<Line> {
         match (self.major, self.minor) {

@@ -492,3 +492,24 @@ fn what_another_version_is_refused_for_takes_none_back() {
         assert_eq!((taken, next.act().is_some()), (back, !back), "{next:?}");
     }
 }
+
+/// Somebody put an older identity beside newer data: no older etcd could open it, so the one that the document names may.
+#[test]
+fn data_of_a_newer_line_gets_the_version_that_can_open_it() {
+    let held = World {
+        runs: None,
+        data: Data::Newer,
+        new: NEW[1],
+        ..World::BEGIN
+    };
+    let seen = held.observed(Quality::Good);
+    let refused = plan(&held.spec(), &seen);
+    assert_eq!(refused.hold().map(Hold::reason), Some("DataNewer"));
+    let asked = World {
+        asked: NEW[1],
+        ..held
+    };
+    let next = plan(&asked.spec(), &asked.observed(Quality::Good));
+    let sets = |it: &Upkeep| *it == Upkeep::SetVersion(NEW[1]);
+    assert!(next.steps().any(sets), "{next:?}");
+}

@@ -217,47 +217,55 @@ impl Agent {
         Ok(())
     }
 
+    /// Writes down that a version is given up, and why, before anything else is done about it.
+    fn note_failure(&mut self, spec: &ClusterSpec, instance: Option<&Instance>) {
+        let Some((to, why)) = instance.and_then(|it| given_up(spec, it)) else {
+            return;
+        };
+        tracing::error!(version = %to, "the version does not serve: {why}");
+        // What serves again matters more than a note about it.
+        let document = self.memory.document.clone();
+        if let Err(error) = self.write_changes(|it| it.fail(to, &why, document)) {
+            self.log_once(&chain(&error));
+        }
+        CrashPoint::VersionFailed.pass();
+    }
+
     /// Records the version before for the next start again, and why.
     pub(super) fn take_version_back(
         &mut self,
         spec: &ClusterSpec,
         instance: Option<&Instance>,
     ) -> Result<(), AgentError> {
-        if let Some((to, why)) = instance.and_then(|it| given_up(spec, it)) {
-            tracing::error!(version = %to, "the version before comes back: {why}");
-            // What serves again matters more than a note about it.
-            let document = self.memory.document.clone();
-            if let Err(error) = self.write_changes(|it| it.fail(to, &why, document)) {
-                self.log_once(&chain(&error));
-            }
-            CrashPoint::VersionFailed.pass();
-        }
+        self.note_failure(spec, instance);
         self.change_identity(&self.reached(spec).storage_dir, IdentityFile::go_back)?;
         CrashPoint::VersionTakenBack.pass();
         starts::begin_anew(&self.paths);
         Ok(())
     }
 
-    /// The version that serves is final.
+    /// The version that serves is final, and has not failed.
     pub(super) async fn finish_version(
         &mut self,
         spec: &ClusterSpec,
         now: Option<Timestamp>,
     ) -> Result<(), AgentError> {
         let posted = self.board.lock().identity.clone();
-        let from = posted.and_then(|it| it.other_version());
-        contact::begin_log_anew(&self.endpoint(spec), from.and_then(Version::line)).await?;
+        contact::begin_log_anew(&self.endpoint(spec), posted.as_ref()).await?;
         let mut ended = None;
         self.change_identity(&self.reached(spec).storage_dir, |it| {
             ended = it.finish_version();
             ended.is_some()
         })?;
         CrashPoint::VersionFinal.pass();
-        let Some(ended) = ended else {
-            return Ok(());
-        };
-        tracing::info!(from = %ended.from, to = %ended.to, "the version is final");
-        Ok(self.write_changes(|it| it.finish(ended, now))?)
+        match ended {
+            Some(ended) => {
+                tracing::info!(from = %ended.from, to = %ended.to, "the version is final");
+                self.write_changes(|it| it.finish(ended, now))?;
+            }
+            None => self.write_changes(|it| it.serves(posted.and_then(|it| it.version())))?,
+        }
+        Ok(())
     }
 
     /// The newer version stays: the one before cannot open the data any more.
@@ -267,8 +275,7 @@ impl Agent {
         instance: Option<&Instance>,
         now: Option<Timestamp>,
     ) -> Result<(), AgentError> {
-        let failed = instance.and_then(|it| given_up(spec, it));
-        let failed = failed.map(|(_, why)| why);
+        self.note_failure(spec, instance);
         let mut ended = None;
         self.change_identity(&self.reached(spec).storage_dir, |it| {
             ended = it.stay();
@@ -276,12 +283,10 @@ impl Agent {
         })?;
         CrashPoint::VersionFinal.pass();
         starts::begin_anew(&self.paths);
-        let Some(ended) = ended else {
-            return Ok(());
-        };
-        let document = self.memory.document.clone();
-        tracing::error!(version = %ended.to, "no older etcd can open the data any more");
-        self.write_changes(|it| it.stay(ended, failed.as_ref(), document, now))?;
+        if let Some(ended) = ended {
+            tracing::error!(version = %ended.to, "no older etcd can open the data any more");
+            self.write_changes(|it| it.stay(ended, now))?;
+        }
         Ok(())
     }
 }

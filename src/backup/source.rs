@@ -245,7 +245,7 @@ impl Found {
         let (Some(snapshot), Some(target)): (Option<Version>, _) = (snapshot, target) else {
             return Ok(());
         };
-        if (snapshot.major, snapshot.minor) > (target.major, target.minor) {
+        if snapshot.is_newer_line_than(target) {
             return Err(RestoreError::NewerMinor {
                 snapshot: snapshot.to_string(),
                 target: target.to_string(),

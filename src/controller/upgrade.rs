@@ -164,28 +164,33 @@ impl Cluster {
         Ok(())
     }
 
+    /// Notes that a version is given up, and why; it is written with the identity.
+    fn note_failure(&mut self, spec: &ClusterSpec, instance: Option<&Instance>) {
+        if let Some((to, why)) = instance.and_then(|it| given_up(spec, it)) {
+            let document = self.document_word();
+            self.memory.changes.fail(to, &why, document);
+        }
+    }
+
     /// Records the version before for the next Pod again, and why.
     pub(super) async fn take_version_back(
         &mut self,
         spec: &ClusterSpec,
         instance: Option<&Instance>,
     ) -> Result<(), ControllerError> {
-        if let Some((to, why)) = instance.and_then(|it| given_up(spec, it)) {
-            let document = self.document_word();
-            self.memory.changes.fail(to, &why, document);
-        }
+        self.note_failure(spec, instance);
         self.change_identity(IdentityFile::go_back).await // the hold tells why
     }
 
-    /// The version that serves is final.
+    /// The version that serves is final, and has not failed.
     pub(super) async fn finish_version(
         &mut self,
         spec: &ClusterSpec,
         now: Option<Timestamp>,
     ) -> Result<(), ControllerError> {
-        let from = self.identity.as_ref().and_then(IdentityFile::other_version);
-        let endpoint = self.endpoint_now(spec);
-        contact::begin_log_anew(&endpoint, from.and_then(Version::line)).await?;
+        contact::begin_log_anew(&self.endpoint_now(spec), self.identity.as_ref()).await?;
+        let version = self.identity.as_ref().and_then(IdentityFile::version);
+        self.memory.changes.serves(version);
         let noted = |it: &mut Changes, ended| it.finish(ended, now);
         self.end_change(IdentityFile::finish_version, noted).await
     }
@@ -197,10 +202,8 @@ impl Cluster {
         instance: Option<&Instance>,
         now: Option<Timestamp>,
     ) -> Result<(), ControllerError> {
-        let failed = instance.and_then(|it| given_up(spec, it));
-        let failed = failed.map(|(_, why)| why);
-        let document = self.document_word();
-        let noted = |it: &mut Changes, ended| it.stay(ended, failed.as_ref(), document, now);
+        self.note_failure(spec, instance);
+        let noted = |it: &mut Changes, ended| it.stay(ended, now);
         self.end_change(IdentityFile::stay, noted).await
     }
 
@@ -212,7 +215,7 @@ impl Cluster {
     ) -> Result<(), ControllerError> {
         let identity = self.identity.clone();
         let Some(ended) = identity.and_then(|mut it| end(&mut it)) else {
-            return Ok(());
+            return self.push().await; // of the record alone
         };
         note(&mut self.memory.changes, ended);
         self.change_identity(|it| end(it).is_some()).await

@@ -42,6 +42,14 @@ pub fn look(data_dir: &Path, line: Option<Line>, read_log: bool) -> DataDir {
     })
 }
 
+/// Whether etcd would read requests of the v2 kind in this log: all of it is read, also while an etcd writes it. False where it
+/// cannot be read, which is for etcd to say.
+pub fn replays_v2(data_dir: &Path, line: Option<Line>) -> bool {
+    let segments = wal::segments(&data_dir.join("member/wal"));
+    let found = segments.and_then(|it| wal::scan(&it, line, &mut |_| ()));
+    found.is_ok_and(|it| it.replays_v2())
+}
+
 /// Whether a part of a member's data is there.
 pub fn has_data(data_dir: &Path) -> bool {
     look(data_dir, None, false).completeness() != Completeness::Empty

@@ -11,12 +11,13 @@ use crate::clock;
 use crate::cluster::MemberId;
 use crate::etcd::client::Look;
 use crate::etcd::{client, metrics};
+use crate::member::records::IdentityFile;
 use crate::observed::{
     self, Instance, Membership, Process, Proposals, Reading, Regain, Service, Writing,
 };
 use crate::plan::space;
 use crate::tls::ClientFiles;
-use crate::version::{Line, SHORT_LOG};
+use crate::version::{Line, SHORT_LOG, Version};
 
 /// Where a member's etcd is reached.
 #[derive(Clone, Debug)]
@@ -85,13 +86,18 @@ pub async fn give_up_leadership(endpoint: &Endpoint, to: MemberId) -> Result<(),
     Ok(())
 }
 
-/// Writes the entries after which an etcd 3.6 that was changed from 3.5 begins its log anew ([`SHORT_LOG`]): 3.7 could not read
-/// it. From another line than 3.5 nothing is needed.
+/// Where etcd is changed from 3.5 to 3.6, writes the entries after which it begins its log anew ([`SHORT_LOG`]): 3.7 could not
+/// read it.
 ///
 /// # Errors
 /// A write was refused, or not answered in time.
-pub async fn begin_log_anew(endpoint: &Endpoint, from: Option<Line>) -> Result<(), CallError> {
-    if from != Some(Line::V3_5) {
+pub async fn begin_log_anew(
+    endpoint: &Endpoint,
+    identity: Option<&IdentityFile>,
+) -> Result<(), CallError> {
+    let lines = identity.map(|it| [it.other_version(), it.version()]);
+    let lines = lines.map(|it| it.map(|it| it.and_then(Version::line)));
+    if lines != Some([Some(Line::V3_5), Some(Line::V3_6)]) {
         return Ok(());
     }
     let failed = |why| CallError {

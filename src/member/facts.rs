@@ -65,7 +65,7 @@ pub fn gather(
         })
     };
     let line = version.line();
-    let look = match (stalled, running) {
+    let mut look = match (stalled, running) {
         (true, _) => DataLook::of_nothing(),
         (false, true) => DataLook {
             data: DataDir {
@@ -76,6 +76,13 @@ pub fn gather(
         },
         (false, false) => look_at_data(paths, launch, line, examiner),
     };
+    let changes = identity
+        .as_ref()
+        .is_some_and(|it| it.member.other_version.is_some());
+    if changes && !running && !stalled {
+        // The newest segment may say nothing of it. It is asked only then: the others may be large.
+        look.data.log.replays_v2 = data_dir::replays_v2(&data, line);
+    }
     let served = identity.as_ref().or(marker.as_ref());
     let unborn = !running && !stalled && served.is_none_or(|it| it.member.id.is_none());
     let facts = Facts {

@@ -210,6 +210,8 @@ pub fn next_step(reason: &str) -> &'static str {
         "ImageVersion" => {
             "set spec.version to the version of the image and the data, or correct spec.image"
         }
+        "DataNewer" => "set spec.version to the line that the message names",
+        "LogTooOld" => "keep spec.version on a patch of 3.6 until 100 more writes were made",
         "AuthorityMissing" => {
             "put the Secret back from a copy; if it is lost for good: etcd-operator explain AuthorityMissing"
         }

@@ -167,6 +167,9 @@ pub(super) fn running(
         }
         return Ok(());
     }
+    if failed_in_force(observed, instance).is_some() && instance.tries.served >= STABLE_SECONDS {
+        steps.push(Upkeep::FinishVersion); // it serves after all
+    }
     let Some(to) = spec.version.filter(|it| *it != version) else {
         return Ok(());
     };
@@ -175,12 +178,12 @@ pub(super) fn running(
         Upgrade::Failed { to: failed, why } if *failed == to => {
             Err(Hold::UpgradeFailed(to, why.clone()))
         }
-        _ if to.line() > version.line() && !keeps_snapshot(spec, observed) => {
+        _ if to.is_newer_line_than(version) && !keeps_snapshot(spec, observed) => {
             Err(Hold::UpgradeNeedsBackup(to))
         }
         _ if is_silent(instance) => {
             // Nothing can be tried, and nothing is interrupted that serves.
-            if to.line() > version.line() {
+            if to.is_newer_line_than(version) {
                 let why = "etcd answers nothing, so no snapshot can be taken that leads back";
                 return Err(Hold::UpgradeNotRehearsed(to, detail(format_args!("{why}"))));
             }
@@ -259,9 +262,10 @@ pub(super) fn stopped(
         return false;
     };
     let failed = matches!(&observed.upgrade, Upgrade::Failed { to: it, .. } if *it == to);
-    let goes = refused_binary(instance, from).is_some()
+    // Without a trial no snapshot would lead back from a newer line, but where the data is one of it.
+    let one_line = !to.is_newer_line_than(from) && refused_binary(instance, from).is_some();
+    let goes = (one_line || is_newer(instance, from) && !is_newer(instance, to))
         && !failed
-        && to.line() == from.line() // without a trial no snapshot would lead back
         && hop(from, to).is_ok()
         && is_in_the_store(instance, to).is_ok();
     if goes {
@@ -273,7 +277,7 @@ pub(super) fn stopped(
 /// Whether the data is a newer line's than this version. In Kubernetes the guard of a Pod of that version says so.
 fn is_newer(instance: &Instance, version: Version) -> bool {
     let agreed = instance.facts.data.agreed;
-    agreed.is_some_and(|it| (it.major, it.minor) > (version.major, version.minor))
+    agreed.is_some_and(|it| it.is_newer_line_than(version))
         || told(instance, version).map(Refusal::reason) == Some(DATA_NEWER)
 }
 
@@ -305,19 +309,36 @@ fn is_long(asked: Unanswered, instance: &Instance) -> bool {
         && asked.looks >= SERVES_WITHIN_LOOKS
 }
 
-/// What is told of a member that has not served for long with a version that failed, and has no way back.
-pub(super) fn stuck(observed: &Observed, instance: &Instance) -> Option<Hold> {
+/// What is told of a member that has not served for long with a version that failed, and has no way back. What keeps it from
+/// its start for another reason is told before that.
+pub(super) fn stuck(
+    observed: &Observed,
+    instance: &Instance,
+    taken: Result<(), Hold>,
+) -> Result<(), Hold> {
+    match (taken, failed_in_force(observed, instance)) {
+        (Err(hold), _) if !matches!(&hold, Hold::Start(it) if it.reason() == CRASH_LOOP) => {
+            Err(hold)
+        }
+        (_, Some((version, why))) if instance.tries.served < STABLE_SECONDS => {
+            Err(Hold::UpgradeStuck(version, why))
+        }
+        (taken, _) => taken,
+    }
+}
+
+/// The version in force, where it is one that failed and has no way back.
+fn failed_in_force(observed: &Observed, instance: &Instance) -> Option<(Version, Detail)> {
     let version = instance.facts.born()?.version;
-    let serves = instance.tries.served >= STABLE_SECONDS;
     match &observed.upgrade {
-        Upgrade::Failed { to, why }
-            if *to == version && changing(instance).is_none() && !serves =>
-        {
-            Some(Hold::UpgradeStuck(version, why.clone()))
+        Upgrade::Failed { to, why } if *to == version && changing(instance).is_none() => {
+            Some((version, why.clone()))
         }
         _ => None,
     }
 }
+
+const CRASH_LOOP: &str = "CrashLoop";
 
 /// Why a change is taken back, for whoever writes it down.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -363,12 +384,14 @@ fn is_ready(observed: &Observed, instance: &Instance) -> bool {
 /// the data (rule D23).
 fn way_back(spec: &ClusterSpec, instance: &Instance, changing: Changing) -> Option<Back> {
     let Changing { from, to, back } = changing;
-    if back {
+    // Once a newer line serves, its data is none of the older one's any more.
+    let newer = to.is_newer_line_than(from);
+    if back || newer && instance.service.serves() {
         return None;
     }
-    // Once a newer line serves, its data is none of the older one's any more.
-    let too_late = to.line() > from.line() && instance.service.serves();
-    if spec.version == Some(from) && !too_late {
+    let runs = matches!(instance.process, Process::Running { version, .. } if version == to);
+    let may_have_served = newer && runs && !is_long(instance.tries.unserved, instance);
+    if spec.version == Some(from) && !may_have_served {
         return Some(Back::Asked);
     }
     let ends = instance.tries.ends;
@@ -381,7 +404,7 @@ fn way_back(spec: &ClusterSpec, instance: &Instance, changing: Changing) -> Opti
         return Some(Back::Failed(why));
     }
     match instance.process {
-        Process::Running { version, .. } if version == to => {
+        _ if runs => {
             let asked = instance.tries.unserved;
             let why = detail(format_args!(
                 "etcd {to} did not serve reads and writes for {} s",
@@ -426,7 +449,7 @@ fn is_of_the_binary(refusal: &Refusal) -> bool {
 /// The same in the words of Kubernetes and of the guard in a Pod.
 const OF_THE_IMAGE: [&str; 5] = [
     "BinaryWrongArchitecture",
-    "CrashLoop",
+    CRASH_LOOP,
     IMAGE_UNAVAILABLE,
     "ImageVersion",
     "LogTooOld",

@@ -104,14 +104,14 @@ impl Hold {
                 )),
                 First::Line(line) => detail(format_args!("set version to a patch of {line} first")),
                 First::Older => detail(format_args!(
-                    "set version: {from}; only a snapshot of before leads back to an older line"
+                    "set version: {from}; an older line is only for another cluster, of a snapshot of before"
                 )),
             },
             Hold::UpgradeNeedsBackup(_) => detail(format_args!(
                 "add backup to the document; the least is destinations: [{{local: {{}}}}]"
             )),
             Hold::UpgradeStuck(..) => detail(format_args!(
-                "see what a restore would lose: etcd-operator restore --dry-run; or set version to another patch of this line"
+                "set version to another patch of this line; etcd-operator explain UpgradeStuck tells the way back by a snapshot"
             )),
             Hold::UpgradeNotRehearsed(..) => detail(format_args!(
                 "remove the cause: the operator tries again by itself"

@@ -80,7 +80,7 @@ impl Refusal {
                 "start etcd-operator: it starts what the data is for"
             )),
             Refusal::DataNewer { agreed, .. } => detail(format_args!(
-                "set version to {}.{}; only a snapshot of before leads back",
+                "set version to a patch of {}.{}",
                 agreed.major, agreed.minor
             )),
             Refusal::LogTooOld(_) => detail(format_args!(

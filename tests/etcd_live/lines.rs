@@ -119,7 +119,7 @@ fn from_a_newer_line_3_7_that_has_served_nothing_leads_back() {
         (older.clone(), bad.clone(), "Stuck".to_owned())
     );
     let next = status["plan"]["nextStep"].as_str().unwrap();
-    assert!(next.contains("restore --dry-run"), "{next}");
+    assert!(next.contains("explain UpgradeStuck"), "{next}");
     // The guard does not start the older one either.
     let identity = lab.identity().unwrap();
     assert_eq!(

@@ -183,11 +183,7 @@ impl Rehearsal {
             let checked = checked.and_then(|it| it.check_v2store(&self.live.data));
             checked.map_err(|it| unusable(&it))?;
         }
-        if self.to.line() >= Some(Line::V3_7)
-            && data_dir::look(&self.live.data, own.line(), true)
-                .log
-                .replays_v2
-        {
+        if self.to.line() >= Some(Line::V3_7) && data_dir::replays_v2(&self.live.data, own.line()) {
             let refusal = Refusal::LogTooOld(self.to);
             return Err(waits(detail(format_args!(
                 "{refusal}; {SHORT_LOG} writes begin it anew"
