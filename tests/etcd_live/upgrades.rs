@@ -164,7 +164,7 @@ fn a_patch_back_is_an_edit_like_any_other_and_one_in_the_middle_takes_it_back() 
     assert_kept(&lab);
     // Nobody calls the newer one bad for it.
     assert!(
-        !lab.log().contains("the version before comes back"),
+        !lab.log().contains("the version does not serve"),
         "{}",
         lab.log()
     );
@@ -216,7 +216,7 @@ fn comes_back(mode: &str, limit: Duration) -> Duration {
     ask_for(&mut lab, &bad);
     let begun = Instant::now();
     lab.wait_for(limit, "the way back", |it| {
-        let back = lab.log().contains("the version before comes back");
+        let back = lab.log().contains("the version does not serve");
         back && it["version"] == older.as_str() && condition(it, "Available").0 == "True"
     });
     let took = begun.elapsed();
@@ -322,7 +322,7 @@ fn one_death_is_no_reason_to_go_back_and_what_a_killed_agent_tried_is_ended() {
     wait_final(&lab, &newer);
     assert_kept(&lab);
     assert!(
-        !lab.log().contains("the version before comes back"),
+        !lab.log().contains("the version does not serve"),
         "{}",
         lab.log()
     );
