@@ -513,3 +513,24 @@ fn data_of_a_newer_line_gets_the_version_that_can_open_it() {
     let sets = |it: &Upkeep| *it == Upkeep::SetVersion(NEW[1]);
     assert!(next.steps().any(sets), "{next:?}");
 }
+
+/// No older etcd could open its data, so there is nothing to interrupt it for.
+#[test]
+fn a_newer_line_that_serves_is_never_taken_back() {
+    for (new, back) in [(NEW[0], true), (NEW[1], false)] {
+        let changed = World {
+            new,
+            asked: OLD,
+            identity: new,
+            other: Some(OLD),
+            runs: Some(new),
+            long: false,
+            ends: ENDS_MAX,
+            data: Data::Both,
+            ..World::BEGIN
+        };
+        let next = plan(&changed.spec(), &changed.observed(Quality::Good));
+        let taken = next.steps().any(|it| *it == Upkeep::TakeVersionBack);
+        assert_eq!((taken, next.act().is_some()), (back, back), "{next:?}");
+    }
+}
