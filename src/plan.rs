@@ -308,11 +308,12 @@ fn instance_steps(
             Err(Hold::ClaimDeleted)
         }
         Process::Stopped if version::stopped(spec, observed, instance, steps) => Ok(()),
-        Process::Stopped | Process::Running { .. } => {
-            let taken = match instance.process {
-                Process::Stopped => start_steps(spec, observed, instance, steps),
-                _ => running::steps(spec, observed, instance, steps),
-            };
+        Process::Stopped => {
+            let taken = start_steps(spec, observed, instance, steps);
+            version::stuck(observed, instance, taken)
+        }
+        Process::Running { .. } => {
+            let taken = running::steps(spec, observed, instance, steps);
             version::stuck(observed, instance, taken)
         }
     }

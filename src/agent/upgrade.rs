@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Agent, AgentError};
 use crate::backup::work::{Live, NotRehearsed};
 use crate::backup::{place, trial};
-use crate::changes::{Changes, REHEARSED_SECONDS, retry_seconds};
+use crate::changes::{Changes, Ended, REHEARSED_SECONDS, retry_seconds};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::error::chain;
@@ -252,13 +252,7 @@ impl Agent {
     ) -> Result<(), AgentError> {
         let posted = self.board.lock().identity.clone();
         contact::begin_log_anew(&self.endpoint(spec), posted.as_ref()).await?;
-        let mut ended = None;
-        self.change_identity(&self.reached(spec).storage_dir, |it| {
-            ended = it.finish_version();
-            ended.is_some()
-        })?;
-        CrashPoint::VersionFinal.pass();
-        match ended {
+        match self.end_change(spec, IdentityFile::finish_version)? {
             Some(ended) => {
                 tracing::info!(from = %ended.from, to = %ended.to, "the version is final");
                 self.write_changes(|it| it.finish(ended, now))?;
@@ -276,17 +270,27 @@ impl Agent {
         now: Option<Timestamp>,
     ) -> Result<(), AgentError> {
         self.note_failure(spec, instance);
-        let mut ended = None;
-        self.change_identity(&self.reached(spec).storage_dir, |it| {
-            ended = it.stay();
-            ended.is_some()
-        })?;
-        CrashPoint::VersionFinal.pass();
+        let ended = self.end_change(spec, IdentityFile::stay)?;
         starts::begin_anew(&self.paths);
         if let Some(ended) = ended {
             tracing::error!(version = %ended.to, "no older etcd can open the data any more");
             self.write_changes(|it| it.stay(ended, now))?;
         }
         Ok(())
+    }
+
+    /// Writes down which version alone may open the data from now on.
+    fn end_change(
+        &mut self,
+        spec: &ClusterSpec,
+        end: fn(&mut IdentityFile) -> Option<Ended>,
+    ) -> Result<Option<Ended>, AgentError> {
+        let mut ended = None;
+        self.change_identity(&self.reached(spec).storage_dir, |it| {
+            ended = end(it);
+            ended.is_some()
+        })?;
+        CrashPoint::VersionFinal.pass();
+        Ok(ended)
     }
 }

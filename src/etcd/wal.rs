@@ -103,6 +103,18 @@ pub(super) struct Found {
     owned: bool,
 }
 
+impl Found {
+    /// Whether requests of the v2 kind lie behind the last raft snapshot, from which etcd reads on.
+    pub(super) fn replays_v2(&self) -> bool {
+        let snapshot = self
+            .marks
+            .iter()
+            .rev()
+            .find(|it| it.index <= self.committed);
+        self.last_v2 > snapshot.map(|it| it.index)
+    }
+}
+
 /// Entries that no segment holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gap {
@@ -210,18 +222,6 @@ struct Scan<'a> {
     metadata: Option<Vec<u8>>,
     found: Found,
     each: &'a mut dyn FnMut(&Entry<'_>),
-}
-
-impl Found {
-    /// Whether requests of the v2 kind lie behind the last raft snapshot, from which etcd reads on.
-    pub(super) fn replays_v2(&self) -> bool {
-        let snapshot = self
-            .marks
-            .iter()
-            .rev()
-            .find(|it| it.index <= self.committed);
-        self.last_v2 > snapshot.map(|it| it.index)
-    }
 }
 
 impl Scan<'_> {

@@ -95,9 +95,10 @@ pub async fn begin_log_anew(
     endpoint: &Endpoint,
     identity: Option<&IdentityFile>,
 ) -> Result<(), CallError> {
-    let lines = identity.map(|it| [it.other_version(), it.version()]);
-    let lines = lines.map(|it| it.map(|it| it.and_then(Version::line)));
-    if lines != Some([Some(Line::V3_5), Some(Line::V3_6)]) {
+    let from = identity.and_then(IdentityFile::other_version);
+    let to = identity.and_then(IdentityFile::version);
+    let lines = (from.and_then(Version::line), to.and_then(Version::line));
+    if lines != (Some(Line::V3_5), Some(Line::V3_6)) {
         return Ok(());
     }
     let failed = |why| CallError {

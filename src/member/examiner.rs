@@ -43,9 +43,10 @@ impl Examiner {
         }
     }
 
-    /// Looks at data that none of our etcds has open. It reads the files again only after they changed.
-    pub(super) fn look(&mut self, data: &Path, line: Option<Line>) -> DataDir {
-        let stamp = stamp(data, line);
+    /// Looks at data that none of our etcds has open. It reads the files again only after they changed. `changes`: the version
+    /// does, so all of the log is asked what another line could not read; at other times its newest segment is enough.
+    pub(super) fn look(&mut self, data: &Path, line: Option<Line>, changes: bool) -> DataDir {
+        let stamp = format!("{changes} {}", stamp(data, line));
         if let Some((looked, seen)) = &self.looked
             && *looked == stamp
             && seen.unreadable.is_none()
@@ -55,7 +56,10 @@ impl Examiner {
                 ..seen.clone()
             };
         }
-        let seen = data_dir::look(data, line, true);
+        let mut seen = data_dir::look(data, line, true);
+        if changes {
+            seen.log.replays_v2 = data_dir::replays_v2(data, line);
+        }
         self.looked = Some((stamp, seen.clone()));
         seen
     }

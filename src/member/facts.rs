@@ -65,7 +65,10 @@ pub fn gather(
         })
     };
     let line = version.line();
-    let mut look = match (stalled, running) {
+    let changes = identity
+        .as_ref()
+        .is_some_and(|it| it.member.other_version.is_some());
+    let look = match (stalled, running) {
         (true, _) => DataLook::of_nothing(),
         (false, true) => DataLook {
             data: DataDir {
@@ -74,15 +77,8 @@ pub fn gather(
             },
             ..DataLook::of_nothing()
         },
-        (false, false) => look_at_data(paths, launch, line, examiner),
+        (false, false) => look_at_data(paths, launch, (line, changes), examiner),
     };
-    let changes = identity
-        .as_ref()
-        .is_some_and(|it| it.member.other_version.is_some());
-    if changes && !running && !stalled {
-        // The newest segment may say nothing of it. It is asked only then: the others may be large.
-        look.data.log.replays_v2 = data_dir::replays_v2(&data, line);
-    }
     let served = identity.as_ref().or(marker.as_ref());
     let unborn = !running && !stalled && served.is_none_or(|it| it.member.id.is_none());
     let facts = Facts {
@@ -131,15 +127,15 @@ impl DataLook {
     }
 }
 
-/// Looks at data that no etcd of ours has open.
+/// Looks at data that no etcd of ours has open. `changes`: the version changes.
 fn look_at_data(
     paths: &Paths,
     launch: &Launch,
-    line: Option<Line>,
+    (line, changes): (Option<Line>, bool),
     examiner: &mut Examiner,
 ) -> DataLook {
     let dir = records::data_dir(&launch.storage_dir);
-    let mut data = examiner.look(&dir, line);
+    let mut data = examiner.look(&dir, line, changes);
     let room = data_dir::room(&dir, data.log, disk::room(&launch.storage_dir));
     let stamp = data_dir::stamp(&dir);
     starts::look_into_the_last(paths, &stamp, !room.holds(room.resume));

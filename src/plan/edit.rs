@@ -52,7 +52,7 @@ pub enum Effect {
     /// etcd is restarted once. The last start took this many milliseconds.
     Restart(Option<u64>),
     /// etcd of this version is tried on a copy of the data, then etcd is restarted with it once. The last start took
-    /// this many milliseconds.
+    /// this many milliseconds. True: it is of a newer line.
     Upgrade(Version, Option<u64>, bool),
     /// etcd is stopped, everything is kept.
     Stop,
@@ -204,9 +204,10 @@ fn upgrade(situation: &Situation<'_>, from: Version, to: Version) -> Effect {
     if let Some(refusal) = situation.binary.and_then(|it| it.refusal(to, true)) {
         return Effect::Waits(Hold::Start(refusal));
     }
+    let newer = to.is_newer_line_than(from);
     match restart(situation) {
-        Effect::Restart(took) => Effect::Upgrade(to, took, to.line() > from.line()),
-        Effect::NextStart => Effect::Upgrade(to, situation.start_took, to.line() > from.line()),
+        Effect::Restart(took) => Effect::Upgrade(to, took, newer),
+        Effect::NextStart => Effect::Upgrade(to, situation.start_took, newer),
         other => other,
     }
 }

@@ -18,7 +18,7 @@ use super::{Act, Hold, Steps, Upkeep};
 use crate::cluster::{Detail, Role, detail};
 use crate::observed::{Instance, Membership, Observed, Process, Unanswered, Upgrade};
 use crate::spec::ClusterSpec;
-use crate::start::{self, Identity, Refusal};
+use crate::start::{self, CRASH_LOOP, DATA_NEWER, Identity, LOG_TOO_OLD, Refusal};
 use crate::version::{Class, Line, Version, classify};
 
 /// For so many seconds the new etcd must have served before the change is final. Until then a death leads
@@ -41,19 +41,13 @@ pub fn hop(from: Version, to: Version) -> Result<(), Hold> {
         Class::TooOld | Class::Unknown => return Err(Hold::VersionUnsupported(to)),
         Class::Supported | Class::Warn(_) => {}
     }
-    let first = match (from.line(), to.line()) {
-        (Some(old), Some(new)) if old == new => return Ok(()),
-        (Some(old), Some(new)) if old > new => First::Older,
-        (Some(old), _) => {
-            let step = UPWARD.iter().find(|it| it.from == old);
-            match step {
-                Some(step) if from.patch < step.patch => First::Patch(step.from, step.patch),
-                Some(step) if to.line() == Some(step.to) => return Ok(()),
-                Some(step) => First::Line(step.to),
-                None => First::Older, // there is no newer line
-            }
-        }
-        (None, _) => First::Older,
+    let newer = to.is_newer_line_than(from);
+    let first = match UPWARD.iter().find(|it| from.line() == Some(it.from)) {
+        _ if from.line() == to.line() => return Ok(()),
+        Some(step) if newer && from.patch < step.patch => First::Patch(step.from, step.patch),
+        Some(step) if to.line() == Some(step.to) => return Ok(()),
+        Some(step) if newer => First::Line(step.to),
+        _ => First::Older,
     };
     Err(Hold::UpgradeNotAllowed { from, to, first })
 }
@@ -289,9 +283,6 @@ fn told(instance: &Instance, version: Version) -> Option<&Refusal> {
     instance.refused.as_ref().filter(|_| made == version)
 }
 
-/// The reason of [`Refusal::DataNewer`].
-const DATA_NEWER: &str = "DataNewer";
-
 /// Whether etcd of the document's version can be started here.
 fn is_in_the_store(instance: &Instance, to: Version) -> Result<(), Hold> {
     let binary = instance.tries.asked_binary;
@@ -337,8 +328,6 @@ fn failed_in_force(observed: &Observed, instance: &Instance) -> Option<(Version,
         _ => None,
     }
 }
-
-const CRASH_LOOP: &str = "CrashLoop";
 
 /// Why a change is taken back, for whoever writes it down.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -452,5 +441,5 @@ const OF_THE_IMAGE: [&str; 5] = [
     CRASH_LOOP,
     IMAGE_UNAVAILABLE,
     "ImageVersion",
-    "LogTooOld",
+    LOG_TOO_OLD,
 ];

@@ -12,6 +12,13 @@ const DATA_MISSING: &str = "DataDirMissing";
 /// The log lacks entries that were acknowledged.
 const WRITES_MISSING: &str = "AcknowledgedWritesMissing";
 
+/// The reason of [`Refusal::CrashLoop`].
+pub const CRASH_LOOP: &str = "CrashLoop";
+/// The reason of [`Refusal::DataNewer`].
+pub const DATA_NEWER: &str = "DataNewer";
+/// The reason of [`Refusal::LogTooOld`].
+pub const LOG_TOO_OLD: &str = "LogTooOld";
+
 /// Whether a restore can end a hold for this reason.
 pub fn restore_helps(reason: &str) -> bool {
     damage::REASONS.contains(&reason) || [DATA_MISSING, WRITES_MISSING].contains(&reason)
@@ -28,8 +35,8 @@ impl Refusal {
             Refusal::BinaryWrongArchitecture(_) => "BinaryWrongArchitecture",
             Refusal::BinaryChanged(_) => "BinaryChanged",
             Refusal::VersionOfAnother { .. } => "VersionOfAnother",
-            Refusal::DataNewer { .. } => "DataNewer",
-            Refusal::LogTooOld(_) => "LogTooOld",
+            Refusal::DataNewer { .. } => DATA_NEWER,
+            Refusal::LogTooOld(_) => LOG_TOO_OLD,
             Refusal::FilesystemUnsafe(_) => "FilesystemUnsafe",
             Refusal::FilesystemReadOnly => "FilesystemReadOnly",
             Refusal::FilesystemStalled => "FilesystemStalled",
@@ -52,7 +59,7 @@ impl Refusal {
             Refusal::AddressUnavailable(conflict) if conflict.not_ours => "AddressGone",
             Refusal::AddressUnavailable(conflict) if conflict.denied => "PortDenied",
             Refusal::AddressUnavailable(_) => "PortTaken",
-            Refusal::CrashLoop { .. } => "CrashLoop",
+            Refusal::CrashLoop { .. } => CRASH_LOOP,
             Refusal::Unplaceable { reason, .. } => reason,
             Refusal::Other(_) => "GuardRefused",
         }

@@ -177,7 +177,7 @@ impl Rehearsal {
         let paths = &self.snapshot.paths;
         trial::check_room(paths, self.live.database).map_err(|it| unusable(&it))?;
         let own = self.identity.version().unwrap_or(self.to);
-        if own.line() == Some(Line::V3_5) && self.to.line() > own.line() {
+        if own.line() == Some(Line::V3_5) && self.to.is_newer_line_than(own) {
             let version = &self.identity.member.version;
             let checked = Etcdutl::of(&paths.store(), version);
             let checked = checked.and_then(|it| it.check_v2store(&self.live.data));
