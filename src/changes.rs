@@ -192,6 +192,21 @@ impl IdentityFile {
         true
     }
 
+    /// The data is replaced by a snapshot's because a person asked for that: the way to an older line, which opens no newer
+    /// data, if the document asks for one. Whether it does.
+    pub fn restore_as(&mut self, asked: Option<Version>) -> bool {
+        let older = |it: &Version| {
+            self.version()
+                .is_some_and(|own| own.is_newer_line_than(*it))
+        };
+        let Some(version) = asked.filter(older) else {
+            return false;
+        };
+        let _ = self.finish_version();
+        self.member.version = version.to_string();
+        true
+    }
+
     /// The newer one of two versions stays, whichever was to be started.
     pub fn stay(&mut self) -> Option<Ended> {
         if self.member.goes_back {

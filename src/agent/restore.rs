@@ -145,6 +145,9 @@ impl Agent {
         } else if let Some(former) = &record.former {
             let mut next = former.clone().without_ids();
             next.cluster.former_ids = former.clusters();
+            if record.reason == Reason::Command {
+                next.restore_as(spec.version);
+            }
             next.cluster.token = records::new_token(&spec.name)
                 .ok_or_else(|| failed("make a cluster token", NO_RANDOM_BYTES))?;
             Some(next)

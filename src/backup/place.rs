@@ -17,6 +17,11 @@ pub fn primary(spec: &ClusterSpec) -> Option<LocalStore> {
     local(spec, first)
 }
 
+/// Where the snapshot of a change of version lies where the document has no `backup`.
+pub fn before_upgrade(paths: &Paths, spec: &ClusterSpec) -> LocalStore {
+    LocalStore::at(&paths.backup().join("before-upgrade"), &spec.name)
+}
+
 /// The snapshots of a local destination.
 pub fn local(spec: &ClusterSpec, destination: &Destination) -> Option<LocalStore> {
     match &destination.place {

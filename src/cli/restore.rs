@@ -258,7 +258,10 @@ pub(super) fn check(
         );
         return Err(Failure::new(FAILED, text));
     }
-    let born = former.and_then(|it| it.member.version.parse().ok());
+    let born = former.cloned().and_then(|mut it| {
+        it.restore_as(spec.version);
+        it.version()
+    });
     Ok(found.check_version(born.or(spec.version))?)
 }
 

@@ -104,7 +104,7 @@ impl Hold {
                 )),
                 First::Line(line) => detail(format_args!("set version to a patch of {line} first")),
                 First::Older => detail(format_args!(
-                    "set version: {from}; an older line is only for another cluster, of a snapshot of before"
+                    "set version: {from}; or restore a snapshot of before, which takes this version"
                 )),
             },
             Hold::UpgradeNeedsBackup(_) => detail(format_args!(

@@ -139,3 +139,21 @@ fn from_a_newer_line_3_7_that_has_served_nothing_leads_back() {
     assert_eq!(last_change(&status), (bad, good, "Done".to_owned()));
     assert_kept(&lab);
 }
+
+/// A restore that a person asks for is the way to the older line that the document names.
+#[test]
+fn from_a_newer_line_3_7_a_restore_leads_back() {
+    let mut lab = born("3.6", &[]);
+    let older = lab.version.clone();
+    let bad = install_bad_of(&lab, "3.7", "3.7.98", "serves-then-ends");
+    ask_for(&mut lab, &bad);
+    let limit = Duration::from_secs(120);
+    lab.wait_for(limit, "the hold", |it| it["plan"]["hold"] == "UpgradeStuck");
+    ask_for(&mut lab, &older);
+    let output = lab.operator(&["restore", "--yes"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    lab.wait_for(limit, "the older line", |it| {
+        it["version"] == older.as_str() && condition(it, "Available").0 == "True"
+    });
+    assert_kept(&lab);
+}

@@ -134,6 +134,29 @@ fn a_newer_line_that_served_and_ends_is_told_as_stuck() {
     assert_eq!(it.get("one", "kept"), "1");
 }
 
+/// A restore that a person asks for is the way to the older line that the document names.
+#[test]
+fn from_a_newer_line_that_is_stuck_a_restore_leads_back() {
+    let Some((it, older, _)) = born() else {
+        return;
+    };
+    it.import(&bad_etcd(&it.dir, "3.7.96", "serves-then-ends"));
+    with_backup(&it);
+    ask_for(&it, "3.7.96");
+    held(&it, "UpgradeStuck", "ended by itself");
+    ask_for(&it, &older);
+    it.apply(&document(
+        "EtcdRestore",
+        "back",
+        "{cluster: one, replaceData: one}",
+    ));
+    it.phase("etcdrestore", "back", "Succeeded");
+    it.available("one");
+    assert!(image_of(&it).ends_with(&older));
+    assert_eq!(it.get("one", "kept"), "1");
+    it.put("one", "kept", "2");
+}
+
 /// Waits for a hold, and returns its message.
 #[track_caller]
 fn held(it: &Operated, reason: &str, words: &str) -> String {

@@ -46,7 +46,9 @@ impl Search<'_> {
     /// by its path is that person's word, whoever signed it.
     pub(super) fn here(&self) -> Result<Found, RestoreError> {
         if self.wanted.path.as_os_str().is_empty() {
-            let store = place::primary(self.spec).ok_or_else(|| {
+            let own = place::before_upgrade(self.paths, self.spec);
+            let own = Some(own).filter(|it| self.spec.backup.is_none() && it.path().is_dir());
+            let store = place::primary(self.spec).or(own).ok_or_else(|| {
                 RestoreError::NoSnapshot(
                     "the document has no spec.backup to find a snapshot in: name a file".to_owned(),
                 )

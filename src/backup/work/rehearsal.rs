@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::jobs::{SnapshotJob, locked, runtime};
 use super::{BUSY, Ended, Member, Work, snapshot_job, turns};
-use crate::backup::local::LocalStore;
 use crate::backup::manifest::Class;
 use crate::backup::place;
 use crate::backup::restore::Etcdutl;
@@ -50,10 +49,8 @@ impl Work {
             .and_then(|it| it.destinations.first())
             .map(|it| it.keep);
         let place = place::primary(member.spec).zip(keep);
-        let place = place.unwrap_or_else(|| {
-            let own = member.paths.backup().join(BEFORE_UPGRADE);
-            (LocalStore::at(&own, &member.spec.name), Keep::ONE)
-        });
+        let own = || place::before_upgrade(member.paths, member.spec);
+        let place = place.unwrap_or_else(|| (own(), Keep::ONE));
         let rehearsal = Rehearsal {
             snapshot: snapshot_job(member, identity, place, Class::Scheduled, now),
             spec: Box::new(member.spec.clone()),
@@ -111,9 +108,6 @@ fn lock(job: &SnapshotJob) -> Result<place::BackupLock, BackupFailure> {
 
 /// How long.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Where the snapshot of a rehearsal lies where the document has no backup.
-const BEFORE_UPGRADE: &str = "before-upgrade";
 
 /// etcd reads its whole database for a hash, like at a start.
 const HASHES_WITHIN: Duration = Duration::from_secs(60);
@@ -236,8 +230,7 @@ pub fn rehearse_alone(
             database: it.database,
         }
     } else {
-        let own = paths.backup().join(BEFORE_UPGRADE);
-        let place = (LocalStore::at(&own, &member.spec.name), Keep::ONE);
+        let place = (place::before_upgrade(paths, member.spec), Keep::ONE);
         let job = snapshot_job(member, identity, place, Class::Scheduled, None);
         let _lock = lock(&job).map_err(|it| waits(it.why))?;
         take(&job)?

@@ -157,8 +157,16 @@ impl Cluster {
         };
         let mut identity = identity.clone();
         // Which version and image the data is for, and whether that is final, is only known here.
-        if let Some(known) = &self.identity {
-            let known = known.member.clone();
+        let known = self.identity.as_ref().map(|it| it.member.clone());
+        let own = self.identity.as_ref().and_then(IdentityFile::version);
+        let older = own.zip(identity.version()).filter(|_| restored.succeeded);
+        if older.is_some_and(|(own, it)| own.is_newer_line_than(it)) {
+            // The restore was the way to an older line.
+            identity
+                .member
+                .image
+                .clone_from(&self.object.object.spec.image);
+        } else if let Some(known) = known {
             let member = &mut identity.member;
             (member.version, member.other_version) = (known.version, known.other_version);
             (member.image, member.other_image) = (known.image, known.other_image);

@@ -191,7 +191,12 @@ impl Cluster {
         let object = self.object.clone();
         let wire = &object.object.spec;
         let identity = if let Some(identity) = &self.identity {
-            identity.clone()
+            let mut identity = identity.clone();
+            let by_person = matches!(asked.by, By::Request(_) | By::Cut);
+            if by_person && identity.restore_as(spec.version) {
+                identity.member.image.clone_from(&wire.image);
+            }
+            identity
         } else {
             let version = spec.version.unwrap_or(VERSION_AT_BIRTH);
             let quota = spec.quota.unwrap_or_else(|| self.quota_at_birth());
