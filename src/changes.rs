@@ -9,7 +9,7 @@ use crate::cluster::{Detail, Timestamp, detail};
 use crate::member::records::IdentityFile;
 use crate::paths::Paths;
 use crate::state::{self, StateError};
-use crate::version::Version;
+use crate::version::{Class, Version, classify};
 
 /// Changes that are kept.
 const HISTORY_MAX: usize = 10;
@@ -34,6 +34,9 @@ pub struct Changes {
     /// A version that is not tried again until the document changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<FailedUpgrade>,
+    /// The version for which the operator enabled etcd's own downgrade, until that has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub downgrade: Option<String>,
 }
 
 /// A change that is final.
@@ -109,6 +112,11 @@ impl Changes {
     /// A version is final. `now`: the time, if it is trusted.
     pub fn finish(&mut self, Ended { from, to, back }: Ended, now: Option<Timestamp>) {
         let failed = self.failed.take().filter(|_| back);
+        // Etcd of the older line ends its own downgrade by itself.
+        let older = self.downgrade().and_then(Version::line);
+        if !back && older == to.line() {
+            self.downgrade = None;
+        }
         match failed.filter(|it| it.to == from.to_string()) {
             Some(failed) => {
                 let why = Some(failed.why.clone());
@@ -117,6 +125,11 @@ impl Changes {
             }
             None => self.note((from, to), ChangeOutcome::Done, None, now),
         }
+    }
+
+    /// The version for which the operator enabled etcd's own downgrade.
+    pub fn downgrade(&self) -> Option<Version> {
+        self.downgrade.as_ref()?.parse().ok()
     }
 
     /// Nothing leads back from a version, whether it failed or a person asked for the one before.
@@ -179,7 +192,7 @@ impl IdentityFile {
         other
     }
 
-    /// The next start is one of the version before again. Whether there is one.
+    /// The next start is one of the version before again; on the way back, of the one that was given up. Whether there is one.
     pub fn go_back(&mut self) -> bool {
         let member = &mut self.member;
         let Some(before) = member.other_version.take() else {
@@ -188,23 +201,22 @@ impl IdentityFile {
         let given_up = std::mem::replace(&mut member.version, before);
         member.other_version = Some(given_up);
         std::mem::swap(&mut member.image, &mut member.other_image);
-        member.goes_back = true;
+        member.goes_back = !member.goes_back;
         true
     }
 
+    /// The version that the document asks for, if it is a sound one of an older line: a restore leads to it.
+    pub fn older_line(&self, asked: Option<Version>) -> Option<Version> {
+        let own = self.version()?;
+        let sound = |it: &Version| matches!(classify(*it), Class::Supported | Class::Warn(_));
+        asked.filter(|it| own.is_newer_line_than(*it) && sound(it))
+    }
+
     /// The data is replaced by a snapshot's because a person asked for that: the way to an older line, which opens no newer
-    /// data, if the document asks for one. Whether it does.
-    pub fn restore_as(&mut self, asked: Option<Version>) -> bool {
-        let older = |it: &Version| {
-            self.version()
-                .is_some_and(|own| own.is_newer_line_than(*it))
-        };
-        let Some(version) = asked.filter(older) else {
-            return false;
-        };
+    /// data.
+    pub fn restore_as(&mut self, older: Version) {
         let _ = self.finish_version();
-        self.member.version = version.to_string();
-        true
+        self.member.version = older.to_string();
     }
 
     /// The newer one of two versions stays, whichever was to be started.

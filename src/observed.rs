@@ -302,6 +302,8 @@ pub struct Tries {
     pub database: u64,
     /// The binary of the version that the document names, if that is another one than the data's.
     pub asked_binary: Option<Binary>,
+    /// etcd's own downgrade to the line of this version, which this operator enabled and has not seen the end of.
+    pub downgrade: Option<Version>,
 }
 
 /// Questions to the running process in vain, since this operator first asked it. The time that

@@ -140,7 +140,7 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
         conditions: [
             available(spec, observed, hold.as_ref()),
             progressing(spec, observed, plan, hold.as_ref()),
-            degraded::degraded(observed, hold.as_ref()),
+            degraded::degraded(spec, observed, hold.as_ref()),
             backup::healthy(spec, observed),
             certificate::valid(observed),
             certificate::clock_trusted(observed.clock),

@@ -611,6 +611,8 @@ fn apply(spec: &ClusterSpec, instance: &mut Instance, plan: &Plan) {
             Upkeep::SetDataAside => panic!("the only member is never removed"),
             Upkeep::GiveUpLeadership { .. } => panic!("nobody else could lead"),
             Upkeep::RehearseVersion(_)
+            | Upkeep::EnableDowngrade(_)
+            | Upkeep::CancelDowngrade
             | Upkeep::SetVersion(_)
             | Upkeep::TakeVersionBack
             | Upkeep::StayWithVersion

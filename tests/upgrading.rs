@@ -8,7 +8,7 @@ mod world;
 use std::collections::{HashSet, VecDeque};
 
 use etcd_operator::observed::{
-    MadeFor, Observed, Process, Reading, Service, Unanswered, Upgrade, Writing,
+    Details, MadeFor, Observed, Process, Reading, Service, Unanswered, Upgrade, Writing,
 };
 use etcd_operator::plan::version::{Back, ENDS_MAX, SERVES_WITHIN_LOOKS, STABLE_SECONDS, why_back};
 use etcd_operator::plan::{Act, Hold, Plan, Upkeep, plan};
@@ -18,7 +18,7 @@ use etcd_operator::version::Version;
 use world::{identity, observed, running_instance, serving, single, spec, stopped};
 
 const OLD: Version = Version::new(3, 6, 14);
-const OTHER: Version = Version::new(3, 6, 16);
+const OTHER: [Version; 2] = [Version::new(3, 6, 16), Version::new(3, 7, 4)];
 /// The one that may be bad: a patch of the line, or one of the next line.
 const NEW: [Version; 2] = [Version::new(3, 6, 15), Version::new(3, 7, 3)];
 
@@ -58,6 +58,8 @@ enum Data {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct World {
     new: Version,
+    /// One that is good.
+    other_asked: Version,
     asked: Version,
     identity: Version,
     data: Data,
@@ -71,11 +73,21 @@ struct World {
     failed: Option<Version>,
     /// The document has not changed since.
     same: bool,
+    lowering: Lowering,
+}
+
+/// Whether etcd's own downgrade is enabled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Lowering {
+    enabled: bool,
+    /// The operator has written it down.
+    written: bool,
 }
 
 impl World {
     const BEGIN: World = World {
         new: NEW[0],
+        other_asked: OTHER[0],
         asked: OLD,
         identity: OLD,
         data: Data::Older,
@@ -87,6 +99,10 @@ impl World {
         rehearsal: Rehearsal::None,
         failed: None,
         same: false,
+        lowering: Lowering {
+            enabled: false,
+            written: false,
+        },
     };
 
     fn spec(self) -> ClusterSpec {
@@ -106,7 +122,7 @@ impl World {
 
     /// Whether this version cannot open the data any more.
     fn is_too_old(self, it: Version) -> bool {
-        self.data == Data::Newer && it.line() < self.new.line()
+        self.data == Data::Newer && it.line() == OLD.line()
     }
 
     /// Whether this version would end at the log.
@@ -141,9 +157,21 @@ impl World {
         if self.long && self.serves(quality) {
             it.tries.served = STABLE_SECONDS;
         }
+        it.tries.downgrade = self.lowering.written.then_some(OLD);
         it.service = match (self.runs, self.serves(quality)) {
             (None, _) => Service::UNKNOWN,
-            (_, true) => serving(),
+            (_, true) => Service {
+                details: Some(Details {
+                    downgrade_to: self.lowering.enabled.then_some(OLD),
+                    storage: Some(if self.data == Data::Newer {
+                        self.new
+                    } else {
+                        OLD
+                    }),
+                    ..world::details()
+                }),
+                ..serving()
+            },
             (_, false) => Service {
                 read: Reading::TimedOut,
                 write: Writing::NotTried,
@@ -186,6 +214,13 @@ impl World {
                 }
                 Some(Upkeep::Start(_)) => self.start(),
                 Some(Upkeep::RehearseVersion(to)) => self.rehearsal = Rehearsal::UnderWay(*to),
+                Some(Upkeep::EnableDowngrade(to)) => {
+                    assert_eq!(self.asked, *to, "nobody asked for it");
+                    assert!(self.serves(quality), "it cannot answer");
+                    self.lowering.enabled = true;
+                    self.lowering.written = true;
+                }
+                Some(Upkeep::CancelDowngrade) => self.cancel(),
                 Some(Upkeep::SetVersion(to)) => self.set(*to, quality),
                 Some(Upkeep::TakeVersionBack) => {
                     let why = why_back(&self.spec(), &seen.instances[0]).unwrap();
@@ -195,14 +230,16 @@ impl World {
                     }
                     let before = self.other.replace(self.identity).unwrap();
                     self.identity = before;
-                    assert!(!self.back, "forth and back again");
-                    self.back = true;
+                    let again = matches!(why, Back::Failed(_)) && self.back;
+                    assert!(!again, "forth and back again");
+                    self.back = !self.back;
                     self.ends = 0;
                 }
                 Some(Upkeep::FinishVersion) => {
                     assert_eq!(self.runs, Some(self.identity));
                     assert!(self.serves(quality) && self.long, "final without serving");
                     let other = self.other.take();
+                    self.lowering.written &= self.back || self.identity.line() != OLD.line();
                     self.back = false;
                     if self.failed != other {
                         self.failed = None;
@@ -232,6 +269,15 @@ impl World {
             }
         }
         self
+    }
+
+    fn cancel(&mut self) {
+        assert!(self.lowering.written, "somebody else's");
+        let needed = self.asked.line() == OLD.line()
+            && self.runs.is_some_and(|it| it.line() > OLD.line())
+            && !(self.same && self.failed == Some(self.asked));
+        assert!(!needed, "{self:?}");
+        self.lowering = Lowering::default();
     }
 
     fn set(&mut self, to: Version, quality: Quality) {
@@ -271,10 +317,16 @@ impl World {
             };
         }
         let ends = matches!(quality, Quality::Ends | Quality::ServesThenEnds);
-        let newer = self.runs == Some(self.new) && self.new.line() > OLD.line();
+        let newer = self.runs.is_some_and(|it| it.line() > OLD.line());
         if newer && self.serves(quality) {
-            self.data = Data::Newer;
+            self.data = if self.lowering.enabled {
+                Data::Both
+            } else {
+                Data::Newer
+            };
         }
+        // An etcd of the older line ends the downgrade once it serves.
+        self.lowering.enabled &= newer || self.runs.is_none();
         if self.runs == Some(self.new) && ends {
             self.end();
         } else {
@@ -292,7 +344,7 @@ impl World {
 
     /// What somebody or something may do at any moment.
     fn happens(self, quality: Quality) -> Vec<World> {
-        let mut all: Vec<World> = [OLD, self.new, OTHER]
+        let mut all: Vec<World> = [OLD, self.new, self.other_asked]
             .into_iter()
             .filter(|it| *it != self.asked)
             .map(|asked| World {
@@ -328,6 +380,12 @@ impl World {
             ..self
         };
         all.extend([self.later(quality), forgets, killed, cut, expired, anew]);
+        // Somebody's hand.
+        if self.runs.is_some_and(|it| it.line() > OLD.line()) && self.serves(quality) {
+            let mut hand = self;
+            hand.lowering.enabled = !hand.lowering.enabled;
+            all.push(hand);
+        }
         all
     }
 
@@ -347,11 +405,13 @@ fn comes_to_rest(mut world: World, quality: Quality) -> World {
     for _ in 0..40 {
         let plan = plan(&world.spec(), &world.observed(quality));
         let next = world.act(&plan, quality, usize::MAX).later(quality);
-        let same = next == world && next.other.is_none();
+        let same = next == world && next.other.is_none() && !next.lowering.written;
         if same && next.serves(quality) {
             let given_up = world.failed == Some(world.asked) && world.same;
+            // What somebody else enabled, and the document does not ask for, is told.
+            let told = world.lowering.enabled;
             assert!(
-                world.runs == Some(world.asked) || given_up || world.is_too_old(world.asked),
+                world.runs == Some(world.asked) || given_up || told,
                 "rests with {world:?}"
             );
             return world;
@@ -362,6 +422,17 @@ fn comes_to_rest(mut world: World, quality: Quality) -> World {
             return world;
         }
         world = next;
+    }
+    // Who asks for the version before gets it, also where that did not serve before.
+    if quality != Quality::Good && world.back && world.identity == world.new {
+        return world;
+    }
+    // One that never serves for long cannot be asked to lower its data, nor be copied: only a restore leads back.
+    if quality == Quality::ServesThenEnds
+        && world.identity == world.new
+        && world.new.line() > OLD.line()
+    {
+        return world;
     }
     panic!("never comes to rest: {world:?}");
 }
@@ -375,12 +446,14 @@ fn no_sequence_leads_to_a_third_version_or_a_second_attempt() {
         Quality::Silent,
         Quality::ServesThenEnds,
     ];
-    let all = NEW
+    let worlds = [(NEW[0], OTHER[0]), (NEW[1], OTHER[0]), (NEW[1], OTHER[1])];
+    let all = worlds
         .into_iter()
-        .flat_map(|new| qualities.map(|it| (new, it)));
-    for (new, quality) in all {
+        .flat_map(|(new, other)| qualities.map(|it| (new, other, it)));
+    for (new, other, quality) in all {
         let begin = World {
             new,
+            other_asked: other,
             ..World::BEGIN
         };
         let mut seen = HashSet::from([begin]);
@@ -402,7 +475,7 @@ fn no_sequence_leads_to_a_third_version_or_a_second_attempt() {
         }
         assert!(changed > 0 && back > 0, "{quality:?}");
         println!(
-            "{new}, {quality:?}: {} states, {changed} change the version, {back} take it back",
+            "{new}, {other}, {quality:?}: {} states, {changed} change the version, {back} take it back",
             seen.len()
         );
     }

@@ -114,6 +114,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
                 db_size: 1 << 24,
                 db_in_use: 1 << 23,
                 downgrade_to: None,
+                storage: None,
             }),
         },
         restart_in: 0,

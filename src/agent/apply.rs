@@ -115,6 +115,8 @@ impl Agent {
                 self.rehearse(spec, now, *to, instance);
                 Ok(())
             }
+            Upkeep::EnableDowngrade(to) => self.enable_downgrade(spec, *to).await,
+            Upkeep::CancelDowngrade => self.cancel_downgrade(spec).await,
             Upkeep::SetVersion(to) => self.set_version(spec, *to),
             Upkeep::TakeVersionBack => self.take_version_back(spec, instance),
             Upkeep::FinishVersion => self.finish_version(spec, now).await,
@@ -147,7 +149,7 @@ impl Agent {
             }
             Upkeep::RequestRestore(asked) => self.request_restore(spec, place, *asked),
             Upkeep::PrepareRestore => self.prepare_restore(spec, place, now),
-            Upkeep::FinishRestore => self.finish_restore(place),
+            Upkeep::FinishRestore => self.finish_restore(spec, place).await,
         }
     }
 
@@ -241,8 +243,7 @@ impl Agent {
         )?)
     }
 
-    /// Renames the data of a member that the cluster has removed, and forgets its id. Done again after a
-    /// crash between the two, it does the rest.
+    /// Renames the data of a member that the cluster has removed, and forgets its id; after a crash between the two, the rest.
     async fn set_data_aside(&self, place: &HostPlace) -> Result<(), AgentError> {
         let _lock = self.hold_the_member().await?; // so no etcd starts on it meanwhile
         let data = records::data_dir(&place.storage_dir);

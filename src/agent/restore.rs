@@ -18,6 +18,7 @@ use crate::cluster::{Detail, PeerUrl, Timestamp, detail};
 use crate::disk;
 use crate::error::chain;
 use crate::etcd::store;
+use crate::member::contact;
 use crate::member::crash::CrashPoint;
 use crate::member::examiner::Examiner;
 use crate::member::place::HostPlace;
@@ -145,8 +146,8 @@ impl Agent {
         } else if let Some(former) = &record.former {
             let mut next = former.clone().without_ids();
             next.cluster.former_ids = former.clusters();
-            if record.reason == Reason::Command {
-                next.restore_as(spec.version);
+            if let Some(older) = record.version.as_ref().and_then(|it| it.parse().ok()) {
+                next.restore_as(older);
             }
             next.cluster.token = records::new_token(&spec.name)
                 .ok_or_else(|| failed("make a cluster token", NO_RANDOM_BYTES))?;
@@ -271,10 +272,16 @@ impl Agent {
     }
 
     /// Ends the restore: etcd serves the new data.
-    pub(super) fn finish_restore(&mut self, place: &HostPlace) -> Result<(), AgentError> {
+    pub(super) async fn finish_restore(
+        &mut self,
+        spec: &ClusterSpec,
+        place: &HostPlace,
+    ) -> Result<(), AgentError> {
         let Some(record) = RestoreRecord::load(&self.paths)? else {
             return Ok(());
         };
+        // A snapshot of data that was being lowered would have that done here.
+        contact::cancel_downgrade(&self.endpoint(spec)).await?;
         CrashPoint::Served.pass();
         self.record_authorities(&place.storage_dir)?;
         let kept = Some(record.kept(&place.storage_dir)).filter(|it| it.exists());
@@ -474,6 +481,7 @@ mod tests {
             former: Some(identity.clone()),
             next: Some(identity),
             asked: None,
+            version: None,
             takes_back: None,
         }
     }

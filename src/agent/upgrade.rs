@@ -102,7 +102,9 @@ impl Agent {
         let born = facts.born();
         let asked = spec.version;
         let other = asked.filter(|it| born.is_some_and(|born| born.version != *it));
+        let _ = self.know_changes(); // told with the change that is asked for
         Tries {
+            downgrade: self.memory.changes.as_ref().and_then(Changes::downgrade),
             ends: starts::ends(&self.paths),
             database: data_dir::database_bytes(&records::data_dir(storage_dir)),
             asked_binary: other.map(|it| store::binary(&self.paths.store(), it)),
@@ -202,6 +204,23 @@ impl Agent {
                 }
             }
         }
+    }
+
+    /// Has etcd lower the version of its data. Written down first, so that it can be ended.
+    pub(super) async fn enable_downgrade(
+        &mut self,
+        spec: &ClusterSpec,
+        to: Version,
+    ) -> Result<(), AgentError> {
+        self.write_changes(|it| it.downgrade = Some(to.to_string()))?;
+        CrashPoint::DowngradeWritten.pass();
+        Ok(contact::enable_downgrade(&self.endpoint(spec), to).await?)
+    }
+
+    /// Has etcd end the downgrade.
+    pub(super) async fn cancel_downgrade(&mut self, spec: &ClusterSpec) -> Result<(), AgentError> {
+        contact::cancel_downgrade(&self.endpoint(spec)).await?;
+        Ok(self.write_changes(|it| it.downgrade = None)?)
     }
 
     /// Records the version for the next start.

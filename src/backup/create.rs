@@ -1,6 +1,8 @@
 //! Takes a snapshot: from etcd's stream through hash and zstd into a file that becomes visible once
 //! it is proven (rules B1-B3).
 
+mod origin;
+
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -21,6 +23,7 @@ use crate::cluster::Timestamp;
 use crate::etcd::client;
 use crate::state::{self, hex};
 use crate::tls::{ClientFiles, Signer};
+use origin::{Origin, origin};
 
 /// No part of the snapshot for so long: etcd hangs, or its disk.
 const STALL: Duration = Duration::from_secs(60);
@@ -124,38 +127,6 @@ fn late(what: &'static str) -> CreateError {
     }
 }
 
-/// What etcd says of itself before and after.
-struct Origin {
-    cluster_id: String,
-    member_id: String,
-    version: String,
-    revision: i64,
-    size: u64,
-    in_use: u64,
-}
-
-async fn origin(client: &mut Client) -> Result<Origin, CreateError> {
-    const WHAT: &str = "read etcd's status";
-    let status = timeout(ANSWER, client.status()).await;
-    let status = status.map_err(|_| late(WHAT))?.map_err(etcd(WHAT))?;
-    if status.is_learner() {
-        return Err(CreateError::Learner);
-    }
-    let revision = timeout(ANSWER, client::revision(client)).await;
-    let revision = revision.map_err(|_| late(WHAT))?.map_err(etcd(WHAT))?;
-    let header = status.header();
-    let id = |it: Option<u64>| format!("{:016x}", it.unwrap_or(0));
-    let bytes = |it: i64| u64::try_from(it).unwrap_or(0);
-    Ok(Origin {
-        cluster_id: id(header.map(etcd_client::ResponseHeader::cluster_id)),
-        member_id: id(header.map(etcd_client::ResponseHeader::member_id)),
-        version: status.version().to_owned(),
-        revision,
-        size: bytes(status.db_size()),
-        in_use: bytes(status.raft_used_db_size()),
-    })
-}
-
 /// Takes a snapshot, unless nothing changed since the newest one. The caller holds the lock on
 /// backups; the store is prepared.
 pub async fn create(
@@ -192,6 +163,11 @@ fn unchanged(request: &Request<'_>, origin: &Origin) -> Option<Manifest> {
     // One that a key before this one signed is none that this cluster could rely on.
     let key = request.signer.as_ref().map(Signer::public);
     if key.is_some() && newest.signer() != key.as_deref() {
+        return None;
+    }
+    // Nor one of data that was lowered since.
+    let lowered = origin.lowered.map(|it| it.to_string());
+    if lowered.is_some_and(|it| it != newest.etcd_version) {
         return None;
     }
     // What goes by itself is nothing that a person can rely on.
@@ -267,6 +243,7 @@ async fn save(
     manifest.revision.after = after.unwrap_or(summary.revision);
     manifest.entries = summary.entries;
     manifest.hash = format!("{:08x}", summary.hash);
+    manifest.etcd_version = origin.data_version(summary.cluster_version.as_deref());
     let name = SnapshotName {
         member: request.member.to_owned(),
         when: request

@@ -29,7 +29,7 @@ pub struct Manifest {
     /// In hexadecimal.
     #[serde(rename = "memberID")]
     pub member_id: String,
-    /// The version of etcd that wrote it.
+    /// The version of etcd that wrote it, or of its data, if etcd had lowered it for an older line.
     pub etcd_version: String,
     /// The version of the operator that took it.
     pub operator_version: String,

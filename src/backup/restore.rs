@@ -33,6 +33,7 @@ use crate::member::records::{self, IdentityFile, Jump};
 use crate::member::restore_record::RestoreRecord;
 use crate::paths::Paths;
 use crate::state::{self, StateError};
+use crate::version::Version;
 
 pub(in crate::backup) use etcdutl::Etcdutl;
 pub use loss::{count as count_loss, is_damaged_still};
@@ -65,7 +66,7 @@ pub enum RestoreError {
     Untrusted(String),
     /// The snapshot is of a newer line of etcd.
     #[error(
-        "the snapshot is of etcd {snapshot} and this cluster runs {target}: an older etcd cannot read it"
+        "the snapshot is of etcd {snapshot}, and the data would be given to etcd {target}, which cannot read it: name an older snapshot, or set version to a patch of the snapshot's line"
     )]
     NewerMinor {
         /// The snapshot's.
@@ -214,7 +215,7 @@ pub fn prepare(
     unpack::unpack(&it.record.source, &unpacked, progress)?;
     CrashPoint::Unpacked.pass();
     let data = scratch.join("data");
-    let index = std::thread::scope(|scope| {
+    let (index, agreed) = std::thread::scope(|scope| {
         let hash = it.record.source.hash.as_deref();
         let walked = &unpacked;
         let walk = scope.spawn(move || verify::check_unpacked(walked, hash));
@@ -224,8 +225,10 @@ pub fn prepare(
             Ok(walked) => walked?,
             Err(panic) => std::panic::resume_unwind(panic),
         };
-        made.map(|()| summary.consistent_index)
+        made.map(|()| (summary.consistent_index, summary.cluster_version))
     })?;
+    let agreed = agreed.and_then(|it| it.parse::<Version>().ok());
+    check_version(agreed, it.identity.version())?;
     fs::remove_file(&unpacked).map_err(io_error("remove", &unpacked))?;
     sync_tree(&data)?;
     state::sync_dir(&scratch)?;
@@ -245,6 +248,22 @@ pub fn prepare(
         to: from.saturating_add_unsigned(it.record.bump),
     });
     Ok(Made { identity, index })
+}
+
+/// Refuses a snapshot of a newer line of etcd, which `target` cannot read.
+pub(super) fn check_version(
+    snapshot: Option<Version>,
+    target: Option<Version>,
+) -> Result<(), RestoreError> {
+    match snapshot.zip(target) {
+        Some((snapshot, target)) if snapshot.is_newer_line_than(target) => {
+            Err(RestoreError::NewerMinor {
+                snapshot: snapshot.to_string(),
+                target: target.to_string(),
+            })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn run_etcdutl(it: &Preparation<'_>, snapshot: &Path, data: &Path) -> Result<(), RestoreError> {
@@ -387,6 +406,7 @@ mod tests {
             former: Some(identity.clone()),
             next: Some(identity),
             asked: None,
+            version: None,
             takes_back: None,
         }
     }

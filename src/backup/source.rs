@@ -11,7 +11,7 @@ use super::local::{Entry, LocalStore};
 use super::manifest::Manifest;
 use super::name::LATEST;
 use super::remote::CopyError;
-use super::restore::RestoreError;
+use super::restore::{RestoreError, check_version};
 use super::trust::{Distrust, Trust, Whose};
 use super::{place, verify};
 use crate::cluster::Timestamp;
@@ -87,6 +87,7 @@ pub async fn resolve(
             clusters: &clusters,
             trust: Some(&trust),
             passed: &passed,
+            at_most: identity.version(),
             served: None,
         };
         // Replace damaged data only from the first destination: a link may be thin, and a bucket
@@ -242,16 +243,7 @@ impl Found {
     /// on either side refuses nothing.
     pub fn check_version(&self, target: Option<Version>) -> Result<(), RestoreError> {
         let snapshot = self.version.as_deref().and_then(|it| it.parse().ok());
-        let (Some(snapshot), Some(target)): (Option<Version>, _) = (snapshot, target) else {
-            return Ok(());
-        };
-        if snapshot.is_newer_line_than(target) {
-            return Err(RestoreError::NewerMinor {
-                snapshot: snapshot.to_string(),
-                target: target.to_string(),
-            });
-        }
-        Ok(())
+        check_version(snapshot, target)
     }
 }
 

@@ -268,6 +268,7 @@ fn record_of(trial: &Trial<'_>) -> RestoreRecord {
         former: None,
         next: None,
         asked: None,
+        version: None,
         takes_back: None,
     }
 }

@@ -259,7 +259,9 @@ fn try_on_a_copy(
                 let trust = super::restore::trust(context, &spec, arguments).with_own(own);
                 let of = (Some(&pod.identity), &trust, false);
                 let found = super::restore::find(context, &spec, arguments, of, Some(&served));
-                Some(runtime()?.block_on(found)?.file)
+                let found = runtime()?.block_on(found)?;
+                found.check_version(Some(to))?;
+                Some(found.file)
             }
             None => None,
         };

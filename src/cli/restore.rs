@@ -135,6 +135,7 @@ fn choose(
         found.prove(&mut |it| display.show(it))?;
     }
     let live = runtime()?.block_on(live_revision(context, &place.client_url));
+    let older = former.as_ref().and_then(|it| it.older_line(spec.version));
     let record = request(context, &place.storage_dir, &found.file, live, former);
     let origin = Origin::of(spec, &found, &trust);
     let proposal = propose(context, &place.storage_dir, &found, &record, origin);
@@ -154,6 +155,7 @@ fn choose(
     }
     Ok(Some(RestoreRecord {
         asked: trusted_now(context).map(rfc3339),
+        version: older.map(|it| it.to_string()),
         source: found.file,
         ..record
     }))
@@ -197,6 +199,7 @@ pub(super) async fn find(
         clusters: &clusters,
         trust: Some(trust).filter(|_| !by_person || !names_a_place(context, from)),
         passed: &[],
+        at_most: target(spec, former),
         served,
     };
     let found = if let Some(key) = from.strip_prefix("s3://") {
@@ -258,11 +261,14 @@ pub(super) fn check(
         );
         return Err(Failure::new(FAILED, text));
     }
-    let born = former.cloned().and_then(|mut it| {
-        it.restore_as(spec.version);
-        it.version()
-    });
-    Ok(found.check_version(born.or(spec.version))?)
+    Ok(found.check_version(target(spec, former))?)
+}
+
+/// The version of etcd that gets the data.
+fn target(spec: &ClusterSpec, former: Option<&IdentityFile>) -> Option<Version> {
+    let older = former.and_then(|it| it.older_line(spec.version));
+    let own = former.and_then(IdentityFile::version);
+    older.or(own).or(spec.version)
 }
 
 /// A name says little where several boxes share one: an id that the cluster here never had is of another

@@ -134,6 +134,7 @@ impl Cluster {
         Tries {
             ends: self.memory.ends.seen(pod, self.identity.as_ref()),
             database: known.unwrap_or(most),
+            downgrade: self.memory.changes.downgrade(),
             ..tries
         }
     }
@@ -154,6 +155,27 @@ impl Cluster {
             self.loaded = false; // the next pass reads it
         }
         written
+    }
+
+    /// Has etcd lower the version of its data. Written down first, so that it can be ended.
+    pub(super) async fn enable_downgrade(
+        &mut self,
+        spec: &ClusterSpec,
+        to: Version,
+    ) -> Result<(), ControllerError> {
+        self.memory.changes.downgrade = Some(to.to_string());
+        self.push().await?;
+        Ok(contact::enable_downgrade(&self.endpoint_now(spec), to).await?)
+    }
+
+    /// Has etcd end the downgrade.
+    pub(super) async fn cancel_downgrade(
+        &mut self,
+        spec: &ClusterSpec,
+    ) -> Result<(), ControllerError> {
+        contact::cancel_downgrade(&self.endpoint_now(spec)).await?;
+        self.memory.changes.downgrade = None;
+        self.push().await
     }
 
     /// Records the version for the next Pod.

@@ -15,6 +15,7 @@ use crate::cluster::{
 };
 use crate::observed::{Alarms, Details, Membership, Reading, Writing};
 use crate::tls::ClientFiles;
+use crate::version::Version;
 
 /// A key that is read and removed, and never exists. Removing it goes through Raft, the log and the
 /// store like every write, and leaves nothing behind, not even a revision.
@@ -205,12 +206,16 @@ async fn tell(client: &mut Client) -> Result<Told, etcd_client::Error> {
             raft_index: status.raft_index(),
             db_size: bytes(status.db_size()),
             db_in_use: bytes(status.raft_used_db_size()),
-            downgrade_to: status
-                .downgrade_info()
-                .filter(|it| it.enabled())
-                .and_then(|it| it.target_version().parse().ok()),
+            downgrade_to: downgrade_of(&status),
+            storage: status.storage_version().parse().ok(),
         },
     })
+}
+
+/// The version to which etcd lowers its data.
+pub fn downgrade_of(status: &etcd_client::StatusResponse) -> Option<Version> {
+    let enabled = status.downgrade_info().filter(|it| it.enabled())?;
+    enabled.target_version().parse().ok()
 }
 
 /// The store's revision, by a linearizable read.

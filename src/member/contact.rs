@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use etcd_client::Client;
+use etcd_client::{Client, DowngradeOptions};
 use tokio::time::timeout;
 
 use crate::clock;
@@ -114,6 +114,66 @@ pub async fn begin_log_anew(
     }
     Ok(())
 }
+
+/// Has etcd lower the version of its data to the line of this version (rule D24), unless it does already. etcd is asked first
+/// whether that line can follow.
+///
+/// # Errors
+/// etcd refused, or did not answer in time.
+pub async fn enable_downgrade(endpoint: &Endpoint, to: Version) -> Result<(), CallError> {
+    if downgrade_under_way(endpoint).await?.and_then(Version::line) == to.line() {
+        return Ok(());
+    }
+    let line = format!("{}.{}.0", to.major, to.minor);
+    let validate = DowngradeOptions::Validate(line.clone());
+    downgrade("validate etcd's downgrade", endpoint, validate).await?;
+    let enable = DowngradeOptions::Enable(line);
+    downgrade("enable etcd's downgrade", endpoint, enable).await
+}
+
+/// Has etcd end a downgrade; none has to be under way.
+///
+/// # Errors
+/// etcd refused, or did not answer in time.
+pub async fn cancel_downgrade(endpoint: &Endpoint) -> Result<(), CallError> {
+    let what = "cancel etcd's downgrade";
+    if downgrade_under_way(endpoint).await?.is_none() {
+        return Ok(());
+    }
+    downgrade(what, endpoint, DowngradeOptions::Cancel).await?;
+    // etcd 3.6 and 3.7 say that it is cancelled, also where nobody acknowledged that (`downgradeCancel` in v3_server.go).
+    match downgrade_under_way(endpoint).await? {
+        None => Ok(()),
+        Some(_) => Err(CallError {
+            what,
+            why: "it is still enabled".to_owned(),
+        }),
+    }
+}
+
+/// The version to which etcd lowers its data. etcd 3.5 does not tell it, and ends its own downgrade by itself.
+async fn downgrade_under_way(endpoint: &Endpoint) -> Result<Option<Version>, CallError> {
+    let what = "read etcd's status";
+    let connected = client::connect(&endpoint.url, &endpoint.files).await;
+    let mut client = connected.map_err(|why| CallError { what, why })?;
+    let status = call(what, DOWNGRADE_DEADLINE, client.status()).await?;
+    Ok(client::downgrade_of(&status))
+}
+
+async fn downgrade(
+    what: &'static str,
+    endpoint: &Endpoint,
+    asked: DowngradeOptions,
+) -> Result<(), CallError> {
+    let connected = client::connect(&endpoint.url, &endpoint.files).await;
+    let client = connected.map_err(|why| CallError { what, why })?;
+    let mut client = client.maintenance_client();
+    call(what, DOWNGRADE_DEADLINE, client.downgrade(asked)).await?;
+    Ok(())
+}
+
+/// Longer than etcd waits for a proposal with the slowest timing that this operator renders.
+const DOWNGRADE_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Waits for etcd's answer to a call.
 ///

@@ -20,6 +20,7 @@ pub enum CrashPoint {
     UndoingWritten,
     NewDataAside,
     OldDataBack,
+    DowngradeWritten,
     VersionWritten,
     VersionFinal,
     VersionFailed,
@@ -51,6 +52,12 @@ impl CrashPoint {
 
     /// Those of a change of version.
     pub const VERSION: [CrashPoint; 2] = [CrashPoint::VersionWritten, CrashPoint::VersionFinal];
+    /// Those of one to an older line.
+    pub const DOWNGRADE: [CrashPoint; 3] = [
+        CrashPoint::DowngradeWritten,
+        CrashPoint::VersionWritten,
+        CrashPoint::VersionFinal,
+    ];
     /// Those of one that is taken back.
     pub const VERSION_BACK: [CrashPoint; 3] = [
         CrashPoint::VersionFailed,

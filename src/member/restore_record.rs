@@ -41,6 +41,9 @@ pub struct RestoreRecord {
     pub next: Option<IdentityFile>,
     /// The time when it was asked for, if it was trusted.
     pub asked: Option<String>,
+    /// The version of an older line of etcd, which the data is given to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// It takes a restore back: the new data is what that one set aside, in this directory beside the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub takes_back: Option<String>,
@@ -215,6 +218,7 @@ impl RestoreRecord {
             former,
             next: None,
             asked: None,
+            version: None,
             takes_back: None,
         }
     }

@@ -131,6 +131,8 @@ pub struct Details {
     pub db_in_use: u64,
     /// The version of a downgrade under way (`etcdctl downgrade enable`). etcd 3.5 does not report it.
     pub downgrade_to: Option<Version>,
+    /// The version of the data as it is stored. etcd 3.5 does not tell it.
+    pub storage: Option<Version>,
 }
 
 impl Details {

@@ -1,6 +1,7 @@
 //! Decides what an edit of the document does, field by field, in the present state of a cluster. Pure:
 //! `diff`, `plan`, the agent's answer to a reload and the planner all use it, so they agree.
 
+use core::cmp::Ordering;
 use core::fmt;
 
 use super::{Hold, space, version};
@@ -52,8 +53,8 @@ pub enum Effect {
     /// etcd is restarted once. The last start took this many milliseconds.
     Restart(Option<u64>),
     /// etcd of this version is tried on a copy of the data, then etcd is restarted with it once. The last start took
-    /// this many milliseconds. True: it is of a newer line.
-    Upgrade(Version, Option<u64>, bool),
+    /// this many milliseconds. How its line compares with the one before.
+    Upgrade(Version, Option<u64>, Ordering),
     /// etcd is stopped, everything is kept.
     Stop,
     /// etcd is started.
@@ -102,16 +103,19 @@ impl fmt::Display for Effect {
             ),
             Effect::NextStart => write!(f, "takes effect when etcd starts the next time"),
             Effect::Restart(took) => write!(f, "restarts etcd once, for about {}", Took(*took)),
-            Effect::Upgrade(to, took, is_newer_line) => {
+            Effect::Upgrade(to, took, line) => {
+                if *line == Ordering::Less {
+                    write!(f, "has etcd lower the version of its data, ")?;
+                }
                 write!(
                     f,
                     "takes a snapshot, starts etcd {to} on a copy of the data, then restarts etcd once with it, for about {}",
                     Took(*took)
                 )?;
-                if *is_newer_line {
+                if *line == Ordering::Greater {
                     write!(
                         f,
-                        "; once it serves, only that snapshot leads back to the line before"
+                        "; once it serves, only etcd's own downgrade or that snapshot leads back"
                     )?;
                 }
                 Ok(())
@@ -204,10 +208,10 @@ fn upgrade(situation: &Situation<'_>, from: Version, to: Version) -> Effect {
     if let Some(refusal) = situation.binary.and_then(|it| it.refusal(to, true)) {
         return Effect::Waits(Hold::Start(refusal));
     }
-    let newer = to.is_newer_line_than(from);
+    let line = to.line().cmp(&from.line());
     match restart(situation) {
-        Effect::Restart(took) => Effect::Upgrade(to, took, newer),
-        Effect::NextStart => Effect::Upgrade(to, situation.start_took, newer),
+        Effect::Restart(took) => Effect::Upgrade(to, took, line),
+        Effect::NextStart => Effect::Upgrade(to, situation.start_took, line),
         other => other,
     }
 }

@@ -126,6 +126,8 @@ fn begins(step: &Upkeep) -> bool {
             | Upkeep::StartAsBefore
             | Upkeep::ProbeWrite
             | Upkeep::RequestRestore(_)
+            | Upkeep::EnableDowngrade(_)
+            | Upkeep::CancelDowngrade
             | Upkeep::TakeVersionBack
             | Upkeep::StayWithVersion
             | Upkeep::FinishVersion

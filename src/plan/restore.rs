@@ -164,6 +164,7 @@ fn is_of_the_data(refusal: &Refusal) -> bool {
             | Refusal::LogMissing
             | Refusal::DatabaseMissing
             | Refusal::DataOfAnotherCluster(_)
+            | Refusal::DataNewer { .. }
     )
 }
 

@@ -99,6 +99,10 @@ pub enum Upkeep {
     RaiseQuota(u64),
     /// Take a snapshot, and start etcd of this version on a copy of the data that is made from it.
     RehearseVersion(Version),
+    /// Have etcd lower the version of its data to that of an older line, which this version is of.
+    EnableDowngrade(Version),
+    /// Have etcd end the downgrade that this operator enabled.
+    CancelDowngrade,
     /// Record this version for the next start, and the one that runs as the other that may open the data.
     SetVersion(Version),
     /// Record the version before for the next start again.

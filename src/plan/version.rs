@@ -13,13 +13,19 @@
 //! Each line is written down before it is acted upon, so a power cut between any two leads to the old version or the
 //! new one, as far as the change had come.
 
+mod downgrade;
+mod hop;
+
 use super::permit::{Declared, permit};
 use super::{Act, Hold, Steps, Upkeep};
 use crate::cluster::{Detail, Role, detail};
 use crate::observed::{Instance, Membership, Observed, Process, Unanswered, Upgrade};
 use crate::spec::ClusterSpec;
 use crate::start::{self, CRASH_LOOP, DATA_NEWER, Identity, LOG_TOO_OLD, Refusal};
-use crate::version::{Class, Line, Version, classify};
+use crate::version::Version;
+pub use downgrade::expects_downgrade;
+use downgrade::{Lowering, end_downgrade, lowering};
+pub use hop::{First, hop};
 
 /// For so many seconds the new etcd must have served before the change is final. Until then a death leads
 /// back. Longer than its own timers take for the first time with the settings that this operator renders: the commit of
@@ -30,60 +36,6 @@ pub const SERVES_WITHIN_LOOKS: u32 = 10;
 /// The new etcd may end less often than this, with nobody asking it to. One death has many causes (somebody's kill, the kernel's
 /// out-of-memory killer); two in a row count as the version's.
 pub const ENDS_MAX: u32 = 2;
-
-/// Whether a cluster may go from one version to another in one step.
-///
-/// # Errors
-/// The hold, which names what to do instead.
-pub fn hop(from: Version, to: Version) -> Result<(), Hold> {
-    match classify(to) {
-        Class::NeverCreate(bug) => return Err(Hold::VersionLosesData(to, bug)),
-        Class::TooOld | Class::Unknown => return Err(Hold::VersionUnsupported(to)),
-        Class::Supported | Class::Warn(_) => {}
-    }
-    let newer = to.is_newer_line_than(from);
-    let first = match UPWARD.iter().find(|it| from.line() == Some(it.from)) {
-        _ if from.line() == to.line() => return Ok(()),
-        Some(step) if newer && from.patch < step.patch => First::Patch(step.from, step.patch),
-        Some(step) if to.line() == Some(step.to) => return Ok(()),
-        Some(step) if newer => First::Line(step.to),
-        _ => First::Older,
-    };
-    Err(Hold::UpgradeNotAllowed { from, to, first })
-}
-
-/// From one line to the next.
-struct Step {
-    from: Line,
-    /// The oldest patch that etcd's own documentation lets go to the next line.
-    patch: u16,
-    to: Line,
-}
-
-/// Rule D21; the patches are those of etcd's upgrade guides for 3.6 and 3.7.
-const UPWARD: [Step; 2] = [
-    Step {
-        from: Line::V3_5,
-        patch: 32,
-        to: Line::V3_6,
-    },
-    Step {
-        from: Line::V3_6,
-        patch: 11,
-        to: Line::V3_7,
-    },
-];
-
-/// What to take before a version that cannot follow at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
-    /// This patch of the line that runs, or a newer one.
-    Patch(Line, u16),
-    /// A version of this line.
-    Line(Line),
-    /// It is of an older line, to which no edit leads.
-    Older,
-}
 
 /// A change that is written down and not final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +81,20 @@ pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
         Upgrade::Rehearsed { to, revision } if asked == Some(*to) => Some(detail(format_args!(
             "upgrade {from} -> {to}: rehearsed, snapshot r{revision} verified"
         ))),
-        _ => None,
+        _ => {
+            let older = |it: &Version| from.is_newer_line_than(*it) && hop(from, *it).is_ok();
+            let to = asked.filter(older)?;
+            let enabled = instance.service.details?.downgrade_to.is_some();
+            match lowering(instance, from, to) {
+                Lowering::UnderWay if enabled => Some(detail(format_args!(
+                    "upgrade {from} -> {to}: etcd lowers the version of its data"
+                ))),
+                _ if instance.tries.served < STABLE_SECONDS => Some(detail(format_args!(
+                    "upgrade {from} -> {to}: begins once etcd {from} is seen to serve for {STABLE_SECONDS} s"
+                ))),
+                _ => None,
+            }
+        }
     }
 }
 
@@ -164,7 +129,9 @@ pub(super) fn running(
     if failed_in_force(observed, instance).is_some() && instance.tries.served >= STABLE_SECONDS {
         steps.push(Upkeep::FinishVersion); // it serves after all
     }
-    let Some(to) = spec.version.filter(|it| *it != version) else {
+    let asked = spec.version.filter(|it| *it != version);
+    end_downgrade(observed, instance, (version, asked), steps);
+    let Some(to) = asked else {
         return Ok(());
     };
     hop(version, to)?;
@@ -177,8 +144,8 @@ pub(super) fn running(
         }
         _ if is_silent(instance) => {
             // Nothing can be tried, and nothing is interrupted that serves.
-            if to.is_newer_line_than(version) {
-                let why = "etcd answers nothing, so no snapshot can be taken that leads back";
+            if to.line() != version.line() {
+                let why = "etcd answers nothing, so no snapshot can be taken of its data";
                 return Err(Hold::UpgradeNotRehearsed(to, detail(format_args!("{why}"))));
             }
             is_in_the_store(instance, to)?;
@@ -187,8 +154,8 @@ pub(super) fn running(
             steps.interrupt(restart);
             Ok(())
         }
-        _ if !is_ready(observed, instance) => Ok(()), // it is told for itself
-        _ => rehearse_or_change(observed, instance, to, steps),
+        _ if !is_ready(observed, instance, (version, to)) => Ok(()), // it is told for itself
+        _ => rehearse_or_change(observed, instance, (version, to), steps),
     }
 }
 
@@ -201,24 +168,37 @@ fn keeps_snapshot(spec: &ClusterSpec, observed: &Observed) -> bool {
 fn rehearse_or_change(
     observed: &Observed,
     instance: &Instance,
-    to: Version,
+    (from, to): (Version, Version),
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
     is_in_the_store(instance, to)?;
     // What could not start again is not stopped, and what may not be stopped is not rehearsed.
     start::verdict(&instance.facts).map_err(Hold::Start)?;
     let restart = permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
+    if let Upgrade::NotRehearsed {
+        to: waits,
+        why,
+        retry_in,
+    } = &observed.upgrade
+        && *waits == to
+        && *retry_in > 0
+    {
+        return Err(Hold::UpgradeNotRehearsed(to, why.clone()));
+    }
+    match lowering(instance, from, to) {
+        Lowering::NotBegun => {
+            steps.push(Upkeep::EnableDowngrade(to));
+            return Ok(());
+        }
+        Lowering::UnderWay => return Ok(()),
+        Lowering::Done => {}
+    }
     match &observed.upgrade {
         Upgrade::Rehearsed { to: rehearsed, .. } if *rehearsed == to => {
             steps.push(Upkeep::SetVersion(to));
             steps.interrupt(restart);
             Ok(())
         }
-        Upgrade::NotRehearsed {
-            to: waits,
-            why,
-            retry_in,
-        } if *waits == to && *retry_in > 0 => Err(Hold::UpgradeNotRehearsed(to, why.clone())),
         Upgrade::Rehearsing { .. } => Ok(()),
         _ if observed.backups.busy => Ok(()),
         _ => {
@@ -256,8 +236,9 @@ pub(super) fn stopped(
         return false;
     };
     let failed = matches!(&observed.upgrade, Upgrade::Failed { to: it, .. } if *it == to);
-    // Without a trial no snapshot would lead back from a newer line, but where the data is one of it.
-    let one_line = !to.is_newer_line_than(from) && refused_binary(instance, from).is_some();
+    // Without a trial no snapshot would lead back from a newer line, but where the data is one of it; and no older line opens
+    // data that etcd has not lowered.
+    let one_line = to.line() == from.line() && refused_binary(instance, from).is_some();
     let goes = (one_line || is_newer(instance, from) && !is_newer(instance, to))
         && !failed
         && hop(from, to).is_ok()
@@ -352,8 +333,11 @@ pub fn why_back(spec: &ClusterSpec, instance: &Instance) -> Option<Back> {
 }
 
 /// Whether the cluster is well enough to have its version changed (rule D22): it serves, no alarm is raised, no
-/// learner is on its way, no downgrade of etcd's own is under way.
-fn is_ready(observed: &Observed, instance: &Instance) -> bool {
+/// learner is on its way, no downgrade of etcd's own is under way but the one that is needed.
+fn is_ready(observed: &Observed, instance: &Instance, (from, to): (Version, Version)) -> bool {
+    let needed = |it: Version| it.line() == to.line() && from.is_newer_line_than(to);
+    // One that serves for a moment only is not asked to lower its data.
+    let lasts = !from.is_newer_line_than(to) || instance.tries.served >= STABLE_SECONDS;
     let Membership::Known(members) = &observed.membership else {
         return false;
     };
@@ -364,7 +348,8 @@ fn is_ready(observed: &Observed, instance: &Instance) -> bool {
         && instance
             .service
             .details
-            .is_some_and(|it| it.downgrade_to.is_none())
+            .is_some_and(|it| it.downgrade_to.is_none_or(needed))
+        && lasts
         && members.iter().all(|it| it.role == Role::Voter)
         && !super::backup::is_behind(observed, instance)
 }
@@ -375,22 +360,33 @@ fn way_back(spec: &ClusterSpec, instance: &Instance, changing: Changing) -> Opti
     let Changing { from, to, back } = changing;
     // Once a newer line serves, its data is none of the older one's any more.
     let newer = to.is_newer_line_than(from);
-    if back || newer && instance.service.serves() {
+    if newer && instance.service.serves() {
         return None;
+    }
+    let asked = spec.version == Some(from);
+    let fails = why_fails(instance, changing);
+    if back {
+        // There is one way back, unless a person asks for the other version, and this one does not serve either.
+        return fails.filter(|_| asked).map(|_| Back::Asked);
     }
     let runs = matches!(instance.process, Process::Running { version, .. } if version == to);
     let may_have_served = newer && runs && !is_long(instance.tries.unserved, instance);
-    if spec.version == Some(from) && !may_have_served {
+    if asked && !may_have_served {
         return Some(Back::Asked);
     }
+    fails.map(Back::Failed)
+}
+
+/// Why the version that is new to the data, or back, counts as one that does not serve it.
+fn why_fails(instance: &Instance, Changing { from, to, .. }: Changing) -> Option<Detail> {
+    let runs = matches!(instance.process, Process::Running { version, .. } if version == to);
     let ends = instance.tries.ends;
     if ends >= ENDS_MAX {
         let words = &instance.facts.history.ending.words;
         let colon = if words.is_empty() { "" } else { ": " };
-        let why = detail(format_args!(
+        return Some(detail(format_args!(
             "etcd {to} ended by itself {ends} times{colon}{words}"
-        ));
-        return Some(Back::Failed(why));
+        )));
     }
     match instance.process {
         _ if runs => {
@@ -399,11 +395,16 @@ fn way_back(spec: &ClusterSpec, instance: &Instance, changing: Changing) -> Opti
                 "etcd {to} did not serve reads and writes for {} s",
                 asked.seconds
             ));
-            is_long(asked, instance).then_some(Back::Failed(why))
+            is_long(asked, instance).then_some(why)
+        }
+        // Somebody cancelled the downgrade, and the newer etcd raised its data again.
+        Process::Stopped if from.is_newer_line_than(to) && is_newer(instance, to) => {
+            let why = "the data is of the newer line again";
+            Some(detail(format_args!("{why}")))
         }
         Process::Stopped => {
             let refusal = refused_binary(instance, to)?;
-            Some(Back::Failed(detail(format_args!("{refusal}"))))
+            Some(detail(format_args!("{refusal}")))
         }
         _ => None,
     }

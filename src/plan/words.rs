@@ -98,13 +98,13 @@ impl Hold {
             Hold::VersionLosesData(..) | Hold::VersionUnsupported(_) => {
                 detail(format_args!("choose the newest patch of 3.5, 3.6 or 3.7"))
             }
-            Hold::UpgradeNotAllowed { from, first, .. } => match first {
+            Hold::UpgradeNotAllowed { first, .. } => match first {
                 First::Patch(line, patch) => detail(format_args!(
                     "set version to {line}.{patch} or a newer patch of {line} first"
                 )),
                 First::Line(line) => detail(format_args!("set version to a patch of {line} first")),
-                First::Older => detail(format_args!(
-                    "set version: {from}; or restore a snapshot of before, which takes this version"
+                First::Instead(line, patch) => detail(format_args!(
+                    "set version to {line}.{patch} or a newer patch of {line}"
                 )),
             },
             Hold::UpgradeNeedsBackup(_) => detail(format_args!(
@@ -413,6 +413,10 @@ impl Upkeep {
             Upkeep::RehearseVersion(to) => detail(format_args!(
                 "take a snapshot and start etcd {to} on a copy of the data"
             )),
+            Upkeep::EnableDowngrade(to) => detail(format_args!(
+                "have etcd lower the version of its data for etcd {to}"
+            )),
+            Upkeep::CancelDowngrade => detail(format_args!("cancel etcd's own downgrade")),
             Upkeep::SetVersion(to) => detail(format_args!("give the data to etcd {to}")),
             Upkeep::TakeVersionBack => detail(format_args!("take the change of version back")),
             Upkeep::FinishVersion => detail(format_args!("make the version final")),

@@ -1,14 +1,16 @@
 //! The condition Degraded: the worst problem, or a harmless oddity.
 
 use super::{Condition, Kind, Verdict, condition, running_version};
-use crate::cluster::{Role, detail};
-use crate::observed::{Claim, DocumentSeen, Membership, Observed, Process};
+use crate::cluster::{Detail, Role, detail};
+use crate::observed::{Claim, DocumentSeen, Instance, Membership, Observed, Process};
 use crate::plan::Hold;
+use crate::plan::version::expects_downgrade;
+use crate::spec::ClusterSpec;
 use crate::start::Refusal;
 use crate::version::{Class, classify};
 
 /// Whether something needs a person, or the cluster falls short of its specification.
-pub(super) fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
+pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Condition {
     let yes = |reason, message| condition(Kind::Degraded, Verdict::True, reason, message);
     if observed
         .instances
@@ -33,36 +35,9 @@ pub(super) fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
     if let Some(why) = &observed.unreached {
         return yes(super::UNREACHED, why.clone());
     }
-    for instance in &observed.instances {
-        if instance.service.alarms.no_space {
-            return yes(
-                "NoSpace",
-                detail(format_args!("the database has reached its quota")),
-            );
-        }
-        let runs = matches!(instance.process, Process::Running { .. });
-        if let Some(why) = instance.facts.unreadable.as_ref().filter(|_| runs) {
-            let message = detail(format_args!(
-                "{why}; etcd runs on, but could not be started again"
-            ));
-            return yes(Refusal::RecordUnreadable(why.clone()).reason(), message);
-        }
-        let class = running_version(instance).map(classify);
-        if let Some(Class::Warn(bug) | Class::NeverCreate(bug)) = class {
-            return yes("VersionHasKnownBug", detail(format_args!("{bug}")));
-        }
-        if instance.machine_changed {
-            let message = detail(format_args!(
-                "the data was moved to another machine since the cluster was born; next: if this is the right disk, sudo systemctl reload etcd-operator"
-            ));
-            return yes("MachineChanged", message);
-        }
-        if let Some(to) = instance.service.details.and_then(|it| it.downgrade_to) {
-            let message = detail(format_args!(
-                "somebody enabled a downgrade of etcd to {to}, which the operator does not support; next: etcdctl downgrade cancel"
-            ));
-            return yes("DowngradeEnabled", message);
-        }
+    let worst = |it| of_instance(spec, it);
+    if let Some((reason, message)) = observed.instances.iter().find_map(worst) {
+        return yes(reason, message);
     }
     if let Membership::Known(members) = &observed.membership
         && (members.iter().any(|it| it.role != Role::Voter)
@@ -78,4 +53,40 @@ pub(super) fn degraded(observed: &Observed, hold: Option<&Hold>) -> Condition {
         "AsAsked",
         detail(format_args!("nothing is known to be wrong")),
     )
+}
+
+/// What is wrong with one instance.
+fn of_instance(spec: &ClusterSpec, instance: &Instance) -> Option<(&'static str, Detail)> {
+    if instance.service.alarms.no_space {
+        return Some((
+            "NoSpace",
+            detail(format_args!("the database has reached its quota")),
+        ));
+    }
+    let runs = matches!(instance.process, Process::Running { .. });
+    if let Some(why) = instance.facts.unreadable.as_ref().filter(|_| runs) {
+        let message = detail(format_args!(
+            "{why}; etcd runs on, but could not be started again"
+        ));
+        return Some((Refusal::RecordUnreadable(why.clone()).reason(), message));
+    }
+    let class = running_version(instance).map(classify);
+    if let Some(Class::Warn(bug) | Class::NeverCreate(bug)) = class {
+        return Some(("VersionHasKnownBug", detail(format_args!("{bug}"))));
+    }
+    if instance.machine_changed {
+        let message = detail(format_args!(
+            "the data was moved to another machine since the cluster was born; next: if this is the right disk, sudo systemctl reload etcd-operator"
+        ));
+        return Some(("MachineChanged", message));
+    }
+    if let Some(to) = instance.service.details.and_then(|it| it.downgrade_to)
+        && !expects_downgrade(spec, instance, to)
+    {
+        let message = detail(format_args!(
+            "somebody enabled a downgrade of etcd to {to}, which the document does not ask for; next: etcdctl downgrade cancel"
+        ));
+        return Some(("DowngradeEnabled", message));
+    }
+    None
 }

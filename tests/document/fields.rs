@@ -178,13 +178,18 @@ fn what_an_edit_does_is_told_in_words() {
         ),
         (
             Class::Version,
+            "version: 3.5.30",
+            "refused: UpgradeNotAllowed: etcd 3.5.30 cannot follow etcd 3.6.14, which runs on",
+        ),
+        (
+            Class::Version,
             "version: 3.5.35",
-            "refused: UpgradeNotAllowed: etcd 3.5.35 cannot follow etcd 3.6.14, which runs on",
+            "has etcd lower the version of its data, takes a snapshot, starts etcd 3.5.35 on a copy of the data, then restarts etcd once with it, for about 0.9 s",
         ),
         (
             Class::Version,
             "version: 3.7.3",
-            "takes a snapshot, starts etcd 3.7.3 on a copy of the data, then restarts etcd once with it, for about 0.9 s; once it serves, only that snapshot leads back to the line before",
+            "takes a snapshot, starts etcd 3.7.3 on a copy of the data, then restarts etcd once with it, for about 0.9 s; once it serves, only etcd's own downgrade or that snapshot leads back",
         ),
         (
             Class::Version,

@@ -283,7 +283,7 @@ fn a_hold_keeps_the_write_from_being_proven_no_longer() {
     let plain = (lab.spec.clone(), lab.version.clone());
     let holds: [(&str, Edit); 3] = [
         ("UpgradeNotAllowed", |lab| {
-            lab.version = "3.5.99".to_owned();
+            lab.version = "3.5.30".to_owned();
         }),
         ("Paused", |lab| lab.spec.push_str("  paused: true\n")),
         ("DocumentOfAnotherCluster", |lab| {

@@ -205,10 +205,10 @@ fn what_waits_or_is_refused_is_told_with_its_reason_before_and_after() {
         3,
     );
     refused(
-        &|lab| lab.version = "3.5.99".to_owned(),
+        &|lab| lab.version = "3.5.30".to_owned(),
         "spec.version",
         "UpgradeNotAllowed",
-        "etcd 3.5.99 cannot follow etcd",
+        "etcd 3.5.30 cannot follow etcd",
         3,
     );
     refused(

@@ -9,7 +9,7 @@ use crate::lab::{Lab, condition, etcd_dir, text, version_of};
 use crate::upgrades::{ask_for, assert_kept, install, install_bad_of, wait_final};
 
 /// A cluster of this line, with some data, and etcd of the other lines in its store.
-fn born(line: &str, others: &[&str]) -> Lab {
+pub fn born(line: &str, others: &[&str]) -> Lab {
     let mut lab = Lab::new(line);
     lab.start_agent();
     lab.wait_available();
@@ -31,7 +31,7 @@ fn last_change(status: &Value) -> (String, String, String) {
 }
 
 #[test]
-fn data_born_on_3_5_is_carried_to_3_6_and_3_7_under_a_writer() {
+fn data_born_on_3_5_is_carried_to_3_7_and_back_under_a_writer() {
     let mut lab = born("3.5", &["3.6", "3.7"]);
     let lines = ["3.5", "3.6", "3.7"].map(|it| version_of(&etcd_dir(it)));
     // Not in one step.
@@ -46,21 +46,18 @@ fn data_born_on_3_5_is_carried_to_3_6_and_3_7_under_a_writer() {
     let lease = granted.split_whitespace().nth(1).unwrap();
     let leased = lab.etcdctl(&["put", "leased", "kept", "--lease", lease]);
     assert!(leased.status.success(), "{}", text(&leased.stderr));
-    for step in [1, 2] {
+    // To the newest line, back to the oldest, and up again.
+    for (from, to) in [(0, 1), (1, 2), (2, 1), (1, 0), (0, 1)] {
+        let [from, to] = [from, to].map(|it: usize| lines[it].clone());
         let begun = Instant::now();
-        ask_for(&mut lab, &lines[step]);
-        let status = wait_final(&lab, &lines[step]);
-        println!("{} after {:?}", lines[step], begun.elapsed());
-        let change = (
-            lines[step - 1].clone(),
-            lines[step].clone(),
-            "Done".to_owned(),
-        );
-        assert_eq!(last_change(&status), change);
+        ask_for(&mut lab, &to);
+        let status = wait_final(&lab, &to);
+        println!("{from} -> {to}: final after {:.1?}", begun.elapsed());
+        assert_eq!(last_change(&status), (from, to, "Done".to_owned()));
         assert_kept(&lab);
     }
     let (acknowledged, gap) = writer.end();
-    println!("a writer's longest gap in both: {gap:?}");
+    println!("a writer's longest gap in all: {gap:?}");
     let counted = lab.etcdctl(&["get", "w/", "--prefix", "--keys-only"]);
     let there = text(&counted.stdout)
         .lines()
@@ -75,9 +72,6 @@ fn data_born_on_3_5_is_carried_to_3_6_and_3_7_under_a_writer() {
     let left = lab.etcdctl(&["lease", "timetolive", lease]);
     let left = text(&left.stdout);
     assert!(left.contains("granted with TTL(3600s)"), "{left}");
-    // No edit leads to an older line.
-    ask_for(&mut lab, &lines[1]);
-    lab.wait_hold("UpgradeNotAllowed");
     assert_kept(&lab);
 }
 
@@ -155,5 +149,76 @@ fn from_a_newer_line_3_7_a_restore_leads_back() {
     lab.wait_for(limit, "the older line", |it| {
         it["version"] == older.as_str() && condition(it, "Available").0 == "True"
     });
+    assert_kept(&lab);
+}
+
+/// What etcd says of its own downgrade: the target, if one is enabled, and the version of its data.
+fn downgrade_of(lab: &Lab) -> (Option<String>, String) {
+    let told = lab.etcdctl(&["endpoint", "status", "-w", "json"]);
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    let status = &told[0]["Status"];
+    let word = |it: &Value| it.as_str().map(str::to_owned);
+    let target = word(&status["downgradeInfo"]["targetVersion"]);
+    (target, word(&status["storageVersion"]).unwrap())
+}
+
+fn wait_raised(lab: &Lab, line: &str) {
+    let limit = Duration::from_secs(60);
+    lab.wait_for(limit, "the data to be raised again", |_| {
+        downgrade_of(lab) == (None, format!("{line}.0"))
+    });
+}
+
+fn wait_change(lab: &Lab, change: &(String, String, String)) {
+    let limit = Duration::from_secs(120);
+    lab.wait_for(limit, "the end of a change", |it| {
+        it["history"].is_array() && last_change(it) == *change
+    });
+}
+
+/// An older line that does not serve the copy is none that is started; and who changes their mind finds everything as before.
+#[test]
+fn an_older_line_that_fails_or_is_not_asked_for_any_more_leaves_the_newer_one() {
+    let mut lab = born("3.7", &["3.6"]);
+    let newer = lab.version.clone();
+    let bad = install_bad_of(&lab, "3.6", "3.6.98", "ends-on-the-copy");
+    // One of the data that was not lowered is there, and nothing is written after it.
+    let backup = "  backup: {interval: 3s, destinations: [{local: {}}]}\n";
+    lab.spec.push_str(backup);
+    ask_for(&mut lab, "3.6.10");
+    lab.wait("a snapshot", |it| it["backups"]["count"] == 1);
+    let status = lab.wait_hold("UpgradeNotAllowed");
+    let next = status["plan"]["nextStep"].as_str().unwrap();
+    assert!(next.contains("3.6.11 or a newer patch"), "{next}");
+    ask_for(&mut lab, &bad);
+    wait_change(&lab, &(newer.clone(), bad, "NotRehearsed".to_owned()));
+    wait_raised(&lab, "3.7");
+    // It serves the copy and not the data.
+    let bad = install_bad_of(&lab, "3.6", "3.6.97", "ends");
+    ask_for(&mut lab, &bad);
+    wait_change(&lab, &(newer.clone(), bad, "RolledBack".to_owned()));
+    wait_raised(&lab, "3.7");
+    // A change of mind, while the data is lowered.
+    ask_for(&mut lab, &version_of(&etcd_dir("3.6")));
+    let limit = Duration::from_secs(60);
+    lab.wait_for(limit, "the downgrade", |_| {
+        downgrade_of(&lab).0.as_deref() == Some("3.6.0")
+    });
+    ask_for(&mut lab, &newer);
+    wait_raised(&lab, "3.7");
+    assert_eq!(lab.status()["history"].as_array().unwrap().len(), 2);
+    // A snapshot of data that was being lowered does not lower that of a restore.
+    let output = lab.operator(&["restore", "--yes"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("lab-0-"), "{output:?}");
+    wait_raised(&lab, "3.7");
+    lab.wait_available();
+    // What somebody else enabled is told, and left alone.
+    let enabled = lab.etcdctl(&["downgrade", "enable", "3.6"]);
+    assert!(enabled.status.success(), "{}", text(&enabled.stderr));
+    lab.wait_for(limit, "the word", |it| {
+        condition(it, "Degraded").1 == "DowngradeEnabled"
+    });
+    assert_eq!(downgrade_of(&lab).0.as_deref(), Some("3.6.0"));
     assert_kept(&lab);
 }

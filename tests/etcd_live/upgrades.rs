@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::fleet::Writer;
 use crate::lab::{Lab, bad_etcd, condition, etcd_dir, text, version_of};
+use crate::lines;
 
 /// A cluster on the older patch of 3.6, with some data, and the newer patch in its store.
 fn born() -> (Lab, String) {
@@ -281,6 +282,15 @@ fn an_agent_that_ends_at_any_place_leaves_the_old_version_or_the_new_one() {
                 let (mut lab, newer) = born();
                 cut_at(point, &mut lab, &newer);
                 wait_final(&lab, &newer);
+                assert_kept(&lab);
+            });
+        }
+        for point in CrashPoint::DOWNGRADE {
+            scope.spawn(move || {
+                let mut lab = lines::born("3.7", &["3.6"]);
+                let older = version_of(&etcd_dir("3.6"));
+                cut_at(point, &mut lab, &older);
+                wait_final(&lab, &older);
                 assert_kept(&lab);
             });
         }

@@ -289,6 +289,8 @@ impl Host {
             Upkeep::SetDataAside => panic!("the only member is never removed"),
             Upkeep::GiveUpLeadership { .. } => panic!("nobody else could lead"),
             Upkeep::RehearseVersion(_)
+            | Upkeep::EnableDowngrade(_)
+            | Upkeep::CancelDowngrade
             | Upkeep::SetVersion(_)
             | Upkeep::TakeVersionBack
             | Upkeep::StayWithVersion

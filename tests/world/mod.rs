@@ -210,6 +210,7 @@ pub fn details() -> Details {
         db_size: 900 << 20,
         db_in_use: 1,
         downgrade_to: None,
+        storage: None,
     }
 }
 

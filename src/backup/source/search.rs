@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use super::{Found, fetched, file as file_of, found, is_latest, unresolved};
-use crate::backup::local::{LocalStore, SNAPSHOT};
+use crate::backup::local::{Entry, LocalStore, SNAPSHOT};
+use crate::backup::manifest::Manifest;
 use crate::backup::name::{LATEST, SnapshotName};
 use crate::backup::remote::{CopyError, RemoteEntry, RemoteStore};
-use crate::backup::restore::RestoreError;
+use crate::backup::restore::{RestoreError, check_version};
 use crate::backup::served::Served;
 use crate::backup::trust::{Distrust, Trust, Whose};
 use crate::backup::{Progress, place, verify};
@@ -19,6 +20,7 @@ use crate::spec::ClusterSpec;
 use crate::spec::backup::{Destination, Place, S3};
 use crate::state;
 use crate::tls::Certificates;
+use crate::version::Version;
 
 /// Where to look for which snapshot.
 #[derive(Clone, Copy)]
@@ -37,6 +39,8 @@ pub struct Search<'a> {
     pub trust: Option<&'a Trust>,
     /// Names that are passed over.
     pub passed: &'a [String],
+    /// Of several, one that this version of etcd can read.
+    pub at_most: Option<Version>,
     /// In the Pod of a restore: the worker that has the first destination.
     pub served: Option<&'a Served>,
 }
@@ -71,6 +75,13 @@ impl Search<'_> {
             let asked = self.asks_for(&it.name, it.level(), Some(&manifest.cluster_id));
             keeps(&mut doubted, &it.name, asked, trust.judge(manifest))
         });
+        if is_latest(self.wanted) {
+            let readable = |it: &Entry| it.manifest.as_ref().is_ok_and(|it| self.can_read(it));
+            // Where there is none, what lies there is told.
+            if entries.iter().any(readable) {
+                entries.retain(readable);
+            }
+        }
         let entry = match self.wanted.name.as_str() {
             LATEST => place::newest_verified(&entries, self.clusters),
             name => entries.iter().find(|it| it.name.to_string() == name),
@@ -79,6 +90,12 @@ impl Search<'_> {
             store,
             entry.ok_or_else(|| self.none_there(&at, doubted.as_ref()))?,
         )
+    }
+
+    /// Whether the etcd that gets the data can read this one.
+    fn can_read(&self, manifest: &Manifest) -> bool {
+        let version = manifest.etcd_version.parse().ok();
+        check_version(version, self.at_most).is_ok()
     }
 
     /// Whether one of this name and level, of the cluster with this id, is what is looked for.
@@ -286,6 +303,11 @@ impl Search<'_> {
                 && let Err(why) = trust.judge(manifest)
             {
                 doubted = doubted.or(Some((name, why)));
+                entries.retain(|it| it.name != entry.name);
+                continue;
+            }
+            let too_new = |it: &Manifest| is_latest(self.wanted) && !self.can_read(it);
+            if manifest.as_ref().is_some_and(too_new) && entries.len() > 1 {
                 entries.retain(|it| it.name != entry.name);
                 continue;
             }

@@ -21,6 +21,7 @@ use crate::process;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Keep;
 use crate::start::Refusal;
+use crate::tls::ClientFiles;
 use crate::version::{Line, SHORT_LOG, Version};
 
 /// Which snapshots retention counts one among that was asked for: nobody would remove what a person did not ask for.
@@ -33,7 +34,8 @@ pub(super) fn class_of(asked: Option<&str>) -> Class {
 
 impl Work {
     /// Tries another version of etcd on a copy of the data, beside the loop. The snapshot for it goes where the
-    /// document's go; without a backup in the document, into a place of the operator's own, which keeps one.
+    /// document's go; without a backup in the document, into a place of the operator's own, which keeps two: the
+    /// newer line of etcd may have to be tried again before the snapshot of the older one is of no use.
     pub fn rehearse(
         &mut self,
         member: &Member<'_>,
@@ -50,7 +52,7 @@ impl Work {
             .map(|it| it.keep);
         let place = place::primary(member.spec).zip(keep);
         let own = || place::before_upgrade(member.paths, member.spec);
-        let place = place.unwrap_or_else(|| (own(), Keep::ONE));
+        let place = place.unwrap_or_else(|| (own(), KEPT_OF_CHANGES));
         let rehearsal = Rehearsal {
             snapshot: snapshot_job(member, identity, place, Class::Scheduled, now),
             spec: Box::new(member.spec.clone()),
@@ -112,6 +114,12 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// etcd reads its whole database for a hash, like at a start.
 const HASHES_WITHIN: Duration = Duration::from_secs(60);
 
+/// What is kept of changes of version where the document has no backup.
+const KEPT_OF_CHANGES: Keep = Keep {
+    last: 2,
+    ..Keep::ONE
+};
+
 /// What a second etcd needs in memory besides what the first one takes.
 const MEMORY_BESIDE: u64 = 32 << 20;
 
@@ -134,14 +142,21 @@ struct Taken {
     database: u64,
 }
 
-/// Takes a snapshot, or finds the one since which nothing was written. The lock on snapshots is held.
-fn take(job: &SnapshotJob) -> Result<Taken, NotRehearsed> {
+/// Takes a snapshot that this version can read, or finds the one since which nothing was written. The lock on snapshots is
+/// held.
+fn take(job: &SnapshotJob, to: Version) -> Result<Taken, NotRehearsed> {
     let name = job.run_locked().map_err(|it| waits(it.why))?;
     let entries = job.store.list().map_err(|it| unusable(&it))?;
     let entry = entries.iter().find(|it| it.name.to_string() == name);
     let gone = || waits(detail(format_args!("somebody removed the snapshot {name}")));
     let entry = entry.ok_or_else(gone)?;
     let manifest = entry.manifest.as_ref().map_err(|_| gone())?;
+    let of: Option<Version> = manifest.etcd_version.parse().ok();
+    if let Some(of) = of.filter(|it| it.is_newer_line_than(to)) {
+        return Err(waits(detail(format_args!(
+            "the data is of etcd {of} still, which etcd {to} cannot read"
+        ))));
+    }
     Ok(Taken {
         file: job.store.snapshot(&entry.name),
         revision: manifest.revision.held(),
@@ -194,13 +209,23 @@ impl Rehearsal {
             ))));
         }
         let _lock = lock(&self.snapshot).map_err(|it| waits(it.why))?;
-        let taken = take(&self.snapshot)?;
+        let taken = take(&self.snapshot, self.to)?;
+        let older = own.is_newer_line_than(self.to);
+        let mut identity = self.identity.clone();
+        let (then, expected) = if older {
+            // The etcd of today would raise the version of the copy's data again.
+            identity.member.version = self.to.to_string();
+            let SnapshotJob { url, files, .. } = &self.snapshot;
+            (None, said_by(url, files, taken.revision)?)
+        } else {
+            (Some(self.to), None) // the etcd of today says it
+        };
         let trial = Trial {
             paths,
             spec: &self.spec,
-            identity: &self.identity,
-            then: Some(self.to),
-            expected: None, // the etcd of today says it
+            identity: &identity,
+            then,
+            expected,
             log: Some(&paths.rehearsal_log()),
             file: &taken.file,
             revision: taken.revision,
@@ -233,14 +258,14 @@ pub fn rehearse_alone(
         let place = (place::before_upgrade(paths, member.spec), Keep::ONE);
         let job = snapshot_job(member, identity, place, Class::Scheduled, None);
         let _lock = lock(&job).map_err(|it| waits(it.why))?;
-        take(&job)?
+        take(&job, to)?
     };
     let trial = Trial {
         paths,
         spec: member.spec,
         identity,
         then: None,
-        expected: said_by(member, taken.revision)?,
+        expected: said_by(member.url, &member.files, taken.revision)?,
         log: Some(&paths.rehearsal_log()),
         file: &taken.file,
         revision: taken.revision,
@@ -251,9 +276,13 @@ pub fn rehearse_alone(
 
 /// The hash of the member's keys at a revision, and up to which revision it has compacted them; none where it does not
 /// say.
-fn said_by(member: &Member<'_>, revision: i64) -> Result<Option<(u32, i64)>, NotRehearsed> {
+fn said_by(
+    url: &str,
+    files: &ClientFiles,
+    revision: i64,
+) -> Result<Option<(u32, i64)>, NotRehearsed> {
     let asked = async {
-        let mut client = client::look(member.url, &member.files).await.client?;
+        let mut client = client::look(url, files).await.client?;
         let hash = client.hash_kv(revision.max(1)).await.ok()?;
         Some((hash.hash(), hash.compact_version()))
     };

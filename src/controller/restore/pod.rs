@@ -193,7 +193,9 @@ impl Cluster {
         let identity = if let Some(identity) = &self.identity {
             let mut identity = identity.clone();
             let by_person = matches!(asked.by, By::Request(_) | By::Cut);
-            if by_person && identity.restore_as(spec.version) {
+            let older = identity.older_line(spec.version).filter(|_| by_person);
+            if let Some(older) = older {
+                identity.restore_as(older);
                 identity.member.image.clone_from(&wire.image);
             }
             identity
