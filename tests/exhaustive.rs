@@ -746,7 +746,7 @@ fn edits(mut visit: impl FnMut(&ClusterSpec, &Observed)) {
                         spec.name = "other".try_into().unwrap();
                     }
                     if bit(4) {
-                        spec.version = Some("3.5.33".parse().unwrap());
+                        spec.version = Some("3.5.30".parse().unwrap());
                     }
                     let mut instance = if bit(5) {
                         running_instance()
@@ -843,7 +843,7 @@ fn an_edit_interrupts_only_for_itself_and_nothing_waits_for_it_in_silence() {
             let differs = edited || version || smaller || !ours;
             assert_eq!(accepted.reason != "InForce", differs, "{spec:?} {plan:?}");
             let refused = accepted.verdict == Verdict::False;
-            // No edit leads to an older line.
+            // No edit leads to this patch of an older line.
             let wrong = smaller || !ours || version;
             assert_eq!(refused, wrong, "{spec:?} {plan:?}");
         } else {
