@@ -12,7 +12,7 @@ pub(super) struct Origin {
     pub(super) cluster_id: String,
     pub(super) member_id: String,
     pub(super) version: String,
-    /// The version of its storage, if etcd has lowered it for an older line, or not yet raised it.
+    /// The version of its storage, if etcd has lowered it for an older line.
     pub(super) lowered: Option<Version>,
     pub(super) revision: i64,
     pub(super) size: u64,
@@ -54,6 +54,7 @@ pub(super) async fn origin(client: &mut Client) -> Result<Origin, CreateError> {
 }
 
 fn lowered(status: &etcd_client::StatusResponse) -> Option<Version> {
+    client::downgrade_of(status)?;
     let etcd: Version = status.version().parse().ok()?;
     let storage: Version = status.storage_version().parse().ok()?;
     etcd.is_newer_line_than(storage).then_some(storage)
