@@ -80,8 +80,7 @@ pub struct CallError {
 /// etcd refused, or did not answer in time. The leader is as before, or the other one.
 pub async fn give_up_leadership(endpoint: &Endpoint, to: MemberId) -> Result<(), CallError> {
     let what = "hand the leadership over";
-    let connected = client::connect(&endpoint.url, &endpoint.files).await;
-    let mut client = connected.map_err(|why| CallError { what, why })?;
+    let mut client = connect(what, endpoint).await?;
     call(what, LEADERSHIP_DEADLINE, client.move_leader(to.0)).await?;
     Ok(())
 }
@@ -101,15 +100,12 @@ pub async fn begin_log_anew(
     if lines != (Some(Line::V3_5), Some(Line::V3_6)) {
         return Ok(());
     }
-    let failed = |why| CallError {
-        what: "begin the log anew",
-        why,
-    };
-    let connected = client::connect(&endpoint.url, &endpoint.files).await;
-    let mut client = connected.map_err(failed)?;
+    let what = "begin the log anew";
+    let mut client = connect(what, endpoint).await?;
     for _ in 0..=SHORT_LOG {
         if let Writing::Failed(why) = client::probe_write(&mut client).await {
-            return Err(failed(why.to_string()));
+            let why = why.to_string();
+            return Err(CallError { what, why });
         }
     }
     Ok(())
@@ -121,14 +117,15 @@ pub async fn begin_log_anew(
 /// # Errors
 /// etcd refused, or did not answer in time.
 pub async fn enable_downgrade(endpoint: &Endpoint, to: Version) -> Result<(), CallError> {
-    if downgrade_under_way(endpoint).await?.and_then(Version::line) == to.line() {
+    let enable = "enable etcd's downgrade";
+    let client = &mut connect(enable, endpoint).await?;
+    if downgrade_under_way(client).await?.and_then(Version::line) == to.line() {
         return Ok(());
     }
     let line = format!("{}.{}.0", to.major, to.minor);
     let validate = DowngradeOptions::Validate(line.clone());
-    downgrade("validate etcd's downgrade", endpoint, validate).await?;
-    let enable = DowngradeOptions::Enable(line);
-    downgrade("enable etcd's downgrade", endpoint, enable).await
+    downgrade("validate etcd's downgrade", client, validate).await?;
+    downgrade(enable, client, DowngradeOptions::Enable(line)).await
 }
 
 /// Has etcd end a downgrade; none has to be under way.
@@ -137,12 +134,13 @@ pub async fn enable_downgrade(endpoint: &Endpoint, to: Version) -> Result<(), Ca
 /// etcd refused, or did not answer in time.
 pub async fn cancel_downgrade(endpoint: &Endpoint) -> Result<(), CallError> {
     let what = "cancel etcd's downgrade";
-    if downgrade_under_way(endpoint).await?.is_none() {
+    let client = &mut connect(what, endpoint).await?;
+    if downgrade_under_way(client).await?.is_none() {
         return Ok(());
     }
-    downgrade(what, endpoint, DowngradeOptions::Cancel).await?;
+    downgrade(what, client, DowngradeOptions::Cancel).await?;
     // etcd 3.6 and 3.7 say that it is cancelled, also where nobody acknowledged that (`downgradeCancel` in v3_server.go).
-    match downgrade_under_way(endpoint).await? {
+    match downgrade_under_way(client).await? {
         None => Ok(()),
         Some(_) => Err(CallError {
             what,
@@ -152,21 +150,16 @@ pub async fn cancel_downgrade(endpoint: &Endpoint) -> Result<(), CallError> {
 }
 
 /// The version to which etcd lowers its data. etcd 3.5 does not tell it, and ends its own downgrade by itself.
-async fn downgrade_under_way(endpoint: &Endpoint) -> Result<Option<Version>, CallError> {
-    let what = "read etcd's status";
-    let connected = client::connect(&endpoint.url, &endpoint.files).await;
-    let mut client = connected.map_err(|why| CallError { what, why })?;
-    let status = call(what, DOWNGRADE_DEADLINE, client.status()).await?;
+async fn downgrade_under_way(client: &mut Client) -> Result<Option<Version>, CallError> {
+    let status = call("read etcd's status", DOWNGRADE_DEADLINE, client.status()).await?;
     Ok(client::downgrade_of(&status))
 }
 
 async fn downgrade(
     what: &'static str,
-    endpoint: &Endpoint,
+    client: &Client,
     asked: DowngradeOptions,
 ) -> Result<(), CallError> {
-    let connected = client::connect(&endpoint.url, &endpoint.files).await;
-    let client = connected.map_err(|why| CallError { what, why })?;
     let mut client = client.maintenance_client();
     call(what, DOWNGRADE_DEADLINE, client.downgrade(asked)).await?;
     Ok(())
@@ -174,6 +167,12 @@ async fn downgrade(
 
 /// Longer than etcd waits for a proposal with the slowest timing that this operator renders.
 const DOWNGRADE_DEADLINE: Duration = Duration::from_secs(15);
+
+/// Connects for a call.
+async fn connect(what: &'static str, endpoint: &Endpoint) -> Result<Client, CallError> {
+    let connected = client::connect(&endpoint.url, &endpoint.files).await;
+    connected.map_err(|why| CallError { what, why })
+}
 
 /// Waits for etcd's answer to a call.
 ///

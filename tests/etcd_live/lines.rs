@@ -100,14 +100,20 @@ fn a_newer_line_3_7_that_never_serves_is_taken_back() {
     assert_kept(&lab);
 }
 
-#[test]
-fn from_a_newer_line_3_7_that_has_served_nothing_leads_back() {
-    let mut lab = born("3.6", &["3.7"]);
+/// A cluster of 3.6 that was given a 3.7 which serves and ends; what was asked for, before and now; and the status of the hold.
+fn stuck(others: &[&str]) -> (Lab, [String; 2], Value) {
+    let mut lab = born("3.6", others);
     let older = lab.version.clone();
     let bad = install_bad_of(&lab, "3.7", "3.7.98", "serves-then-ends");
     ask_for(&mut lab, &bad);
     let limit = Duration::from_secs(120);
     let status = lab.wait_for(limit, "the hold", |it| it["plan"]["hold"] == "UpgradeStuck");
+    (lab, [older, bad], status)
+}
+
+#[test]
+fn from_a_newer_line_3_7_that_has_served_nothing_leads_back() {
+    let (mut lab, [older, bad], status) = stuck(&["3.7"]);
     assert_eq!(
         last_change(&status),
         (older.clone(), bad.clone(), "Stuck".to_owned())
@@ -137,16 +143,11 @@ fn from_a_newer_line_3_7_that_has_served_nothing_leads_back() {
 /// A restore that a person asks for is the way to the older line that the document names.
 #[test]
 fn from_a_newer_line_3_7_a_restore_leads_back() {
-    let mut lab = born("3.6", &[]);
-    let older = lab.version.clone();
-    let bad = install_bad_of(&lab, "3.7", "3.7.98", "serves-then-ends");
-    ask_for(&mut lab, &bad);
-    let limit = Duration::from_secs(120);
-    lab.wait_for(limit, "the hold", |it| it["plan"]["hold"] == "UpgradeStuck");
+    let (mut lab, [older, _], _) = stuck(&[]);
     ask_for(&mut lab, &older);
     let output = lab.operator(&["restore", "--yes"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    lab.wait_for(limit, "the older line", |it| {
+    lab.wait_for(Duration::from_secs(120), "the older line", |it| {
         it["version"] == older.as_str() && condition(it, "Available").0 == "True"
     });
     assert_kept(&lab);
