@@ -100,13 +100,17 @@ pub const RESERVE: u64 = 128 << 20;
 /// So much is left, or a tenth of the disk where that is more, to others that write to it: journals, images, etcd. Of a
 /// disk of less than 4 GiB, a quarter of it.
 const RESERVE_SHARED: u64 = 1 << 30;
+/// No more is left of a disk of any size: a disk of 1 TB with 50 GB free has room for a snapshot.
+const RESERVE_MOST: u64 = 8 << 30;
 
 /// Bytes that snapshots leave free of a file system of this size. `alone`: nothing else lies on it.
 fn reserve(total: u64, alone: bool) -> u64 {
     if alone {
         return RESERVE;
     }
-    RESERVE.max(total / 10).max(RESERVE_SHARED.min(total / 4))
+    RESERVE
+        .max((total / 10).min(RESERVE_MOST))
+        .max(RESERVE_SHARED.min(total / 4))
 }
 
 impl LocalStore {
@@ -467,6 +471,7 @@ mod tests {
         assert_eq!(reserve(32 * GIB, true), RESERVE);
         assert_eq!(reserve(4 * GIB, false), GIB);
         assert_eq!(reserve(3 * GIB, false), 3 * GIB / 4);
+        assert_eq!(reserve(1024 * GIB, false), RESERVE_MOST);
     }
 
     /// A reader of it would wait for ever, or take all the memory there is.
