@@ -15,6 +15,7 @@ mod client;
 mod confirmed;
 mod lease;
 pub mod manifests;
+mod member;
 mod memory;
 mod names;
 mod objects;
@@ -46,11 +47,11 @@ use tokio::sync::Notify;
 use crate::api::{EtcdBackup, EtcdCluster, EtcdRestore};
 use crate::cluster::Detail;
 use crate::member::contact::CallError;
-use crate::member::records::IdentityFile;
 use crate::paths::Paths;
 use crate::plan::permit::Lapsed;
 use crate::state::StateError;
 use crate::tls::{Certificates, TlsError};
+use member::Member;
 use memory::Memory;
 use names::RUN_DIR;
 use objects::{Kind, Objects};
@@ -267,8 +268,8 @@ struct Cluster {
     /// A directory in memory: what the core reads from files is put there from Secrets.
     paths: Paths,
     certificates: Certificates,
-    /// From the Secret; `None` before birth.
-    identity: Option<IdentityFile>,
+    /// All that there can be, by their numbers.
+    members: Vec<Member>,
     /// The Secret was read: before that, nothing is known of identity and CAs.
     loaded: bool,
     memory: Memory,
@@ -422,11 +423,11 @@ impl Cluster {
             shared: shared.clone(),
             objects: Objects::new(shared.client.clone(), shared.confirmed.clone()),
             certificates: Certificates::at(paths.tls()),
+            members: Member::all(&name),
             namespace,
             name,
             object,
             paths,
-            identity: None,
             loaded: false,
             memory,
             began: crate::clock::since_boot().as_secs(),

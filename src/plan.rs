@@ -21,9 +21,7 @@ mod words;
 
 use core::time::Duration;
 
-use crate::cluster::{
-    ClusterId, Detail, Health, MemberId, MemberName, MemberSet, PeerUrl, Timestamp,
-};
+use crate::cluster::{ClusterId, Detail, MemberId, MemberName, MemberSet, PeerUrl, Timestamp};
 use crate::observed::{
     Claim, INSTANCES_MAX, Instance, Membership, Observed, Predecessor, Predecessors, Process,
     RestorePhase, TERMINATING_SECONDS,
@@ -94,6 +92,8 @@ pub enum Hold {
     },
     /// The version that the document asks for is a newer line, and no snapshot would be kept that leads back.
     UpgradeNeedsBackup(Version),
+    /// The document asks a cluster of several members for another version, which this operator cannot give it yet.
+    UpgradeOfSeveral(Version),
     /// The version that the document asks for does not serve the data, and the one before cannot open it any more.
     UpgradeStuck(Version, Detail),
     /// The version that the document asks for could not be tried on a copy of the data for now.
@@ -245,7 +245,9 @@ fn change(
             draft.interruption = None; // the edit waits until the cluster is whole
             Ok(Some(permit))
         }
-        Err(Hold::LearnerBehind) if joins(observed, members) => {
+        Err(Hold::LearnerBehind)
+            if membership::outage_can_wait(&draft.holds, observed, members) =>
+        {
             draft.interruption = None;
             Err(Hold::LearnerBehind)
         }
@@ -262,12 +264,6 @@ fn voter_settles(observed: &Observed, members: &MemberSet) -> bool {
         .instances
         .iter()
         .any(|it| it.comes_up() && voter(it))
-}
-
-/// Whether a learner is on its way, so that the cluster is soon larger.
-fn joins(observed: &Observed, members: &MemberSet) -> bool {
-    let answers = members.learners().any(|it| it.health == Health::Serving);
-    answers || observed.instances.iter().any(|it| it.process.is_young())
 }
 
 /// Whether a pause is in force, and when to look again.
@@ -294,6 +290,10 @@ fn instance_steps(
     instance: &Instance,
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
+    if instance.process != Process::Unknown && join::has_left(spec, observed, instance) {
+        steps.interrupt(permit::to_end_who_left(instance));
+        return Ok(());
+    }
     match instance.process {
         Process::Unknown => ends_in_time(instance),
         Process::Foreign { pid } => Err(Hold::ForeignProcess(pid)),

@@ -108,9 +108,9 @@ impl MemberSpec {
 }
 
 impl ClusterSpec {
-    /// The member that this process runs; `None` at size 0.
+    /// The member that this process runs, also one that the document does not ask for now; `None` on a host at size 0.
     pub fn own(&self) -> Option<&MemberSpec> {
-        self.members.get(self.own)
+        self.members.iter().chain(&self.former).nth(self.own)
     }
 
     /// Where the peers of this process' member reach it.

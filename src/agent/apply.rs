@@ -246,17 +246,7 @@ impl Agent {
     /// Renames the data of a member that the cluster has removed, and forgets its id; after a crash between the two, the rest.
     async fn set_data_aside(&self, place: &HostPlace) -> Result<(), AgentError> {
         let _lock = self.hold_the_member().await?; // so no etcd starts on it meanwhile
-        let data = records::data_dir(&place.storage_dir);
-        if data.exists() {
-            let aside = records::aside(&data, "removed");
-            fs::rename(&data, &aside).map_err(|source| AgentError::System {
-                what: "set aside",
-                path: data.clone(),
-                source,
-            })?;
-            state::sync_dir(&place.storage_dir)?;
-            tracing::warn!(to = %aside.display(), "the cluster has removed this member; its data was set aside");
-        }
+        records::set_aside(&place.storage_dir)?;
         let _ = fs::remove_file(self.paths.seen()); // of the log that lies aside
         self.change_identity(&place.storage_dir, |it| {
             it.joins_again();

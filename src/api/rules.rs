@@ -55,9 +55,13 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         path: "size",
-        cel: "self.size <= 1",
-        message: "more than 1 member is not supported yet",
-        holds: |spec| spec.size <= 1,
+        cel: "self.size <= 1 || !has(self.version) || !self.version.matches('^v?3[.]5[.]')",
+        message: "more than 1 member needs etcd 3.6 or newer",
+        holds: |spec| {
+            let version = spec.version.as_ref();
+            spec.size <= 1
+                || version.is_none_or(|it| !it.strip_prefix('v').unwrap_or(it).starts_with("3.5."))
+        },
     },
     Rule {
         path: "network",
@@ -344,16 +348,24 @@ pub const OF_A_HOST: &[Rule] = &[
 ];
 
 /// What only Kubernetes has: the host's parser refuses it.
-pub const OF_KUBERNETES: &[Rule] = &[Rule {
-    path: "bootstrap.from",
-    cel: "!has(self.bootstrap) || !self.bootstrap.from.matches('^[^/]+/')",
-    message: "CLUSTER/NAME is a snapshot in Kubernetes: on a host name a file, latest, or a snapshot of the document's destinations",
-    holds: |spec| {
-        spec.bootstrap
-            .as_ref()
-            .is_none_or(|it| it.from.starts_with('/') || !it.from.contains('/'))
+pub const OF_KUBERNETES: &[Rule] = &[
+    Rule {
+        path: "size",
+        cel: "self.size <= 1",
+        message: "more than 1 member is not supported on hosts yet, only in Kubernetes",
+        holds: |spec| spec.size <= 1,
     },
-}];
+    Rule {
+        path: "bootstrap.from",
+        cel: "!has(self.bootstrap) || !self.bootstrap.from.matches('^[^/]+/')",
+        message: "CLUSTER/NAME is a snapshot in Kubernetes: on a host name a file, latest, or a snapshot of the document's destinations",
+        holds: |spec| {
+            spec.bootstrap
+                .as_ref()
+                .is_none_or(|it| it.from.starts_with('/') || !it.from.contains('/'))
+        },
+    },
+];
 
 /// What a cluster is made with and keeps, in Kubernetes: the path below `spec`, the rule in CEL over what
 /// was and what is asked, and what is wrong with a change. A host's document has no object that was.

@@ -7,16 +7,16 @@ use super::pod::{self, Parts};
 use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
 use crate::cluster::{Detail, detail};
-use crate::member::contact::CallError;
+use crate::member::certificates;
+use crate::member::change::initial_cluster;
+use crate::member::contact;
 use crate::member::pod::PodMember;
-use crate::member::records::{self, IdentityFile};
-use crate::member::{certificates, change};
-use crate::observed::{Instance, Observed};
+use crate::member::records::IdentityFile;
+use crate::observed::Observed;
 use crate::plan::permit::Permit;
 use crate::plan::{Act, Asked, Hold, Interruption, Plan, Task, Upkeep};
 use crate::runtime::{Failures, Runtime as _};
 use crate::spec::ClusterSpec;
-use crate::version::Version;
 
 /// What a Pod that is told to end gets; etcd needs far less.
 const GRACE_SECONDS: u32 = 60;
@@ -40,16 +40,13 @@ impl Cluster {
             self.restores_wait("the cluster is paused").await?;
             return self.backups_wait("the cluster is paused").await;
         }
-        // What kept the Pod from its place may have gone, and nothing tells so.
-        if self.memory.unplaceable.is_some() && matches!(plan.hold(), Some(Hold::Start(_))) {
-            self.start(spec).await?;
-        }
+        self.place_again(spec, observed, &plan).await?;
         // A Secret or Service that cannot be put back is told last: the member and its snapshots go on.
         let mut objects = Ok(());
-        if self.loaded && self.identity.is_some() {
+        if self.loaded && self.members[0].identity.is_some() {
             objects = self.upkeep_of_objects(spec).await;
         }
-        for which in Which::ALL {
+        for which in self.all_claims(spec) {
             objects = objects.and(self.tend_claim(which).await);
         }
         let stays = plan.hold().map(|it| (it, detail(format_args!("{it}"))));
@@ -60,10 +57,11 @@ impl Cluster {
         let backups = &observed.backups;
         let waits = backups.asked && !backups.busy && !begins;
         let waits = stays.filter(|_| waits).map(|(_, why)| why);
-        let mut failures = Failures::default();
+        let (mut failures, mut minted) = (Failures::default(), false);
         for task in &plan.upkeep {
             let step = &task.step;
-            if !failures.lets(step) {
+            let mints = matches!(step, Upkeep::MintCertificates(_));
+            if !failures.lets(step) || mints && std::mem::replace(&mut minted, true) {
                 continue;
             }
             // Of a Pod it is told when it was made.
@@ -90,17 +88,46 @@ impl Cluster {
         if let Ok(Some(permit)) = plan.change {
             self.tell("Changing", &permit.step().describe(), false)
                 .await;
-            let own = std::iter::once(self.endpoint_now(spec));
-            changed = Box::pin(change::make(own, permit)).await;
+            changed = Box::pin(self.change(spec, observed, permit)).await;
         }
         let failed = failures.into_errors().into_iter().next();
         let failed = failed.or_else(|| interrupted.err());
-        let failed = failed.or_else(|| changed.err().map(ControllerError::from));
+        let failed = failed.or_else(|| changed.err());
         let rehearsal = self.carry_rehearsal_on(spec, observed).await;
         let restores = self.carry_restore_on(observed, held).await;
         let backups = self.carry_backups_on(spec, observed, waits).await;
         let done = failed.map_or(objects, Err).and(rehearsal);
         done.and(restores).and(backups)
+    }
+
+    /// What kept a Pod from its place may have gone, and nothing tells so.
+    async fn place_again(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        plan: &Plan,
+    ) -> Result<(), ControllerError> {
+        for (member, hold) in &plan.holds {
+            if let (Some(number), Hold::Start(_)) = (self.number(member), hold)
+                && self.members[number].unplaceable.is_some()
+            {
+                self.start(spec, observed, number).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One pair of certificates is for all members.
+    async fn mint(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+    ) -> Result<(), ControllerError> {
+        // The Service's address is one of the names; where there is none yet, it is told with the other objects.
+        let _ = self.ensure_services(spec).await;
+        let validity = certificates::validity(spec, observed, &self.paths.lib);
+        certificates::mint(&self.certificates, spec, &self.names(spec), validity)?;
+        self.push().await
     }
 
     /// What somebody removed or edited is put back. While nothing has changed, nothing is sent. One that
@@ -122,40 +149,43 @@ impl Cluster {
         Task { member, step }: &Task,
     ) -> Result<(), ControllerError> {
         let instance = observed.instance(member);
+        let Some(number) = self.number(member) else {
+            return Ok(());
+        };
         let now = observed.clock.trusted(observed.now);
         match step {
             Upkeep::AdoptIdentity => Ok(()), // both copies are one here
-            Upkeep::LatchIdentity { version, quota, .. } => self.latch(spec, *version, *quota),
-            Upkeep::MintCertificates(_) => {
-                // The Service's address is one of the names; where there is none yet, it is told with the other objects.
-                let _ = self.ensure_services(spec).await;
-                let place = self.place(spec, None);
-                let validity = certificates::validity(spec, observed, &self.paths.lib);
-                let (dir, names) = (&self.certificates, &place.names);
-                certificates::mint(dir, spec, names, validity)?;
-                self.push().await
+            Upkeep::LatchIdentity {
+                version,
+                quota,
+                joins,
+            } => {
+                let birth = (*version, *quota, *joins);
+                self.latch(&Self::spec_of(spec, number), number, birth)
             }
+            Upkeep::SetDataAside => self.set_data_aside(number).await,
+            Upkeep::MintCertificates(_) => self.mint(spec, observed).await,
             Upkeep::MintClients => {
                 let validity = certificates::validity(spec, observed, &self.paths.lib);
                 certificates::issue_due(&self.certificates, spec, observed, validity)?;
                 self.push_clients().await
             }
-            Upkeep::Start(_) => self.start(spec).await,
+            Upkeep::Start(_) => self.start(spec, observed, number).await,
             Upkeep::StartAsBefore => Ok(()), // the document's Pod is the only one
             Upkeep::RaiseQuota(quota) => {
-                if let Some(identity) = &mut self.identity {
+                if let Some(identity) = &mut self.members[number].identity {
                     identity.member.quota = identity.member.quota.max(*quota);
                 }
                 self.push().await
             }
             Upkeep::ProbeWrite => {
                 let process = instance.map(|it| it.process);
-                self.memory.contact.probe_write(process).await;
+                self.members[number].contact.probe_write(process).await;
                 Ok(())
             }
-            Upkeep::RecordServed => self.record_served(instance).await,
+            Upkeep::RecordServed => self.record_served(number, instance).await,
             Upkeep::AcceptWrites => match instance {
-                Some(instance) => Ok(self.memory.contact.accept_writes(instance).await?),
+                Some(instance) => Ok(self.members[number].contact.accept_writes(instance).await?),
                 None => Ok(()),
             },
             Upkeep::TakeRequested => self.take_requested().await,
@@ -172,15 +202,16 @@ impl Cluster {
             Upkeep::TakeVersionBack => self.take_version_back(spec, instance).await,
             Upkeep::FinishVersion => self.finish_version(spec, now).await,
             Upkeep::StayWithVersion => self.stay_with_version(spec, instance, now).await,
-            // The backup worker takes the first four by itself, and a restore's Pod the next one. The last two are steps for
-            // several members.
+            Upkeep::GiveUpLeadership { to } => {
+                let endpoint = self.endpoint_now(spec, number);
+                Ok(contact::give_up_leadership(&endpoint, *to).await?)
+            }
+            // The backup worker takes the first four by itself, and a restore's Pod the last one.
             Upkeep::SkipSnapshot
             | Upkeep::TakeSnapshot
             | Upkeep::CopySnapshots
             | Upkeep::CheckSnapshots
-            | Upkeep::FinishRestore
-            | Upkeep::SetDataAside
-            | Upkeep::GiveUpLeadership { .. } => Ok(()),
+            | Upkeep::FinishRestore => Ok(()),
         }
     }
 
@@ -193,11 +224,14 @@ impl Cluster {
     ) -> Result<(), ControllerError> {
         let again = self.look_again(spec, &permit.step().member).await;
         let step = permit.exchange(&again).map_err(ControllerError::NoPermit)?;
+        let Some(number) = self.number(&step.member) else {
+            return Ok(());
+        };
         match step.act {
             // A Restart is the same: the next pass finds no Pod and makes one as the document says.
-            Act::Stop | Act::Restart => self.stop().await,
+            Act::Stop | Act::Restart => self.stop(number).await,
             Act::RegainSpace => match observed.instance(&step.member) {
-                Some(instance) => Ok(self.memory.contact.regain_space(instance).await?),
+                Some(instance) => Ok(self.members[number].contact.regain_space(instance).await?),
                 None => Ok(()),
             },
             // Of a restore on a host: here its Pod takes these steps.
@@ -205,78 +239,57 @@ impl Cluster {
         }
     }
 
-    fn latch(
-        &mut self,
-        spec: &ClusterSpec,
-        version: Version,
-        quota: u64,
-    ) -> Result<(), ControllerError> {
-        let identity = match self.identity.take() {
-            Some(known) => known.with(version, quota),
-            None => self.identity_at_birth(spec, version, quota)?,
-        };
-        self.identity = Some(identity);
-        self.know_image(spec);
-        Ok(())
-    }
-
-    pub(super) fn identity_at_birth(
-        &self,
-        spec: &ClusterSpec,
-        version: Version,
-        quota: u64,
-    ) -> Result<IdentityFile, ControllerError> {
-        let token = records::new_token(&spec.name).ok_or_else(|| CallError {
-            what: "make a cluster token",
-            why: "the kernel gave no random bytes".to_owned(),
-        })?;
-        let machine = String::new(); // a claim moves with its volume
-        let mut identity = IdentityFile::at_birth(spec, token, version, quota, machine);
-        identity
-            .member
-            .image
-            .clone_from(&self.object.object.spec.image);
-        Ok(identity)
-    }
-
-    /// What goes into a Pod of this cluster.
+    /// What goes into a Pod of this cluster. `joins`: the list with which it joins.
     pub(super) fn pod_member(
         &self,
         spec: &ClusterSpec,
         identity: &IdentityFile,
+        joins: Option<&str>,
     ) -> Option<PodMember> {
+        let name = &identity.member.name;
+        let spec = &Self::spec_of(spec, self.number(name)?);
         let place = self.place(spec, None);
         Some(PodMember {
-            launch: place.launch_of(&Self::pod_paths(), spec, identity, None)?,
+            launch: place.launch_of(&Self::pod_paths(), spec, identity, joins)?,
             identity: identity.clone(),
-            peer_url: self.peer_url(&names::member(&self.name), spec.network.peer_port),
+            peer_url: spec.peer_url().to_string(),
         })
     }
 
-    async fn start(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
-        self.memory.unplaceable = None;
-        let started = self.try_start(spec).await;
+    async fn start(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        number: usize,
+    ) -> Result<(), ControllerError> {
+        self.members[number].unplaceable = None;
+        let started = self.try_start(spec, observed, number).await;
         if let Err(error) = &started
             && let Some(reason) = unplaceable(error)
         {
             // Told as a hold, and tried again with every look that finds it so.
             let why = detail(format_args!("{error}"));
-            self.memory.unplaceable = Some((reason, why));
+            self.members[number].unplaceable = Some((reason, why));
             return Ok(());
         }
         started
     }
 
-    async fn try_start(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
-        let Some(identity) = self.identity.clone() else {
+    async fn try_start(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        number: usize,
+    ) -> Result<(), ControllerError> {
+        let Some(identity) = self.members[number].identity.clone() else {
             return Ok(());
         };
         if self.restore_pod().is_some() {
             return Ok(()); // it works on the same volume
         }
-        let name = names::member(&self.name);
-        if let Some(there) = self.shared.pods.get(&self.namespace, &name) {
-            if there.is_over() && !there.meta.deleting && !self.goes(Which::Data) {
+        let name = self.members[number].name.to_string();
+        if let Some(there) = self.member_pod(number) {
+            if there.is_over() && !there.meta.deleting && !self.goes(Which::Data(number)) {
                 let text = detail(format_args!(
                     "the Pod {name} has ended; the operator replaces it, and its data stays: {} {}",
                     there.reason, there.message
@@ -286,12 +299,14 @@ impl Cluster {
             }
             return Ok(()); // the kubelet starts it
         }
-        let Some(member) = self.pod_member(spec, &identity) else {
+        let joins = identity.joins().then_some(&observed.membership);
+        let joins = joins.and_then(|it| initial_cluster(spec, it));
+        let Some(member) = self.pod_member(spec, &identity, joins.as_deref()) else {
             return Ok(());
         };
         self.push().await?;
         self.ensure_services(spec).await?;
-        self.ensure_claim(Which::Data).await?;
+        self.ensure_claim(Which::Data(number)).await?;
         let object = self.object.clone();
         let image = self.shared.image.borrow().clone();
         let parts = self.parts(spec, &object.object.spec, &member, &image);
@@ -321,9 +336,8 @@ impl Cluster {
         }
     }
 
-    async fn stop(&mut self) -> Result<(), ControllerError> {
-        let name = names::member(&self.name);
-        match self.shared.pods.get(&self.namespace, &name) {
+    async fn stop(&mut self, number: usize) -> Result<(), ControllerError> {
+        match self.member_pod(number) {
             // What was planned for one Pod is not done to another.
             Some(pod) => self.remove_pod(&pod, Some(GRACE_SECONDS)).await,
             None => Ok(()),
@@ -340,7 +354,8 @@ impl Cluster {
         let which = if pod.name == names::backup_pod(&self.name) {
             Which::Snapshots
         } else {
-            Which::Data
+            // Of a restore: the founder's.
+            Which::Data(self.number(&pod.name).unwrap_or_default())
         };
         if pod.node.is_some() && self.goes(which) {
             return Ok(());
@@ -349,14 +364,6 @@ impl Cluster {
         self.objects
             .remove(Kind::Pod, &self.namespace, name, uid, grace_seconds)
             .await
-    }
-
-    async fn record_served(&mut self, instance: Option<&Instance>) -> Result<(), ControllerError> {
-        let details = instance.and_then(|it| it.service.details);
-        if let (Some(details), Some(identity)) = (details, self.identity.as_mut()) {
-            identity.has_served(&details);
-        }
-        self.push().await
     }
 }
 

@@ -13,6 +13,7 @@ use super::{Cluster, ControllerError};
 use crate::api::{DeletionPolicy, formats};
 use crate::clock;
 use crate::cluster::{Detail, detail};
+use crate::spec::{ClusterSpec, member_name};
 
 /// Wanted for where the document names no size.
 pub(super) const SIZE_DEFAULT: &str = "2Gi";
@@ -20,24 +21,28 @@ pub(super) const SIZE_DEFAULT: &str = "2Gi";
 /// Which claim of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Which {
-    Data,
+    /// Of the member with this number.
+    Data(usize),
     Snapshots,
 }
 
 impl Which {
-    pub(super) const ALL: [Which; 2] = [Which::Data, Which::Snapshots];
-
     pub(super) fn name(self, cluster: &str) -> String {
         match self {
-            Which::Data => names::claim(cluster),
+            Which::Data(number) => names::claim(&Which::member(cluster, number)),
             Which::Snapshots => names::snapshots_claim(cluster),
         }
+    }
+
+    fn member(cluster: &str, number: usize) -> String {
+        let number = u8::try_from(number).unwrap_or(u8::MAX);
+        member_name(cluster, number).to_string()
     }
 
     /// The Pod that mounts it.
     fn pod(self, cluster: &str) -> String {
         match self {
-            Which::Data => names::member(cluster),
+            Which::Data(number) => Which::member(cluster, number),
             Which::Snapshots => names::backup_pod(cluster),
         }
     }
@@ -45,7 +50,7 @@ impl Which {
     /// Where the document speaks of it.
     fn field(self) -> &'static str {
         match self {
-            Which::Data => "spec.storage.volumeClaim",
+            Which::Data(_) => "spec.storage.volumeClaim",
             Which::Snapshots => "spec.backup.destinations[].local.claim",
         }
     }
@@ -137,6 +142,12 @@ fn step(claim: &ClaimSeen, state: State, asked: &Wanted) -> Step {
 }
 
 impl Cluster {
+    /// All that the operator makes for this document, and those of members that are looked at.
+    pub(super) fn all_claims(&self, spec: &ClusterSpec) -> Vec<Which> {
+        let data = self.looked_at(spec).into_iter().map(Which::Data);
+        data.chain([Which::Snapshots]).collect()
+    }
+
     /// The Pod that mounts a claim.
     pub(super) fn pod_of(&self, which: Which) -> Option<Rc<PodSeen>> {
         let name = which.pod(&self.name);
@@ -174,7 +185,7 @@ impl Cluster {
     fn asked_of_claim(&self, which: Which) -> Option<Wanted> {
         let wire = &self.object.object.spec;
         let asked = match which {
-            Which::Data => wire.storage.volume_claim.as_ref(),
+            Which::Data(_) => wire.storage.volume_claim.as_ref(),
             Which::Snapshots => {
                 let local = wire.local().filter(|it| it.claim_name.is_none())?;
                 local.claim.as_ref()
@@ -190,8 +201,8 @@ impl Cluster {
     }
 
     /// Why a claim is not as the document asks.
-    pub(super) fn claim_not_changed(&self) -> Option<Detail> {
-        Which::ALL.into_iter().find_map(|which| {
+    pub(super) fn claim_not_changed(&self, spec: &ClusterSpec) -> Option<Detail> {
+        self.all_claims(spec).into_iter().find_map(|which| {
             let asked = self.asked_of_claim(which).filter(|it| it.named)?;
             let claim = self.claim(which)?;
             let kept = self.memory.not_grown.get(&which);
@@ -241,7 +252,13 @@ impl Cluster {
             return Ok(());
         };
         let mut labels = self.labels();
-        if let Some(identity) = self.identity.as_ref().filter(|_| which == Which::Data) {
+        if let Which::Data(number) = which
+            && let Some(identity) = &self.members[number].identity
+        {
+            labels.insert(
+                names::MEMBER.to_owned(),
+                self.members[number].name.to_string(),
+            );
             // What is born by now has CAs: beside this claim they never come anew in silence.
             let token = identity.cluster.token.rsplit('-').next();
             labels.insert(names::BORN.to_owned(), token.unwrap_or_default().to_owned());

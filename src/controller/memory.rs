@@ -9,20 +9,17 @@ use super::claim::{NotGrown, Which};
 use super::publish::Written;
 use super::restore::{Asked, FailedRestore, Tried};
 use super::seen::Meta;
-use super::upgrade::{Ends, Rehearsal};
+use super::upgrade::Rehearsal;
 use crate::api::{EtcdCluster, EtcdClusterStatus};
 use crate::changes::Changes;
 use crate::clock::Since;
 use crate::cluster::Detail;
-use crate::member::contact::Contact;
-use crate::member::counts::Counts;
 use crate::spec::ClusterSpec;
 use crate::worker::report::Ended;
 
 /// What is kept from pass to pass: nothing that a decision could not do without.
 #[derive(Default)]
 pub(super) struct Memory {
-    pub(super) contact: Contact,
     /// The last document that was sound: in force while a newer one is not.
     pub(super) spec: Option<ClusterSpec>,
     /// The object that it came from: what is made for a Pod is taken from it and from no newer one.
@@ -35,16 +32,14 @@ pub(super) struct Memory {
     pub(super) failed: Option<Detail>,
     /// How many passes failed in a row.
     pub(super) failures: usize,
-    /// What keeps the Pod from its place.
-    pub(super) unplaceable: Option<(&'static str, Detail)>,
-    /// The Pod that was made and says nothing.
-    pub(super) making: Since,
     /// Namespaces that take no client of this cluster, and when they were asked, in seconds since boot.
     pub(super) unaccepted: BTreeMap<String, u64>,
     pub(super) published: Option<EtcdClusterStatus>,
     pub(super) written: Option<Written>,
     /// Events that were told, so that each is told once.
     pub(super) told: VecDeque<String>,
+    /// The member that snapshots are taken from, by its number.
+    pub(super) source: usize,
     /// What the backup worker says.
     pub(super) heard: Heard,
     /// The EtcdBackup that the worker was asked for.
@@ -53,18 +48,10 @@ pub(super) struct Memory {
     pub(super) taken: Option<(String, Ended)>,
     /// EtcdBackups and EtcdRestores whose end was written: a watch may be long behind.
     pub(super) ended: VecDeque<String>,
-    /// For how long the member has answered and served, or has not.
-    pub(super) counts: Counts,
     /// What is written down of changes of the version.
     pub(super) changes: Changes,
     /// A trial of another version.
     pub(super) rehearsal: Option<Rehearsal>,
-    /// Bytes of the member's database, when it last answered.
-    pub(super) database: u64,
-    /// The member's Pod that waits for its image.
-    pub(super) pulled: Since,
-    /// How often the version that is new to the data has ended.
-    pub(super) ends: Ends,
     /// A restore that the document or an EtcdRestore asked for.
     pub(super) restoring: Option<Asked>,
     /// The last revision that etcd was seen to have before it was stopped for one.
@@ -73,8 +60,6 @@ pub(super) struct Memory {
     pub(super) tried: Option<Tried>,
     /// The restore's Pod that nobody asks for any more and that waits.
     pub(super) waits: Since,
-    /// The member's Pod, while it ends.
-    pub(super) terminating: Since,
     /// The document's own restore failed.
     pub(super) restore_failed: Option<FailedRestore>,
 }

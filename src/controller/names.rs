@@ -1,5 +1,7 @@
 //! Names, labels and annotations of everything that the controller makes.
 
+use crate::spec::member_name;
+
 /// The reason of a document that is refused.
 pub(super) const SPEC_INVALID: &str = "SpecInvalid";
 /// Whose it is; the watches ask for nothing else.
@@ -20,6 +22,8 @@ pub(super) const NEW_AUTHORITY: &str = "etcd.edge-operator.io/new-authority";
 pub(super) const ACCEPTED: &str = "accepted";
 /// On a Namespace: the one whose clusters may put Secrets for clients there.
 pub(super) const ACCEPTS_CLIENTS_OF: &str = "etcd.edge-operator.io/accepts-clients-of";
+/// On a member's Pod and claim: which member. Its own Service leads to the Pod by it.
+pub(super) const MEMBER: &str = "etcd.edge-operator.io/member";
 /// On a Pod: what the document asked for when it was made.
 pub(super) const SETTINGS: &str = "etcd.edge-operator.io/settings";
 /// On a Pod: the database quota of etcd in it, in bytes.
@@ -50,12 +54,14 @@ pub(super) const GUARD: &str = "guard";
 /// The user of every Pod, and the group of a member's volume.
 pub(super) const USER: u32 = 65532;
 
-pub(super) fn member(cluster: &str) -> String {
-    format!("{cluster}-0")
+/// The member that a cluster is born as.
+pub(super) fn founder(cluster: &str) -> String {
+    member_name(cluster, 0).to_string()
 }
 
-pub(super) fn claim(cluster: &str) -> String {
-    format!("data-{cluster}-0")
+/// The claim with a member's data.
+pub(super) fn claim(member: &str) -> String {
+    format!("data-{member}")
 }
 
 /// The claim with the snapshots, where the document names none.

@@ -1,32 +1,37 @@
 //! What one pass sees of one cluster. Reads only; a failed read is a value.
 
+mod waiting;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use futures_util::future::join_all;
+
 use super::claim::{SIZE_DEFAULT, Which};
+use super::member::Member;
 use super::names::SPEC_INVALID;
-use super::seen::{Container, NO_IMAGE, PodSeen};
+use super::seen::{Container, PodSeen};
 use super::{Cluster, names, upgrade};
 use crate::api::formats;
 use crate::clock;
-use crate::cluster::{Detail, MemberName, Timestamp, detail};
+use crate::cluster::{Answer, Detail, Timestamp, detail};
 use crate::member::certificates::{self, survey_by_clock};
-use crate::member::contact::Endpoint;
+use crate::member::contact::{Contact, Endpoint};
 use crate::member::place::HostPlace;
-use crate::member::pod::{refusal_from, unplaceable};
 use crate::member::records::IdentityFile;
 use crate::observed::{
-    Authority, Certificates, Claim, Clock, DocumentSeen, Instance, Looker, MadeFor, Membership,
-    Observed, Predecessors, Process, Reading, Service, Writing,
+    Again, Authority, Certificates, Claim, Clock, DocumentSeen, Instance, Looker, MadeFor,
+    Membership, Observed, Predecessors, Process, Reading, Service, Writing,
 };
 use crate::render;
 use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT, Settings};
 use crate::start::{
-    self, Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Refusal,
-    Room, StartHistory, Writable,
+    self, Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Room,
+    StartHistory, Writable,
 };
-use crate::version::VERSION_AT_BIRTH;
+use crate::version::{VERSION_AT_BIRTH, Version};
+use waiting::{Waiting, refused_before};
 
 /// The next look at a Pod that waits; its watch rings before.
 const WAITS_SECONDS: u64 = 5;
@@ -39,53 +44,29 @@ impl Cluster {
     /// Looks at everything.
     pub(super) async fn gather(&mut self, spec: &ClusterSpec) -> Box<Observed> {
         let now = clock::now();
-        let pod = self.pod_now();
-        let place = self.place(spec, pod.as_deref());
-        let process = self.process(pod.as_deref());
-        let (certificates, clock) = self.certificates(spec, &place, now);
-        let identity = self.identity.as_ref().and_then(IdentityFile::to_identity);
-        let served = identity.as_ref().is_some_and(|it| it.served.is_some());
-        let (service, membership) = self.ask(&place, spec, process, served).await;
-        let regain = self.memory.contact.regain(&service);
-        let tries = self.tries(pod.as_deref(), process, &service, certificates.pairs);
-        let (process, waiting) = match refused_before(pod.as_deref(), process, &service) {
-            Some(refusal) => (Process::Stopped, Waiting::Refused(refusal)),
-            None => (process, self.waiting(pod.as_deref())),
-        };
-        let mut facts = self.facts(spec, identity, certificates::usable(&certificates));
-        facts.history.ending.words = upgrade::words_of(pod.as_deref(), tries.ends);
-        let answers = service.read == Reading::Answered;
-        let instance = Instance {
-            member: member(spec, self.identity.as_ref()),
-            process,
-            terminating: self.terminating(pod.as_deref()),
-            claim: self.claim_of_data(),
-            alone: true, // sizes above 1 are refused, so no cluster of ours had another member
-            writable: facts.writable,
-            facts,
-            last_served: None,
-            tries,
-            newest_installed: Some(VERSION_AT_BIRTH),
-            quota_at_birth: self.quota_at_birth(),
-            certificates,
-            service,
-            restart_in: if waiting == Waiting::No {
-                0
-            } else {
-                WAITS_SECONDS
-            },
-            made_for: pod
-                .as_deref()
-                .filter(|_| process == Process::Stopped)
-                .map(made_for),
-            refused: waiting.refusal(),
-            machine_changed: false,
-            kept_elsewhere: false,
-            regain,
-        };
-        let backups = self.backups(spec, clock, now).await;
+        let numbers = self.looked_at(spec);
+        let pods: Vec<Option<Rc<PodSeen>>> =
+            numbers.iter().map(|it| self.member_pod(*it)).collect();
+        let (certificates, clock) = self.certificates(spec, now);
+        let looks = self.ask(spec, &numbers).await;
+        let told = looks.iter().map(|(_, membership)| membership.clone());
+        let answers: Vec<Answer> = looks.iter().filter_map(|it| it.0.answer()).collect();
+        let membership = Membership::best(told).with(&answers);
+        let alone = self.is_alone(spec, &membership);
         let mut instances = heapless::Vec::new();
-        let _ = instances.push(instance);
+        for ((number, pod), (service, _)) in numbers.iter().zip(&pods).zip(looks) {
+            let seen = (pod.as_deref(), service, certificates.clone());
+            let mut instance = self.instance(spec, *number, seen);
+            instance.alone = alone;
+            let _ = instances.push(instance);
+        }
+        let unreached = self.unreached(&pods, &instances);
+        let source = instances
+            .iter()
+            .max_by_key(|it: &&Instance| (it.service.serves(), !leads(it)));
+        let source = source.and_then(|it| self.number(&it.member));
+        self.memory.source = source.unwrap_or_default();
+        let backups = self.backups(spec, clock, now).await;
         Box::new(Observed {
             paused: None, // here the document says so
             now,
@@ -98,38 +79,109 @@ impl Cluster {
             predecessors: Predecessors::None, // only Pods see snapshots
             restoring: self.restoring(),
             upgrade: self.upgrade(spec),
-            unreached: self.unreached(pod.as_deref(), process, answers),
+            unreached,
             document: self.document_seen(spec),
             looker: Looker::Operator,
             instances,
         })
     }
 
-    fn claim_of_data(&self) -> Claim {
-        if self.goes(Which::Data) {
+    /// One member, by its Pod and what its etcd answers.
+    fn instance(
+        &mut self,
+        spec: &ClusterSpec,
+        number: usize,
+        (pod, service, certificates): (Option<&PodSeen>, Service, Certificates),
+    ) -> Instance {
+        let process = self.process(number, pod);
+        let regain = self.members[number].contact.regain(&service);
+        let tries = self.tries(number, pod, process, &service, certificates.pairs);
+        let (process, waiting) = match refused_before(pod, process, &service) {
+            Some(refusal) => (Process::Stopped, Waiting::Refused(refusal)),
+            None => (process, self.waiting(number, pod)),
+        };
+        let member = &self.members[number];
+        let identity = member.identity.as_ref().and_then(IdentityFile::to_identity);
+        let mut facts = self.facts(spec, number, identity, certificates::usable(&certificates));
+        facts.history.ending.words = upgrade::words_of(pod, tries.ends);
+        Instance {
+            member: member.name.clone(),
+            process,
+            terminating: self.terminating(number, pod),
+            claim: self.claim_of_data(number),
+            alone: true,
+            writable: facts.writable,
+            facts,
+            last_served: None,
+            tries,
+            newest_installed: Some(self.newest_version()),
+            quota_at_birth: self.quota_at_birth(),
+            certificates,
+            service,
+            restart_in: if waiting == Waiting::No {
+                0
+            } else {
+                WAITS_SECONDS
+            },
+            made_for: pod.filter(|_| process == Process::Stopped).map(made_for),
+            refused: waiting.refusal(),
+            machine_changed: false,
+            kept_elsewhere: false,
+            regain,
+        }
+    }
+
+    fn claim_of_data(&self, number: usize) -> Claim {
+        if self.goes(Which::Data(number)) {
             Claim::Deleted
         } else {
             Claim::Stays
         }
     }
 
-    async fn ask(
-        &mut self,
-        place: &HostPlace,
-        spec: &ClusterSpec,
-        process: Process,
-        served: bool,
-    ) -> (Service, Membership) {
-        let endpoint = self.endpoint(place, spec);
-        if endpoint.metrics.ip().is_unspecified() && matches!(process, Process::Running { .. }) {
-            let nobody = Service {
-                read: Reading::Failed(detail(format_args!("the Pod has no address yet"))),
-                write: Writing::NotTried,
-                ..Service::UNKNOWN
-            };
-            return (nobody, Membership::Unreachable);
+    /// What a document without a version gets: a member that joins, what the cluster has.
+    fn newest_version(&self) -> Version {
+        let founder = self.members[0].identity.as_ref();
+        let version = founder.and_then(IdentityFile::version);
+        version.unwrap_or(VERSION_AT_BIRTH)
+    }
+
+    /// Whether the cluster has one member. While nobody tells, its records do.
+    fn is_alone(&self, spec: &ClusterSpec, membership: &Membership) -> bool {
+        if let Membership::Known(members) = membership {
+            return members.iter().count() <= 1;
         }
-        self.memory.contact.look(&endpoint, process, served).await
+        let counts = |it: &&Member| {
+            let wanted = spec.member(&it.name).is_some();
+            let record = it.identity.as_ref().map(|it| &it.member);
+            record.is_some_and(|it| it.id.is_some() || it.joined && wanted)
+        };
+        self.members.iter().filter(counts).count() <= 1
+    }
+
+    /// Asks these members, all at the same time.
+    async fn ask(&mut self, spec: &ClusterSpec, numbers: &[usize]) -> Vec<(Service, Membership)> {
+        let served = self.has_served();
+        let mut contacts: Vec<Contact> = Vec::new();
+        let mut ways = Vec::new();
+        for number in numbers {
+            ways.push((self.endpoint_now(spec, *number), self.process_now(*number)));
+            contacts.push(std::mem::take(&mut self.members[*number].contact));
+        }
+        let looks = contacts.iter_mut().zip(&ways);
+        let looks =
+            looks.map(|(contact, (endpoint, process))| look(contact, endpoint, *process, served));
+        let looks = join_all(looks).await;
+        for (number, contact) in numbers.iter().zip(contacts) {
+            self.members[*number].contact = contact;
+        }
+        looks
+    }
+
+    /// Whether etcd has told its ids to this cluster's operator.
+    fn has_served(&self) -> bool {
+        let records = self.members.iter().filter_map(|it| it.identity.as_ref());
+        records.into_iter().any(|it| it.member.id.is_some())
     }
 
     /// Where the member is reached; its address is unspecified while its Pod has none.
@@ -147,28 +199,67 @@ impl Cluster {
         }
     }
 
-    pub(super) fn pod_now(&self) -> Option<Rc<PodSeen>> {
-        let name = names::member(&self.name);
-        self.shared.pods.get(&self.namespace, &name)
+    /// Where a member is reached by what its Pod shows now.
+    pub(super) fn endpoint_now(&self, spec: &ClusterSpec, number: usize) -> Endpoint {
+        let place = self.place(spec, self.member_pod(number).as_deref());
+        let joins = self.members[number].identity.as_ref();
+        Endpoint {
+            joins: joins.is_some_and(IdentityFile::joins),
+            ..self.endpoint(&place, spec)
+        }
     }
 
-    /// Where the member is reached by what its Pod shows now.
-    pub(super) fn endpoint_now(&self, spec: &ClusterSpec) -> Endpoint {
-        let place = self.place(spec, self.pod_now().as_deref());
-        self.endpoint(&place, spec)
+    /// A member's process as its Pod shows it now.
+    fn process_now(&self, number: usize) -> Process {
+        self.process(number, self.member_pod(number).as_deref())
     }
 
-    /// The member's process as its Pod shows it now. `answers`: etcd has just answered, so no guard refuses.
-    pub(super) fn process_now(&self, answers: bool) -> Process {
-        let pod = self.pod_now();
-        let process = self.process(pod.as_deref());
+    /// The same right before it is interrupted. `answers`: etcd has just answered, so no guard refuses.
+    fn process_again(&self, number: usize, answers: bool) -> Process {
+        let pod = self.member_pod(number);
+        let process = self.process(number, pod.as_deref());
         match refused_before(pod.as_deref(), process, &Service::UNKNOWN) {
             Some(_) if !answers => Process::Stopped,
             _ => process,
         }
     }
 
-    /// The member's place as the operator reaches it: at its Pod's address.
+    /// Everything that permits an interruption, read again.
+    pub(super) async fn read_again(&mut self, spec: &ClusterSpec, member: &str) -> Again {
+        let number = self.number(member).unwrap_or_default();
+        let (mut told, mut answers, mut own) = (Vec::new(), Vec::new(), None);
+        // Size 0 needs no answer of an etcd that may hang.
+        let asked = if spec.size > 0 {
+            self.looked_at(spec)
+        } else {
+            Vec::new()
+        };
+        for it in asked {
+            let process = self.process_again(it, false);
+            let endpoint = self.endpoint_now(spec, it);
+            if endpoint.metrics.ip().is_unspecified() {
+                continue;
+            }
+            let (id, membership) = self.members[it]
+                .contact
+                .look_again(&endpoint, process)
+                .await;
+            told.push(membership);
+            answers.extend(id.map(|member| Answer {
+                member,
+                raft_index: 0,
+            }));
+            own = own.or_else(|| id.filter(|_| it == number));
+        }
+        Again {
+            process: self.process_again(number, own.is_some()), // etcd may have taken its time to answer
+            id: own,
+            membership: Membership::best(told.into_iter()).with(&answers),
+            claim_deleted: self.is_gone_or_goes(Which::Data(number)).await,
+        }
+    }
+
+    /// A member's place as the operator reaches it: at its Pod's address.
     pub(super) fn place(&self, spec: &ClusterSpec, pod: Option<&PodSeen>) -> HostPlace {
         let address = pod.and_then(|it| it.address.as_deref()?.parse::<IpAddr>().ok());
         let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
@@ -191,7 +282,7 @@ impl Cluster {
         crate::paths::Paths::under(&PathBuf::from("/"))
     }
 
-    fn process(&self, pod: Option<&PodSeen>) -> Process {
+    fn process(&self, number: usize, pod: Option<&PodSeen>) -> Process {
         let Some(pod) = pod else {
             return Process::Stopped;
         };
@@ -208,11 +299,14 @@ impl Cluster {
         let (Some(settings), Some(version)) = (pod.settings, version) else {
             return Process::Foreign { pid: None };
         };
-        let latched = self.identity.as_ref().map(|it| it.member.quota);
+        let latched = self.members[number]
+            .identity
+            .as_ref()
+            .map(|it| it.member.quota);
         let started = crate::clock::parse_rfc3339(started);
         let seconds = started.map_or(0, |it| clock::now().seconds_since(it).max(0));
         Process::Running {
-            pid: number(id),
+            pid: pid_of(id),
             settings: Settings(settings),
             version,
             quota: pod.quota.or(latched).unwrap_or(0),
@@ -221,18 +315,19 @@ impl Cluster {
     }
 
     /// For how long the Pod has been asked to end.
-    fn terminating(&mut self, pod: Option<&PodSeen>) -> u64 {
+    fn terminating(&mut self, number: usize, pod: Option<&PodSeen>) -> u64 {
+        let terminating = &mut self.members[number].terminating;
         if let Some(pod) = pod.filter(|it| it.meta.deleting) {
-            return self.memory.terminating.seconds(&pod.meta.uid);
+            return terminating.seconds(&pod.meta.uid);
         }
-        self.memory.terminating.end();
+        terminating.end();
         0
     }
 
     fn document_seen(&self, spec: &ClusterSpec) -> DocumentSeen {
         let invalid = self.memory.invalid.as_ref().map(|why| (SPEC_INVALID, why));
         let invalid = invalid.map(|(reason, why)| (reason, why.clone()));
-        let claim = || Some(("ClaimNotChanged", self.claim_not_changed()?));
+        let claim = || Some(("ClaimNotChanged", self.claim_not_changed(spec)?));
         let image = || Some(("ImageNotChanged", self.image_not_changed(spec)?));
         match invalid.or_else(claim).or_else(image) {
             Some((reason, why)) => DocumentSeen::Refused { reason, why },
@@ -240,71 +335,8 @@ impl Cluster {
         }
     }
 
-    /// A Pod that is there and does not run.
-    fn waiting(&mut self, pod: Option<&PodSeen>) -> Waiting {
-        if let Some((reason, why)) = &self.memory.unplaceable {
-            return Waiting::Refused(unplaceable(reason, format_args!("{why}")));
-        }
-        let Some(pod) = pod.filter(|it| !it.is_over()) else {
-            self.memory.making.end();
-            return Waiting::No; // evicted, or its node was shut down: it is replaced
-        };
-        let waiting = match &pod.container {
-            Container::Running { .. } => Waiting::No,
-            Container::Waiting { reason, message } => {
-                Waiting::because(why_waiting(pod, reason, message))
-            }
-            Container::Ended => Waiting::because(pod.last_words.as_deref().map(refusal_from)),
-            Container::None if pod.reason == "Unschedulable" => {
-                Waiting::Refused(self.unschedulable(&pod.message))
-            }
-            Container::None => Waiting::Silently,
-        };
-        let made = match &pod.container {
-            Container::None => true,
-            Container::Waiting { reason, .. } => {
-                ["ContainerCreating", "PodInitializing"].contains(&reason.as_str())
-            }
-            Container::Running { .. } | Container::Ended => false,
-        };
-        if waiting != Waiting::Silently || !made {
-            self.memory.making.end();
-            return waiting;
-        }
-        let made_for = self.memory.making.seconds(&pod.meta.uid);
-        if made_for < MAKING_SECONDS || pod.meta.deleting {
-            return Waiting::Silently;
-        }
-        Waiting::Refused(being_made(pod))
-    }
-
-    /// The scheduler finds no node. Of a claim that is not bound it only says so.
-    fn unschedulable(&self, message: &str) -> Refusal {
-        let claim = self.object.object.spec.storage.volume_claim.as_ref();
-        let named = claim.is_some_and(|it| it.storage_class_name.is_some());
-        let unbound = message.contains("unbound immediate PersistentVolumeClaims");
-        if unbound && !named {
-            return unplaceable("NoStorageClass", format_args!("{message}"));
-        }
-        let claim = self.claim(Which::Data);
-        let node = claim.as_ref().and_then(|it| it.node.as_ref());
-        match node.filter(|_| is_elsewhere(message)) {
-            Some(node) => {
-                let name = names::claim(&self.name);
-                let why = format_args!("the claim {name} lies on the node {node}: {message}");
-                unplaceable("VolumeElsewhere", why)
-            }
-            None => unplaceable("Unschedulable", format_args!("{message}")),
-        }
-    }
-
-    fn certificates(
-        &self,
-        spec: &ClusterSpec,
-        place: &HostPlace,
-        now: Timestamp,
-    ) -> (Certificates, Clock) {
-        survey_by_clock(&self.certificates, now, &place.names, spec, |dated| {
+    fn certificates(&self, spec: &ClusterSpec, now: Timestamp) -> (Certificates, Clock) {
+        survey_by_clock(&self.certificates, now, &self.names(spec), spec, |dated| {
             let newest = clock::newest_known(&self.paths.member(), dated);
             clock::trust(&self.paths, now, newest, self.shared.synchronised())
         })
@@ -316,14 +348,14 @@ impl Cluster {
     fn facts(
         &self,
         spec: &ClusterSpec,
+        number: usize,
         identity: Option<Identity>,
         certificates: CertificatesUsable,
     ) -> Facts {
         // A restore brings data that has not served yet.
-        let restored = self
-            .identity
-            .as_ref()
-            .is_some_and(|it| !it.cluster.former_ids.is_empty());
+        let record = self.members[number].identity.as_ref();
+        let restored =
+            record.is_some_and(|it| !it.member.joined && !it.cluster.former_ids.is_empty());
         let served = restored || identity.as_ref().is_some_and(|it| it.served.is_some());
         let version = start::version(spec.version, identity.as_ref(), served, None);
         let version = version.unwrap_or(VERSION_AT_BIRTH);
@@ -371,6 +403,10 @@ impl Cluster {
 
     /// Rule D27, of the claim's size: half of it, since etcd needs room for its log and for a defragmented copy.
     pub(super) fn quota_at_birth(&self) -> u64 {
+        // Whoever joins has the founder's.
+        if let Some(founder) = &self.members[0].identity {
+            return founder.member.quota;
+        }
         let claim = self.object.object.spec.storage.volume_claim.as_ref();
         let size = claim.map_or(SIZE_DEFAULT, |it| it.size.as_str());
         let room = formats::bytes(size).map(|it| it / 2);
@@ -378,28 +414,33 @@ impl Cluster {
     }
 }
 
-/// Whether the scheduler finds no node for a volume that others cannot reach, in its words of today and of before 1.33; and
-/// not for what the document asks of a node.
-fn is_elsewhere(message: &str) -> bool {
-    let of_volume = [
-        "PersistentVolume's node affinity",
-        "volume node affinity conflict",
-    ];
-    of_volume.iter().any(|it| message.contains(it)) && !message.contains("Pod's node affinity")
-}
-
 /// A number that changes with each start of a container.
-fn number(id: &str) -> u32 {
+fn pid_of(id: &str) -> u32 {
     let hex = id.rsplit('/').next().unwrap_or_default();
     let hex = hex.get(..8).unwrap_or_default();
     u32::from_str_radix(hex, 16).unwrap_or(1).max(1)
 }
 
-/// The document's member, or who lives here while its size is 0.
-fn member(spec: &ClusterSpec, identity: Option<&IdentityFile>) -> MemberName {
-    let born = || MemberName::try_from(identity?.member.name.as_str()).ok();
-    let asked = spec.own().map(|it| it.name.clone());
-    asked.or_else(born).unwrap_or_default()
+fn leads(instance: &Instance) -> bool {
+    instance.service.details.is_some_and(|it| it.leads())
+}
+
+/// Asks one member.
+async fn look(
+    contact: &mut Contact,
+    endpoint: &Endpoint,
+    process: Process,
+    served: bool,
+) -> (Service, Membership) {
+    if endpoint.metrics.ip().is_unspecified() && matches!(process, Process::Running { .. }) {
+        let nobody = Service {
+            read: Reading::Failed(detail(format_args!("the Pod has no address yet"))),
+            write: Writing::NotTried,
+            ..Service::UNKNOWN
+        };
+        return (nobody, Membership::Unreachable);
+    }
+    contact.look(endpoint, process, served).await
 }
 
 /// What a Pod that does not run was made for; where that was taken from it, for nothing that anybody asks for.
@@ -408,91 +449,4 @@ fn made_for(pod: &PodSeen) -> MadeFor {
     let known = pod.settings.map(Settings).zip(version);
     let (settings, version) = known.unwrap_or((Settings(0), VERSION_AT_BIRTH));
     MadeFor { settings, version }
-}
-
-/// What is in the way of a start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Waiting {
-    /// Nothing.
-    No,
-    /// Kubernetes is at it.
-    Silently,
-    /// Something that it, or the guard, says.
-    Refused(Refusal),
-}
-
-impl Waiting {
-    fn because(refusal: Option<Refusal>) -> Self {
-        refusal.map_or(Waiting::Silently, Waiting::Refused)
-    }
-
-    fn refusal(self) -> Option<Refusal> {
-        match self {
-            Waiting::Refused(refusal) => Some(refusal),
-            Waiting::No | Waiting::Silently => None,
-        }
-    }
-}
-
-/// A guard that refused, was started again and has not said anything new: what it said stands, or the
-/// status would change with each of its starts.
-fn refused_before(pod: Option<&PodSeen>, process: Process, service: &Service) -> Option<Refusal> {
-    let Process::Running { seconds, .. } = process else {
-        return None;
-    };
-    if seconds > LOOKS_SECONDS || service.read == Reading::Answered {
-        return None;
-    }
-    let refusal = refusal_from(pod?.last_words.as_deref()?);
-    matches!(refusal, Refusal::Unplaceable { .. }).then_some(refusal)
-}
-
-/// A Pod that nobody says anything of: why is in its Events, which this operator does not read.
-fn being_made(pod: &PodSeen) -> Refusal {
-    let name = &pod.name;
-    let what = match &pod.container {
-        Container::Waiting { reason, .. } => format!(
-            "has been {reason} for more than a minute: an image is pulled, or a volume or the network is missing"
-        ),
-        _ => "has existed for more than a minute, and the kubelet has not started it".to_owned(),
-    };
-    unplaceable("PodNotStarted", format_args!("the Pod {name} {what}"))
-}
-
-/// Why a container is not started, in Kubernetes' own words.
-fn why_waiting(pod: &PodSeen, reason: &str, message: &str) -> Option<Refusal> {
-    match reason {
-        _ if NO_IMAGE.contains(&reason) => {
-            let why = format_args!("{reason}: {message}");
-            Some(unplaceable("ImageUnavailable", why))
-        }
-        "CrashLoopBackOff" => pod.last_words.as_deref().map(refusal_from),
-        "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => Some(
-            unplaceable("PodRefused", format_args!("{reason}: {message}")),
-        ),
-        _ => None, // ContainerCreating, PodInitializing
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_that_the_document_does_not_want_is_not_a_volume_elsewhere() {
-        let selector = "1 node(s) didn't match Pod's node affinity/selector";
-        for volume in [
-            "1 node(s) didn't match PersistentVolume's node affinity",
-            "1 node(s) had volume node affinity conflict",
-        ] {
-            assert!(is_elsewhere(&format!("0/1 nodes are available: {volume}.")));
-            assert!(!is_elsewhere(&format!(
-                "0/2 nodes are available: {selector}, {volume}."
-            )));
-        }
-        assert!(!is_elsewhere(selector));
-        assert!(!is_elsewhere(
-            "0/1 nodes are available: 1 Insufficient memory."
-        ));
-    }
 }

@@ -67,7 +67,9 @@ pub(super) fn member(parts: &Parts<'_>) -> Value {
     container["livenessProbe"] = probe("/livez", 30, 6);
     container["livenessProbe"]["initialDelaySeconds"] = json!(60);
     container["readinessProbe"] = probe("/readyz", 3, 3);
-    let mut pod = pod(parts, &names::member(parts.name), MEMBER, &container);
+    let name = &parts.member.identity.member.name;
+    let mut pod = pod(parts, name, MEMBER, &container);
+    pod["metadata"]["labels"][names::MEMBER] = json!(name);
     // `kubectl exec POD -- etcdctl ...`, in a Pod that has the certificates anyway. etcdctl refuses flags beside these.
     let tls = |file: &str| format!("{TLS_DIR}/{file}");
     let variables = [
@@ -81,8 +83,7 @@ pub(super) fn member(parts: &Parts<'_>) -> Value {
     ];
     let variables = variables.map(|(name, value)| json!({"name": name, "value": value}));
     extend(&mut pod["spec"]["containers"][0]["env"], variables.to_vec());
-    pod["spec"]["hostname"] = json!(names::member(parts.name));
-    pod["spec"]["subdomain"] = json!(parts.name);
+    pod["spec"]["hostname"] = json!(name);
     pod["spec"]["restartPolicy"] = json!("Always");
     let tls = json!({"name": "tls", "secret": {
         "secretName": names::member_secret(parts.name),
@@ -305,7 +306,7 @@ fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Val
         }],
         "containers": [container],
         "volumes": [
-            {"name": "data", "persistentVolumeClaim": {"claimName": names::claim(parts.name)}},
+            {"name": "data", "persistentVolumeClaim": {"claimName": names::claim(&parts.member.identity.member.name)}},
             // What the volume never holds: where etcd finds its certificates, or a restore's own.
             {"name": "keys", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
             {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},

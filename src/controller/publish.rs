@@ -10,7 +10,6 @@ use kube::runtime::events::{Event, EventType, Recorder};
 use serde_json::{Value, json};
 
 use super::apply::NAMESPACE_ENDS;
-use super::claim::Which;
 use super::names::SPEC_INVALID;
 use super::objects::resource;
 use super::seen::Meta;
@@ -22,10 +21,10 @@ use crate::clock::rfc3339;
 use crate::cluster::{Detail, MemberName, PeerUrl, Timestamp, detail};
 use crate::error::chain;
 use crate::member::pod::next_step;
-use crate::observed::{Again, Membership, Observed};
+use crate::observed::{Again, Observed};
 use crate::plan::Plan;
 use crate::runtime::{Runtime, reconcile};
-use crate::spec::{ClusterSpec, Settings};
+use crate::spec::{ClusterSpec, MemberSpec, Settings};
 use crate::status::Status;
 
 /// A status that says the same is written again after so long: a dead operator shows.
@@ -235,7 +234,12 @@ impl Cluster {
             });
             detail(format_args!("{path}: found '{found}', allowed: {allowed}"))
         })?;
-        for it in &mut spec.members {
+        for number in spec.size.into()..self.members.len() {
+            let name = self.members[number].name.clone();
+            let peer_url = PeerUrl::new();
+            let _ = spec.former.push(MemberSpec { name, peer_url });
+        }
+        for it in spec.members.iter_mut().chain(&mut spec.former) {
             let url = self.peer_url(&it.name, spec.network.peer_port);
             it.peer_url = PeerUrl::try_from(url.as_str())
                 .map_err(|_| detail(format_args!("the peer URL {url} is too long")))?;
@@ -244,9 +248,9 @@ impl Cluster {
         spec.settings = self.settings_of_pod(of_etcd);
         // What runs by such a document already is looked after as before; another operator's limits stop nobody.
         let in_force = self.image_in_force() == wire.image.as_ref()
-            && self
-                .pod_now()
-                .is_some_and(|it| it.settings == Some(spec.settings.0));
+            && (0..self.members.len())
+                .filter_map(|it| self.member_pod(it))
+                .any(|it| it.settings == Some(spec.settings.0));
         let refused = crate::api::pod::refused(wire, &self.shared.own.image_prefixes);
         if let Some(why) = refused.filter(|_| !in_force) {
             return Err(why);
@@ -445,26 +449,16 @@ impl Runtime for Cluster {
         let mut wire = to_wire(status, self.memory.published.as_ref(), generation);
         wire.history.clone_from(&self.memory.changes.history);
         // Also while it does not answer: it shows that there was one, whatever becomes of its Secrets.
-        let born = self.identity.as_ref().and_then(|it| it.cluster.id.clone());
+        let born = self.members[0]
+            .identity
+            .as_ref()
+            .and_then(|it| it.cluster.id.clone());
         wire.cluster_id = wire.cluster_id.or(born);
         self.write_status(wire).await
     }
 
-    async fn look_again(&mut self, spec: &ClusterSpec, _: &MemberName) -> Again {
-        let asked = self.process_now(false);
-        let endpoint = self.endpoint_now(spec);
-        let somewhere = !endpoint.metrics.ip().is_unspecified();
-        let (id, membership) = if spec.size > 0 && somewhere {
-            self.memory.contact.look_again(&endpoint, asked).await
-        } else {
-            (None, Membership::Unreachable) // size 0 needs no answer of an etcd that may hang
-        };
-        Again {
-            process: self.process_now(id.is_some()), // etcd may have taken its time to answer
-            id,
-            membership,
-            claim_deleted: self.is_gone_or_goes(Which::Data).await,
-        }
+    async fn look_again(&mut self, spec: &ClusterSpec, member: &MemberName) -> Again {
+        self.read_again(spec, member).await
     }
 
     async fn execute(

@@ -164,7 +164,7 @@ impl Cluster {
 
     /// A member is stopped only for a Pod that the API server would take.
     fn may_begin(&self, asked: &Asked) -> bool {
-        let member = names::member(&self.name);
+        let member = names::founder(&self.name);
         let tried = self.memory.tried.as_ref();
         tried.is_some_and(|it| it.id == asked.id && it.refused_at.is_none())
             || self.shared.pods.get(&self.namespace, &member).is_none()
@@ -173,7 +173,7 @@ impl Cluster {
     /// Why the last restore that the document asked for failed, until it is tried again.
     /// `now`: the time, if it is trusted.
     pub(super) fn restore_failed(&mut self, now: Option<Timestamp>) -> Option<Detail> {
-        let unborn = self.identity.is_none();
+        let unborn = self.members[0].identity.is_none();
         let (seconds, generation) = (clock::since_boot().as_secs(), self.generation());
         self.memory
             .restore_failed
@@ -219,7 +219,7 @@ impl Cluster {
         &mut self,
         now: Option<Timestamp>,
     ) -> Result<(), ControllerError> {
-        let pod = names::member(&self.name);
+        let pod = names::founder(&self.name);
         let pod = self.shared.pods.get(&self.namespace, &pod);
         let (Some(pod), None) = (pod, &self.memory.restoring) else {
             return Ok(());
@@ -253,7 +253,7 @@ impl Cluster {
             self.look_for_cut(observed);
             return self.clear_away().await;
         };
-        let member = names::member(&self.name);
+        let member = names::founder(&self.name);
         if let Some(there) = self.shared.pods.get(&self.namespace, &member) {
             let details = observed.speaker().and_then(|it| it.service.details);
             if let Some(details) = details {
@@ -289,10 +289,14 @@ impl Cluster {
         let Some(asked) = self.in_place() else {
             return;
         };
-        if self.goes(Which::Data) {
+        if self.goes(Which::Data(0)) {
             let why = Hold::ClaimDeleted;
             let why = format!("{why}; next: {}", why.next_step());
             return self.not_begun(&asked, &why).await;
+        }
+        if spec.size > 1 || self.looked_at(spec).len() > 1 {
+            let why = "a restore in place is of one member for now; set size: 1 first, and grow again afterwards";
+            return self.not_begun(&asked, why).await;
         }
         let now = clock::since_boot().as_secs();
         let tried = self.memory.tried.as_ref().filter(|it| it.id == asked.id);
@@ -377,7 +381,7 @@ impl Cluster {
         let instance = observed.speaker();
         let refused = instance.and_then(|it| it.refused.as_ref());
         let cut = refused.is_some_and(|it| it.reason() == Refusal::Restoring.reason());
-        let member = names::member(&self.name);
+        let member = names::founder(&self.name);
         if let Some(pod) = self.shared.pods.get(&self.namespace, &member)
             && cut
             && self.memory.restore_failed.is_none()

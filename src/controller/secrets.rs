@@ -29,9 +29,10 @@ use crate::backup::restore::forget_recoveries;
 use crate::changes::Changes;
 use crate::clock;
 use crate::cluster::ADMIN;
+use crate::member::records::IdentityFile;
 use crate::state;
 
-/// Key of the identity in the CA's Secret.
+/// Key of the members' identities in the CA's Secret.
 const IDENTITY: &str = "identity.json";
 
 /// Key of the CA's Secret with the times at which the document's policy replaced damaged data.
@@ -112,15 +113,7 @@ impl Cluster {
             let changes = data.get(CHANGES);
             let changes = changes.and_then(|it| serde_json::from_slice(it).ok());
             self.memory.changes = changes.unwrap_or_default();
-            self.identity = match data.get(IDENTITY) {
-                Some(text) => Some(serde_json::from_slice(text).map_err(|error| {
-                    ControllerError::Unreadable {
-                        name: names::authority_secret(&self.name),
-                        why: format!("{IDENTITY}: {error}"),
-                    }
-                })?),
-                None => None,
-            };
+            self.take_identities(data.get(IDENTITY))?;
             let generation = dir.join("generations/0001");
             state::create_private_dir(&generation)?;
             std::os::unix::fs::symlink("generations/0001", dir.join("current")).map_err(
@@ -166,6 +159,25 @@ impl Cluster {
         Ok(())
     }
 
+    fn take_identities(&mut self, text: Option<&Vec<u8>>) -> Result<(), ControllerError> {
+        let mut recorded: Vec<IdentityFile> = match text {
+            Some(text) => {
+                serde_json::from_slice(text).map_err(|error| ControllerError::Unreadable {
+                    name: names::authority_secret(&self.name),
+                    why: format!("{IDENTITY}: {error}"),
+                })?
+            }
+            None => Vec::new(),
+        };
+        for member in &mut self.members {
+            let own = recorded
+                .iter()
+                .position(|it| it.member.name == member.name.as_str());
+            member.identity = own.map(|it| recorded.swap_remove(it));
+        }
+        Ok(())
+    }
+
     /// CAs and identity never come anew in silence beside what they belong to: every client would be locked out, and
     /// snapshots would be somebody else's.
     async fn check_authority(
@@ -202,7 +214,7 @@ impl Cluster {
 
     /// The claim of a member that was born with CAs.
     async fn born_claim(&self) -> Result<Option<String>, ControllerError> {
-        let name = names::claim(&self.name);
+        let name = names::claim(&names::founder(&self.name));
         let claim = self
             .objects
             .get(Kind::Claim, &self.namespace, &name)
@@ -256,8 +268,10 @@ impl Cluster {
     pub(super) async fn push(&mut self) -> Result<(), ControllerError> {
         let dir = self.paths.tls();
         let mut authority = files(&AUTHORITY.map(|(key, file)| (key, dir.join(file))));
-        if let Some(identity) = &self.identity {
-            let text = serde_json::to_vec(identity).unwrap_or_default();
+        let recorded = self.members.iter().filter_map(|it| it.identity.as_ref());
+        let recorded: Vec<&IdentityFile> = recorded.collect();
+        if !recorded.is_empty() {
+            let text = serde_json::to_vec(&recorded).unwrap_or_default();
             authority.insert(IDENTITY.to_owned(), text);
         }
         if authority.is_empty() {

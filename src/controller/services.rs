@@ -1,5 +1,7 @@
 //! Services: the names under which a member is reached, whether they lead there, and the rule who may reach its metrics.
 
+use std::rc::Rc;
+
 use serde_json::{Value, json};
 
 use super::names;
@@ -10,7 +12,7 @@ use super::{Cluster, ControllerError};
 use crate::api::Service;
 use crate::backup::served::PORT;
 use crate::cluster::{Detail, detail};
-use crate::observed::Process;
+use crate::observed::{Instance, Process, Reading};
 use crate::spec::ClusterSpec;
 
 /// An etcd that serves makes its Pod ready within so long.
@@ -23,7 +25,10 @@ impl Cluster {
         spec: &ClusterSpec,
     ) -> Result<(), ControllerError> {
         let asked = self.object.object.spec.service.clone().unwrap_or_default();
-        for object in [self.headless(spec), self.for_clients(spec, &asked)] {
+        let wanted = self.looked_at(spec).into_iter();
+        let own = wanted.map(|it| self.of_member(spec, &self.members[it].name));
+        let all: Vec<Value> = own.chain([self.for_clients(spec, &asked)]).collect();
+        for object in all {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             let seen = self.shared.services.get(&self.namespace, name);
             self.objects
@@ -45,9 +50,11 @@ impl Cluster {
             format!("{service}.{namespace}"),
             format!("{service}.{namespace}.svc"),
             format!("{service}.{namespace}.svc.{domain}"),
-            format!("{}.{name}.{namespace}.svc", names::member(name)),
-            format!("{}.{name}.{namespace}.svc.{domain}", names::member(name)),
         ];
+        for member in &self.members {
+            all.push(self.member_host(&member.name));
+            all.push(format!("{}.{domain}", self.member_host(&member.name)));
+        }
         let seen = self.shared.services.get(namespace, &service);
         let seen = seen.as_deref().map(|it| &it.addresses);
         let addresses = self.objects.addresses(&service).or(seen);
@@ -74,17 +81,25 @@ impl Cluster {
         spec.map_or(2379, |it| it.network.client_port)
     }
 
-    /// Why the Service for clients does not lead to the member's Pod.
+    /// Why the Service for clients leads to no member that answers.
     pub(super) fn unreached(
         &self,
-        pod: Option<&PodSeen>,
-        process: Process,
-        answers: bool,
+        pods: &[Option<Rc<PodSeen>>],
+        instances: &[Instance],
     ) -> Option<Detail> {
+        let answers =
+            |it: &(&Option<Rc<PodSeen>>, &Instance)| it.1.service.read == Reading::Answered;
+        let all = pods.iter().zip(instances).filter(answers);
+        let mut all = all.map(|(pod, it)| self.unreached_at(pod.as_deref()?, it.process));
+        let first = all.next().flatten()?;
+        all.all(|it| it.is_some()).then_some(first)
+    }
+
+    /// Why it does not lead to this one.
+    fn unreached_at(&self, pod: &PodSeen, process: Process) -> Option<Detail> {
         let Process::Running { seconds, .. } = process else {
             return None;
         };
-        let pod = pod.filter(|_| answers)?;
         let (name, service) = (&pod.name, names::client_service(&self.name));
         let selector = self.selector();
         let mut wanted = selector.as_object().into_iter().flatten();
@@ -108,11 +123,14 @@ impl Cluster {
         )))
     }
 
-    /// Where its peers reach a member, whichever address its Pod has: etcd asks for the address when it dials, and a
-    /// single member never does.
+    /// The name of a member's own Service, whose address outlives its Pods.
+    pub(super) fn member_host(&self, member: &str) -> String {
+        format!("{member}.{}.svc", self.namespace)
+    }
+
+    /// Where its peers reach a member.
     pub(super) fn peer_url(&self, member: &str, port: u16) -> String {
-        let (service, namespace) = (&self.name, &self.namespace);
-        format!("https://{member}.{service}.{namespace}.svc:{port}")
+        format!("https://{}:{port}", self.member_host(member))
     }
 
     fn service(&self, name: &str, spec: &Value) -> Value {
@@ -136,14 +154,15 @@ impl Cluster {
         })
     }
 
-    /// The member's own name, also while it is not ready: peers and the operator find it.
-    fn headless(&self, spec: &ClusterSpec) -> Value {
+    /// A member's own, also while it is not ready: its peers find it.
+    fn of_member(&self, spec: &ClusterSpec, member: &str) -> Value {
+        let mut selector = self.selector();
+        selector[names::MEMBER] = json!(member);
         self.service(
-            &self.name,
+            member,
             &json!({
-                "clusterIP": "None",
                 "publishNotReadyAddresses": true,
-                "selector": self.selector(),
+                "selector": selector,
                 "ports": [
                     port("client", spec.network.client_port),
                     port("peer", spec.network.peer_port),

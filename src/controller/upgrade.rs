@@ -63,21 +63,21 @@ impl Cluster {
 
     /// The version that the document asks for, where that is another one than the data's.
     fn other_version(&self, spec: &ClusterSpec) -> Option<Version> {
-        let identity = self.identity.as_ref()?.version()?;
+        let identity = self.members[0].identity.as_ref()?.version()?;
         spec.version.filter(|it| *it != identity)
     }
 
     /// Whether the document names another image than the one from which the version of the data runs.
     fn asks_for_image(&self, spec: &ClusterSpec) -> bool {
         let asked = &self.object.object.spec.image;
-        let member = self.identity.as_ref().map(|it| &it.member);
+        let member = self.members[0].identity.as_ref().map(|it| &it.member);
         let settled = self.other_version(spec).is_none();
         member.is_some_and(|it| settled && it.other_version.is_none() && it.image != *asked)
     }
 
     /// The image that members run from: the document's only once it was tried, or where the one before is of no use.
     pub(super) fn image_in_force(&self) -> Option<&String> {
-        match &self.identity {
+        match &self.members[0].identity {
             Some(it) => it.member.image.as_ref(),
             None => self.object.object.spec.image.as_ref(),
         }
@@ -89,15 +89,19 @@ impl Cluster {
             return;
         }
         let asked = self.object.object.spec.image.clone();
-        let unserved = self
+        let unserved = self.members[0]
             .identity
             .as_ref()
             .is_some_and(|it| it.member.id.is_none());
-        let pod = self.pod_now();
+        let pod = self.member_pod(0);
         let useless = pod.as_deref().is_some_and(PodSeen::lacks_image);
         if unserved || useless || self.image_was_tried(spec) {
-            if let Some(identity) = &mut self.identity {
-                identity.member.image = asked;
+            let records = self
+                .members
+                .iter_mut()
+                .filter_map(|it| it.identity.as_mut());
+            for identity in records {
+                identity.member.image.clone_from(&asked);
             }
             self.memory.rehearsal = None;
         }
@@ -106,33 +110,35 @@ impl Cluster {
     /// How etcd does with a version that is new to its data.
     pub(super) fn tries(
         &mut self,
+        number: usize,
         pod: Option<&PodSeen>,
         process: Process,
         service: &Service,
         pairs: Pairs,
     ) -> Tries {
+        let member = &mut self.members[number];
         if let Some(details) = service.details {
-            self.memory.database = details.db_size;
+            member.database = details.db_size;
         }
         // Silence may be the network's, so the kubelet has to say the same.
         let unready = pod.and_then(|it| it.not_ready.as_ref());
         let unready = unready.is_some_and(|it| !it.is_empty()); // of a lost node it says nothing
         let is_heard = pairs.are_taken() && (service.read.is_answer() || unready);
-        let mut tries = self.memory.counts.look(process, service, is_heard);
+        let mut tries = member.counts.look(process, service, is_heard);
         match pod.filter(|it| process == Process::Stopped && it.lacks_image()) {
             Some(pod) => {
                 tries.unserved = Unanswered {
                     looks: SERVES_WITHIN_LOOKS, // the kubelet's
-                    seconds: self.memory.pulled.seconds(&pod.meta.uid),
+                    seconds: member.pulled.seconds(&pod.meta.uid),
                 }
             }
-            None => self.memory.pulled.end(),
+            None => member.pulled.end(),
         }
         // Before it has answered this operator it may be as large as it is allowed to.
-        let most = self.identity.as_ref().map_or(0, |it| it.member.quota);
-        let known = Some(self.memory.database).filter(|it| *it > 0);
+        let most = member.identity.as_ref().map_or(0, |it| it.member.quota);
+        let known = Some(member.database).filter(|it| *it > 0);
         Tries {
-            ends: self.memory.ends.seen(pod, self.identity.as_ref()),
+            ends: member.ends.seen(pod, member.identity.as_ref()),
             database: known.unwrap_or(most),
             downgrade: self.memory.changes.downgrade(),
             ..tries
@@ -145,13 +151,13 @@ impl Cluster {
         &mut self,
         change: impl FnOnce(&mut IdentityFile) -> bool,
     ) -> Result<(), ControllerError> {
-        let before = self.identity.clone();
-        if !self.identity.as_mut().is_some_and(change) {
+        let before = self.members[0].identity.clone();
+        if !self.members[0].identity.as_mut().is_some_and(change) {
             return Ok(());
         }
         let written = self.push().await;
         if written.is_err() {
-            self.identity = before;
+            self.members[0].identity = before;
             self.loaded = false; // the next pass reads it
         }
         written
@@ -165,7 +171,7 @@ impl Cluster {
     ) -> Result<(), ControllerError> {
         self.memory.changes.downgrade = Some(to.to_string());
         self.push().await?;
-        Ok(contact::enable_downgrade(&self.endpoint_now(spec), to).await?)
+        Ok(contact::enable_downgrade(&self.endpoint_now(spec, 0), to).await?)
     }
 
     /// Has etcd end the downgrade.
@@ -173,7 +179,7 @@ impl Cluster {
         &mut self,
         spec: &ClusterSpec,
     ) -> Result<(), ControllerError> {
-        contact::cancel_downgrade(&self.endpoint_now(spec)).await?;
+        contact::cancel_downgrade(&self.endpoint_now(spec, 0)).await?;
         self.memory.changes.downgrade = None;
         self.push().await
     }
@@ -210,8 +216,15 @@ impl Cluster {
         spec: &ClusterSpec,
         now: Option<Timestamp>,
     ) -> Result<(), ControllerError> {
-        contact::begin_log_anew(&self.endpoint_now(spec), self.identity.as_ref()).await?;
-        let version = self.identity.as_ref().and_then(IdentityFile::version);
+        contact::begin_log_anew(
+            &self.endpoint_now(spec, 0),
+            self.members[0].identity.as_ref(),
+        )
+        .await?;
+        let version = self.members[0]
+            .identity
+            .as_ref()
+            .and_then(IdentityFile::version);
         self.memory.changes.serves(version);
         let noted = |it: &mut Changes, ended| it.finish(ended, now);
         self.end_change(IdentityFile::finish_version, noted).await
@@ -235,7 +248,7 @@ impl Cluster {
         end: fn(&mut IdentityFile) -> Option<Ended>,
         note: impl FnOnce(&mut Changes, Ended),
     ) -> Result<(), ControllerError> {
-        let identity = self.identity.clone();
+        let identity = self.members[0].identity.clone();
         let Some(ended) = identity.and_then(|mut it| end(&mut it)) else {
             return self.push().await; // of the record alone
         };

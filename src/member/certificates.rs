@@ -116,7 +116,7 @@ pub fn survey_by_clock(
     trust: impl FnOnce(Option<Timestamp>) -> Clock,
 ) -> (Summary, Clock) {
     let clients: Vec<&str> = spec.clients.iter().map(heapless::String::as_str).collect();
-    let peer_names = peer_names(&spec.peer_url());
+    let peer_names = peer_names(spec);
     let wanted = |clock| Wanted {
         names,
         peer_names: &peer_names,
@@ -165,9 +165,16 @@ pub fn validity(spec: &ClusterSpec, observed: &Observed, storage_dir: &Path) -> 
     }
 }
 
-/// What the certificate of a peer at this URL names.
-pub fn peer_names(peer_url: &str) -> Vec<String> {
-    vec![render::host_of(peer_url).to_owned()]
+/// What the certificates of peers name: all of them have one where they share a Secret.
+pub fn peer_names(spec: &ClusterSpec) -> Vec<String> {
+    let all = spec.members.iter().chain(&spec.former);
+    let mut names: Vec<String> = all
+        .map(|it| render::host_of(&it.peer_url).to_owned())
+        .collect();
+    names.push(render::host_of(&spec.peer_url()).to_owned());
+    names.sort();
+    names.dedup();
+    names
 }
 
 /// Longer than any trial takes, in seconds.
@@ -192,7 +199,7 @@ pub fn mint(
     certificates.ensure_authorities(&spec.name, validity.not_after)?;
     certificates.mint(&Leaves {
         names,
-        peer_names: &peer_names(&spec.peer_url()),
+        peer_names: &peer_names(spec),
         cluster: &spec.name,
         validity,
     })

@@ -146,7 +146,7 @@ impl HostPlace {
             unsafe_filesystem_allowed: spec.unsafe_filesystem_allowed,
             addresses: self.addresses(spec),
             names: self.names.clone(),
-            peer_names: certificates::peer_names(&spec.peer_url()),
+            peer_names: certificates::peer_names(spec),
             leaf_seconds: spec.leaf_seconds,
             environment: render::environment(spec)
                 .into_iter()

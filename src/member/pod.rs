@@ -12,7 +12,7 @@ use super::records::{self, IdentityFile, Launch, MemberRecord};
 use super::starts;
 use crate::cluster::detail;
 use crate::disk;
-use crate::etcd::store;
+use crate::etcd::{data_dir, store};
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Place;
@@ -362,6 +362,10 @@ impl PodMember {
         let ours = &self.identity;
         let data = records::data_dir(storage_dir);
         let is_empty = || std::fs::read_dir(&data).map_or(true, |mut it| it.next().is_none());
+        if self.is_of_removed(beside.as_ref()) {
+            records::set_aside(storage_dir)?;
+            return Ok(records::save_identity(paths, storage_dir, ours)?);
+        }
         let Some(beside) = beside else {
             return match (&ours.member.id, is_empty()) {
                 (None, true) => Ok(records::save_identity(paths, storage_dir, ours)?),
@@ -404,6 +408,23 @@ impl PodMember {
             }
             _ => Ok(self.bring_up_to_date(paths, &beside)?),
         }
+    }
+
+    /// Whether a member that joins has found the data of one of its name that the cluster has removed.
+    fn is_of_removed(&self, beside: Option<&IdentityFile>) -> bool {
+        let ours = &self.identity;
+        if !ours.joins() || beside.is_none_or(|it| it.cluster.token != ours.cluster.token) {
+            return false;
+        }
+        let removed = |id: &str| ours.member.removed.iter().any(|it| it == id);
+        let recorded = beside.and_then(|it| it.member.id.as_deref());
+        if let Some(id) = recorded {
+            return removed(id);
+        }
+        // It was removed before it had served: its log says which member it was.
+        let data = records::data_dir(&self.launch.storage_dir);
+        let owner = data_dir::look(&data, None, false).owner;
+        owner.is_some_and(|(_, it)| removed(&it.to_string()))
     }
 
     /// Writes beside the data what has changed since: the version, and the document's quota, which only grows.

@@ -97,7 +97,13 @@ pub struct MemberRecord {
     /// In hexadecimal, once it has served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// In Kubernetes: ids that members of this name had which the cluster has removed, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
 }
+
+/// Removed members of one name whose data is known again.
+const REMOVED_MAX: usize = 16;
 
 /// What a restore did to the revisions: the snapshot had `from`, and they went on from `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,6 +163,16 @@ impl IdentityFile {
     pub fn joins_again(&mut self) {
         self.member.joined = true;
         self.member.id = None;
+    }
+
+    /// The cluster has removed the member that had this id; the next one of its name joins.
+    pub fn was_removed(&mut self, id: Option<String>) {
+        let removed = &mut self.member.removed;
+        removed.extend(id);
+        if removed.len() > REMOVED_MAX {
+            removed.remove(0);
+        }
+        self.joins_again();
     }
 
     /// etcd has told its ids.
@@ -230,6 +246,26 @@ pub fn aside(data: &Path, reason: &str) -> PathBuf {
     let name = |number: u32| data.with_extension(format!("{reason}-{number}"));
     let taken = (1..u32::MAX).take_while(|it| name(*it).exists()).last();
     name(taken.unwrap_or(0) + 1)
+}
+
+/// Renames the data of a removed member aside, where there is some.
+///
+/// # Errors
+/// The directory could not be renamed.
+pub fn set_aside(storage_dir: &Path) -> Result<(), StateError> {
+    let data = data_dir(storage_dir);
+    if !data.exists() {
+        return Ok(());
+    }
+    let to = aside(&data, "removed");
+    std::fs::rename(&data, &to).map_err(|source| StateError::Io {
+        what: "set aside",
+        path: data,
+        source,
+    })?;
+    state::sync_dir(storage_dir)?;
+    tracing::warn!(to = %to.display(), "the cluster has removed this member; its data was set aside");
+    Ok(())
 }
 
 /// A word that no other cluster of this name has: etcd derives the cluster's id from it. `None`: the

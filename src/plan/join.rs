@@ -73,6 +73,26 @@ pub(super) fn way(spec: &ClusterSpec, observed: &Observed, instance: &Instance) 
     }
 }
 
+/// Whether a majority confirmed that the cluster has no member for which this process was made, or no longer.
+pub(super) fn has_left(spec: &ClusterSpec, observed: &Observed, instance: &Instance) -> bool {
+    let Membership::Known(members) = &observed.membership else {
+        return false;
+    };
+    let ours = !matches!(instance.process, Process::Foreign { .. });
+    if !ours || !instance.is_there() || !is_of(spec, members, instance) {
+        return false;
+    }
+    let answers = instance.service.details.map(|it| it.member);
+    let mut places = spec.members.iter().chain(&spec.former);
+    match (answers.or_else(|| member_id(instance)), instance.joins()) {
+        (Some(id), _) => members.by_id(id).is_none(),
+        (None, true) => places
+            .find(|it| it.name == instance.member)
+            .is_some_and(|it| members.entry(&it.name, &it.peer_url).is_none()),
+        (None, false) => false,
+    }
+}
+
 /// Whether a listed member that does not run can never come back as the same member.
 pub(super) fn is_lost(spec: &ClusterSpec, instance: &Instance, member: &Member) -> bool {
     if instance.process != Process::Stopped || !is_readable(instance) {

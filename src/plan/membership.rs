@@ -1,7 +1,7 @@
 //! Decides which member joins, gets its vote or is removed: at most one change, in the order that keeps
 //! quorum.
 
-use crate::cluster::{Health, Member, MemberSet, PeerUrl, Role};
+use crate::cluster::{Health, Member, MemberName, MemberSet, PeerUrl, Role};
 use crate::observed::{Authority, Instance, Membership, Observed, Process, Reading};
 use crate::plan::join;
 use crate::plan::permit::Permit;
@@ -99,6 +99,23 @@ pub(super) fn changeable<'a>(
         return Err(Hold::QuorumLost);
     }
     Ok((observed.authority == Authority::Cluster).then_some(members))
+}
+
+/// Whether a learner is on its way, so that the cluster is soon larger; or, where the only voter would be interrupted, one
+/// that nothing keeps from its start. `holds`: of members, in this pass.
+pub(super) fn outage_can_wait(
+    holds: &[(MemberName, Hold)],
+    observed: &Observed,
+    members: &MemberSet,
+) -> bool {
+    let answers = members.learners().any(|it| it.health == Health::Serving);
+    let young = observed.instances.iter().any(|it| it.process.is_young());
+    let comes = |it: &Instance| {
+        let held = holds.iter().any(|(member, _)| *member == it.member);
+        let learner = members.learners().any(|learner| learner.name == it.member);
+        (learner || it.joins()) && !held
+    };
+    answers || young || members.voter_count() == 1 && observed.instances.iter().any(comes)
 }
 
 /// The only voter, if the document has it at another peer URL than etcd's list, and that URL. Of several none is

@@ -30,6 +30,8 @@ pub enum Grounds {
     DeclaredOutage(Declared),
     /// The member's etcd does not run, so nothing is interrupted.
     NothingRuns,
+    /// The cluster has removed the member.
+    HasLeft,
 }
 
 /// How an interruption was declared.
@@ -56,6 +58,16 @@ pub enum Lapsed {
     ProcessChanged,
     /// The member that was to be replaced answers again.
     Answers,
+}
+
+impl core::fmt::Display for Lapsed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Lapsed::Held(hold) => hold.fmt(f),
+            Lapsed::ProcessChanged => write!(f, "etcd's process has changed in the meantime"),
+            Lapsed::Answers => write!(f, "the member answers again"),
+        }
+    }
 }
 
 impl<Step> Permit<Step> {
@@ -90,13 +102,23 @@ impl Permit<Interruption> {
         if pid != step.pid {
             return Err(Lapsed::ProcessChanged);
         }
+        if grounds == Grounds::HasLeft {
+            return match &again.membership {
+                Membership::Known(members)
+                    if again.id.is_none_or(|it| members.by_id(it).is_none()) =>
+                {
+                    Ok(step)
+                }
+                _ => Err(Lapsed::Held(Hold::Unreachable)),
+            };
+        }
         if again.claim_deleted && step.act.ends_the_process() {
             return Err(Lapsed::Held(Hold::ClaimDeleted));
         }
         let declared = match grounds {
             Grounds::QuorumSurvives => None,
             Grounds::DeclaredOutage(declared) => Some(declared),
-            Grounds::NothingRuns => return Ok(step),
+            Grounds::NothingRuns | Grounds::HasLeft => return Ok(step),
         };
         let still = grounds_to_interrupt(&again.membership, again.id, alone, declared);
         still.map_err(Lapsed::Held)?;
@@ -166,6 +188,25 @@ pub(super) fn permit(
         claim_deleted: instance.claim == Claim::Deleted,
     };
     to_interrupt(seen, act, Some(declared))
+}
+
+/// The permit to end what runs for a member that the cluster has removed: it has no vote, and serves nobody. Its claim, if
+/// somebody deleted that, may go.
+pub(super) fn to_end_who_left(instance: &Instance) -> Permit<Interruption> {
+    let pid = match instance.process {
+        Process::Running { pid, .. } => Some(pid),
+        _ => None,
+    };
+    Permit {
+        step: Interruption {
+            member: instance.member.clone(),
+            act: super::Act::Stop,
+            pid,
+        },
+        grounds: Grounds::HasLeft,
+        alone: false,
+        silent: false,
+    }
 }
 
 /// May this member be interrupted and come back?

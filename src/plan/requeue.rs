@@ -99,23 +99,30 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool) -> Duratio
         Err(Hold::Terminating) => while_terminating(observed),
         // Space may become free at any moment, and then etcd can start.
         Err(Hold::Start(Refusal::DiskFull { .. } | Refusal::Examining)) => REQUEUE_PROGRESSING,
-        Err(
-            Hold::Start(_)
+        Err(hold) if waits_for_a_person(hold) => REQUEUE_CONVERGED,
+        _ => REQUEUE_PROGRESSING,
+    }
+}
+
+/// Whether nothing but a person, or a watch, changes what the hold is about.
+fn waits_for_a_person(hold: &Hold) -> bool {
+    matches!(
+        hold,
+        Hold::Start(_)
             | Hold::NoVersion
             | Hold::VersionLosesData(..)
             | Hold::VersionUnsupported(_)
             | Hold::UpgradeNotAllowed { .. }
             | Hold::UpgradeNeedsBackup(_)
+            | Hold::UpgradeOfSeveral(_)
             | Hold::UpgradeNotRehearsed(..)
             | Hold::UpgradeFailed(..)
             | Hold::QuotaSmaller { .. }
             | Hold::ClaimDeleted
             | Hold::SnapshotsFound(_)
             | Hold::SnapshotsUnknown(_)
-            | Hold::RestoreFailed(_),
-        ) => REQUEUE_CONVERGED,
-        _ => REQUEUE_PROGRESSING,
-    }
+            | Hold::RestoreFailed(_)
+    )
 }
 
 /// Whether something follows this step soon.

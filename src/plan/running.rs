@@ -158,7 +158,11 @@ fn edit_steps(
     if version::changing(instance).is_some() && !full {
         return version::running(spec, observed, instance, steps);
     }
-    let declared = if settings != spec.settings || quota.is_some() {
+    // Who leaves is not restarted for it first.
+    let stays = spec.size == 0 || spec.member(&instance.member).is_some();
+    let declared = if !stays {
+        None
+    } else if settings != spec.settings || quota.is_some() {
         Some(Declared::DocumentEdited)
     } else if instance.kept_elsewhere {
         Some(Declared::DriverChanged)

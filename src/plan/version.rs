@@ -135,6 +135,9 @@ pub(super) fn running(
         return Ok(());
     };
     hop(version, to)?;
+    if spec.size > 1 || !instance.alone {
+        return Err(Hold::UpgradeOfSeveral(to));
+    }
     match &observed.upgrade {
         Upgrade::Failed { to: failed, why } if *failed == to => {
             Err(Hold::UpgradeFailed(to, why.clone()))

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::permit::{Declared, Grounds, Lapsed, Permit};
+use super::permit::{Declared, Grounds, Permit};
 use super::version::First;
 use super::{Act, Asked, Change, Hold, Interruption, Plan, Upkeep, space};
 use crate::cluster::{Detail, MemberId, OPERATOR, detail};
@@ -43,6 +43,7 @@ impl Hold {
             Hold::VersionUnsupported(_) => "VersionUnsupported",
             Hold::UpgradeNotAllowed { .. } => "UpgradeNotAllowed",
             Hold::UpgradeNeedsBackup(_) => "UpgradeNeedsBackup",
+            Hold::UpgradeOfSeveral(_) => "UpgradeOfSeveral",
             Hold::UpgradeStuck(..) => "UpgradeStuck",
             Hold::UpgradeNotRehearsed(..) => "UpgradeNotRehearsed",
             Hold::UpgradeFailed(..) => "UpgradeFailed",
@@ -107,6 +108,9 @@ impl Hold {
                     "set version to {line}.{patch} or a newer patch of {line}"
                 )),
             },
+            Hold::UpgradeOfSeveral(_) => detail(format_args!(
+                "set version back; or set size: 1, wait until it is, and set version then"
+            )),
             Hold::UpgradeNeedsBackup(_) => detail(format_args!(
                 "add backup to the document; the least is destinations: [{{local: {{}}}}]"
             )),
@@ -214,6 +218,10 @@ impl fmt::Display for Hold {
             Hold::UpgradeNotAllowed { from, to, .. } => {
                 write!(f, "etcd {to} cannot follow etcd {from}, which runs on")
             }
+            Hold::UpgradeOfSeveral(to) => write!(
+                f,
+                "the document asks for version {to}, and this operator changes the version of one member only, not of several yet"
+            ),
             Hold::UpgradeNeedsBackup(to) => write!(
                 f,
                 "only a snapshot leads back from the line of etcd {to}, and the document has no backup"
@@ -459,6 +467,9 @@ impl Permit<Interruption> {
             Act::Stop if self.grounds() == Grounds::DeclaredOutage(Declared::Restore) => {
                 detail(format_args!("stop etcd, so that its data can be exchanged"))
             }
+            Act::Stop if self.grounds() == Grounds::HasLeft => detail(format_args!(
+                "stop the etcd of a member that the cluster has removed; its data stays"
+            )),
             Act::Stop => detail(format_args!("stop etcd, keep everything")),
             Act::Restart if self.grounds() == Grounds::DeclaredOutage(Declared::DriverChanged) => {
                 detail(format_args!("restart etcd under the driver of this host"))
@@ -481,15 +492,5 @@ impl Plan {
     pub fn first_step(&self) -> Option<Detail> {
         let upkeep = self.upkeep.first().map(|it| it.step.describe());
         upkeep.or_else(|| self.interruption.as_ref().map(Permit::describe))
-    }
-}
-
-impl fmt::Display for Lapsed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Lapsed::Held(hold) => hold.fmt(f),
-            Lapsed::ProcessChanged => write!(f, "etcd's process has changed in the meantime"),
-            Lapsed::Answers => write!(f, "the member answers again"),
-        }
     }
 }

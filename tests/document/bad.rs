@@ -9,12 +9,14 @@ fn sizes() {
     check_spec(
         "spec: {size: 2}",
         &expect![[r#"
-        line 5: spec.size: found the number 2: allowed are 0 (stopped, everything kept), 1, 3, 5 and 7: an even number survives no more failures than the one below it
-        line 5: spec.size: found the number 2: more than 1 member is not supported yet"#]],
+            line 5: spec.size: found the number 2: allowed are 0 (stopped, everything kept), 1, 3, 5 and 7: an even number survives no more failures than the one below it
+            line 5: spec.size: found the number 2: more than 1 member is not supported on hosts yet, only in Kubernetes"#]],
     );
     check_spec(
         "spec: {size: 3}",
-        &expect!["line 5: spec.size: found the number 3: more than 1 member is not supported yet"],
+        &expect![
+            "line 5: spec.size: found the number 3: more than 1 member is not supported on hosts yet, only in Kubernetes"
+        ],
     );
     check_spec(
         "spec: {size: 9}",
@@ -272,7 +274,7 @@ fn a_mistake_hides_no_other() {
     check_spec(
         "spec:\n  size: 3\n  profil: edge\n  network: {clientPort: 2380}\n  storage: {quota: 1Mi, path: data}\n  backup: {interval: often}\n  image: etcd\n  clients: [{name: a}, {name: a}]\n  options: {heartbeatMilliseconds: 100}\n",
         &expect![[r#"
-            line 6: spec.size: found the number 3: more than 1 member is not supported yet
+            line 6: spec.size: found the number 3: more than 1 member is not supported on hosts yet, only in Kubernetes
             line 7: spec.profil: unknown field; did you mean profile?
             line 8: spec.network: clientPort, peerPort and metricsPort must differ
             line 9: spec.storage.path: found 'data', allowed: an absolute path such as /mnt/etcd

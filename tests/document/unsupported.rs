@@ -36,7 +36,9 @@ fn each_field_without_effect() {
     );
     check_spec(
         "spec:\n  size: 5",
-        &expect!["line 6: spec.size: found the number 5: more than 1 member is not supported yet"],
+        &expect![
+            "line 6: spec.size: found the number 5: more than 1 member is not supported on hosts yet, only in Kubernetes"
+        ],
     );
 }
 

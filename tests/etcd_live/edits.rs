@@ -224,7 +224,10 @@ fn what_waits_or_is_refused_is_told_with_its_reason_before_and_after() {
 /// How a document can be spoilt, and a word of what is said of it.
 const SPOILT: &[(&str, &str)] = &[
     ("profil: edge", "did you mean profile?"),
-    ("size: 3", "more than 1 member is not supported yet"),
+    (
+        "size: 3",
+        "more than 1 member is not supported on hosts yet",
+    ),
     ("size: one", "a whole number"),
     ("backup: {destinations: []}", "spec.backup.destinations"),
     ("tls: {leafDays: 1}", "spec.tls.leafDays"),

@@ -50,6 +50,7 @@ mod requests;
 mod restores;
 mod restricted;
 mod rights;
+mod several;
 mod shape;
 #[path = "../skip.rs"]
 mod skip;

@@ -162,7 +162,7 @@ fn create(it: &Operated) {
 
 /// From its birth on a member's peers reach it by a name that outlives its Pod.
 fn is_found_by_name(it: &Operated, cluster: &str) {
-    let name = format!("{cluster}-0.{cluster}.default.svc");
+    let name = format!("{cluster}-0.default.svc");
     let list = it.etcdctl(cluster, &["member", "list"]);
     let url = format!("https://{name}:2380");
     assert!(

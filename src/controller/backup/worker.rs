@@ -151,7 +151,8 @@ impl Cluster {
     /// Asks what it knows. `now`: the time, if it is trusted: its Pod cannot see whether it is. `rests`: nothing is begun.
     pub(super) async fn hear_worker(&mut self, now: Option<Timestamp>, rests: bool) {
         let now = now.map_or(String::new(), |it| format!("now={}&", it.0));
-        let member = self.pod_now().and_then(|it| it.address.clone());
+        let member = self.member_pod(self.memory.source);
+        let member = member.and_then(|it| it.address.clone());
         let member = member.unwrap_or_default();
         let path = format!("/report?{now}rests={rests}&member={member}");
         match self.ask_worker::<Report>(Method::GET, &path).await {
@@ -303,16 +304,19 @@ impl Cluster {
     /// The Pod that the document asks for; none where it asks for no snapshots, or the cluster has not
     /// served yet.
     fn made_worker(&self, spec: &ClusterSpec) -> Option<serde_json::Value> {
-        let mut identity = self.identity.clone().filter(|it| it.member.id.is_some())?;
+        let mut identity = self.members[0]
+            .identity
+            .clone()
+            .filter(|it| it.member.id.is_some())?;
         // That a change is not final is nothing to it.
         let member = &mut identity.member;
         (member.other_version, member.other_image, member.goes_back) = (None, None, false);
         let object = self.object.clone();
         let wire = &object.object.spec;
         let claim = self.claim_of_snapshots()?;
-        let member = self.pod_member(spec, &identity)?;
+        let member = self.pod_member(spec, &identity, None)?;
         let config = Config {
-            host: self.member_host(),
+            host: self.member_host(&names::founder(&self.name)),
             port: spec.network.client_port,
             server_name: self.server_name(),
             lib: pod::records(&self.name),
@@ -338,12 +342,6 @@ impl Cluster {
         let sum = state::sha256(made.to_string().as_bytes());
         made["metadata"]["annotations"][names::MADE_FOR] = sum[..16].into();
         Some(made)
-    }
-
-    /// The name under which etcd is reached whichever address its Pod has, also while it is not ready.
-    pub(in crate::controller) fn member_host(&self) -> String {
-        let (name, namespace) = (&self.name, &self.namespace);
-        format!("{}.{name}.{namespace}.svc", names::member(name))
     }
 }
 

@@ -150,15 +150,22 @@ impl Cluster {
     /// Who lives on the volume now: a new cluster with ids of its own, which etcd tells once it serves.
     async fn adopt(&mut self, restored: &Restored) -> Result<(), ControllerError> {
         // What was not restored may leave a record that is older than the operator's own.
-        let known = |it: &IdentityFile| it.member.id.is_some() || self.identity.is_none();
+        let known =
+            |it: &IdentityFile| it.member.id.is_some() || self.members[0].identity.is_none();
         let told = restored.identity.as_ref();
         let Some(identity) = told.filter(|it| restored.succeeded || known(it)) else {
             return Ok(());
         };
         let mut identity = identity.clone();
         // Which version and image the data is for, and whether that is final, is only known here.
-        let known = self.identity.as_ref().map(|it| it.member.clone());
-        let own = self.identity.as_ref().and_then(IdentityFile::version);
+        let known = self.members[0]
+            .identity
+            .as_ref()
+            .map(|it| it.member.clone());
+        let own = self.members[0]
+            .identity
+            .as_ref()
+            .and_then(IdentityFile::version);
         let older = own.zip(identity.version()).filter(|_| restored.succeeded);
         if older.is_some_and(|(own, it)| own.is_newer_line_than(it)) {
             // The restore was the way to an older line.
@@ -172,8 +179,8 @@ impl Cluster {
             (member.image, member.other_image) = (known.image, known.other_image);
             member.goes_back = known.goes_back;
         }
-        self.identity = Some(identity);
-        self.memory.contact.forget();
+        self.members[0].identity = Some(identity);
+        self.members[0].contact.forget();
         self.push().await
     }
 }

@@ -38,7 +38,7 @@ impl Cluster {
     async fn left_of(&self, into: &str) -> Result<Option<String>, ControllerError> {
         for (kind, name) in [
             (Kind::Secret, names::authority_secret(into)),
-            (Kind::Claim, names::claim(into)),
+            (Kind::Claim, names::claim(&names::founder(into))),
         ] {
             let there = self.objects.get(kind, &self.namespace, &name).await?;
             if there.is_some() {

@@ -94,7 +94,7 @@ impl Cluster {
         let pod = self.own_restore_pod()?;
         let ended = matches!(pod.phase.as_str(), "Succeeded" | "Failed");
         // An operator before this one has noted it where the member is back.
-        let member = names::member(&self.name);
+        let member = names::founder(&self.name);
         let is_back = || self.shared.pods.get(&self.namespace, &member).is_some();
         let goes = pod.meta.deleting && (pod.phase == "Failed" || is_back());
         let noted = self.memory.has_ended(&pod.meta) || goes;
@@ -109,7 +109,7 @@ impl Cluster {
             return Ok(());
         };
         // Two never work on one volume; and one that has ended goes first.
-        let member = names::member(&self.name);
+        let member = names::founder(&self.name);
         let member = self.shared.pods.get(&self.namespace, &member);
         if member.is_some() || self.own_restore_pod().is_some() {
             return Ok(());
@@ -183,6 +183,30 @@ impl Cluster {
         }
     }
 
+    /// As whom the founder is restored.
+    fn identity_to_restore(
+        &self,
+        spec: &ClusterSpec,
+        asked: &Asked,
+    ) -> Result<IdentityFile, ControllerError> {
+        let Some(identity) = &self.members[0].identity else {
+            let version = spec.version.unwrap_or(VERSION_AT_BIRTH);
+            let quota = spec.quota.unwrap_or_else(|| self.quota_at_birth());
+            return self.identity_at_birth(spec, version, quota);
+        };
+        let mut identity = identity.clone();
+        let by_person = matches!(asked.by, By::Request(_) | By::Cut);
+        let older = identity.older_line(spec.version).filter(|_| by_person);
+        if let Some(older) = older {
+            identity.restore_as(older);
+            identity
+                .member
+                .image
+                .clone_from(&self.object.object.spec.image);
+        }
+        Ok(identity)
+    }
+
     async fn restore_pod_for(
         &mut self,
         spec: &ClusterSpec,
@@ -190,23 +214,12 @@ impl Cluster {
     ) -> Result<Value, ControllerError> {
         let object = self.object.clone();
         let wire = &object.object.spec;
-        let identity = if let Some(identity) = &self.identity {
-            let mut identity = identity.clone();
-            let by_person = matches!(asked.by, By::Request(_) | By::Cut);
-            let older = identity.older_line(spec.version).filter(|_| by_person);
-            if let Some(older) = older {
-                identity.restore_as(older);
-                identity.member.image.clone_from(&wire.image);
-            }
-            identity
-        } else {
-            let version = spec.version.unwrap_or(VERSION_AT_BIRTH);
-            let quota = spec.quota.unwrap_or_else(|| self.quota_at_birth());
-            self.identity_at_birth(spec, version, quota)?
-        };
-        let born = self.identity.is_some();
-        let member = self.pod_member(spec, &identity).ok_or_else(malformed)?;
-        self.ensure_claim(Which::Data).await?;
+        let identity = self.identity_to_restore(spec, asked)?;
+        let born = self.members[0].identity.is_some();
+        let member = self
+            .pod_member(spec, &identity, None)
+            .ok_or_else(malformed)?;
+        self.ensure_claim(Which::Data(0)).await?;
         let (served, from) = self.source(asked);
         let claim = match (&asked.by, &served) {
             (By::Bootstrap, None) => {

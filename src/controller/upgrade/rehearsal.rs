@@ -63,7 +63,10 @@ impl Cluster {
 
     /// What the document asks to try: another version, or the same one from another image.
     fn to_try(&self, spec: &ClusterSpec) -> Option<(Version, MadeFor)> {
-        let served = self.identity.as_ref().filter(|it| it.member.id.is_some())?;
+        let served = self.members[0]
+            .identity
+            .as_ref()
+            .filter(|it| it.member.id.is_some())?;
         let same = || served.version().filter(|_| self.asks_for_image(spec));
         let to = self.other_version(spec).or_else(same)?;
         let made_for = MadeFor {
@@ -241,7 +244,7 @@ impl Cluster {
                 _ => Ok(()),
             };
         };
-        let most = ENDS_WITHIN_SECONDS + 2 * serves_within(self.memory.database);
+        let most = ENDS_WITHIN_SECONDS + 2 * serves_within(self.members[0].database);
         let is_late = rehearsal.seconds() >= most;
         match (rehearsal.stage.clone(), pod) {
             (Stage::Snapshot(_), _) if is_late => {
@@ -341,11 +344,19 @@ impl Cluster {
             Outcome::Ended(why) => self.rehearsal_waits(why),
             Outcome::Failed(why) => {
                 let why = detail(format_args!("{why}; its log: kubectl logs {}", pod.name));
-                if self.identity.as_ref().and_then(IdentityFile::version) == Some(to) {
+                if self.members[0]
+                    .identity
+                    .as_ref()
+                    .and_then(IdentityFile::version)
+                    == Some(to)
+                {
                     self.enter(Stage::Refused(why)); // told as a field that cannot be followed
                     return Ok(());
                 }
-                let from = self.identity.as_ref().and_then(IdentityFile::version);
+                let from = self.members[0]
+                    .identity
+                    .as_ref()
+                    .and_then(IdentityFile::version);
                 let before = self.memory.changes.clone();
                 let hop = (from.unwrap_or(to), to);
                 let document = self.document_word();
@@ -390,14 +401,14 @@ impl Cluster {
         let object = self.object.clone();
         let wire = &object.object.spec;
         let rehearsal = self.memory.rehearsal.as_ref()?;
-        let mut identity = self.identity.clone()?;
+        let mut identity = self.members[0].identity.clone()?;
         identity.member.version = to.to_string();
         identity.member.image.clone_from(&wire.image);
-        let member = self.pod_member(spec, &identity)?;
-        let there = self.pod_now();
+        let member = self.pod_member(spec, &identity, None)?;
+        let there = self.member_pod(0);
         let address = there.as_ref().and_then(|it| it.address.clone());
         let config = Config {
-            host: address.unwrap_or_else(|| self.member_host()),
+            host: address.unwrap_or_else(|| self.member_host(&identity.member.name)),
             port: spec.network.client_port,
             server_name: self.server_name(),
             lib: Self::pod_paths().lib,

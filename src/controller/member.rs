@@ -1,0 +1,182 @@
+//! One member: what is kept of it between passes, and where it is found.
+
+use std::rc::Rc;
+
+use super::seen::PodSeen;
+use super::upgrade::Ends;
+use super::{Cluster, ControllerError};
+use crate::clock::Since;
+use crate::cluster::{Detail, MemberName, VOTERS_MAX};
+use crate::member::change;
+use crate::member::contact::{CallError, Contact, Endpoint};
+use crate::member::counts::Counts;
+use crate::member::records::{self, IdentityFile};
+use crate::observed::{Instance, Membership, Observed};
+use crate::plan::Change;
+use crate::plan::permit::Permit;
+use crate::spec::{ClusterSpec, member_name};
+use crate::version::Version;
+
+/// Everything that belongs to one member, `NAME-0`, `NAME-1` and so on, whether the document asks for it or not.
+#[derive(Default)]
+pub(super) struct Member {
+    pub(super) name: MemberName,
+    /// From the Secret; `None` before its birth.
+    pub(super) identity: Option<IdentityFile>,
+    pub(super) contact: Contact,
+    /// For how long it has answered and served, or has not.
+    pub(super) counts: Counts,
+    /// How often the version that is new to the data has ended.
+    pub(super) ends: Ends,
+    /// Bytes of its database, when it last answered.
+    pub(super) database: u64,
+    /// What keeps its Pod from its place.
+    pub(super) unplaceable: Option<(&'static str, Detail)>,
+    /// Its Pod that was made and says nothing.
+    pub(super) making: Since,
+    /// Its Pod that waits for its image.
+    pub(super) pulled: Since,
+    /// Its Pod, while it ends.
+    pub(super) terminating: Since,
+}
+
+impl Member {
+    /// All that a cluster can have, in their order; the first is the founder.
+    pub(super) fn all(cluster: &str) -> Vec<Member> {
+        let numbers = 0..u8::try_from(VOTERS_MAX).unwrap_or(u8::MAX);
+        let member = |number| Member {
+            name: member_name(cluster, number),
+            ..Member::default()
+        };
+        numbers.map(member).collect()
+    }
+}
+
+impl Cluster {
+    /// The Pod of a member, by its number.
+    pub(super) fn member_pod(&self, number: usize) -> Option<Rc<PodSeen>> {
+        let name = self.members.get(number)?.name.as_str();
+        self.shared.pods.get(&self.namespace, name)
+    }
+
+    /// The number of the member with this name.
+    pub(super) fn number(&self, member: &str) -> Option<usize> {
+        self.members.iter().position(|it| it.name == member)
+    }
+
+    /// The members to look at: those that the document asks for, and those of before that are not through. At size 0
+    /// the founder is among them.
+    pub(super) fn looked_at(&self, spec: &ClusterSpec) -> Vec<usize> {
+        let remains = |number: usize| {
+            let member = &self.members[number];
+            let recorded = member.identity.as_ref();
+            let counts = recorded.is_some_and(|it| it.member.id.is_some());
+            let ours = |it: &Rc<PodSeen>| it.owner.as_deref() == Some(&self.object.meta.uid);
+            counts || self.member_pod(number).is_some_and(|it| ours(&it))
+        };
+        let wanted = usize::from(spec.size.max(1));
+        let all = 0..self.members.len();
+        all.filter(|it| *it < wanted || remains(*it)).collect()
+    }
+
+    /// The document as this member's: the one that its Pod runs.
+    pub(super) fn spec_of(spec: &ClusterSpec, number: usize) -> ClusterSpec {
+        ClusterSpec {
+            own: number,
+            ..spec.clone()
+        }
+    }
+
+    /// `spec`: the member's own.
+    pub(super) fn latch(
+        &mut self,
+        spec: &ClusterSpec,
+        number: usize,
+        (version, quota, joins): (Version, u64, bool),
+    ) -> Result<(), ControllerError> {
+        let mut identity = match self.members[number].identity.take() {
+            Some(known) => known.with(version, quota),
+            None => self.identity_at_birth(spec, version, quota)?,
+        };
+        if let Some(founder) = self.members[0].identity.as_ref().filter(|_| joins) {
+            identity.cluster.clone_from(&founder.cluster);
+            identity.member.image.clone_from(&founder.member.image);
+        }
+        identity.member.joined |= joins;
+        self.members[number].identity = Some(identity);
+        self.know_image(spec);
+        Ok(())
+    }
+
+    pub(super) fn identity_at_birth(
+        &self,
+        spec: &ClusterSpec,
+        version: Version,
+        quota: u64,
+    ) -> Result<IdentityFile, ControllerError> {
+        let token = records::new_token(&spec.name).ok_or_else(|| CallError {
+            what: "make a cluster token",
+            why: "the kernel gave no random bytes".to_owned(),
+        })?;
+        let machine = String::new(); // a claim moves with its volume
+        let mut identity = IdentityFile::at_birth(spec, token, version, quota, machine);
+        identity
+            .member
+            .image
+            .clone_from(&self.object.object.spec.image);
+        Ok(identity)
+    }
+
+    /// The cluster has removed this member: what lies on its claim is of no use to the next one of its name. The guard
+    /// renames it aside.
+    pub(super) async fn set_data_aside(&mut self, number: usize) -> Result<(), ControllerError> {
+        if let Some(identity) = &mut self.members[number].identity {
+            let id = identity.member.id.clone();
+            identity.was_removed(id);
+        }
+        self.push().await
+    }
+
+    /// Changes the member list. Who is removed by it is written down: data of that id is of no use from then on.
+    pub(super) async fn change(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        permit: Permit<Change>,
+    ) -> Result<(), ControllerError> {
+        let removed = match (permit.step(), &observed.membership) {
+            (Change::Remove { member }, Membership::Known(members)) => members.by_id(*member),
+            _ => None,
+        };
+        let numbers = self.looked_at(spec).into_iter();
+        let all: Vec<Endpoint> = numbers.map(|it| self.endpoint_now(spec, it)).collect();
+        let reached = all
+            .into_iter()
+            .filter(|it| !it.metrics.ip().is_unspecified());
+        change::make(reached, permit).await?;
+        let Some(removed) = removed else {
+            return Ok(());
+        };
+        let all = spec.members.iter().chain(&spec.former);
+        let place = all.into_iter().find(|it| it.is_of(removed));
+        let number = place.and_then(|it| self.number(&it.name));
+        if let Some(identity) = number.and_then(|it| self.members[it].identity.as_mut()) {
+            identity.was_removed(Some(removed.id.to_string()));
+            self.push().await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn record_served(
+        &mut self,
+        number: usize,
+        instance: Option<&Instance>,
+    ) -> Result<(), ControllerError> {
+        let details = instance.and_then(|it| it.service.details);
+        let identity = self.members[number].identity.as_mut();
+        if let (Some(details), Some(identity)) = (details, identity) {
+            identity.has_served(&details);
+        }
+        self.push().await
+    }
+}

@@ -1,0 +1,92 @@
+//! Several members on a node: a cluster is born as one, grows, loses a Pod, and shrinks. Every key that was acknowledged is
+//! there at the end.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::lab::is_true;
+use crate::operated::{Operated, document};
+
+/// Three Pods, one after the other, on a busy machine.
+const GROWS_WITHIN: Duration = Duration::from_secs(180);
+
+fn resize(it: &Operated, size: u32) {
+    it.patch("shop", &json!({"spec": {"size": size}}).to_string());
+}
+
+/// Waits until so many voters answer and nothing is left to do.
+#[track_caller]
+fn whole(it: &Operated, size: usize) -> Value {
+    let begin = Instant::now();
+    let mut said = String::new();
+    let status = it.eventually(&format!("{size} members"), GROWS_WITHIN, || {
+        let now = it.try_json(&["get", "etcdcluster", "shop"])?;
+        let status = &now["status"];
+        let members = status["members"].as_array().map_or(&[][..], Vec::as_slice);
+        let words = format!("{members:?} {}", status["plan"]);
+        if words != said {
+            println!("{:?} {words}", begin.elapsed());
+            said = words;
+        }
+        let voters = members
+            .iter()
+            .filter(|it| it["role"] == "voter" && it["serving"] == true);
+        let whole = voters.count() == size && members.len() == size;
+        (whole && is_true(&now, "Available") && !is_true(&now, "Progressing"))
+            .then(|| status.clone())
+    });
+    println!("{size} members after {:?}", begin.elapsed());
+    status
+}
+
+fn id_of(status: &Value, member: &str) -> String {
+    let members = status["members"].as_array().unwrap();
+    let found = members.iter().find(|it| it["name"] == member).unwrap();
+    found["id"].as_str().unwrap().to_owned()
+}
+
+fn pods(it: &Operated) -> Vec<String> {
+    let selector = "etcd.edge-operator.io/cluster=shop,app.kubernetes.io/component=member";
+    let all = it.json(&["get", "pods", "-l", selector]);
+    let names = all["items"].as_array().unwrap().iter();
+    names
+        .map(|it| it["metadata"]["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_cluster_grows_to_three_survives_a_lost_pod_and_shrinks_to_one() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    it.apply(&document("EtcdCluster", "shop", "{size: 3}"));
+    let status = whole(&it, 3);
+    it.put("shop", "grown", "3");
+    let before = id_of(&status, "shop-1");
+
+    it.kubectl(&["delete", "pod", "shop-1", "--grace-period=0", "--force"])
+        .good();
+    it.put("shop", "while-one-is-away", "1");
+    let status = whole(&it, 3);
+    assert_eq!(
+        id_of(&status, "shop-1"),
+        before,
+        "the same member on its own claim"
+    );
+
+    resize(&it, 1);
+    whole(&it, 1);
+    it.eventually("the Pods of two members to go", GROWS_WITHIN, || {
+        (pods(&it) == ["shop-0"]).then_some(())
+    });
+    for (key, value) in [("grown", "3"), ("while-one-is-away", "1")] {
+        assert_eq!(it.get("shop", key), value);
+    }
+
+    // Both claims hold data of members that the cluster has removed.
+    resize(&it, 3);
+    let status = whole(&it, 3);
+    assert_ne!(id_of(&status, "shop-1"), before);
+    it.put("shop", "again", "1");
+}
