@@ -281,7 +281,7 @@ impl Cluster {
         observed: &Observed,
         number: usize,
     ) -> Result<(), ControllerError> {
-        let Some(identity) = self.members[number].identity.clone() else {
+        let Some(mut identity) = self.members[number].identity.clone() else {
             return Ok(());
         };
         if self.restore_pod().is_some() {
@@ -301,6 +301,15 @@ impl Cluster {
         }
         let joins = identity.joins().then_some(&observed.membership);
         let joins = joins.and_then(|it| initial_cluster(spec, it));
+        if let Some(founder) = self.members[0]
+            .identity
+            .as_ref()
+            .filter(|_| joins.is_some())
+        {
+            // It may have been restored since the record was made.
+            identity.cluster.clone_from(&founder.cluster);
+            self.members[number].identity = Some(identity.clone());
+        }
         let Some(member) = self.pod_member(spec, &identity, joins.as_deref()) else {
             return Ok(());
         };
@@ -310,9 +319,11 @@ impl Cluster {
         let object = self.object.clone();
         let image = self.shared.image.borrow().clone();
         let parts = self.parts(spec, &object.object.spec, &member, &image);
-        self.objects
-            .ensure(Kind::Pod, pod::member(&parts), None)
-            .await?;
+        let mut made = pod::member(&parts);
+        if let Some(list) = &joins {
+            made["metadata"]["annotations"][names::MADE_FOR] = list.as_str().into();
+        }
+        self.objects.ensure(Kind::Pod, made, None).await?;
         let text = detail(format_args!("the operator created the Pod {name}"));
         self.tell("PodCreated", &text, false).await;
         Ok(())

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::claim::Which;
 use super::seen::PodSeen;
 use super::upgrade::Ends;
 use super::{Cluster, ControllerError};
@@ -77,6 +78,16 @@ impl Cluster {
         let wanted = usize::from(spec.size.max(1));
         let all = 0..self.members.len();
         all.filter(|it| *it < wanted || remains(*it)).collect()
+    }
+
+    /// Whether its claim is another one than its data was on.
+    pub(super) fn has_another_claim(&self, number: usize) -> bool {
+        let record = self.members[number].identity.as_ref();
+        let before = record.and_then(|it| it.member.claim.as_ref());
+        let now = self.claim(Which::Data(number));
+        before
+            .zip(now)
+            .is_some_and(|(before, now)| *before != now.meta.uid)
     }
 
     /// The document as this member's: the one that its Pod runs.
@@ -173,9 +184,12 @@ impl Cluster {
         instance: Option<&Instance>,
     ) -> Result<(), ControllerError> {
         let details = instance.and_then(|it| it.service.details);
+        let claim = self.claim(Which::Data(number));
+        let claim = claim.map(|it| it.meta.uid.clone());
         let identity = self.members[number].identity.as_mut();
         if let (Some(details), Some(identity)) = (details, identity) {
             identity.has_served(&details);
+            identity.member.claim = claim;
         }
         self.push().await
     }

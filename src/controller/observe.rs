@@ -17,6 +17,7 @@ use crate::api::formats;
 use crate::clock;
 use crate::cluster::{Answer, Detail, Timestamp, detail};
 use crate::member::certificates::{self, survey_by_clock};
+use crate::member::change::initial_cluster;
 use crate::member::contact::{Contact, Endpoint};
 use crate::member::place::HostPlace;
 use crate::member::records::IdentityFile;
@@ -58,6 +59,17 @@ impl Cluster {
             let seen = (pod.as_deref(), service, certificates.clone());
             let mut instance = self.instance(spec, *number, seen);
             instance.alone = alone;
+            if !alone && self.has_another_claim(*number) {
+                // Of one member it is told by the guard, and nobody has it replaced.
+                instance.facts.data = DataDir::EMPTY;
+            }
+            // etcd starts only with the list as it is.
+            let list = initial_cluster(spec, &membership).filter(|_| instance.joins());
+            if let Some(made) = instance.made_for.as_mut().filter(|_| list.is_some())
+                && pod.as_ref().is_some_and(|it| it.made_for != list)
+            {
+                made.settings = Settings(0);
+            }
             let _ = instances.push(instance);
         }
         let unreached = self.unreached(&pods, &instances);

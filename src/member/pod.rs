@@ -413,7 +413,8 @@ impl PodMember {
     /// Whether a member that joins has found the data of one of its name that the cluster has removed.
     fn is_of_removed(&self, beside: Option<&IdentityFile>) -> bool {
         let ours = &self.identity;
-        if !ours.joins() || beside.is_none_or(|it| it.cluster.token != ours.cluster.token) {
+        // A restore gives the cluster another token.
+        if !ours.joins() || beside.is_none_or(|it| it.cluster.name != ours.cluster.name) {
             return false;
         }
         let removed = |id: &str| ours.member.removed.iter().any(|it| it == id);

@@ -97,6 +97,9 @@ pub struct MemberRecord {
     /// In hexadecimal, once it has served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// In Kubernetes: the UID of the claim that its data was seen to be on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<String>,
     /// In Kubernetes: ids that members of this name had which the cluster has removed, the newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<String>,
@@ -162,7 +165,7 @@ impl IdentityFile {
     /// It becomes a new member, which joins the cluster that it was of: snapshots of it stay its own.
     pub fn joins_again(&mut self) {
         self.member.joined = true;
-        self.member.id = None;
+        (self.member.id, self.member.claim) = (None, None);
     }
 
     /// The cluster has removed the member that had this id; the next one of its name joins.

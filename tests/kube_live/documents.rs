@@ -60,7 +60,10 @@ fn backup(destinations: &[Value]) -> Value {
 fn table() -> Vec<(Value, Value)> {
     vec![
         (json!({"size": 0}), json!({"size": 2})),
-        (json!({"size": 3}), json!({"size": 3, "version": "3.5.33"})),
+        (
+            json!({"size": 1, "version": "3.5.33"}),
+            json!({"size": 3, "version": "3.5.33"}),
+        ),
         (
             json!({"network": {"clientPort": 3379, "peerPort": 3380}}),
             json!({"network": {"clientPort": 2380}}),

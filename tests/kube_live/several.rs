@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::lab::is_true;
+use crate::lab::{is_true, root};
 use crate::operated::{Operated, document};
 
 /// Three Pods, one after the other, on a busy machine.
@@ -89,4 +89,60 @@ fn a_cluster_grows_to_three_survives_a_lost_pod_and_shrinks_to_one() {
     let status = whole(&it, 3);
     assert_ne!(id_of(&status, "shop-1"), before);
     it.put("shop", "again", "1");
+}
+
+/// What the old operators lost everything at.
+#[test]
+fn a_lost_claim_is_replaced_and_the_loss_of_all_pods_loses_nothing() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    let example = root().join("deploy/examples/three-members.yaml");
+    it.kubectl(&["apply", "-f", example.to_str().unwrap()])
+        .good();
+    let before = id_of(&whole(&it, 3), "shop-1");
+    it.put("shop", "kept", "1");
+
+    it.kubectl(&["delete", "pvc", "data-shop-1", "--wait=false"])
+        .good();
+    it.says("shop", "Degraded", "ClaimDeleted");
+    it.kubectl(&["delete", "pod", "shop-1"]).good();
+    it.put("shop", "while-two-serve", "1");
+    it.eventually("another member in its place", GROWS_WITHIN, || {
+        (id_of(&whole(&it, 3), "shop-1") != before).then_some(())
+    });
+
+    // Edited twice before anything of the first came to its end.
+    resize(&it, 5);
+    it.put("shop", "while-it-grows", "1");
+    resize(&it, 3);
+    whole(&it, 3);
+    it.eventually("three Pods", GROWS_WITHIN, || {
+        (pods(&it).len() == 3).then_some(())
+    });
+
+    let all = [
+        "delete",
+        "pods",
+        "shop-0",
+        "shop-1",
+        "shop-2",
+        "--grace-period=0",
+        "--force",
+    ];
+    it.kubectl(&all).good();
+    it.eventually("none of the old ones", GROWS_WITHIN, || it.pod_uid("shop"));
+    whole(&it, 3);
+    for key in ["kept", "while-two-serve", "while-it-grows"] {
+        assert_eq!(it.get("shop", key), "1");
+    }
+
+    // Asleep and awake with what all of them have.
+    resize(&it, 0);
+    it.eventually("no Pod", GROWS_WITHIN, || {
+        pods(&it).is_empty().then_some(())
+    });
+    resize(&it, 3);
+    whole(&it, 3);
+    assert_eq!(it.get("shop", "kept"), "1");
 }

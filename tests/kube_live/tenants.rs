@@ -145,7 +145,7 @@ fn what_has_our_name_and_is_not_ours_is_left_as_it_is_and_told() {
             "stringData",
             json!({"tls.key": "mine"}),
         ),
-        ("Service", "c", "spec", ports.clone()),
+        ("Service", "c-0", "spec", ports.clone()),
         ("Service", "c-client", "spec", ports),
         ("PersistentVolumeClaim", "data-c-0", "spec", claim),
         ("Pod", "c-0", "spec", pod),

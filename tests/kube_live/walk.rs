@@ -142,7 +142,7 @@ fn create(it: &Operated) {
     for column in ["READY", "VERSION", "AVAILABLE", "BACKUP", "HOLD", "AGE"] {
         assert!(shown.contains(column), "{shown}");
     }
-    for service in ["shop", "shop-client"] {
+    for service in ["shop-0", "shop-client"] {
         it.kubectl(&["get", "service", service]).good();
     }
     is_found_by_name(it, "shop");
