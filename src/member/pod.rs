@@ -465,3 +465,75 @@ fn point_at_secret(paths: &Paths) {
     let _ = std::fs::remove_file(&current);
     let _ = std::os::unix::fs::symlink(TLS_DIR, &current);
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    /// A member of the cluster `shop`: its id, whether it joined, and the ids of its name that were removed.
+    fn record(id: Option<&str>, joined: bool, removed: &[&str]) -> IdentityFile {
+        let mut cluster = records::ClusterRecord::new("shop", "shop-1".to_owned());
+        cluster.id = Some("c1".to_owned());
+        IdentityFile {
+            cluster,
+            member: MemberRecord {
+                name: "shop-1".to_owned(),
+                version: "3.6.16".to_owned(),
+                joined,
+                id: id.map(str::to_owned),
+                removed: removed.iter().map(|it| (*it).to_owned()).collect(),
+                ..MemberRecord::default()
+            },
+        }
+    }
+
+    fn pod(identity: IdentityFile, storage_dir: &Path) -> PodMember {
+        let launch = serde_json::json!({
+            "cluster": "shop", "version": "3.6.16", "storageDir": storage_dir, "storageNamed": false,
+            "unsafeFilesystemAllowed": false, "addresses": [], "names": [], "leafSeconds": 1,
+            "environment": [], "conf": "", "quota": 1, "clientURL": "", "metrics": "127.0.0.1:1",
+            "settings": 0, "asked": null,
+        });
+        PodMember {
+            identity,
+            launch: serde_json::from_value(launch).unwrap(),
+            peer_url: String::new(),
+        }
+    }
+
+    /// What lies on the claim of a member that joins: it is renamed aside only where its id was removed.
+    #[test]
+    fn only_the_data_of_a_removed_member_is_set_aside() {
+        let root = std::env::temp_dir().join(format!("etcd-operator-joins-{}", std::process::id()));
+        let joins = |removed: &[&str]| record(None, true, removed);
+        let same = record(Some("a1"), true, &["b2"]);
+        let mut another = record(Some("a1"), false, &[]);
+        another.cluster.name = "other".to_owned();
+        for (number, (ours, beside, is_set_aside)) in [
+            (joins(&["b2", "a1"]), record(Some("a1"), false, &[]), true),
+            (joins(&["b2"]), record(Some("a1"), false, &[]), false), // its end was not written down
+            (joins(&["a1"]), another, false),
+            (same, record(Some("a1"), false, &[]), false),
+            (joins(&["b2"]), joins(&["b2"]), false), // a first start that was cut short
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let paths = Paths::under(&root.join(number.to_string()));
+            let dir = paths.member();
+            let data = records::data_dir(&dir);
+            std::fs::create_dir_all(data.join("member/wal")).unwrap();
+            records::save_identity(&paths, &dir, &beside).unwrap();
+            let laid_down = pod(ours.clone(), &dir).reconcile_identity(&paths);
+            let aside = data.with_extension("removed-1").join("member/wal");
+            assert_eq!(aside.is_dir(), is_set_aside, "{number}: {laid_down:?}");
+            assert_eq!(data.is_dir(), !is_set_aside);
+            if is_set_aside {
+                let (now, _) = records::load_identities(&paths, &dir).unwrap();
+                assert_eq!(now, Some(ours));
+            }
+        }
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}

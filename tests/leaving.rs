@@ -1,0 +1,204 @@
+//! Every state of a member that may have left its cluster: what runs for it is ended only where a majority confirmed that the
+//! cluster has no such member, and the permit lapses as soon as that is not so any more.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test"
+)]
+
+mod world;
+
+use etcd_operator::cluster::{Answer, ClusterId, Health, MemberId, MemberSet, Role};
+use etcd_operator::observed::{
+    Again, Details, Instance, MadeFor, Membership, Observed, Process, Service,
+};
+use etcd_operator::plan::permit::{Grounds, Lapsed};
+use etcd_operator::plan::{Act, plan};
+use etcd_operator::spec::ClusterSpec;
+use etcd_operator::start::Identity;
+use world::{CLUSTER, MEMBER, SETTINGS, VERSION, identity, member, name, place, spec};
+
+/// The member that may have left.
+const NAME: &str = "test-1";
+const ID: MemberId = MemberId(77);
+
+fn document(asks: bool) -> ClusterSpec {
+    let mut document = spec(&["test-0", "test-2", "test-3"]);
+    if asks {
+        document.members[1] = place(NAME);
+    } else {
+        document.former.push(place(NAME)).unwrap();
+    }
+    document
+}
+
+/// The list of the others; `id`: with this member under it, or as one that never started.
+fn listed(id: Option<MemberId>, is_started: bool) -> MemberSet {
+    let mut members = MemberSet::of(CLUSTER);
+    let others = [(MEMBER, "test-0"), (MemberId(2), "test-2")];
+    for (id, name) in others {
+        let it = member(id.0, name, Role::Voter, Health::Serving);
+        members.insert(it).unwrap();
+    }
+    if let Some(id) = id {
+        let mut it = member(id.0, NAME, Role::Voter, Health::Unknown);
+        if !is_started {
+            (it.name, it.role) = (name(""), Role::Learner { caught_up: false });
+        }
+        members.insert(it).unwrap();
+    }
+    members
+}
+
+fn processes() -> [(Process, bool); 5] {
+    [
+        (Process::Unknown, false),
+        (Process::Stopped, false),
+        (Process::Stopped, true), // a Pod that waits to run
+        (world::running(SETTINGS, 1000), false),
+        (Process::Foreign { pid: None }, false),
+    ]
+}
+
+/// `served`: the ids that were written down. `joins`: it was to join, and was not seen to serve.
+fn instance(
+    process: (Process, bool),
+    served: Option<(ClusterId, MemberId)>,
+    joins: bool,
+) -> Instance {
+    let identity = Identity {
+        member: name(NAME),
+        joined: joins,
+        served,
+        ..identity(false)
+    };
+    let mut it = world::stopped();
+    it.member = name(NAME);
+    it.alone = false;
+    it.process = process.0;
+    it.made_for = process.1.then_some(MadeFor {
+        settings: SETTINGS,
+        version: VERSION,
+    });
+    it.facts.data = world::data(served.is_some(), served.is_some(), None);
+    it.facts.marker = Some(identity.clone());
+    it.facts.identity = Some(identity);
+    it
+}
+
+fn seen(instance: Instance, membership: Membership) -> Observed {
+    let mut all = world::observed(world::running_instance(), membership);
+    all.instances[0].alone = false;
+    all.instances.push(instance).unwrap();
+    all
+}
+
+#[test]
+fn what_runs_is_ended_only_where_the_list_has_no_such_member() {
+    let lists = [
+        (None, true),
+        (Some(ID), true),
+        (Some(ID), false),
+        (Some(MemberId(78)), true),
+        (Some(MemberId(78)), false),
+    ];
+    let known: [fn(MemberSet) -> Membership; 3] =
+        [Membership::Known, Membership::Unconfirmed, |_| {
+            Membership::Unreachable
+        }];
+    let served = [None, Some((CLUSTER, ID)), Some((ClusterId(9), ID))];
+    let mut ended = 0;
+    for number in 0..5 * 5 * 3 * 3 * 2 * 2 {
+        let process = processes()[number % 5];
+        let (id, is_started) = lists[number / 5 % 5];
+        let known_as = known[number / 25 % 3];
+        let served = served[number / 75 % 3];
+        let joins = number / 225 % 2 == 1;
+        let asks = number / 450 % 2 == 1;
+        let membership = known_as(listed(id, is_started));
+        let observed = seen(instance(process, served, joins), membership.clone());
+        let plan = plan(&document(asks), &observed);
+        let permit = plan
+            .interruption
+            .filter(|it| it.grounds() == Grounds::HasLeft);
+        let there = matches!(process.0, Process::Running { .. }) || process.1;
+        let gone = match served {
+            Some((cluster, own)) => cluster == CLUSTER && id != Some(own),
+            None => joins && id.is_none(),
+        };
+        let confirmed = matches!(membership, Membership::Known(_));
+        assert_eq!(
+            permit.is_some(),
+            there && gone && confirmed,
+            "{process:?} {served:?} {joins} {membership:?}"
+        );
+        if let Some(permit) = permit {
+            assert_eq!(
+                (permit.step().act, &*permit.step().member),
+                (Act::Stop, NAME)
+            );
+            ended += 1;
+        }
+    }
+    println!("{ended} are ended");
+    assert!(ended > 20);
+}
+
+/// What was read right before the act decides.
+#[test]
+fn the_permit_lapses_where_the_list_has_the_member_again_or_nobody_tells() {
+    let running = world::running(SETTINGS, 1000);
+    let again = |process, id, membership| Again {
+        process,
+        id,
+        membership,
+        claim_deleted: true, // of data that nobody asks for any more
+    };
+    let gone = || Membership::Known(listed(None, true));
+    let back = Membership::Known(listed(Some(ID), true));
+    let cases = [
+        (again(running, None, gone()), true),
+        (again(running, Some(ID), gone()), true),
+        (again(running, Some(ID), back), false),
+        (again(running, None, Membership::Unreachable), false),
+        (
+            again(running, None, Membership::Unconfirmed(listed(None, true))),
+            false,
+        ),
+        (again(Process::Stopped, None, gone()), false),
+        (again(Process::Unknown, None, gone()), false),
+    ];
+    for (again, holds) in cases {
+        let of = instance((running, false), Some((CLUSTER, ID)), true);
+        let permit = plan(&document(false), &seen(of, gone()))
+            .interruption
+            .unwrap();
+        let exchanged = permit.exchange(&again);
+        assert_eq!(exchanged.is_ok(), holds, "{again:?} {exchanged:?}");
+        if let Err(lapsed) = exchanged {
+            assert!(matches!(lapsed, Lapsed::Held(_) | Lapsed::ProcessChanged));
+        }
+    }
+}
+
+/// Its own answer says which member it is, whatever was written down.
+#[test]
+fn one_that_answers_as_a_member_of_the_list_is_left_alone() {
+    let mut it = instance((world::running(SETTINGS, 1000), false), None, true);
+    it.service = Service {
+        details: Some(Details {
+            member: ID,
+            ..world::details()
+        }),
+        ..world::serving()
+    };
+    let members = listed(Some(ID), true);
+    let answer = Answer {
+        member: ID,
+        raft_index: 10,
+    };
+    let membership = Membership::Known(members.with(&[answer]));
+    let plan = plan(&document(true), &seen(it, membership));
+    assert!(plan.interruption.is_none(), "{plan:?}");
+}
