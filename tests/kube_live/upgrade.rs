@@ -147,6 +147,12 @@ fn from_a_newer_line_that_is_stuck_a_restore_leads_back() {
     ask_for(&it, "3.7.96");
     held(&it, "UpgradeStuck", "ended by itself");
     ask_for(&it, &older);
+    // Two objects, two watches: an operator that has seen the restore first restores what the document said before.
+    it.eventually("the edit to be seen", CHANGES_WITHIN, || {
+        let now = it.try_json(&["get", "etcdcluster", "one"])?;
+        let seen = &now["status"]["observedGeneration"];
+        (*seen == now["metadata"]["generation"]).then_some(())
+    });
     it.apply(&document(
         "EtcdRestore",
         "back",
