@@ -157,7 +157,7 @@ fn the_permit_lapses_where_the_list_has_the_member_again_or_nobody_tells() {
     };
     let gone = || Membership::Known(listed(None, true));
     let back = Membership::Known(listed(Some(ID), true));
-    let cases = [
+    let cases = vec![
         (again(running, None, gone()), true),
         (again(running, Some(ID), gone()), true),
         (again(running, Some(ID), back), false),
