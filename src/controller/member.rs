@@ -68,16 +68,23 @@ impl Cluster {
     /// The members to look at: those that the document asks for, and those of before that are not through. At size 0
     /// the founder is among them.
     pub(super) fn looked_at(&self, spec: &ClusterSpec) -> Vec<usize> {
-        let remains = |number: usize| {
-            let member = &self.members[number];
-            let recorded = member.identity.as_ref();
-            let counts = recorded.is_some_and(|it| it.member.id.is_some());
-            let ours = |it: &Rc<PodSeen>| it.owner.as_deref() == Some(&self.object.meta.uid);
-            counts || self.member_pod(number).is_some_and(|it| ours(&it))
-        };
         let wanted = usize::from(spec.size.max(1));
         let all = 0..self.members.len();
-        all.filter(|it| *it < wanted || remains(*it)).collect()
+        all.filter(|it| *it < wanted || self.remains(*it)).collect()
+    }
+
+    /// Whether there is something of a member: a Pod, or the record of one that has served and was not removed since.
+    fn remains(&self, number: usize) -> bool {
+        let recorded = self.members[number].identity.as_ref();
+        let counts = recorded.is_some_and(|it| it.member.id.is_some());
+        let ours = |it: Rc<PodSeen>| it.owner.as_deref() == Some(&self.object.meta.uid);
+        counts || self.member_pod(number).is_some_and(ours)
+    }
+
+    /// Whether the document asks for the founder at most, and there is nothing of another one.
+    pub(super) fn is_of_one(&self) -> bool {
+        let mut others = 1..self.members.len();
+        self.object.object.spec.size <= 1 && !others.any(|it| self.remains(it))
     }
 
     /// Whether its claim is another one than its data was on.

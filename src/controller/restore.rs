@@ -143,7 +143,7 @@ impl Cluster {
         });
         let in_place = self.in_place();
         self.memory.restoring = in_place
-            .filter(|it| pod.is_some() || self.may_begin(it))
+            .filter(|it| pod.is_some() || self.is_of_one() && self.may_begin(it))
             .or(by_document)
             .or_else(|| pod.as_deref().and_then(asked_by));
     }
@@ -294,7 +294,7 @@ impl Cluster {
             let why = format!("{why}; next: {}", why.next_step());
             return self.not_begun(&asked, &why).await;
         }
-        if spec.size > 1 || self.looked_at(spec).len() > 1 {
+        if !self.is_of_one() {
             let why = "a restore in place is of one member for now; set size: 1 first, and grow again afterwards";
             return self.not_begun(&asked, why).await;
         }
