@@ -372,6 +372,14 @@ pub const TERMINATING_SECONDS: u64 = 90;
 const STARTING_SECONDS: u64 = 20;
 
 impl Process {
+    /// The id of the running process; `None`: nothing runs, or nothing of ours.
+    pub fn pid(self) -> Option<u32> {
+        match self {
+            Process::Running { pid, .. } => Some(pid),
+            _ => None,
+        }
+    }
+
     /// Whether it was started so recently that it may still come up.
     pub fn is_young(self) -> bool {
         matches!(self, Process::Running { seconds, .. } if seconds < STARTING_SECONDS)

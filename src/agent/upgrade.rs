@@ -140,12 +140,8 @@ impl Agent {
         if let Some(rehearsal) = &mut self.memory.rehearsal {
             rehearsal.began = now;
         }
-        let pid = instance.and_then(|it| match it.process {
-            Process::Running { pid, .. } => Some(pid),
-            _ => None,
-        });
         let live = Live {
-            pid,
+            pid: instance.and_then(|it| it.process.pid()),
             database: instance.map_or(0, |it| it.tries.database),
             data: records::data_dir(&self.reached(spec).storage_dir),
         };

@@ -347,7 +347,7 @@ pub const OF_A_HOST: &[Rule] = &[
     },
 ];
 
-/// What only Kubernetes has: the host's parser refuses it.
+/// What only Kubernetes has, of fields and of their values: the host's parser refuses it.
 pub const OF_KUBERNETES: &[Rule] = &[
     Rule {
         path: "size",

@@ -175,8 +175,8 @@ impl Cluster {
         let Some(removed) = removed else {
             return Ok(());
         };
-        let all = spec.members.iter().chain(&spec.former);
-        let place = all.into_iter().find(|it| it.is_of(removed));
+        let mut all = spec.members.iter().chain(&spec.former);
+        let place = all.find(|it| it.is_of(removed));
         let number = place.and_then(|it| self.number(&it.name));
         if let Some(identity) = number.and_then(|it| self.members[it].identity.as_mut()) {
             identity.was_removed(Some(removed.id.to_string()));

@@ -64,8 +64,9 @@ impl Cluster {
                 instance.facts.data = DataDir::EMPTY;
             }
             // etcd starts only with the list as it is.
-            let list = initial_cluster(spec, &membership).filter(|_| instance.joins());
-            if let Some(made) = instance.made_for.as_mut().filter(|_| list.is_some())
+            if instance.joins()
+                && let Some(made) = &mut instance.made_for
+                && let list @ Some(_) = initial_cluster(spec, &membership)
                 && pod.as_ref().is_some_and(|it| it.made_for != list)
             {
                 made.settings = Settings(0);
@@ -192,8 +193,8 @@ impl Cluster {
 
     /// Whether etcd has told its ids to this cluster's operator.
     fn has_served(&self) -> bool {
-        let records = self.members.iter().filter_map(|it| it.identity.as_ref());
-        records.into_iter().any(|it| it.member.id.is_some())
+        let mut records = self.members.iter().filter_map(|it| it.identity.as_ref());
+        records.any(|it| it.member.id.is_some())
     }
 
     /// Where the member is reached; its address is unspecified while its Pod has none.

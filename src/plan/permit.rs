@@ -175,13 +175,9 @@ pub(super) fn permit(
     act: super::Act,
     declared: Declared,
 ) -> Result<Permit<Interruption>, Hold> {
-    let pid = match instance.process {
-        Process::Running { pid, .. } => Some(pid),
-        _ => None,
-    };
     let seen = Seen {
         member: &instance.member,
-        pid,
+        pid: instance.process.pid(),
         id: instance.service.details.map(|it| it.member),
         alone: instance.alone,
         membership: &observed.membership,
@@ -193,15 +189,11 @@ pub(super) fn permit(
 /// The permit to end what runs for a member that the cluster has removed: it has no vote, and serves nobody. Its claim, if
 /// somebody deleted that, may go.
 pub(super) fn to_end_who_left(instance: &Instance) -> Permit<Interruption> {
-    let pid = match instance.process {
-        Process::Running { pid, .. } => Some(pid),
-        _ => None,
-    };
     Permit {
         step: Interruption {
             member: instance.member.clone(),
             act: super::Act::Stop,
-            pid,
+            pid: instance.process.pid(),
         },
         grounds: Grounds::HasLeft,
         alone: false,
