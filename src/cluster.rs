@@ -155,6 +155,13 @@ pub struct Member {
     pub health: Health,
 }
 
+impl Member {
+    /// Whether this is a learner that could get its vote.
+    pub fn is_ready(&self) -> bool {
+        (self.role, self.health) == (Role::Learner { caught_up: true }, Health::Serving)
+    }
+}
+
 /// Seconds without an answer after which a member counts as failed (rule D15).
 pub const FAILED_SECONDS: u64 = 600;
 

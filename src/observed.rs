@@ -8,7 +8,9 @@ mod predecessor;
 mod service;
 mod upgrade;
 
-use crate::cluster::{Answer, Detail, MemberId, MemberName, MemberSet, Timestamp, VOTERS_MAX};
+use crate::cluster::{
+    Answer, ClusterId, Detail, MemberId, MemberName, MemberSet, Timestamp, VOTERS_MAX,
+};
 use crate::host::HostFacts;
 use crate::spec::Settings;
 use crate::start::{Binary, Facts, Refusal, Writable};
@@ -103,6 +105,19 @@ pub enum DocumentSeen {
         /// The first problem with its line, and how many more there are.
         why: Detail,
     },
+}
+
+impl Observed {
+    /// The version with which the other members serve that this process runs; of several the oldest.
+    pub fn version_of_others(&self, instance: &Instance) -> Option<Version> {
+        let others = self.instances.iter();
+        let others = others.filter(|it| it.member != instance.member && it.service.serves());
+        let versions = others.filter_map(|it| match it.process {
+            Process::Running { version, .. } => Some(version),
+            _ => None,
+        });
+        versions.min()
+    }
 }
 
 /// Who made an observation.
@@ -216,18 +231,31 @@ impl Instance {
         self.process.is_young() && !self.service.read.is_answer()
     }
 
-    /// Whether it was to join its cluster and was not seen to serve since.
+    /// Whether it was to join its cluster and its ids were not written down since.
     pub fn joins(&self) -> bool {
         let born = self.facts.born();
         born.is_some_and(|it| it.joined && it.served.is_none())
+    }
+
+    /// The ids that its etcd tells; of one that joins, the cluster's is told by the others.
+    pub fn ids(&self, membership: &Membership) -> Option<(ClusterId, MemberId)> {
+        if let Some(details) = self.service.details {
+            return Some((details.cluster, details.member));
+        }
+        match (self.service.answer(), membership) {
+            (Some(answer), Membership::Known(members)) => Some((members.cluster()?, answer.member)),
+            _ => None,
+        }
     }
 }
 
 /// The place of a member's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// It stays, whatever runs: a directory of a host, or a claim.
+    /// It stays, whatever runs: a directory of a host, or the claim that was written down.
     Stays,
+    /// A claim that was not written down for this member yet.
+    New,
     /// Somebody deleted the claim. Kubernetes removes it, with the data, as soon as no Pod uses it.
     Deleted,
 }

@@ -5,6 +5,7 @@
 //! what fills the [`Instance`]s.
 
 pub mod backup;
+mod birth;
 pub mod certificate;
 mod draft;
 pub mod edit;
@@ -28,8 +29,8 @@ use crate::observed::{
 };
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Source;
-use crate::start::{self, Completeness, Refusal, Start};
-use crate::version::{Class, Version, classify};
+use crate::start::{self, Refusal, Start};
+use crate::version::Version;
 
 pub use certificate::Mint;
 use draft::{Draft, Steps};
@@ -290,8 +291,8 @@ fn instance_steps(
     instance: &Instance,
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
-    if instance.process != Process::Unknown && join::has_left(spec, observed, instance) {
-        steps.interrupt(permit::to_end_who_left(instance));
+    if let Some(permit) = join::to_end_who_left(spec, observed, instance) {
+        steps.interrupt(permit);
         return Ok(());
     }
     match instance.process {
@@ -334,7 +335,7 @@ fn start_steps(
     if matches!(way, Way::SetAside | Way::Wait) {
         return Ok(());
     }
-    let version = version_to_start(spec, instance)?;
+    let version = birth::version_to_start(spec, observed, instance, way)?;
     let unborn = facts.born().is_none() && way == Way::Own;
     // Of several members a damaged one is replaced from the others, never by an older snapshot.
     let recovers = spec.restore_when_damaged && instance.alone && spec.members.len() <= 1;
@@ -380,7 +381,7 @@ fn start_steps(
             Predecessors::Unreadable(why) => return Err(Hold::SnapshotsUnknown(why.clone())),
         }
     }
-    latch(spec, instance, version, way == Way::Join, steps);
+    birth::latch(spec, instance, version, way == Way::Join, steps);
     if let Some(identity) = facts.born()
         && let Some(quota) = spec.quota.filter(|it| *it > identity.quota)
     {
@@ -401,29 +402,6 @@ fn start_steps(
     }
     certificate::client_steps(instance, steps);
     certificates
-}
-
-/// Plans the record of what is fixed at birth, or of the version that a cluster which never served is given
-/// now.
-fn latch(
-    spec: &ClusterSpec,
-    instance: &Instance,
-    version: Version,
-    joins: bool,
-    steps: &mut Steps<'_>,
-) {
-    let facts = &instance.facts;
-    match (&facts.identity, &facts.marker) {
-        // With both copies: data beside which the second one is missing could not be started again.
-        (Some(born), Some(_)) if born.version == version && (born.joined || !joins) => {}
-        (Some(born), None) if born.served.is_some() => {}
-        (None, Some(born)) if born.version == version => steps.push(Upkeep::AdoptIdentity),
-        _ => steps.push(Upkeep::LatchIdentity {
-            version,
-            quota: spec.quota.unwrap_or(instance.quota_at_birth),
-            joins,
-        }),
-    }
 }
 
 /// Plans a start with the settings that served last, if etcd ended and cannot start with the edited
@@ -456,27 +434,6 @@ fn restore_steps(observed: &Observed, asked: Asked, steps: &mut Steps<'_>) -> Re
     }
     steps.push(Upkeep::RequestRestore(asked));
     Ok(())
-}
-
-/// The version to start, if one may be. What a cluster was born with runs on, even a version that no new
-/// cluster may be born with.
-fn version_to_start(spec: &ClusterSpec, instance: &Instance) -> Result<Version, Hold> {
-    let facts = &instance.facts;
-    let born = facts.born();
-    let data = facts.data.completeness() != Completeness::Empty;
-    let version = start::version(spec.version, born, data, instance.newest_installed);
-    let version = version.ok_or(Hold::NoVersion)?;
-    if born.is_some_and(|it| it.version == version) {
-        return match version.line() {
-            Some(_) => Ok(version),
-            None => Err(Hold::VersionUnsupported(version)),
-        };
-    }
-    match classify(version) {
-        Class::NeverCreate(bug) => Err(Hold::VersionLosesData(version, bug)),
-        Class::TooOld | Class::Unknown => Err(Hold::VersionUnsupported(version)),
-        Class::Supported | Class::Warn(_) => Ok(version),
-    }
 }
 
 /// Whether the instance is still starting, which is no fault.

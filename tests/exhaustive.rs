@@ -1203,7 +1203,7 @@ fn instance_of(etcd: Etcd, index: usize, count: usize, leader: Option<usize>) ->
     }
     it.member = HOSTS[index].try_into().unwrap();
     it.alone = count == 1;
-    let served = !matches!(etcd, Etcd::Joining | Etcd::Learner);
+    let served = etcd != Etcd::Joining; // the id of a learner is written down before it votes
     let identity = Identity {
         member: it.member.clone(),
         served: served.then_some((CLUSTER, id_of(index))),

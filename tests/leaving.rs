@@ -1,5 +1,5 @@
-//! Every state of a member that may have left its cluster: what runs for it is ended only where a majority confirmed that the
-//! cluster has no such member, and the permit lapses as soon as that is not so any more.
+//! Members that come and go. Every state of one that may have left its cluster: what runs for it is ended only where a
+//! majority confirmed that the cluster has no such member, and the permit lapses as soon as that is not so any more.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -11,12 +11,13 @@ mod world;
 
 use etcd_operator::cluster::{Answer, ClusterId, Health, MemberId, MemberSet, Role};
 use etcd_operator::observed::{
-    Again, Details, Instance, MadeFor, Membership, Observed, Process, Service,
+    Again, Claim, Details, Instance, MadeFor, Membership, Observed, Process, Reading, Service,
 };
 use etcd_operator::plan::permit::{Grounds, Lapsed};
-use etcd_operator::plan::{Act, plan};
+use etcd_operator::plan::{Act, Change, Upkeep, plan};
 use etcd_operator::spec::ClusterSpec;
 use etcd_operator::start::Identity;
+use etcd_operator::version::Version;
 use world::{CLUSTER, MEMBER, SETTINGS, VERSION, identity, member, name, place, spec};
 
 /// The member that may have left.
@@ -31,6 +32,11 @@ fn document(asks: bool) -> ClusterSpec {
         document.former.push(place(NAME)).unwrap();
     }
     document
+}
+
+/// All whom it asks for are listed.
+fn whole() -> ClusterSpec {
+    spec(&["test-0", NAME, "test-2"])
 }
 
 /// The list of the others; `id`: with this member under it, or as one that never started.
@@ -121,7 +127,7 @@ fn what_runs_is_ended_only_where_the_list_has_no_such_member() {
         let plan = plan(&document(asks), &observed);
         let permit = plan
             .interruption
-            .filter(|it| it.grounds() == Grounds::HasLeft);
+            .filter(|it| matches!(it.grounds(), Grounds::HasLeft(_)));
         let there = matches!(process.0, Process::Running { .. }) || process.1;
         let gone = match served {
             Some((cluster, own)) => cluster == CLUSTER && id != Some(own),
@@ -160,7 +166,8 @@ fn the_permit_lapses_where_the_list_has_the_member_again_or_nobody_tells() {
     let cases = vec![
         (again(running, None, gone()), true),
         (again(running, Some(ID), gone()), true),
-        (again(running, Some(ID), back), false),
+        (again(running, Some(ID), back.clone()), false),
+        (again(running, None, back), false), // it says nothing, and the list has it under the id that was written down
         (again(running, None, Membership::Unreachable), false),
         (
             again(running, None, Membership::Unconfirmed(listed(None, true))),
@@ -201,4 +208,112 @@ fn one_that_answers_as_a_member_of_the_list_is_left_alone() {
     let membership = Membership::Known(members.with(&[answer]));
     let plan = plan(&document(true), &seen(it, membership));
     assert!(plan.interruption.is_none(), "{plan:?}");
+}
+
+/// What has a vote is known by its id, so the id is written down first: of the only voter before another member is added, of
+/// a learner before it is promoted.
+#[test]
+fn a_member_gets_its_vote_once_its_id_is_written_down() {
+    let learner = Role::Learner { caught_up: true };
+    let answer = Answer {
+        member: ID,
+        raft_index: 10,
+    };
+    let mut members = MemberSet::of(CLUSTER);
+    for (id, name, role) in [
+        (MEMBER, "test-0", Role::Voter),
+        (MemberId(2), "test-2", Role::Voter),
+        (ID, NAME, learner),
+    ] {
+        members
+            .insert(member(id.0, name, role, Health::Serving))
+            .unwrap();
+    }
+    let membership = Membership::Known(members);
+    for recorded in [None, Some((CLUSTER, ID))] {
+        let mut it = instance((world::running(SETTINGS, 1000), false), recorded, true);
+        it.service = Service {
+            read: Reading::Joining(answer),
+            ..Service::UNKNOWN
+        };
+        let plan = plan(&whole(), &seen(it, membership.clone()));
+        let records = plan.steps().any(|it| *it == Upkeep::RecordServed);
+        let promotes =
+            matches!(&plan.change, Ok(Some(it)) if *it.step() == Change::Promote { member: ID });
+        assert_eq!(
+            (records, promotes),
+            (recorded.is_none(), recorded.is_some()),
+            "{plan:?}"
+        );
+    }
+}
+
+#[test]
+fn nobody_is_added_beside_a_voter_whose_id_is_not_written_down() {
+    for recorded in [false, true] {
+        let mut all = seen(
+            instance((Process::Stopped, false), None, true),
+            Membership::Known(listed(None, true)),
+        );
+        let founder = &mut all.instances[0];
+        let served = recorded.then_some((CLUSTER, MEMBER));
+        let born = Identity {
+            served,
+            ..identity(true)
+        };
+        (founder.facts.identity, founder.facts.marker) = (Some(born.clone()), Some(born));
+        founder.service = world::serving();
+        let plan = plan(&document(true), &all);
+        let adds =
+            matches!(&plan.change, Ok(Some(it)) if matches!(it.step(), Change::AddLearner { .. }));
+        let records = plan.steps().any(|it| *it == Upkeep::RecordServed);
+        assert_eq!((records, adds), (!recorded, recorded), "{plan:?}");
+    }
+}
+
+/// Another claim under a member that serves is written down, so that it is no lost one when the member stops.
+#[test]
+fn the_claim_of_a_member_that_serves_is_written_down() {
+    for claim in [Claim::Stays, Claim::New] {
+        let mut all = seen(
+            instance((Process::Stopped, false), None, true),
+            Membership::Known(listed(None, true)),
+        );
+        all.instances[0].claim = claim;
+        let plan = plan(&document(true), &all);
+        let records = plan.steps().any(|it| *it == Upkeep::RecordServed);
+        assert_eq!(records, claim == Claim::New);
+    }
+}
+
+/// The document may name a version that is not rolled out, and a smaller quota.
+#[test]
+fn who_joins_takes_the_version_and_at_least_the_quota_of_the_others() {
+    let mut spec = whole();
+    spec.version = Some(Version::new(3, 7, 1));
+    spec.quota = Some(1 << 30);
+    let mut it = instance((Process::Stopped, false), None, true);
+    (it.facts.identity, it.facts.marker, it.quota_at_birth) = (None, None, 2 << 30);
+    let all = seen(it, Membership::Known(listed(Some(ID), false)));
+    let plan = plan(&spec, &all);
+    let latch = Upkeep::LatchIdentity {
+        version: VERSION,
+        quota: 2 << 30,
+        joins: true,
+    };
+    assert!(plan.steps().any(|it| *it == latch), "{plan:?}");
+}
+
+/// A member that nobody asks for is removed; where the operator ended before it wrote that down, it does so later.
+#[test]
+fn the_record_of_a_removed_member_is_ended_later_too() {
+    let it = instance((Process::Stopped, false), Some((CLUSTER, ID)), true);
+    let plan = plan(
+        &document(false),
+        &seen(it, Membership::Known(listed(None, true))),
+    );
+    assert!(
+        plan.steps().any(|it| *it == Upkeep::SetDataAside),
+        "{plan:?}"
+    );
 }

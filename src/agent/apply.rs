@@ -6,6 +6,7 @@ use std::path::Path;
 use super::driver::Driver as _;
 use super::{Agent, AgentError};
 use crate::clock;
+use crate::cluster::{ClusterId, MemberId};
 use crate::error::chain;
 use crate::etcd::store;
 use crate::member::certificates;
@@ -125,7 +126,10 @@ impl Agent {
                 self.probe_write(instance).await;
                 Ok(())
             }
-            Upkeep::RecordServed => self.record_served(spec, instance),
+            Upkeep::RecordServed => {
+                let ids = instance.and_then(|it| it.ids(&observed.membership));
+                self.record_served(spec, ids)
+            }
             Upkeep::GiveUpLeadership { to } => {
                 Ok(contact::give_up_leadership(&self.endpoint(spec), *to).await?)
             }
@@ -428,14 +432,13 @@ impl Agent {
     fn record_served(
         &self,
         spec: &ClusterSpec,
-        instance: Option<&Instance>,
+        ids: Option<(ClusterId, MemberId)>,
     ) -> Result<(), AgentError> {
-        let details = instance.and_then(|it| it.service.details);
         self.change_identity(&self.reached(spec).storage_dir, |it| {
-            let Some(details) = details else {
+            let Some(ids) = ids else {
                 return false;
             };
-            it.has_served(&details);
+            it.has_served(ids);
             it.cluster.authorities = self.certificates.authorities();
             true
         })

@@ -15,7 +15,7 @@ use crate::member::contact::Endpoint;
 use crate::member::facts;
 use crate::member::pause;
 use crate::member::place::{self, HostPlace};
-use crate::member::records::{self, IdentityFile, Launch, RefusalFile, Running, Served};
+use crate::member::records::{self, Launch, RefusalFile, Running, Served};
 use crate::member::starts;
 use crate::observed::{
     Authority, CaState, Certificates, Claim, Clock, Instance, LastServed, Looker, Observed,
@@ -316,11 +316,9 @@ impl Agent {
             files: self.certificates.operator_files(),
             metrics: reached.metrics,
             joins: self
-                .board
-                .lock()
-                .identity
-                .as_ref()
-                .is_some_and(IdentityFile::joins),
+                .memory
+                .contact
+                .joins(self.board.lock().identity.as_ref()),
         }
     }
 

@@ -369,7 +369,7 @@ pub const OF_KUBERNETES: &[Rule] = &[
 
 /// What a cluster is made with and keeps, in Kubernetes: the path below `spec`, the rule in CEL over what
 /// was and what is asked, and what is wrong with a change. A host's document has no object that was.
-pub const LASTING: [(&str, &str, &str); 2] = [
+pub const LASTING: [(&str, &str, &str); 3] = [
     (
         "deletionPolicy",
         "self.deletionPolicy == oldSelf.deletionPolicy",
@@ -379,5 +379,10 @@ pub const LASTING: [(&str, &str, &str); 2] = [
         "storage.volumeClaim",
         "!has(self.storage.volumeClaim) || !has(oldSelf.storage.volumeClaim) || quantity(self.storage.volumeClaim.size).compareTo(quantity(oldSelf.storage.volumeClaim.size)) >= 0",
         "its size may only grow: no volume shrinks; restore a snapshot into a new cluster",
+    ),
+    (
+        "network",
+        "self.size <= 1 && oldSelf.size <= 1 || self.network.peerPort == oldSelf.network.peerPort && self.network.clientPort == oldSelf.network.clientPort",
+        "clientPort and peerPort of several members cannot be changed: the members would look for each other in vain; set size: 1 first",
     ),
 ];

@@ -8,12 +8,12 @@ use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
 use crate::cluster::{Detail, detail};
 use crate::member::certificates;
-use crate::member::change::initial_cluster;
+use crate::member::change::Joins;
 use crate::member::contact;
 use crate::member::pod::PodMember;
 use crate::member::records::IdentityFile;
 use crate::observed::Observed;
-use crate::plan::permit::Permit;
+use crate::plan::permit::{Grounds, Permit};
 use crate::plan::{Act, Asked, Hold, Interruption, Plan, Task, Upkeep};
 use crate::runtime::{Failures, Runtime as _};
 use crate::spec::ClusterSpec;
@@ -40,7 +40,7 @@ impl Cluster {
             self.restores_wait("the cluster is paused").await?;
             return self.backups_wait("the cluster is paused").await;
         }
-        self.place_again(spec, observed, &plan).await?;
+        let placed = self.place_again(spec, observed, &plan).await;
         // A Secret or Service that cannot be put back is told last: the member and its snapshots go on.
         let mut objects = Ok(());
         if self.loaded && self.members[0].identity.is_some() {
@@ -96,7 +96,7 @@ impl Cluster {
         let rehearsal = self.carry_rehearsal_on(spec, observed).await;
         let restores = self.carry_restore_on(observed, held).await;
         let backups = self.carry_backups_on(spec, observed, waits).await;
-        let done = failed.map_or(objects, Err).and(rehearsal);
+        let done = failed.map_or(objects, Err).and(placed).and(rehearsal);
         done.and(restores).and(backups)
     }
 
@@ -111,7 +111,7 @@ impl Cluster {
             if let (Some(number), Hold::Start(_)) = (self.number(member), hold)
                 && self.members[number].unplaceable.is_some()
             {
-                self.start(spec, observed, number).await?;
+                return self.start(spec, observed, number).await; // one after the other
             }
         }
         Ok(())
@@ -183,7 +183,7 @@ impl Cluster {
                 self.members[number].contact.probe_write(process).await;
                 Ok(())
             }
-            Upkeep::RecordServed => self.record_served(number, instance).await,
+            Upkeep::RecordServed => self.record_served(observed, number).await,
             Upkeep::AcceptWrites => match instance {
                 Some(instance) => Ok(self.members[number].contact.accept_writes(instance).await?),
                 None => Ok(()),
@@ -223,13 +223,14 @@ impl Cluster {
         permit: Permit<Interruption>,
     ) -> Result<(), ControllerError> {
         let again = self.look_again(spec, &permit.step().member).await;
+        let has_left = matches!(permit.grounds(), Grounds::HasLeft(_));
         let step = permit.exchange(&again).map_err(ControllerError::NoPermit)?;
         let Some(number) = self.number(&step.member) else {
             return Ok(());
         };
         match step.act {
             // A Restart is the same: the next pass finds no Pod and makes one as the document says.
-            Act::Stop | Act::Restart => self.stop(number).await,
+            Act::Stop | Act::Restart => self.stop(number, has_left).await,
             Act::RegainSpace => match observed.instance(&step.member) {
                 Some(instance) => Ok(self.members[number].contact.regain_space(instance).await?),
                 None => Ok(()),
@@ -239,19 +240,25 @@ impl Cluster {
         }
     }
 
-    /// What goes into a Pod of this cluster. `joins`: the list with which it joins.
+    /// What goes into a Pod of this cluster.
     pub(super) fn pod_member(
         &self,
         spec: &ClusterSpec,
         identity: &IdentityFile,
-        joins: Option<&str>,
+        joins: Option<&Joins>,
     ) -> Option<PodMember> {
         let name = &identity.member.name;
         let spec = &Self::spec_of(spec, self.number(name)?);
         let place = self.place(spec, None);
         Some(PodMember {
-            launch: place.launch_of(&Self::pod_paths(), spec, identity, joins)?,
+            launch: place.launch_of(
+                &Self::pod_paths(),
+                spec,
+                identity,
+                joins.map(|it| it.list.as_str()),
+            )?,
             identity: identity.clone(),
+            joins_as: joins.map(|it| it.id.to_string()),
             peer_url: spec.peer_url().to_string(),
         })
     }
@@ -300,7 +307,7 @@ impl Cluster {
             return Ok(()); // the kubelet starts it
         }
         let joins = identity.joins().then_some(&observed.membership);
-        let joins = joins.and_then(|it| initial_cluster(spec, it));
+        let joins = joins.and_then(|it| Joins::of(spec, number, it));
         if let Some(founder) = self.members[0]
             .identity
             .as_ref()
@@ -310,18 +317,19 @@ impl Cluster {
             identity.cluster.clone_from(&founder.cluster);
             self.members[number].identity = Some(identity.clone());
         }
-        let Some(member) = self.pod_member(spec, &identity, joins.as_deref()) else {
+        let Some(member) = self.pod_member(spec, &identity, joins.as_ref()) else {
             return Ok(());
         };
         self.push().await?;
-        self.ensure_services(spec).await?;
+        self.ensure_service_for_clients(spec).await?;
+        self.ensure_service_of(spec, number).await?;
         self.ensure_claim(Which::Data(number)).await?;
         let object = self.object.clone();
         let image = self.shared.image.borrow().clone();
         let parts = self.parts(spec, &object.object.spec, &member, &image);
         let mut made = pod::member(&parts);
-        if let Some(list) = &joins {
-            made["metadata"]["annotations"][names::MADE_FOR] = list.as_str().into();
+        if let Some(joins) = &joins {
+            made["metadata"]["annotations"][names::MADE_FOR] = joins.to_string().into();
         }
         self.objects.ensure(Kind::Pod, made, None).await?;
         let text = detail(format_args!("the operator created the Pod {name}"));
@@ -347,9 +355,11 @@ impl Cluster {
         }
     }
 
-    async fn stop(&mut self, number: usize) -> Result<(), ControllerError> {
+    /// What was planned for one Pod is not done to another. `has_left`: the data of its member is of no use, so a deleted
+    /// claim may go with it.
+    async fn stop(&mut self, number: usize, has_left: bool) -> Result<(), ControllerError> {
         match self.member_pod(number) {
-            // What was planned for one Pod is not done to another.
+            Some(pod) if has_left => self.remove_seen(&pod, Some(GRACE_SECONDS)).await,
             Some(pod) => self.remove_pod(&pod, Some(GRACE_SECONDS)).await,
             None => Ok(()),
         }
@@ -371,6 +381,14 @@ impl Cluster {
         if pod.node.is_some() && self.goes(which) {
             return Ok(());
         }
+        self.remove_seen(pod, grace_seconds).await
+    }
+
+    async fn remove_seen(
+        &self,
+        pod: &PodSeen,
+        grace_seconds: Option<u32>,
+    ) -> Result<(), ControllerError> {
         let (name, uid) = (&pod.name, &pod.meta.uid);
         self.objects
             .remove(Kind::Pod, &self.namespace, name, uid, grace_seconds)

@@ -12,7 +12,7 @@ use crate::member::change;
 use crate::member::contact::{CallError, Contact, Endpoint};
 use crate::member::counts::Counts;
 use crate::member::records::{self, IdentityFile};
-use crate::observed::{Instance, Membership, Observed};
+use crate::observed::{Membership, Observed};
 use crate::plan::Change;
 use crate::plan::permit::Permit;
 use crate::spec::{ClusterSpec, member_name};
@@ -149,13 +149,12 @@ impl Cluster {
     /// renames it aside.
     pub(super) async fn set_data_aside(&mut self, number: usize) -> Result<(), ControllerError> {
         if let Some(identity) = &mut self.members[number].identity {
-            let id = identity.member.id.clone();
-            identity.was_removed(id);
+            identity.joins_again();
         }
         self.push().await
     }
 
-    /// Changes the member list. Who is removed by it is written down: data of that id is of no use from then on.
+    /// Changes the member list. Who is removed by it comes back as another member, if at all.
     pub(super) async fn change(
         &mut self,
         spec: &ClusterSpec,
@@ -178,24 +177,24 @@ impl Cluster {
         let mut all = spec.members.iter().chain(&spec.former);
         let place = all.find(|it| it.is_of(removed));
         let number = place.and_then(|it| self.number(&it.name));
-        if let Some(identity) = number.and_then(|it| self.members[it].identity.as_mut()) {
-            identity.was_removed(Some(removed.id.to_string()));
-            self.push().await?;
+        match number {
+            Some(number) => self.set_data_aside(number).await,
+            None => Ok(()),
         }
-        Ok(())
     }
 
     pub(super) async fn record_served(
         &mut self,
+        observed: &Observed,
         number: usize,
-        instance: Option<&Instance>,
     ) -> Result<(), ControllerError> {
-        let details = instance.and_then(|it| it.service.details);
+        let instance = observed.instance(&self.members[number].name);
+        let ids = instance.and_then(|it| it.ids(&observed.membership));
         let claim = self.claim(Which::Data(number));
         let claim = claim.map(|it| it.meta.uid.clone());
         let identity = self.members[number].identity.as_mut();
-        if let (Some(details), Some(identity)) = (details, identity) {
-            identity.has_served(&details);
+        if let (Some(ids), Some(identity)) = (ids, identity) {
+            identity.has_served(ids);
             identity.member.claim = claim;
         }
         self.push().await

@@ -17,7 +17,7 @@ use crate::api::formats;
 use crate::clock;
 use crate::cluster::{Answer, Detail, Timestamp, detail};
 use crate::member::certificates::{self, survey_by_clock};
-use crate::member::change::initial_cluster;
+use crate::member::change::Joins;
 use crate::member::contact::{Contact, Endpoint};
 use crate::member::place::HostPlace;
 use crate::member::records::IdentityFile;
@@ -59,15 +59,18 @@ impl Cluster {
             let seen = (pod.as_deref(), service, certificates.clone());
             let mut instance = self.instance(spec, *number, seen);
             instance.alone = alone;
-            if !alone && self.has_another_claim(*number) {
-                // Of one member it is told by the guard, and nobody has it replaced.
+            let known = matches!(membership, Membership::Known(_));
+            if known && !alone && self.has_another_claim(*number) {
+                // Where nobody tells that the others go on, the guard looks: all claims may have come from a backup.
                 instance.facts.data = DataDir::EMPTY;
             }
             // etcd starts only with the list as it is.
             if instance.joins()
                 && let Some(made) = &mut instance.made_for
-                && let list @ Some(_) = initial_cluster(spec, &membership)
-                && pod.as_ref().is_some_and(|it| it.made_for != list)
+                && let Some(joins) = Joins::of(spec, *number, &membership)
+                && pod
+                    .as_ref()
+                    .is_some_and(|it| it.made_for != Some(joins.to_string()))
             {
                 made.settings = Settings(0);
             }
@@ -145,10 +148,12 @@ impl Cluster {
     }
 
     fn claim_of_data(&self, number: usize) -> Claim {
-        if self.goes(Which::Data(number)) {
-            Claim::Deleted
-        } else {
-            Claim::Stays
+        let record = self.members[number].identity.as_ref();
+        let recorded = record.and_then(|it| it.member.claim.as_ref());
+        match self.claim(Which::Data(number)) {
+            _ if self.goes(Which::Data(number)) => Claim::Deleted,
+            Some(claim) if recorded != Some(&claim.meta.uid) => Claim::New,
+            _ => Claim::Stays,
         }
     }
 
@@ -192,7 +197,7 @@ impl Cluster {
     }
 
     /// Whether etcd has told its ids to this cluster's operator.
-    fn has_served(&self) -> bool {
+    pub(super) fn has_served(&self) -> bool {
         let mut records = self.members.iter().filter_map(|it| it.identity.as_ref());
         records.any(|it| it.member.id.is_some())
     }
@@ -215,9 +220,9 @@ impl Cluster {
     /// Where a member is reached by what its Pod shows now.
     pub(super) fn endpoint_now(&self, spec: &ClusterSpec, number: usize) -> Endpoint {
         let place = self.place(spec, self.member_pod(number).as_deref());
-        let joins = self.members[number].identity.as_ref();
+        let member = &self.members[number];
         Endpoint {
-            joins: joins.is_some_and(IdentityFile::joins),
+            joins: member.contact.joins(member.identity.as_ref()),
             ..self.endpoint(&place, spec)
         }
     }

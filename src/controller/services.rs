@@ -19,23 +19,43 @@ use crate::spec::ClusterSpec;
 const READY_SECONDS: u64 = 15;
 
 impl Cluster {
-    /// The names under which the member is reached.
+    /// The names under which the members are reached. One that cannot be made keeps no other one from its place.
     pub(super) async fn ensure_services(
         &mut self,
         spec: &ClusterSpec,
     ) -> Result<(), ControllerError> {
-        let asked = self.object.object.spec.service.clone().unwrap_or_default();
-        let wanted = self.looked_at(spec).into_iter();
-        let own = wanted.map(|it| self.of_member(spec, &self.members[it].name));
-        let all: Vec<Value> = own.chain([self.for_clients(spec, &asked)]).collect();
-        for object in all {
-            let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            let seen = self.shared.services.get(&self.namespace, name);
-            self.objects
-                .ensure(Kind::Service, object, seen.as_deref().map(|it| &it.meta))
-                .await?;
+        let mut ensured = self.ensure_service_for_clients(spec).await;
+        for number in self.looked_at(spec) {
+            ensured = ensured.and(self.ensure_service_of(spec, number).await);
         }
-        Ok(())
+        ensured
+    }
+
+    /// The name under which clients reach the members.
+    pub(super) async fn ensure_service_for_clients(
+        &mut self,
+        spec: &ClusterSpec,
+    ) -> Result<(), ControllerError> {
+        let asked = self.object.object.spec.service.clone().unwrap_or_default();
+        let object = self.for_clients(spec, &asked);
+        self.ensure_service(object).await
+    }
+
+    /// The name under which its peers reach a member.
+    pub(super) async fn ensure_service_of(
+        &mut self,
+        spec: &ClusterSpec,
+        number: usize,
+    ) -> Result<(), ControllerError> {
+        let object = self.of_member(spec, &self.members[number].name);
+        self.ensure_service(object).await
+    }
+
+    async fn ensure_service(&mut self, object: Value) -> Result<(), ControllerError> {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let seen = self.shared.services.get(&self.namespace, name);
+        let seen = seen.as_deref().map(|it| &it.meta);
+        self.objects.ensure(Kind::Service, object, seen).await
     }
 
     /// Everything that the server's certificate names.

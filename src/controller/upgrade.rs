@@ -89,10 +89,7 @@ impl Cluster {
             return;
         }
         let asked = self.object.object.spec.image.clone();
-        let unserved = self.members[0]
-            .identity
-            .as_ref()
-            .is_some_and(|it| it.member.id.is_none());
+        let unserved = !self.has_served();
         let pod = self.member_pod(0);
         let useless = pod.as_deref().is_some_and(PodSeen::lacks_image);
         if unserved || useless || self.image_was_tried(spec) {

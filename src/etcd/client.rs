@@ -7,7 +7,9 @@
 use std::fs;
 use std::time::Duration;
 
-use etcd_client::{Certificate, Client, CompactionOptions, ConnectOptions, Identity, TlsOptions};
+use etcd_client::{
+    Certificate, Client, CompactionOptions, ConnectOptions, Identity, StatusResponse, TlsOptions,
+};
 use tokio::time::timeout;
 
 use crate::cluster::{
@@ -39,6 +41,8 @@ pub struct Look {
     pub alarms: Alarms,
     /// The rest.
     pub details: Option<Details>,
+    /// It says that it has no vote.
+    pub learner: bool,
     /// The connection, if it answered.
     pub client: Option<Client>,
 }
@@ -51,6 +55,7 @@ impl Look {
             membership: Membership::Unreachable,
             alarms: Alarms::default(),
             details: None,
+            learner: false,
             client: None,
         }
     }
@@ -88,13 +93,19 @@ pub async fn connect(url: &str, files: &ClientFiles) -> Result<Client, String> {
 }
 
 /// The member answers for itself at once; the read waits for a majority, and says whether what the member
-/// answered is worth more than a word.
+/// answers is worth more than a word. It tells its list after the read, so that the list has every change that a majority
+/// had agreed on by then.
 async fn questions(client: Client) -> Look {
     let (mut reader, mut asker) = (client.clone(), client.clone());
-    let (read, told) = tokio::join!(
+    let (read, status) = tokio::join!(
         timeout(ANSWER_DEADLINE, reader.get(PROBE_KEY, None)),
-        timeout(ANSWER_DEADLINE, tell(&mut asker)),
+        timeout(ANSWER_DEADLINE, asker.status()),
     );
+    let told = match status {
+        Ok(Ok(status)) => timeout(ANSWER_DEADLINE, tell(&mut asker, status)).await,
+        Ok(Err(error)) => Ok(Err(error)),
+        Err(late) => Err(late),
+    };
     let failed = |error: &etcd_client::Error| detail(format_args!("{}", plain(error)));
     let (read, revision) = match read {
         Ok(Ok(answer)) => {
@@ -119,6 +130,7 @@ async fn questions(client: Client) -> Look {
                 revision: revision.unwrap_or(told.details.revision),
                 ..told.details
             }),
+            learner: false, // etcd lets no learner read for a client
             client: Some(client),
         },
         (Reading::Answered, Ok(Err(error))) => Look::failed(Reading::Failed(failed(&error))),
@@ -133,6 +145,7 @@ async fn questions(client: Client) -> Look {
             ..Look::failed(read)
         },
         (read, Ok(Ok(told))) => Look {
+            learner: told.is_learner(),
             membership: told
                 .members
                 .map_or(Membership::Unreachable, Membership::Unconfirmed),
@@ -164,8 +177,15 @@ struct Told {
     details: Details,
 }
 
-async fn tell(client: &mut Client) -> Result<Told, etcd_client::Error> {
-    let status = client.status().await?;
+impl Told {
+    fn is_learner(&self) -> bool {
+        let own = self.details.member;
+        let listed = self.members.as_ref().and_then(|it| it.by_id(own));
+        listed.is_some_and(|it| it.role != Role::Voter)
+    }
+}
+
+async fn tell(client: &mut Client, status: StatusResponse) -> Result<Told, etcd_client::Error> {
     let listed = client.member_list().await?;
     let header = status.header();
     let own = MemberId(header.map_or(0, etcd_client::ResponseHeader::member_id));

@@ -24,7 +24,7 @@ pub const OURS_ASIDE: [&str; 4] = [
     "data.before-restore-",
     "data.failed-restore-",
     "data.birth-interrupted-",
-    "data.removed-",
+    "data.removed",
 ];
 
 /// Bytes of the database file; 0: there is none.

@@ -48,7 +48,15 @@ pub async fn look(endpoint: &Endpoint) -> Look {
 async fn look_for(endpoint: &Endpoint, patience: Duration) -> Look {
     let asked = client::look(&endpoint.url, &endpoint.files);
     if !endpoint.joins {
-        return asked.await;
+        let look = asked.await;
+        if !look.learner {
+            return look;
+        }
+        let numbers = timeout(JOINING_PATIENCE_MAX, metrics::read(endpoint.metrics)).await;
+        return match numbers.ok().flatten().and_then(|it| it.following) {
+            Some(answer) => Look::failed(Reading::Joining(answer)),
+            None => look,
+        };
     }
     let (look, numbers) = tokio::join!(
         timeout(patience, asked),
@@ -204,6 +212,8 @@ pub struct Contact {
     since: Duration,
     /// The id of the process that was asked last.
     process: Option<u32>,
+    /// It joins, and has answered no client yet.
+    joins: bool,
     /// The last attempt to write to it.
     written: Option<Writing>,
     /// The last attempt to regain space that was not enough, and when (seconds since boot).
@@ -213,6 +223,11 @@ pub struct Contact {
 }
 
 impl Contact {
+    /// Whether the member joins its cluster, also once its ids are written down: until it answers a client.
+    pub fn joins(&self, identity: Option<&IdentityFile>) -> bool {
+        self.joins || identity.is_some_and(IdentityFile::joins)
+    }
+
     /// Asks etcd. `served`: the cluster has served before, so it has ids.
     pub async fn look(
         &mut self,
@@ -239,6 +254,8 @@ impl Contact {
         let patience = (asked_for / JOINING_PART).clamp(JOINING_PATIENCE, JOINING_PATIENCE_MAX);
         let look = look_for(endpoint, patience).await;
         let answered = look.read == Reading::Answered;
+        let follows = matches!(look.read, Reading::Joining(_));
+        self.joins = !answered && (endpoint.joins || follows);
         let write = self.written.clone().unwrap_or(Writing::NotTried);
         let proposals = if answered && write == Writing::Acknowledged {
             self.proposals(endpoint.metrics).await

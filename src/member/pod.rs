@@ -123,6 +123,9 @@ pub struct PodMember {
     pub identity: IdentityFile,
     /// What the guard needs for a start.
     pub launch: Launch,
+    /// Of a member that joins: its id in the cluster's list, in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joins_as: Option<String>,
     /// Where its peers reach it.
     #[serde(default, rename = "peerURL")]
     pub peer_url: String,
@@ -362,7 +365,7 @@ impl PodMember {
         let ours = &self.identity;
         let data = records::data_dir(storage_dir);
         let is_empty = || std::fs::read_dir(&data).map_or(true, |mut it| it.next().is_none());
-        if self.is_of_removed(beside.as_ref()) {
+        if self.is_of_another_member(beside.as_ref()) {
             records::set_aside(storage_dir)?;
             return Ok(records::save_identity(paths, storage_dir, ours)?);
         }
@@ -410,22 +413,22 @@ impl PodMember {
         }
     }
 
-    /// Whether a member that joins has found the data of one of its name that the cluster has removed.
-    fn is_of_removed(&self, beside: Option<&IdentityFile>) -> bool {
-        let ours = &self.identity;
-        // A restore gives the cluster another token.
-        if !ours.joins() || beside.is_none_or(|it| it.cluster.name != ours.cluster.name) {
+    /// Whether a member that joins has found data of another member of its cluster: of one that had its name before.
+    fn is_of_another_member(&self, beside: Option<&IdentityFile>) -> bool {
+        let (Some(joins_as), Some(beside)) = (&self.joins_as, beside) else {
             return false;
-        }
-        let removed = |id: &str| ours.member.removed.iter().any(|it| it == id);
-        let recorded = beside.and_then(|it| it.member.id.as_deref());
-        if let Some(id) = recorded {
-            return removed(id);
-        }
-        // It was removed before it had served: its log says which member it was.
+        };
+        let ours = &self.identity;
+        let clusters = ours.clusters();
         let data = records::data_dir(&self.launch.storage_dir);
         let owner = data_dir::look(&data, None, false).owner;
-        owner.is_some_and(|(_, it)| removed(&it.to_string()))
+        let of = |it: &String| clusters.contains(it);
+        let is_ours = ours.joins()
+            && beside.cluster.name == ours.cluster.name
+            && beside.cluster.id.as_ref().is_none_or(of)
+            && owner.is_none_or(|(it, _)| of(&it.to_string()));
+        // A first start that was cut short may have left no word of whose data it is.
+        is_ours && data.exists() && owner.is_none_or(|(_, it)| it.to_string() != *joins_as)
     }
 
     /// Writes beside the data what has changed since: the version, and the document's quota, which only grows.
@@ -441,6 +444,7 @@ impl PodMember {
                 image: ours.image.clone(),
                 other_image: ours.other_image.clone(),
                 quota: ours.quota.max(beside.member.quota),
+                id: beside.member.id.clone().or_else(|| ours.id.clone()),
                 ..beside.member.clone()
             };
         }
@@ -471,8 +475,8 @@ fn point_at_secret(paths: &Paths) {
 mod tests {
     use super::*;
 
-    /// A member of the cluster `shop`: its id, whether it joined, and the ids of its name that were removed.
-    fn record(id: Option<&str>, joined: bool, removed: &[&str]) -> IdentityFile {
+    /// A member of the cluster `shop`: its id, and whether it joined.
+    fn record(id: Option<&str>, joined: bool) -> IdentityFile {
         let mut cluster = records::ClusterRecord::new("shop", "shop-1".to_owned());
         cluster.id = Some("c1".to_owned());
         IdentityFile {
@@ -482,13 +486,12 @@ mod tests {
                 version: "3.6.16".to_owned(),
                 joined,
                 id: id.map(str::to_owned),
-                removed: removed.iter().map(|it| (*it).to_owned()).collect(),
                 ..MemberRecord::default()
             },
         }
     }
 
-    fn pod(identity: IdentityFile, storage_dir: &Path) -> PodMember {
+    fn pod(identity: IdentityFile, joins_as: Option<&str>, storage_dir: &Path) -> PodMember {
         let launch = serde_json::json!({
             "cluster": "shop", "version": "3.6.16", "storageDir": storage_dir, "storageNamed": false,
             "unsafeFilesystemAllowed": false, "addresses": [], "names": [], "leafSeconds": 1,
@@ -498,24 +501,32 @@ mod tests {
         PodMember {
             identity,
             launch: serde_json::from_value(launch).unwrap(),
+            joins_as: joins_as.map(str::to_owned),
             peer_url: String::new(),
         }
     }
 
-    /// What lies on the claim of a member that joins: it is renamed aside only where its id was removed.
+    /// What lies on the claim of a member that joins: it is renamed aside only where it is another member's of its cluster.
     #[test]
     fn only_the_data_of_a_removed_member_is_set_aside() {
         let root = std::env::temp_dir().join(format!("etcd-operator-joins-{}", std::process::id()));
-        let joins = |removed: &[&str]| record(None, true, removed);
-        let same = record(Some("a1"), true, &["b2"]);
-        let mut another = record(Some("a1"), false, &[]);
+        let joins = record(None, true);
+        let before = record(Some("a1"), false);
+        let (mut another, mut of_before) = (before.clone(), before.clone());
         another.cluster.name = "other".to_owned();
-        for (number, (ours, beside, is_set_aside)) in [
-            (joins(&["b2", "a1"]), record(Some("a1"), false, &[]), true),
-            (joins(&["b2"]), record(Some("a1"), false, &[]), false), // its end was not written down
-            (joins(&["a1"]), another, false),
-            (same, record(Some("a1"), false, &[]), false),
-            (joins(&["b2"]), joins(&["b2"]), false), // a first start that was cut short
+        of_before.cluster.id = Some("c0".to_owned());
+        let mut restored = joins.clone();
+        restored.cluster.former_ids = vec!["c0".to_owned()];
+        let mut foreign = before.clone();
+        foreign.cluster.id = Some("c9".to_owned());
+        for (number, (ours, joins_as, beside, is_set_aside)) in [
+            (joins.clone(), Some("b2"), before.clone(), true), // whether its end was written down or not
+            (joins.clone(), Some("b2"), joins.clone(), true),  // without a word of whose it is
+            (restored, Some("b2"), of_before, true),
+            (joins.clone(), Some("b2"), another, false),
+            (joins.clone(), Some("b2"), foreign, false),
+            (joins.clone(), None, before.clone(), false), // nobody tells with which id it joins
+            (record(Some("a1"), true), Some("a1"), before, false),
         ]
         .into_iter()
         .enumerate()
@@ -524,16 +535,37 @@ mod tests {
             let dir = paths.member();
             let data = records::data_dir(&dir);
             std::fs::create_dir_all(data.join("member/wal")).unwrap();
+            let older = data.with_extension("removed").join("older");
+            std::fs::create_dir_all(&older).unwrap();
             records::save_identity(&paths, &dir, &beside).unwrap();
-            let laid_down = pod(ours.clone(), &dir).reconcile_identity(&paths);
-            let aside = data.with_extension("removed-1").join("member/wal");
+            let laid_down = pod(ours.clone(), joins_as, &dir).reconcile_identity(&paths);
+            let aside = data.with_extension("removed").join("member/wal");
             assert_eq!(aside.is_dir(), is_set_aside, "{number}: {laid_down:?}");
             assert_eq!(data.is_dir(), !is_set_aside);
+            assert_eq!(older.is_dir(), !is_set_aside, "each is as large");
             if is_set_aside {
                 let (now, _) = records::load_identities(&paths, &dir).unwrap();
                 assert_eq!(now, Some(ours));
             }
         }
         std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    /// An operator that knows a member's id tells it to the record beside its data, and overwrites none.
+    #[test]
+    fn the_record_beside_the_data_takes_an_id_over() {
+        let dir = std::env::temp_dir().join(format!("etcd-operator-id-{}", std::process::id()));
+        let paths = Paths::under(&dir);
+        for (beside, expected) in [(None, "a1"), (Some("b2"), "b2")] {
+            let storage = paths.member();
+            records::save_identity(&paths, &storage, &record(beside, true)).unwrap();
+            let ours = record(Some("a1"), true);
+            pod(ours, None, &storage)
+                .reconcile_identity(&paths)
+                .unwrap();
+            let (_, now) = records::load_identities(&paths, &storage).unwrap();
+            assert_eq!(now.unwrap().member.id.as_deref(), Some(expected));
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{ClusterId, ClusterName, MemberId, MemberName, detail};
-use crate::observed::Details;
 use crate::paths::Paths;
 use crate::process::{self, ProcessRecord};
 use crate::spec::ClusterSpec;
@@ -100,13 +99,7 @@ pub struct MemberRecord {
     /// In Kubernetes: the UID of the claim that its data was seen to be on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<String>,
-    /// In Kubernetes: ids that members of this name had which the cluster has removed, the newest last.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub removed: Vec<String>,
 }
-
-/// Removed members of one name whose data is known again.
-const REMOVED_MAX: usize = 16;
 
 /// What a restore did to the revisions: the snapshot had `from`, and they went on from `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,20 +161,10 @@ impl IdentityFile {
         (self.member.id, self.member.claim) = (None, None);
     }
 
-    /// The cluster has removed the member that had this id; the next one of its name joins.
-    pub fn was_removed(&mut self, id: Option<String>) {
-        let removed = &mut self.member.removed;
-        removed.extend(id);
-        if removed.len() > REMOVED_MAX {
-            removed.remove(0);
-        }
-        self.joins_again();
-    }
-
     /// etcd has told its ids.
-    pub fn has_served(&mut self, details: &Details) {
-        self.cluster.id = Some(details.cluster.to_string());
-        self.member.id = Some(details.member.to_string());
+    pub fn has_served(&mut self, (cluster, member): (ClusterId, MemberId)) {
+        self.cluster.id = Some(cluster.to_string());
+        self.member.id = Some(member.to_string());
     }
 
     /// The same with the ids that etcd gives when it serves the next time.
@@ -251,16 +234,23 @@ pub fn aside(data: &Path, reason: &str) -> PathBuf {
     name(taken.unwrap_or(0) + 1)
 }
 
-/// Renames the data of a removed member aside, where there is some.
+/// Renames the data of a removed member aside, where there is some. Of those before it nothing stays: each is as large.
 ///
 /// # Errors
-/// The directory could not be renamed.
+/// The directory could not be renamed, or an older one not removed.
 pub fn set_aside(storage_dir: &Path) -> Result<(), StateError> {
     let data = data_dir(storage_dir);
     if !data.exists() {
         return Ok(());
     }
-    let to = aside(&data, "removed");
+    let to = data.with_extension("removed");
+    if to.exists() {
+        std::fs::remove_dir_all(&to).map_err(|source| StateError::Io {
+            what: "remove",
+            path: to.clone(),
+            source,
+        })?;
+    }
     std::fs::rename(&data, &to).map_err(|source| StateError::Io {
         what: "set aside",
         path: data,

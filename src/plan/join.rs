@@ -2,7 +2,8 @@
 
 use crate::cluster::{ClusterId, Health, Member, MemberId, MemberSet, Role};
 use crate::observed::{Instance, Membership, Observed, Process};
-use crate::plan::restore;
+use crate::plan::permit::Permit;
+use crate::plan::{Interruption, permit, restore};
 use crate::spec::{ClusterSpec, MemberSpec};
 use crate::start::{self, Completeness, Refusal, Writable};
 
@@ -44,8 +45,11 @@ pub(super) fn way(spec: &ClusterSpec, observed: &Observed, instance: &Instance) 
     };
     let Some(wanted) = spec.member(&instance.member) else {
         // Nobody asks for it any more. Until the list is without it, it counts: etcd adds nobody while it is away.
-        let counts = id.is_some_and(|it| members.by_id(it).is_some());
-        return if counts { Way::Own } else { Way::Wait };
+        return match id.map(|it| members.by_id(it)) {
+            Some(Some(_)) => Way::Own,
+            Some(None) if is_of(spec, members, instance) => Way::SetAside,
+            _ => Way::Wait,
+        };
     };
     let entry = members.entry(&wanted.name, &wanted.peer_url);
     match (entry, id) {
@@ -73,24 +77,31 @@ pub(super) fn way(spec: &ClusterSpec, observed: &Observed, instance: &Instance) 
     }
 }
 
-/// Whether a majority confirmed that the cluster has no member for which this process was made, or no longer.
-pub(super) fn has_left(spec: &ClusterSpec, observed: &Observed, instance: &Instance) -> bool {
+/// The permit to end this process, where a majority confirmed that the cluster has no member for which it was made, or no
+/// longer.
+pub(super) fn to_end_who_left(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    instance: &Instance,
+) -> Option<Permit<Interruption>> {
     let Membership::Known(members) = &observed.membership else {
-        return false;
+        return None;
     };
-    let ours = !matches!(instance.process, Process::Foreign { .. });
+    let ours = !matches!(instance.process, Process::Foreign { .. } | Process::Unknown);
     if !ours || !instance.is_there() || !is_of(spec, members, instance) {
-        return false;
+        return None;
     }
     let answers = instance.service.details.map(|it| it.member);
+    let id = answers.or_else(|| member_id(instance));
     let mut places = spec.members.iter().chain(&spec.former);
-    match (answers.or_else(|| member_id(instance)), instance.joins()) {
+    let left = match (id, instance.joins()) {
         (Some(id), _) => members.by_id(id).is_none(),
         (None, true) => places
             .find(|it| it.name == instance.member)
             .is_some_and(|it| members.entry(&it.name, &it.peer_url).is_none()),
         (None, false) => false,
-    }
+    };
+    left.then(|| permit::to_end_who_left(instance, id))
 }
 
 /// Whether a listed member that does not run can never come back as the same member.

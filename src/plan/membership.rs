@@ -5,7 +5,7 @@ use crate::cluster::{Health, Member, MemberName, MemberSet, PeerUrl, Role};
 use crate::observed::{Authority, Instance, Membership, Observed, Process, Reading};
 use crate::plan::join;
 use crate::plan::permit::Permit;
-use crate::plan::{Change, Hold, permit};
+use crate::plan::{Change, Hold, permit, version};
 use crate::spec::ClusterSpec;
 
 /// The changes that keep a cluster whole and let it grow, or why none is possible.
@@ -43,7 +43,15 @@ pub(super) fn repair_and_grow(
             Ok(None)
         };
     }
-    if let Some(it) = spec.missing(members) {
+    // What a version that is not final yet does is seen with the members that there are.
+    let waits = observed
+        .instances
+        .iter()
+        .any(|it| version::changing(it).is_some());
+    if let Some(it) = spec.missing(members).filter(|_| !waits) {
+        if members.voters().any(|it| !is_recorded(observed, it)) {
+            return Ok(None); // its record comes first: it is written in this pass
+        }
         match permit::to_add_learner(members, &it.name, &it.peer_url) {
             Ok(permit) => return Ok(Some(permit)),
             // With seven voters, an unwanted one is removed before its replacement joins.
@@ -51,14 +59,24 @@ pub(super) fn repair_and_grow(
             Err(hold) => return Err(hold),
         }
     }
-    let ready = (Role::Learner { caught_up: true }, Health::Serving);
-    if let Some(learner) = members.learners().find(|it| (it.role, it.health) == ready) {
+    let ready = |it: &&Member| it.is_ready() && is_recorded(observed, it);
+    if let Some(learner) = members.learners().find(ready) {
         return permit::to_promote(members, learner.id).map(Some);
     }
     if members.learners().any(|it| wanted(spec, it)) {
         return Err(Hold::LearnerBehind);
     }
     Ok(None)
+}
+
+/// Whether the id of a member that this process runs is written down. Who runs elsewhere is written down there.
+fn is_recorded(observed: &Observed, member: &Member) -> bool {
+    let own = |it: &&Instance| it.ids(&observed.membership).map(|(_, id)| id) == Some(member.id);
+    let mut instances = observed.instances.iter();
+    let record = instances
+        .find(own)
+        .and_then(|it| it.facts.identity.as_ref());
+    record.is_none_or(|it| it.served.is_some_and(|(_, id)| id == member.id))
 }
 
 /// Removes a voter that the document no longer names: last of all; of several one that does not serve first and

@@ -5,7 +5,7 @@
 //! permit for the step itself.
 
 use crate::cluster::{
-    Health, LEARNERS_MAX, MemberId, MemberName, MemberSet, PeerUrl, Role, VOTERS_MAX, quorum,
+    Health, LEARNERS_MAX, Member, MemberId, MemberName, MemberSet, PeerUrl, VOTERS_MAX, quorum,
 };
 use crate::observed::{Again, Claim, Instance, Membership, Observed, Process};
 use crate::plan::{Change, Hold, Interruption};
@@ -30,8 +30,8 @@ pub enum Grounds {
     DeclaredOutage(Declared),
     /// The member's etcd does not run, so nothing is interrupted.
     NothingRuns,
-    /// The cluster has removed the member.
-    HasLeft,
+    /// The cluster has removed the member, which had this id; `None`: it was never listed with one that it took over.
+    HasLeft(Option<MemberId>),
 }
 
 /// How an interruption was declared.
@@ -102,13 +102,13 @@ impl Permit<Interruption> {
         if pid != step.pid {
             return Err(Lapsed::ProcessChanged);
         }
-        if grounds == Grounds::HasLeft {
+        if let Grounds::HasLeft(recorded) = grounds {
+            let left = |members: &MemberSet| match again.id.or(recorded) {
+                Some(id) => members.by_id(id).is_none(),
+                None => members.named(&step.member).is_none(),
+            };
             return match &again.membership {
-                Membership::Known(members)
-                    if again.id.is_none_or(|it| members.by_id(it).is_none()) =>
-                {
-                    Ok(step)
-                }
+                Membership::Known(members) if left(members) => Ok(step),
                 _ => Err(Lapsed::Held(Hold::Unreachable)),
             };
         }
@@ -118,7 +118,7 @@ impl Permit<Interruption> {
         let declared = match grounds {
             Grounds::QuorumSurvives => None,
             Grounds::DeclaredOutage(declared) => Some(declared),
-            Grounds::NothingRuns | Grounds::HasLeft => return Ok(step),
+            Grounds::NothingRuns | Grounds::HasLeft(_) => return Ok(step),
         };
         let still = grounds_to_interrupt(&again.membership, again.id, alone, declared);
         still.map_err(Lapsed::Held)?;
@@ -188,14 +188,14 @@ pub(super) fn permit(
 
 /// The permit to end what runs for a member that the cluster has removed: it has no vote, and serves nobody. Its claim, if
 /// somebody deleted that, may go.
-pub(super) fn to_end_who_left(instance: &Instance) -> Permit<Interruption> {
+pub(super) fn to_end_who_left(instance: &Instance, id: Option<MemberId>) -> Permit<Interruption> {
     Permit {
         step: Interruption {
             member: instance.member.clone(),
             act: super::Act::Stop,
             pid: instance.process.pid(),
         },
-        grounds: Grounds::HasLeft,
+        grounds: Grounds::HasLeft(id),
         alone: false,
         silent: false,
     }
@@ -277,11 +277,7 @@ pub fn to_add_learner(
 
 /// May this learner vote? A majority of the larger cluster must answer, and so must the learner.
 pub fn to_promote(members: &MemberSet, learner: MemberId) -> Result<Permit<Change>, Hold> {
-    let ready = members.iter().any(|it| {
-        it.id == learner
-            && it.role == Role::Learner { caught_up: true }
-            && it.health == Health::Serving
-    });
+    let ready = members.by_id(learner).is_some_and(Member::is_ready);
     let survives = members.serving_voters() + 1 >= quorum(members.voter_count() + 1);
     if ready && members.has_quorum() && survives {
         Ok(survived(Change::Promote { member: learner }))

@@ -132,6 +132,7 @@ fn begins(step: &Upkeep) -> bool {
         Upkeep::Start(_)
             | Upkeep::StartAsBefore
             | Upkeep::ProbeWrite
+            | Upkeep::RecordServed
             | Upkeep::RequestRestore(_)
             | Upkeep::EnableDowngrade(_)
             | Upkeep::CancelDowngrade

@@ -2,7 +2,7 @@
 
 use super::permit::{Declared, permit};
 use super::{Act, Hold, Steps, Upkeep, backup, certificate, edit, space, version};
-use crate::observed::{Instance, Observed, Process, Reading, Writing};
+use crate::observed::{Claim, Instance, Membership, Observed, Process, Reading, Writing};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Refusal, Writable};
 
@@ -40,7 +40,7 @@ pub(super) fn steps(
     if instance.writable == Writable::Stalled {
         return Ok(());
     }
-    if service.serves() && identity.is_some_and(|it| it.served.is_none()) {
+    if is_unrecorded(observed, instance) {
         steps.push(Upkeep::RecordServed);
     }
     let certificates = certificate::steps(observed, instance, steps);
@@ -76,6 +76,23 @@ pub(super) fn steps(
     } else {
         Err(Hold::AuthEnabled)
     }
+}
+
+/// Whether what etcd tells of itself is still to be written down: once it serves, and before it gets its vote. What has a
+/// vote is known by its id, whatever happens to it.
+fn is_unrecorded(observed: &Observed, instance: &Instance) -> bool {
+    let Some(identity) = &instance.facts.identity else {
+        return false;
+    };
+    if instance.service.serves() {
+        return identity.served.is_none() || instance.claim == Claim::New;
+    }
+    let Membership::Known(members) = &observed.membership else {
+        return false;
+    };
+    let own = instance.ids(&observed.membership).map(|(_, it)| it);
+    let mut ready = members.learners().filter(|it| it.is_ready());
+    identity.served.is_none() && ready.any(|it| Some(it.id) == own)
 }
 
 /// Plans the proof that writes are served, if this process has not proven it yet (rule D7). The probe

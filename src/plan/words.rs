@@ -467,7 +467,7 @@ impl Permit<Interruption> {
             Act::Stop if self.grounds() == Grounds::DeclaredOutage(Declared::Restore) => {
                 detail(format_args!("stop etcd, so that its data can be exchanged"))
             }
-            Act::Stop if self.grounds() == Grounds::HasLeft => detail(format_args!(
+            Act::Stop if matches!(self.grounds(), Grounds::HasLeft(_)) => detail(format_args!(
                 "stop the etcd of a member that the cluster has removed; its data stays"
             )),
             Act::Stop => detail(format_args!("stop etcd, keep everything")),

@@ -48,7 +48,7 @@ async fn assert_all_there(fleet: &Fleet, writer: Writer) {
 /// A member is a new one, and its old data lies aside.
 async fn assert_replaced_and_kept(fleet: &mut Fleet, index: usize, before: MemberId) {
     assert_ne!(fleet.id_of(index).await, before);
-    let aside = fleet.homes[index].lab.data("").with_extension("removed-1");
+    let aside = fleet.homes[index].lab.data("").with_extension("removed");
     assert!(aside.join("member/wal").is_dir(), "{}", aside.display());
 }
 

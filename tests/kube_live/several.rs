@@ -146,3 +146,26 @@ fn a_lost_claim_is_replaced_and_the_loss_of_all_pods_loses_nothing() {
     whole(&it, 3);
     assert_eq!(it.get("shop", "kept"), "1");
 }
+
+/// Nobody wrote down that this member was removed, and its data lies on its claim.
+#[test]
+fn a_member_that_was_removed_by_hand_joins_anew() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    it.apply(&document("EtcdCluster", "shop", "{size: 3}"));
+    let before = id_of(&whole(&it, 3), "shop-1");
+    it.put("shop", "kept", "1");
+    it.etcdctl("shop", &["member", "remove", &before]);
+    it.eventually("another member in its place", GROWS_WITHIN, || {
+        (id_of(&whole(&it, 3), "shop-1") != before).then_some(())
+    });
+    assert_eq!(it.get("shop", "kept"), "1");
+
+    // Each would look for the others in vain.
+    let port = json!({"spec": {"network": {"peerPort": 12380}}}).to_string();
+    let asked = ["patch", "etcdcluster", "shop", "--type=merge", "-p", &port];
+    let said = it.kubectl(&asked).stderr;
+    let why = "clientPort and peerPort of several members cannot be changed";
+    assert!(said.contains(why), "{said}");
+}

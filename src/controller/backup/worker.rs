@@ -304,10 +304,8 @@ impl Cluster {
     /// The Pod that the document asks for; none where it asks for no snapshots, or the cluster has not
     /// served yet.
     fn made_worker(&self, spec: &ClusterSpec) -> Option<serde_json::Value> {
-        let mut identity = self.members[0]
-            .identity
-            .clone()
-            .filter(|it| it.member.id.is_some())?;
+        let mut records = self.members.iter().filter_map(|it| it.identity.as_ref());
+        let mut identity = records.find(|it| it.member.id.is_some())?.clone();
         // That a change is not final is nothing to it.
         let member = &mut identity.member;
         (member.other_version, member.other_image, member.goes_back) = (None, None, false);
@@ -316,7 +314,7 @@ impl Cluster {
         let claim = self.claim_of_snapshots()?;
         let member = self.pod_member(spec, &identity, None)?;
         let config = Config {
-            host: self.member_host(&names::founder(&self.name)),
+            host: self.member_host(&identity.member.name),
             port: spec.network.client_port,
             server_name: self.server_name(),
             lib: pod::records(&self.name),
