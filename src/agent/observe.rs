@@ -309,7 +309,8 @@ impl Agent {
         })
     }
 
-    pub(super) fn endpoint(&self, spec: &ClusterSpec) -> Endpoint {
+    /// Where the member's etcd is reached.
+    pub fn endpoint(&self, spec: &ClusterSpec) -> Endpoint {
         let reached = self.reached(spec);
         Endpoint {
             url: reached.client_url,

@@ -49,7 +49,7 @@ impl Home {
             url: self.url(),
             files: self.lab.certificates().operator_files(),
             metrics: ([127, 0, 0, 1], self.lab.ports[2]).into(),
-            joins: self.lab.identity().is_some_and(|it| it.joins()),
+            joins: self.agent.endpoint(&self.spec).joins,
         }
     }
 }
