@@ -166,8 +166,12 @@ fn the_permit_lapses_where_the_list_has_the_member_again_or_nobody_tells() {
     let cases = vec![
         (again(running, None, gone()), true),
         (again(running, Some(ID), gone()), true),
-        (again(running, Some(ID), back.clone()), false),
-        (again(running, None, back), false), // it says nothing, and the list has it under the id that was written down
+        (again(running, Some(ID), back), false),
+        // It says nothing, and the list has the id that was written down, under no name yet.
+        (
+            again(running, None, Membership::Known(listed(Some(ID), false))),
+            false,
+        ),
         (again(running, None, Membership::Unreachable), false),
         (
             again(running, None, Membership::Unconfirmed(listed(None, true))),
