@@ -30,7 +30,7 @@ pub enum Grounds {
     DeclaredOutage(Declared),
     /// The member's etcd does not run, so nothing is interrupted.
     NothingRuns,
-    /// The cluster has removed the member, which had this id; `None`: it was never listed with one that it took over.
+    /// The cluster has removed the member. Its id, if one was written down.
     HasLeft(Option<MemberId>),
 }
 
