@@ -278,15 +278,24 @@ fn nobody_is_added_beside_a_voter_whose_id_is_not_written_down() {
 /// Another claim under a member that serves is written down, so that it is no lost one when the member stops.
 #[test]
 fn the_claim_of_a_member_that_serves_is_written_down() {
-    for claim in [Claim::Stays, Claim::New] {
+    let other = Details {
+        member: MemberId(2),
+        ..world::details()
+    };
+    for (claim, details, is_recorded) in [
+        (Claim::Stays, world::details(), false),
+        (Claim::New, world::details(), true),
+        (Claim::New, other, false), // another member's data
+    ] {
         let mut all = seen(
             instance((Process::Stopped, false), None, true),
             Membership::Known(listed(None, true)),
         );
         all.instances[0].claim = claim;
+        all.instances[0].service.details = Some(details);
         let plan = plan(&document(true), &all);
         let records = plan.steps().any(|it| *it == Upkeep::RecordServed);
-        assert_eq!(records, claim == Claim::New);
+        assert_eq!(records, is_recorded, "{plan:?}");
     }
 }
 

@@ -107,14 +107,18 @@ impl Cluster {
         observed: &Observed,
         plan: &Plan,
     ) -> Result<(), ControllerError> {
+        let mut placed = Ok(());
         for (member, hold) in &plan.holds {
             if let (Some(number), Hold::Start(_)) = (self.number(member), hold)
                 && self.members[number].unplaceable.is_some()
             {
-                return self.start(spec, observed, number).await; // one after the other
+                placed = placed.and(self.start(spec, observed, number).await);
+                if self.members[number].unplaceable.is_none() {
+                    break; // one after the other
+                }
             }
         }
-        Ok(())
+        placed
     }
 
     /// One pair of certificates is for all members.
@@ -384,6 +388,7 @@ impl Cluster {
         self.remove_seen(pod, grace_seconds).await
     }
 
+    /// The same, whatever goes with it.
     async fn remove_seen(
         &self,
         pod: &PodSeen,

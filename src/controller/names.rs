@@ -32,7 +32,7 @@ pub(super) const QUOTA: &str = "etcd.edge-operator.io/quota";
 pub(super) const VERSION: &str = "etcd.edge-operator.io/etcd-version";
 
 /// On a Pod of a restore or a rehearsal: what asked for it. On a backup worker's: what it was made from. On a member's that
-/// joins: the list of members that its etcd starts with.
+/// joins: its id, and the list of members that its etcd starts with.
 pub(super) const MADE_FOR: &str = "etcd.edge-operator.io/made-for";
 
 /// On a Service and a NetworkPolicy: a sum of what the operator made it from.

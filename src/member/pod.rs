@@ -427,8 +427,10 @@ impl PodMember {
             && beside.cluster.name == ours.cluster.name
             && beside.cluster.id.as_ref().is_none_or(of)
             && owner.is_none_or(|(it, _)| of(&it.to_string()));
-        // A first start that was cut short may have left no word of whose data it is.
-        is_ours && data.exists() && owner.is_none_or(|(_, it)| it.to_string() != *joins_as)
+        // Where neither the log nor the record says whose it is, it may be its own: a container starts again with the same word.
+        let id = owner.map(|(_, it)| it.to_string());
+        let id = id.or_else(|| beside.member.id.clone());
+        is_ours && id.is_some_and(|it| it != *joins_as)
     }
 
     /// Writes beside the data what has changed since: the version, and the document's quota, which only grows.
@@ -521,7 +523,8 @@ mod tests {
         foreign.cluster.id = Some("c9".to_owned());
         for (number, (ours, joins_as, beside, is_set_aside)) in [
             (joins.clone(), Some("b2"), before.clone(), true), // whether its end was written down or not
-            (joins.clone(), Some("b2"), joins.clone(), true),  // without a word of whose it is
+            (joins.clone(), Some("b2"), joins.clone(), false), // nobody knows whose it is
+            (joins.clone(), Some("a1"), before.clone(), false), // its own: the container started again
             (restored, Some("b2"), of_before, true),
             (joins.clone(), Some("b2"), another, false),
             (joins.clone(), Some("b2"), foreign, false),

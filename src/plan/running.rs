@@ -2,6 +2,7 @@
 
 use super::permit::{Declared, permit};
 use super::{Act, Hold, Steps, Upkeep, backup, certificate, edit, space, version};
+use crate::cluster::Member;
 use crate::observed::{Claim, Instance, Membership, Observed, Process, Reading, Writing};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Refusal, Writable};
@@ -84,15 +85,17 @@ fn is_unrecorded(observed: &Observed, instance: &Instance) -> bool {
     let Some(identity) = &instance.facts.identity else {
         return false;
     };
+    let ids = instance.ids(&observed.membership);
     if instance.service.serves() {
-        return identity.served.is_none() || instance.claim == Claim::New;
+        // Only what serves as this member says on which claim its data is.
+        let moved = instance.claim == Claim::New && identity.served == ids;
+        return identity.served.is_none() || moved;
     }
     let Membership::Known(members) = &observed.membership else {
         return false;
     };
-    let own = instance.ids(&observed.membership).map(|(_, it)| it);
-    let mut ready = members.learners().filter(|it| it.is_ready());
-    identity.served.is_none() && ready.any(|it| Some(it.id) == own)
+    let own = ids.and_then(|(_, it)| members.by_id(it));
+    identity.served.is_none() && own.is_some_and(Member::is_ready)
 }
 
 /// Plans the proof that writes are served, if this process has not proven it yet (rule D7). The probe
