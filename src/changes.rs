@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::status::{ChangeOutcome, ChangeStatus};
 use crate::clock::rfc3339;
-use crate::cluster::{Detail, Timestamp, detail};
+use crate::cluster::{Detail, MemberName, Timestamp, detail};
 use crate::member::records::IdentityFile;
+use crate::observed::Failed;
 use crate::paths::Paths;
 use crate::state::{self, StateError};
 use crate::version::{Class, Version, classify};
@@ -57,16 +58,22 @@ pub struct FailedUpgrade {
     pub to: String,
     /// What happened.
     pub why: String,
+    /// The member whose data it did not serve; empty: it did not serve a copy.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub member: String,
     /// The document that asked for it: on a host the sha256 of its text, in Kubernetes its generation.
     pub document: String,
 }
 
 impl FailedUpgrade {
     /// The version, and why it is not tried again by this document, if it is the same one.
-    pub fn by(&self, document: &str) -> Option<(Version, Detail)> {
-        let why = detail(format_args!("{}", self.why));
-        let to = self.to.parse().ok()?;
-        (self.document == document).then_some((to, why))
+    pub fn by(&self, document: &str) -> Option<Failed> {
+        let failed = Failed {
+            to: self.to.parse().ok()?,
+            why: detail(format_args!("{}", self.why)),
+            member: MemberName::try_from(self.member.as_str()).unwrap_or_default(),
+        };
+        (self.document == document).then_some(failed)
     }
 }
 
@@ -88,10 +95,11 @@ impl Changes {
     }
 
     /// A version failed; the one before serves the data, or will.
-    pub fn fail(&mut self, to: Version, why: &Detail, document: String) {
+    pub fn fail(&mut self, failed: &Failed, document: String) {
         self.failed = Some(FailedUpgrade {
-            to: to.to_string(),
-            why: why.to_string(),
+            to: failed.to.to_string(),
+            why: failed.why.to_string(),
+            member: failed.member.to_string(),
             document,
         });
     }
@@ -104,13 +112,26 @@ impl Changes {
         document: String,
         began: Option<Timestamp>,
     ) {
-        self.fail(hop.1, why, document);
+        let failed = Failed {
+            to: hop.1,
+            why: why.clone(),
+            member: MemberName::new(),
+        };
+        self.fail(&failed, document);
         let why = Some(why.to_string());
         self.note(hop, ChangeOutcome::NotRehearsed, why, began);
     }
 
-    /// A version is final. `now`: the time, if it is trusted.
-    pub fn finish(&mut self, Ended { from, to, back }: Ended, now: Option<Timestamp>) {
+    /// A version is final. `now`: the time, if it is trusted. `others`: some of the other members do not have it yet.
+    pub fn finish(
+        &mut self,
+        Ended { from, to, back }: Ended,
+        now: Option<Timestamp>,
+        others: bool,
+    ) {
+        if others && !back {
+            return;
+        }
         let failed = self.failed.take().filter(|_| back);
         // Etcd of the older line ends its own downgrade by itself.
         let older = self.downgrade().and_then(Version::line);
@@ -250,7 +271,7 @@ mod tests {
         for patch in 0..12 {
             let (from, to) = (version(patch), version(patch + 1));
             let back = false;
-            file.finish(Ended { from, to, back }, None);
+            file.finish(Ended { from, to, back }, None, false);
         }
         assert_eq!(file.history.len(), HISTORY_MAX);
         assert_eq!(file.history[0].from, "3.6.2");
@@ -261,22 +282,27 @@ mod tests {
     fn a_version_that_failed_is_not_tried_until_the_document_changes() {
         let (old, new) = (Version::new(3, 6, 15), Version::new(3, 6, 16));
         let mut file = Changes::default();
-        file.fail(new, &detail(format_args!("it ended")), "1".to_owned());
+        let failed = Failed {
+            to: new,
+            why: detail(format_args!("it ended")),
+            member: MemberName::new(),
+        };
+        file.fail(&failed, "1".to_owned());
         let (from, to, back) = (new, old, true);
-        file.finish(Ended { from, to, back }, None);
+        file.finish(Ended { from, to, back }, None, false);
         assert_eq!(file.history[0].outcome, ChangeOutcome::RolledBack);
         assert_eq!(
             (file.history[0].from.as_str(), file.history[0].to.as_str()),
             ("3.6.15", "3.6.16")
         );
-        let failed = file.failed.as_ref().unwrap();
-        assert_eq!(failed.by("1").map(|it| it.0), Some(new));
-        assert_eq!(failed.by("2"), None);
+        let written = file.failed.as_ref().unwrap();
+        assert_eq!(written.by("1"), Some(failed.clone()));
+        assert_eq!(written.by("2"), None);
         // Another version that is final is the end of it, also from the one that failed and had no way back.
         for from in [old, new] {
-            file.fail(new, &detail(format_args!("it ended")), "1".to_owned());
+            file.fail(&failed, "1".to_owned());
             let (to, back) = (Version::new(3, 6, 17), false);
-            file.finish(Ended { from, to, back }, None);
+            file.finish(Ended { from, to, back }, None, false);
             assert_eq!(file.failed, None);
             assert_eq!(file.history.last().unwrap().outcome, ChangeOutcome::Done);
         }

@@ -22,7 +22,7 @@ pub use backups::{
 pub use clock::Clock;
 pub use predecessor::{Predecessor, Predecessors};
 pub use service::{Alarms, Details, Proposals, Reading, Service, Writing, answer};
-pub use upgrade::Upgrade;
+pub use upgrade::{Failed, Upgrade};
 
 /// Members that one process runs: those that shall exist, and one that leaves.
 pub const INSTANCES_MAX: usize = VOTERS_MAX + 1;
@@ -246,6 +246,19 @@ impl Instance {
             (Some(answer), Membership::Known(members)) => Some((members.cluster()?, answer.member)),
             _ => None,
         }
+    }
+
+    /// Its id in this cluster: as it answers, else as it was written down.
+    pub fn id(&self, membership: &Membership) -> Option<MemberId> {
+        let recorded = || {
+            let (cluster, id) = self.facts.identity.as_ref()?.served?;
+            let Membership::Known(members) = membership else {
+                return None;
+            };
+            (members.cluster() == Some(cluster)).then_some(id)
+        };
+        let told = self.ids(membership).map(|(_, id)| id);
+        told.or_else(recorded)
     }
 }
 

@@ -93,8 +93,6 @@ pub enum Hold {
     },
     /// The version that the document asks for is a newer line, and no snapshot would be kept that leads back.
     UpgradeNeedsBackup(Version),
-    /// The document asks a cluster of several members for another version, which this operator cannot give it yet.
-    UpgradeOfSeveral(Version),
     /// The version that the document asks for does not serve the data, and the one before cannot open it any more.
     UpgradeStuck(Version, Detail),
     /// The version that the document asks for could not be tried on a copy of the data for now.

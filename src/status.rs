@@ -69,6 +69,8 @@ pub struct MemberStatus {
     pub member: crate::cluster::Member,
     /// Whether it leads.
     pub leader: bool,
+    /// The version that it runs, where this process sees it.
+    pub version: Option<crate::version::Version>,
 }
 
 /// The status of a cluster.
@@ -86,7 +88,7 @@ pub struct Status {
     pub details: Option<crate::observed::Details>,
     /// The size in bytes that etcd lets its database grow to.
     pub quota: Option<u64>,
-    /// The version that runs, else the version that the cluster was born with.
+    /// The version that runs, of several the oldest; else the version that the cluster was born with.
     pub version: Option<crate::version::Version>,
     /// The next step in words, if there is one.
     pub next: Option<Detail>,
@@ -126,6 +128,11 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
             let _ = members.push(MemberStatus {
                 member: member.clone(),
                 leader: leader == Some(member.id),
+                version: observed
+                    .instances
+                    .iter()
+                    .find(|it| it.member == member.name)
+                    .and_then(running_version),
             });
         }
     }
@@ -152,7 +159,7 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
         ready_members,
         details: instance.and_then(|it| it.service.details),
         quota: instance.and_then(|it| Some(it.facts.identity.as_ref()?.quota)),
-        version: instance.and_then(running_version),
+        version: observed.instances.iter().filter_map(running_version).min(),
         next,
         next_try: match hold {
             Some(Hold::RestoreFailed(_)) => observed.backups.restore_retry_in,

@@ -127,7 +127,7 @@ fn what_runs_is_ended_only_where_the_list_has_no_such_member() {
         let plan = plan(&document(asks), &observed);
         let permit = plan
             .interruption
-            .filter(|it| matches!(it.grounds(), Grounds::HasLeft(_)));
+            .filter(|it| it.grounds() == Grounds::HasLeft);
         let there = matches!(process.0, Process::Running { .. }) || process.1;
         let gone = match served {
             Some((cluster, own)) => cluster == CLUSTER && id != Some(own),

@@ -128,7 +128,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "changes",
         &[
-            "api", "clock", "cluster", "member", "paths", "state", "version",
+            "api", "clock", "cluster", "member", "observed", "paths", "state", "version",
         ],
     ),
     ("systemd", &["paths"]),

@@ -9,7 +9,7 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
 
 use etcd_operator::observed::{
-    Details, MadeFor, Observed, Process, Reading, Service, Unanswered, Upgrade, Writing,
+    Details, Failed, MadeFor, Observed, Process, Reading, Service, Unanswered, Upgrade, Writing,
 };
 use etcd_operator::plan::version::{Back, ENDS_MAX, SERVES_WITHIN_LOOKS, STABLE_SECONDS, why_back};
 use etcd_operator::plan::{Act, Hold, Plan, Upkeep, plan};
@@ -188,10 +188,11 @@ impl World {
         }
         let mut seen = observed(it, single());
         seen.upgrade = match (self.failed, self.rehearsal) {
-            (Some(to), _) if self.same && to == self.asked => Upgrade::Failed {
+            (Some(to), _) if self.same && to == self.asked => Upgrade::Failed(Failed {
                 to,
                 why: "it failed".try_into().unwrap(),
-            },
+                member: seen.instances[0].member.clone(),
+            }),
             (_, Rehearsal::UnderWay(to)) => Upgrade::Rehearsing { to },
             (_, Rehearsal::Served(to)) => Upgrade::Rehearsed { to, revision: 10 },
             (_, Rehearsal::None) => Upgrade::None,

@@ -134,7 +134,7 @@ impl InForce {
         let failed = self.failed.as_ref();
         let failed = failed.and_then(|it| it.by(&sum(asked)));
         let situation = Situation {
-            failed: failed.as_ref().map(|(to, why)| (*to, why)),
+            failed: failed.as_ref().map(|it| (it.to, &it.why)),
             unserved: !served
                 && self.running.is_none()
                 && self.storage_dir.as_ref().is_some_and(empty),

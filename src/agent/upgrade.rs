@@ -56,8 +56,8 @@ impl Agent {
         }
         let failed = self.memory.changes.as_ref();
         let failed = failed.and_then(|it| it.failed.as_ref()?.by(&self.memory.document));
-        if let Some((to, why)) = failed.filter(|it| spec.version == Some(it.0)) {
-            return Upgrade::Failed { to, why };
+        if let Some(failed) = failed.filter(|it| spec.version == Some(it.to)) {
+            return Upgrade::Failed(failed);
         }
         let busy = self.is_busy();
         let kept = |it: &Rehearsal| match it.outcome {
@@ -234,13 +234,13 @@ impl Agent {
 
     /// Writes down that a version is given up, and why, before anything else is done about it.
     fn note_failure(&mut self, spec: &ClusterSpec, instance: Option<&Instance>) {
-        let Some((to, why)) = instance.and_then(|it| given_up(spec, it)) else {
+        let Some(failed) = instance.and_then(|it| given_up(spec, it)) else {
             return;
         };
-        tracing::error!(version = %to, "the version does not serve: {why}");
+        tracing::error!(version = %failed.to, "the version does not serve: {}", failed.why);
         // What serves again matters more than a note about it.
         let document = self.memory.document.clone();
-        if let Err(error) = self.write_changes(|it| it.fail(to, &why, document)) {
+        if let Err(error) = self.write_changes(|it| it.fail(&failed, document)) {
             self.log_once(&chain(&error));
         }
         CrashPoint::VersionFailed.pass();
@@ -270,7 +270,7 @@ impl Agent {
         match self.end_change(spec, IdentityFile::finish_version)? {
             Some(ended) => {
                 tracing::info!(from = %ended.from, to = %ended.to, "the version is final");
-                self.write_changes(|it| it.finish(ended, now))?;
+                self.write_changes(|it| it.finish(ended, now, false))?;
             }
             None => self.write_changes(|it| it.serves(posted.and_then(|it| it.version())))?,
         }

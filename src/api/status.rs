@@ -239,6 +239,9 @@ pub struct MemberStatus {
     pub serving: bool,
     /// Whether it leads.
     pub leader: bool,
+    /// The version of etcd that it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
 }
 
 /// The database, in bytes.
@@ -472,6 +475,7 @@ fn member_to_wire(it: &crate::status::MemberStatus) -> MemberStatus {
         .to_owned(),
         serving: it.member.health == Health::Serving,
         leader: it.leader,
+        version: it.version.map(|it| it.to_string()),
     }
 }
 

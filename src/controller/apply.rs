@@ -200,12 +200,12 @@ impl Cluster {
             Upkeep::RequestRestore(Asked::Recovery) => self.request_recovery(now).await,
             Upkeep::PrepareRestore => self.make_restore_pod(spec).await,
             Upkeep::RehearseVersion(_) => self.rehearse(spec, now).await,
-            Upkeep::EnableDowngrade(to) => self.enable_downgrade(spec, *to).await,
-            Upkeep::CancelDowngrade => self.cancel_downgrade(spec).await,
-            Upkeep::SetVersion(to) => self.set_version(*to).await,
-            Upkeep::TakeVersionBack => self.take_version_back(spec, instance).await,
-            Upkeep::FinishVersion => self.finish_version(spec, now).await,
-            Upkeep::StayWithVersion => self.stay_with_version(spec, instance, now).await,
+            Upkeep::EnableDowngrade(to) => self.enable_downgrade(spec, number, *to).await,
+            Upkeep::CancelDowngrade => self.cancel_downgrade(spec, number).await,
+            Upkeep::SetVersion(to) => self.set_version(number, *to).await,
+            Upkeep::TakeVersionBack => self.take_version_back(spec, number, instance).await,
+            Upkeep::FinishVersion => self.finish_version(spec, number, now).await,
+            Upkeep::StayWithVersion => self.stay_with_version(spec, number, instance, now).await,
             Upkeep::GiveUpLeadership { to } => {
                 let endpoint = self.endpoint_now(spec, number);
                 Ok(contact::give_up_leadership(&endpoint, *to).await?)
@@ -227,7 +227,7 @@ impl Cluster {
         permit: Permit<Interruption>,
     ) -> Result<(), ControllerError> {
         let again = self.look_again(spec, &permit.step().member).await;
-        let has_left = matches!(permit.grounds(), Grounds::HasLeft(_));
+        let has_left = permit.grounds() == Grounds::HasLeft;
         let step = permit.exchange(&again).map_err(ControllerError::NoPermit)?;
         let Some(number) = self.number(&step.member) else {
             return Ok(());

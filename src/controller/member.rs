@@ -116,9 +116,12 @@ impl Cluster {
             Some(known) => known.with(version, quota),
             None => self.identity_at_birth(spec, version, quota)?,
         };
-        if let Some(founder) = self.members[0].identity.as_ref().filter(|_| joins) {
-            identity.cluster.clone_from(&founder.cluster);
-            identity.member.image.clone_from(&founder.member.image);
+        // Who joins is of the cluster of the others, and takes the image of one with its version.
+        let mut others = self.members.iter().filter_map(|it| it.identity.as_ref());
+        let same = others.clone().find(|it| it.version() == Some(version));
+        if let Some(other) = same.or_else(|| others.next()).filter(|_| joins) {
+            identity.cluster.clone_from(&other.cluster);
+            identity.member.image.clone_from(&other.member.image);
         }
         identity.member.joined |= joins;
         self.members[number].identity = Some(identity);

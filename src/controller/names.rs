@@ -24,6 +24,8 @@ pub(super) const ACCEPTED: &str = "accepted";
 pub(super) const ACCEPTS_CLIENTS_OF: &str = "etcd.edge-operator.io/accepts-clients-of";
 /// On a member's Pod and claim: which member. Its own Service leads to the Pod by it.
 pub(super) const MEMBER: &str = "etcd.edge-operator.io/member";
+/// On a Pod: the image that the document named for etcd; none: the standard one.
+pub(super) const IMAGE_ASKED: &str = "etcd.edge-operator.io/image";
 /// On a Pod: what the document asked for when it was made.
 pub(super) const SETTINGS: &str = "etcd.edge-operator.io/settings";
 /// On a Pod: the database quota of etcd in it, in bytes.

@@ -31,7 +31,7 @@ use crate::start::{
     self, Binary, CertificatesUsable, DataDir, Database, Facts, Filesystem, Identity, Room,
     StartHistory, Writable,
 };
-use crate::version::{VERSION_AT_BIRTH, Version};
+use crate::version::VERSION_AT_BIRTH;
 use waiting::{Waiting, refused_before};
 
 /// The next look at a Pod that waits; its watch rings before.
@@ -130,7 +130,7 @@ impl Cluster {
             facts,
             last_served: None,
             tries,
-            newest_installed: Some(self.newest_version()),
+            newest_installed: self.version_in_force().or(Some(VERSION_AT_BIRTH)),
             quota_at_birth: self.quota_at_birth(),
             certificates,
             service,
@@ -139,7 +139,9 @@ impl Cluster {
             } else {
                 WAITS_SECONDS
             },
-            made_for: pod.filter(|_| process == Process::Stopped).map(made_for),
+            made_for: pod
+                .filter(|_| process == Process::Stopped)
+                .map(|it| self.made_for(number, it)),
             refused: waiting.refusal(),
             machine_changed: false,
             kept_elsewhere: false,
@@ -155,13 +157,6 @@ impl Cluster {
             Some(claim) if recorded != Some(&claim.meta.uid) => Claim::New,
             _ => Claim::Stays,
         }
-    }
-
-    /// What a document without a version gets: a member that joins, what the cluster has.
-    fn newest_version(&self) -> Version {
-        let founder = self.members[0].identity.as_ref();
-        let version = founder.and_then(IdentityFile::version);
-        version.unwrap_or(VERSION_AT_BIRTH)
     }
 
     /// Whether the cluster has one member. While nobody tells, its records do.
@@ -314,7 +309,7 @@ impl Cluster {
             return Process::Stopped;
         };
         let version = pod.version.as_deref().and_then(|it| it.parse().ok());
-        let (Some(settings), Some(version)) = (pod.settings, version) else {
+        let (Some(settings), Some(version)) = (self.settings_of(number, pod), version) else {
             return Process::Foreign { pid: None };
         };
         let latched = self.members[number]
@@ -325,11 +320,32 @@ impl Cluster {
         let seconds = started.map_or(0, |it| clock::now().seconds_since(it).max(0));
         Process::Running {
             pid: pid_of(id),
-            settings: Settings(settings),
+            settings,
             version,
             quota: pod.quota.or(latched).unwrap_or(0),
             seconds: u64::try_from(seconds).unwrap_or(0),
         }
+    }
+
+    /// The settings that a Pod was made for; with another image than the record has, those that nobody asks for.
+    fn settings_of(&self, number: usize, pod: &PodSeen) -> Option<Settings> {
+        let record = self.members[number].identity.as_ref().map(|it| &it.member);
+        let image = record.map(|it| {
+            let of_other = pod.version.is_some() && pod.version == it.other_version;
+            let image = if of_other { &it.other_image } else { &it.image };
+            image.as_ref()
+        });
+        let same = image.is_none_or(|it| it == pod.image.as_ref());
+        let settings = pod.settings.map(Settings)?;
+        Some(if same { settings } else { Settings(0) })
+    }
+
+    /// What a Pod that does not run was made for; where that was taken from it, for nothing that anybody asks for.
+    fn made_for(&self, number: usize, pod: &PodSeen) -> MadeFor {
+        let version = pod.version.as_deref().and_then(|it| it.parse().ok());
+        let known = self.settings_of(number, pod).zip(version);
+        let (settings, version) = known.unwrap_or((Settings(0), VERSION_AT_BIRTH));
+        MadeFor { settings, version }
     }
 
     /// For how long the Pod has been asked to end.
@@ -459,12 +475,4 @@ async fn look(
         return (nobody, Membership::Unreachable);
     }
     contact.look(endpoint, process, served).await
-}
-
-/// What a Pod that does not run was made for; where that was taken from it, for nothing that anybody asks for.
-fn made_for(pod: &PodSeen) -> MadeFor {
-    let version = pod.version.as_deref().and_then(|it| it.parse().ok());
-    let known = pod.settings.map(Settings).zip(version);
-    let (settings, version) = known.unwrap_or((Settings(0), VERSION_AT_BIRTH));
-    MadeFor { settings, version }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::names::{
-    self, CLUSTER, MANAGED_BY, OPERATOR, QUOTA, SETTINGS, STATE_DIR, USER, VERSION,
+    self, CLUSTER, IMAGE_ASKED, MANAGED_BY, OPERATOR, QUOTA, SETTINGS, STATE_DIR, USER, VERSION,
 };
 use crate::api::EtcdClusterSpec;
 use crate::api::pod::{self as asked, Amounts};
@@ -249,15 +249,17 @@ fn container(parts: &Parts<'_>, words: &[&str]) -> Value {
     })
 }
 
-/// What a Pod is told apart by: etcd's settings, version and quota in it.
-fn in_force(parts: &Parts<'_>) -> [(String, String); 3] {
+/// What a Pod is told apart by: etcd's settings, version, image and quota in it.
+fn in_force(parts: &Parts<'_>) -> impl Iterator<Item = (String, String)> {
     let launch = &parts.member.launch;
-    [
+    let image = parts.member.identity.member.image.clone();
+    let all = [
         (SETTINGS, format!("{:016x}", parts.spec.settings.0)),
         (VERSION, launch.version.clone()),
         (QUOTA, launch.quota.to_string()),
-    ]
-    .map(|(key, value)| (key.to_owned(), value))
+    ];
+    let all = all.into_iter().chain(image.map(|it| (IMAGE_ASKED, it)));
+    all.map(|(key, value)| (key.to_owned(), value))
 }
 
 fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Value {

@@ -247,7 +247,7 @@ impl Cluster {
         let of_etcd = spec.settings;
         spec.settings = self.settings_of_pod(of_etcd);
         // What runs by such a document already is looked after as before; another operator's limits stop nobody.
-        let in_force = self.image_in_force() == wire.image.as_ref()
+        let in_force = self.runs_from(wire.image.as_ref())
             && (0..self.members.len())
                 .filter_map(|it| self.member_pod(it))
                 .any(|it| it.settings == Some(spec.settings.0));
@@ -263,11 +263,10 @@ impl Cluster {
 
     /// A Pod is made again for what stands in it, as etcd is restarted for its settings.
     fn settings_of_pod(&self, of_etcd: Settings) -> Settings {
-        let (pod, image) = (&self.object.object.spec.pod, self.image_in_force());
-        if pod.is_none() && image.is_none() {
+        let Some(pod) = &self.object.object.spec.pod else {
             return of_etcd;
-        }
-        let sum = json!({"pod": pod, "image": image}).to_string();
+        };
+        let sum = json!({"pod": pod}).to_string();
         let sum = crate::state::sha256(sum.as_bytes());
         Settings(of_etcd.0 ^ u64::from_str_radix(&sum[..16], 16).unwrap_or_default())
     }

@@ -10,8 +10,8 @@ use kube::runtime::watcher::Event;
 use serde_json::Value;
 
 use super::names::{
-    CLUSTER, CLUSTER_NAMESPACE, CONTAINER, GUARD, MADE_FOR, MADE_FROM, OPERATOR, QUOTA, SETTINGS,
-    STORAGE_CLASS, VERSION,
+    CLUSTER, CLUSTER_NAMESPACE, CONTAINER, GUARD, IMAGE_ASKED, MADE_FOR, MADE_FROM, OPERATOR,
+    QUOTA, SETTINGS, STORAGE_CLASS, VERSION,
 };
 use crate::api::formats;
 
@@ -268,6 +268,8 @@ pub(super) struct PodSeen {
     /// Where it runs.
     pub(super) node: Option<String>,
     pub(super) settings: Option<u64>,
+    /// The image that the document named for it.
+    pub(super) image: Option<String>,
     pub(super) version: Option<String>,
     pub(super) quota: Option<u64>,
     /// What it was made for, in the words of its maker.
@@ -376,6 +378,7 @@ impl PodSeen {
             message,
             address: Some(text(data, "/status/podIP")).filter(|it| !it.is_empty()),
             node: Some(text(data, "/spec/nodeName")).filter(|it| !it.is_empty()),
+            image: annotation(IMAGE_ASKED),
             settings: annotation(SETTINGS).and_then(|it| u64::from_str_radix(&it, 16).ok()),
             version: annotation(VERSION),
             quota: annotation(QUOTA).and_then(|it| it.parse().ok()),

@@ -61,26 +61,49 @@ impl Cluster {
         format!("{}/{generation}", self.object.meta.uid)
     }
 
-    /// The version that the document asks for, where that is another one than the data's.
-    fn other_version(&self, spec: &ClusterSpec) -> Option<Version> {
-        let identity = self.members[0].identity.as_ref()?.version()?;
-        spec.version.filter(|it| *it != identity)
+    /// The records of the members that the document asks for and that have served.
+    fn records<'a>(&'a self, spec: &'a ClusterSpec) -> impl Iterator<Item = &'a IdentityFile> {
+        let records = self.members.iter().filter_map(|it| it.identity.as_ref());
+        let wanted = |it: &&IdentityFile| {
+            let name = &it.member.name;
+            it.member.id.is_some() && (spec.size == 0 || spec.member(name).is_some())
+        };
+        records.filter(wanted)
     }
 
-    /// Whether the document names another image than the one from which the version of the data runs.
+    /// The version with which the members serve; while it changes, the first one's.
+    pub(super) fn version_in_force(&self) -> Option<Version> {
+        let mut records = self.members.iter().filter_map(|it| it.identity.as_ref());
+        let served = records.clone().find(|it| it.member.id.is_some());
+        served.or_else(|| records.next())?.version()
+    }
+
+    /// A member whose data is another version's than the document asks for: the first one.
+    fn behind<'a>(&'a self, spec: &'a ClusterSpec) -> Option<&'a IdentityFile> {
+        let asked = spec.version?;
+        self.records(spec).find(|it| it.version() != Some(asked))
+    }
+
+    /// The version that the document asks for, where a member's data is another one's.
+    fn other_version(&self, spec: &ClusterSpec) -> Option<Version> {
+        spec.version.filter(|_| self.behind(spec).is_some())
+    }
+
+    /// Whether the document names another image than one from which the version of the data runs.
     fn asks_for_image(&self, spec: &ClusterSpec) -> bool {
         let asked = &self.object.object.spec.image;
-        let member = self.members[0].identity.as_ref().map(|it| &it.member);
-        let settled = self.other_version(spec).is_none();
-        member.is_some_and(|it| settled && it.other_version.is_none() && it.image != *asked)
+        let settled = |it: &IdentityFile| it.member.other_version.is_none();
+        self.behind(spec).is_none()
+            && self.records(spec).all(settled)
+            && self.records(spec).any(|it| it.member.image != *asked)
     }
 
-    /// The image that members run from: the document's only once it was tried, or where the one before is of no use.
-    pub(super) fn image_in_force(&self) -> Option<&String> {
-        match &self.members[0].identity {
-            Some(it) => it.member.image.as_ref(),
-            None => self.object.object.spec.image.as_ref(),
-        }
+    /// Whether a member runs from the document's image, or none has a record yet. A record takes it only once it was tried,
+    /// or where the one before is of no use.
+    pub(super) fn runs_from(&self, asked: Option<&String>) -> bool {
+        let records = self.members.iter().filter_map(|it| it.identity.as_ref());
+        let mut images = records.map(|it| it.member.image.as_ref()).peekable();
+        images.peek().is_none() || images.any(|it| it == asked)
     }
 
     /// Takes the document's image. It is written down with the next Pod at the latest.
@@ -90,8 +113,8 @@ impl Cluster {
         }
         let asked = self.object.object.spec.image.clone();
         let unserved = !self.has_served();
-        let pod = self.member_pod(0);
-        let useless = pod.as_deref().is_some_and(PodSeen::lacks_image);
+        let mut pods = (0..self.members.len()).filter_map(|it| self.member_pod(it));
+        let useless = pods.any(|it| it.lacks_image());
         if unserved || useless || self.image_was_tried(spec) {
             let records = self
                 .members
@@ -146,15 +169,17 @@ impl Cluster {
     /// says.
     async fn change_identity(
         &mut self,
+        number: usize,
         change: impl FnOnce(&mut IdentityFile) -> bool,
     ) -> Result<(), ControllerError> {
-        let before = self.members[0].identity.clone();
-        if !self.members[0].identity.as_mut().is_some_and(change) {
+        let before = self.members[number].identity.clone();
+        let identity = self.members[number].identity.as_mut();
+        if !identity.is_some_and(change) {
             return Ok(());
         }
         let written = self.push().await;
         if written.is_err() {
-            self.members[0].identity = before;
+            self.members[number].identity = before;
             self.loaded = false; // the next pass reads it
         }
         written
@@ -164,36 +189,43 @@ impl Cluster {
     pub(super) async fn enable_downgrade(
         &mut self,
         spec: &ClusterSpec,
+        number: usize,
         to: Version,
     ) -> Result<(), ControllerError> {
         self.memory.changes.downgrade = Some(to.to_string());
         self.push().await?;
-        Ok(contact::enable_downgrade(&self.endpoint_now(spec, 0), to).await?)
+        Ok(contact::enable_downgrade(&self.endpoint_now(spec, number), to).await?)
     }
 
     /// Has etcd end the downgrade.
     pub(super) async fn cancel_downgrade(
         &mut self,
         spec: &ClusterSpec,
+        number: usize,
     ) -> Result<(), ControllerError> {
-        contact::cancel_downgrade(&self.endpoint_now(spec, 0)).await?;
+        contact::cancel_downgrade(&self.endpoint_now(spec, number)).await?;
         self.memory.changes.downgrade = None;
         self.push().await
     }
 
     /// Records the version for the next Pod.
-    pub(super) async fn set_version(&mut self, to: Version) -> Result<(), ControllerError> {
+    pub(super) async fn set_version(
+        &mut self,
+        number: usize,
+        to: Version,
+    ) -> Result<(), ControllerError> {
         let image = self.object.object.spec.image.clone();
-        self.change_identity(|it| it.change_to(to, image)).await?;
+        self.change_identity(number, |it| it.change_to(to, image))
+            .await?;
         self.memory.rehearsal = None;
         Ok(())
     }
 
     /// Notes that a version is given up, and why; it is written with the identity.
     fn note_failure(&mut self, spec: &ClusterSpec, instance: Option<&Instance>) {
-        if let Some((to, why)) = instance.and_then(|it| given_up(spec, it)) {
+        if let Some(failed) = instance.and_then(|it| given_up(spec, it)) {
             let document = self.document_word();
-            self.memory.changes.fail(to, &why, document);
+            self.memory.changes.fail(&failed, document);
         }
     }
 
@@ -201,56 +233,57 @@ impl Cluster {
     pub(super) async fn take_version_back(
         &mut self,
         spec: &ClusterSpec,
+        number: usize,
         instance: Option<&Instance>,
     ) -> Result<(), ControllerError> {
         self.note_failure(spec, instance);
-        self.change_identity(IdentityFile::go_back).await // the hold tells why
+        self.change_identity(number, IdentityFile::go_back).await // the hold tells why
     }
 
     /// The version that serves is final, and has not failed.
     pub(super) async fn finish_version(
         &mut self,
         spec: &ClusterSpec,
+        number: usize,
         now: Option<Timestamp>,
     ) -> Result<(), ControllerError> {
-        contact::begin_log_anew(
-            &self.endpoint_now(spec, 0),
-            self.members[0].identity.as_ref(),
-        )
-        .await?;
-        let version = self.members[0]
-            .identity
-            .as_ref()
-            .and_then(IdentityFile::version);
+        let endpoint = self.endpoint_now(spec, number);
+        let identity = self.members[number].identity.as_ref();
+        contact::begin_log_anew(&endpoint, identity).await?;
+        let version = identity.and_then(IdentityFile::version);
         self.memory.changes.serves(version);
-        let noted = |it: &mut Changes, ended| it.finish(ended, now);
-        self.end_change(IdentityFile::finish_version, noted).await
+        let others = self.records(spec).any(|it| it.version() != version);
+        let noted = |it: &mut Changes, ended| it.finish(ended, now, others);
+        self.end_change(number, IdentityFile::finish_version, noted)
+            .await
     }
 
     /// The newer version stays: the one before cannot open the data any more.
     pub(super) async fn stay_with_version(
         &mut self,
         spec: &ClusterSpec,
+        number: usize,
         instance: Option<&Instance>,
         now: Option<Timestamp>,
     ) -> Result<(), ControllerError> {
         self.note_failure(spec, instance);
         let noted = |it: &mut Changes, ended| it.stay(ended, now);
-        self.end_change(IdentityFile::stay, noted).await
+        self.end_change(number, IdentityFile::stay, noted).await
     }
 
     /// A change has ended: it is written into the record, and with it the identity, at once.
     async fn end_change(
         &mut self,
+        number: usize,
         end: fn(&mut IdentityFile) -> Option<Ended>,
         note: impl FnOnce(&mut Changes, Ended),
     ) -> Result<(), ControllerError> {
-        let identity = self.members[0].identity.clone();
+        let identity = self.members[number].identity.clone();
         let Some(ended) = identity.and_then(|mut it| end(&mut it)) else {
             return self.push().await; // of the record alone
         };
         note(&mut self.memory.changes, ended);
-        self.change_identity(|it| end(it).is_some()).await
+        self.change_identity(number, |it| end(it).is_some()).await
     }
 }
 

@@ -1,6 +1,6 @@
 //! How far a change of etcd's version has come.
 
-use crate::cluster::Detail;
+use crate::cluster::{Detail, MemberName};
 use crate::version::Version;
 
 /// A change of version, as far as the operator has come. What is recorded of the member itself is its
@@ -32,10 +32,16 @@ pub enum Upgrade {
         retry_in: u64,
     },
     /// The new etcd did not serve: a copy of the data, or the data. It is not tried again until the document changes.
-    Failed {
-        /// Its version.
-        to: Version,
-        /// What happened.
-        why: Detail,
-    },
+    Failed(Failed),
+}
+
+/// A version that did not serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// The version.
+    pub to: Version,
+    /// What happened.
+    pub why: Detail,
+    /// The member whose data it did not serve; empty: it did not serve a copy.
+    pub member: MemberName,
 }

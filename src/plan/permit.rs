@@ -15,6 +15,8 @@ use crate::plan::{Change, Hold, Interruption};
 pub struct Permit<Step> {
     step: Step,
     grounds: Grounds,
+    /// Of an interruption: the member's id, if it was known.
+    id: Option<MemberId>,
     /// Of an interruption: the member was its cluster's only one when it was last seen.
     alone: bool,
     /// Of a removal: it is for a member that does not answer.
@@ -30,8 +32,8 @@ pub enum Grounds {
     DeclaredOutage(Declared),
     /// The member's etcd does not run, so nothing is interrupted.
     NothingRuns,
-    /// The cluster has removed the member. Its id, if one was written down.
-    HasLeft(Option<MemberId>),
+    /// The cluster has removed the member.
+    HasLeft,
 }
 
 /// How an interruption was declared.
@@ -91,6 +93,7 @@ impl Permit<Interruption> {
         let Permit {
             step,
             grounds,
+            id,
             alone,
             ..
         } = self;
@@ -102,8 +105,9 @@ impl Permit<Interruption> {
         if pid != step.pid {
             return Err(Lapsed::ProcessChanged);
         }
-        if let Grounds::HasLeft(recorded) = grounds {
-            let left = |members: &MemberSet| match again.id.or(recorded) {
+        let id = again.id.or(id);
+        if grounds == Grounds::HasLeft {
+            let left = |members: &MemberSet| match id {
                 Some(id) => members.by_id(id).is_none(),
                 None => members.named(&step.member).is_none(),
             };
@@ -118,9 +122,9 @@ impl Permit<Interruption> {
         let declared = match grounds {
             Grounds::QuorumSurvives => None,
             Grounds::DeclaredOutage(declared) => Some(declared),
-            Grounds::NothingRuns | Grounds::HasLeft(_) => return Ok(step),
+            Grounds::NothingRuns | Grounds::HasLeft => return Ok(step),
         };
-        let still = grounds_to_interrupt(&again.membership, again.id, alone, declared);
+        let still = grounds_to_interrupt(&again.membership, id, alone, declared);
         still.map_err(Lapsed::Held)?;
         Ok(step)
     }
@@ -158,7 +162,7 @@ pub struct Seen<'a> {
     pub member: &'a MemberName,
     /// The process to interrupt. `None`: nothing runs.
     pub pid: Option<u32>,
-    /// Its id, if it answers.
+    /// Its id, as it answers, else as it was written down.
     pub id: Option<MemberId>,
     /// It was its cluster's only member when it was last seen.
     pub alone: bool,
@@ -178,7 +182,7 @@ pub(super) fn permit(
     let seen = Seen {
         member: &instance.member,
         pid: instance.process.pid(),
-        id: instance.service.details.map(|it| it.member),
+        id: instance.id(&observed.membership),
         alone: instance.alone,
         membership: &observed.membership,
         claim_deleted: instance.claim == Claim::Deleted,
@@ -195,7 +199,8 @@ pub(super) fn to_end_who_left(instance: &Instance, id: Option<MemberId>) -> Perm
             act: super::Act::Stop,
             pid: instance.process.pid(),
         },
-        grounds: Grounds::HasLeft(id),
+        grounds: Grounds::HasLeft,
+        id,
         alone: false,
         silent: false,
     }
@@ -223,6 +228,7 @@ pub fn to_interrupt(
     Ok(Permit {
         step,
         grounds,
+        id: seen.id,
         alone: seen.alone,
         silent: false,
     })
@@ -333,6 +339,7 @@ fn survived(step: Change) -> Permit<Change> {
     Permit {
         step,
         grounds: Grounds::QuorumSurvives,
+        id: None,
         alone: false,
         silent: false,
     }

@@ -114,7 +114,6 @@ fn waits_for_a_person(hold: &Hold) -> bool {
             | Hold::VersionUnsupported(_)
             | Hold::UpgradeNotAllowed { .. }
             | Hold::UpgradeNeedsBackup(_)
-            | Hold::UpgradeOfSeveral(_)
             | Hold::UpgradeNotRehearsed(..)
             | Hold::UpgradeFailed(..)
             | Hold::QuotaSmaller { .. }

@@ -178,9 +178,9 @@ fn edit_steps(
     if version::changing(instance).is_some() && !full {
         return version::running(spec, observed, instance, steps);
     }
-    // Who leaves is not restarted for it first.
+    // Who leaves is not restarted for it first, and nobody while another member's version is not final.
     let stays = spec.size == 0 || spec.member(&instance.member).is_some();
-    let declared = if !stays {
+    let declared = if !stays || version::another_changes(observed, instance) {
         None
     } else if settings != spec.settings || quota.is_some() {
         Some(Declared::DocumentEdited)

@@ -15,17 +15,19 @@
 
 mod downgrade;
 mod hop;
+mod words;
 
 use super::permit::{Declared, permit};
 use super::{Act, Hold, Steps, Upkeep};
-use crate::cluster::{Detail, Role, detail};
-use crate::observed::{Instance, Membership, Observed, Process, Unanswered, Upgrade};
+use crate::cluster::{Detail, Health, Role, detail};
+use crate::observed::{Failed, Instance, Membership, Observed, Process, Unanswered, Upgrade};
 use crate::spec::ClusterSpec;
 use crate::start::{self, CRASH_LOOP, DATA_NEWER, Identity, LOG_TOO_OLD, Refusal};
 use crate::version::Version;
 pub use downgrade::expects_downgrade;
 use downgrade::{Lowering, end_downgrade, lowering};
 pub use hop::{First, hop};
+pub use words::words;
 
 /// For so many seconds the new etcd must have served before the change is final. Until then a death leads
 /// back. Longer than its own timers take for the first time with the settings that this operator renders: the commit of
@@ -59,43 +61,24 @@ pub fn changing(instance: &Instance) -> Option<Changing> {
     })
 }
 
-/// Whether a change of the version is under way, in words: for status.
-pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
-    let instance = observed.speaker()?;
-    if let Some(Changing { from, to, back }) = changing(instance) {
-        let member = &instance.member;
-        return Some(match (back, instance.service.serves()) {
-            (false, true) => detail(format_args!(
-                "upgrade {from} -> {to}: {member} serves with {to}, final after {STABLE_SECONDS} s"
-            )),
-            (false, false) => detail(format_args!("upgrade {from} -> {to}: restarting {member}")),
-            (true, _) => detail(format_args!("back from {from} to {to} on {member}")),
-        });
-    }
-    let from = instance.facts.identity.as_ref()?.version;
-    let asked = spec.version.filter(|it| *it != from);
-    match &observed.upgrade {
-        Upgrade::Rehearsing { to } if asked == Some(*to) => Some(detail(format_args!(
-            "upgrade {from} -> {to}: rehearsing on a copy of the data"
-        ))),
-        Upgrade::Rehearsed { to, revision } if asked == Some(*to) => Some(detail(format_args!(
-            "upgrade {from} -> {to}: rehearsed, snapshot r{revision} verified"
-        ))),
-        _ => {
-            let older = |it: &Version| from.is_newer_line_than(*it) && hop(from, *it).is_ok();
-            let to = asked.filter(older)?;
-            let enabled = instance.service.details?.downgrade_to.is_some();
-            match lowering(instance, from, to) {
-                Lowering::UnderWay if enabled => Some(detail(format_args!(
-                    "upgrade {from} -> {to}: etcd lowers the version of its data"
-                ))),
-                _ if instance.tries.served < STABLE_SECONDS => Some(detail(format_args!(
-                    "upgrade {from} -> {to}: begins once etcd {from} is seen to serve for {STABLE_SECONDS} s"
-                ))),
-                _ => None,
-            }
-        }
-    }
+/// Whether the member has this version for good.
+fn has(instance: &Instance, version: Version) -> bool {
+    let born = instance.facts.born();
+    born.is_some_and(|it| it.version == version && it.other_version.is_none())
+}
+
+/// The member whose turn it is to get this version: one after the other, the leader last.
+fn next<'a>(spec: &ClusterSpec, observed: &'a Observed, to: Version) -> Option<&'a Instance> {
+    let leads = |it: &&Instance| it.service.details.is_some_and(|it| it.leads());
+    let lacks = |it: &&Instance| spec.member(&it.member).is_some() && !has(it, to);
+    observed.instances.iter().filter(lacks).min_by_key(leads)
+}
+
+/// Whether a change of another member is not final.
+pub(super) fn another_changes(observed: &Observed, instance: &Instance) -> bool {
+    let other = |it: &&Instance| it.member != instance.member;
+    let mut others = observed.instances.iter().filter(other);
+    others.any(|it| changing(it).is_some())
 }
 
 /// Plans what a running member needs for the version that the document names. Nothing else interrupts it in this pass.
@@ -130,17 +113,19 @@ pub(super) fn running(
         steps.push(Upkeep::FinishVersion); // it serves after all
     }
     let asked = spec.version.filter(|it| *it != version);
+    let next = spec.version.and_then(|it| next(spec, observed, it));
+    let waits = next.is_some_and(|it| it.member != instance.member);
+    if waits || another_changes(observed, instance) {
+        return Ok(());
+    }
     end_downgrade(observed, instance, (version, asked), steps);
     let Some(to) = asked else {
         return Ok(());
     };
     hop(version, to)?;
-    if spec.size > 1 || !instance.alone {
-        return Err(Hold::UpgradeOfSeveral(to));
-    }
     match &observed.upgrade {
-        Upgrade::Failed { to: failed, why } if *failed == to => {
-            Err(Hold::UpgradeFailed(to, why.clone()))
+        Upgrade::Failed(failed) if failed.to == to => {
+            Err(Hold::UpgradeFailed(to, failed.why.clone()))
         }
         _ if to.is_newer_line_than(version) && !keeps_snapshot(spec, observed) => {
             Err(Hold::UpgradeNeedsBackup(to))
@@ -157,7 +142,7 @@ pub(super) fn running(
             steps.interrupt(restart);
             Ok(())
         }
-        _ if !is_ready(observed, instance, (version, to)) => Ok(()), // it is told for itself
+        _ if !is_ready(spec, observed, instance, (version, to)) => Ok(()), // it is told for itself
         _ => rehearse_or_change(observed, instance, (version, to), steps),
     }
 }
@@ -188,7 +173,7 @@ fn rehearse_or_change(
     {
         return Err(Hold::UpgradeNotRehearsed(to, why.clone()));
     }
-    match lowering(instance, from, to) {
+    match lowering(observed, instance, from, to) {
         Lowering::NotBegun => {
             steps.push(Upkeep::EnableDowngrade(to));
             return Ok(());
@@ -196,7 +181,14 @@ fn rehearse_or_change(
         Lowering::UnderWay => return Ok(()),
         Lowering::Done => {}
     }
+    // What serves another member's data is tried.
+    let serves = |it: &Instance| has(it, to) && it.service.serves();
     match &observed.upgrade {
+        _ if observed.instances.iter().any(serves) => {
+            steps.push(Upkeep::SetVersion(to));
+            steps.interrupt(restart);
+            Ok(())
+        }
         Upgrade::Rehearsed { to: rehearsed, .. } if *rehearsed == to => {
             steps.push(Upkeep::SetVersion(to));
             steps.interrupt(restart);
@@ -238,12 +230,13 @@ pub(super) fn stopped(
     let Some((from, to)) = asked else {
         return false;
     };
-    let failed = matches!(&observed.upgrade, Upgrade::Failed { to: it, .. } if *it == to);
+    let failed = matches!(&observed.upgrade, Upgrade::Failed(it) if it.to == to);
     // Without a trial no snapshot would lead back from a newer line, but where the data is one of it; and no older line opens
     // data that etcd has not lowered.
     let one_line = to.line() == from.line() && refused_binary(instance, from).is_some();
     let goes = (one_line || is_newer(instance, from) && !is_newer(instance, to))
         && !failed
+        && !another_changes(observed, instance)
         && hop(from, to).is_ok()
         && is_in_the_store(instance, to).is_ok();
     if goes {
@@ -306,8 +299,10 @@ pub(super) fn stuck(
 fn failed_in_force(observed: &Observed, instance: &Instance) -> Option<(Version, Detail)> {
     let version = instance.facts.born()?.version;
     match &observed.upgrade {
-        Upgrade::Failed { to, why } if *to == version && changing(instance).is_none() => {
-            Some((version, why.clone()))
+        Upgrade::Failed(it)
+            if it.to == version && it.member == instance.member && changing(instance).is_none() =>
+        {
+            Some((version, it.why.clone()))
         }
         _ => None,
     }
@@ -323,9 +318,13 @@ pub enum Back {
 }
 
 /// The version that is given up because it does not serve, and why.
-pub fn given_up(spec: &ClusterSpec, instance: &Instance) -> Option<(Version, Detail)> {
+pub fn given_up(spec: &ClusterSpec, instance: &Instance) -> Option<Failed> {
     match why_back(spec, instance)? {
-        Back::Failed(why) => Some((changing(instance)?.to, why)),
+        Back::Failed(why) => Some(Failed {
+            to: changing(instance)?.to,
+            why,
+            member: instance.member.clone(),
+        }),
         Back::Asked => None,
     }
 }
@@ -335,9 +334,14 @@ pub fn why_back(spec: &ClusterSpec, instance: &Instance) -> Option<Back> {
     way_back(spec, instance, changing(instance)?)
 }
 
-/// Whether the cluster is well enough to have its version changed (rule D22): it serves, no alarm is raised, no
-/// learner is on its way, no downgrade of etcd's own is under way but the one that is needed.
-fn is_ready(observed: &Observed, instance: &Instance, (from, to): (Version, Version)) -> bool {
+/// Whether the cluster is well enough to have its version changed (rule D22): all members are there and serve, no alarm is
+/// raised, no learner is on its way, no downgrade of etcd's own is under way but the one that is needed.
+fn is_ready(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    instance: &Instance,
+    (from, to): (Version, Version),
+) -> bool {
     let needed = |it: Version| it.line() == to.line() && from.is_newer_line_than(to);
     // One that serves for a moment only is not asked to lower its data.
     let lasts = !from.is_newer_line_than(to) || instance.tries.served >= STABLE_SECONDS;
@@ -353,7 +357,10 @@ fn is_ready(observed: &Observed, instance: &Instance, (from, to): (Version, Vers
             .details
             .is_some_and(|it| it.downgrade_to.is_none_or(needed))
         && lasts
-        && members.iter().all(|it| it.role == Role::Voter)
+        && members
+            .iter()
+            .all(|it| it.role == Role::Voter && it.health == Health::Serving)
+        && spec.missing(members).is_none()
         && !super::backup::is_behind(observed, instance)
 }
 

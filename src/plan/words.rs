@@ -43,7 +43,6 @@ impl Hold {
             Hold::VersionUnsupported(_) => "VersionUnsupported",
             Hold::UpgradeNotAllowed { .. } => "UpgradeNotAllowed",
             Hold::UpgradeNeedsBackup(_) => "UpgradeNeedsBackup",
-            Hold::UpgradeOfSeveral(_) => "UpgradeOfSeveral",
             Hold::UpgradeStuck(..) => "UpgradeStuck",
             Hold::UpgradeNotRehearsed(..) => "UpgradeNotRehearsed",
             Hold::UpgradeFailed(..) => "UpgradeFailed",
@@ -108,9 +107,6 @@ impl Hold {
                     "set version to {line}.{patch} or a newer patch of {line}"
                 )),
             },
-            Hold::UpgradeOfSeveral(_) => detail(format_args!(
-                "set version back; or set size: 1, wait until it is, and set version then"
-            )),
             Hold::UpgradeNeedsBackup(_) => detail(format_args!(
                 "add backup to the document; the least is destinations: [{{local: {{}}}}]"
             )),
@@ -218,10 +214,6 @@ impl fmt::Display for Hold {
             Hold::UpgradeNotAllowed { from, to, .. } => {
                 write!(f, "etcd {to} cannot follow etcd {from}, which runs on")
             }
-            Hold::UpgradeOfSeveral(to) => write!(
-                f,
-                "the document asks for version {to}, and this operator changes the version of one member only, not of several yet"
-            ),
             Hold::UpgradeNeedsBackup(to) => write!(
                 f,
                 "only a snapshot leads back from the line of etcd {to}, and the document has no backup"
@@ -467,7 +459,7 @@ impl Permit<Interruption> {
             Act::Stop if self.grounds() == Grounds::DeclaredOutage(Declared::Restore) => {
                 detail(format_args!("stop etcd, so that its data can be exchanged"))
             }
-            Act::Stop if matches!(self.grounds(), Grounds::HasLeft(_)) => detail(format_args!(
+            Act::Stop if self.grounds() == Grounds::HasLeft => detail(format_args!(
                 "stop the etcd of a member that the cluster has removed; its data stays"
             )),
             Act::Stop => detail(format_args!("stop etcd, keep everything")),

@@ -50,12 +50,14 @@ mod requests;
 mod restores;
 mod restricted;
 mod rights;
+mod rolling;
 mod several;
 mod shape;
 #[path = "../skip.rs"]
 mod skip;
 mod slow;
 mod smoke;
+mod stream;
 #[path = "../../benches/numbers/table.rs"]
 mod table;
 mod tenants;

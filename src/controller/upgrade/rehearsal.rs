@@ -13,7 +13,7 @@ use crate::controller::restore::document;
 use crate::controller::seen::PodSeen;
 use crate::controller::{Cluster, ControllerError, names, pod};
 use crate::member::records::IdentityFile;
-use crate::observed::{Observed, Upgrade};
+use crate::observed::{Failed, Observed, Upgrade};
 use crate::spec::ClusterSpec;
 use crate::start::serves_within;
 use crate::version::Version;
@@ -63,11 +63,10 @@ impl Cluster {
 
     /// What the document asks to try: another version, or the same one from another image.
     fn to_try(&self, spec: &ClusterSpec) -> Option<(Version, MadeFor)> {
-        let served = self.members[0]
-            .identity
-            .as_ref()
-            .filter(|it| it.member.id.is_some())?;
-        let same = || served.version().filter(|_| self.asks_for_image(spec));
+        let same = || {
+            self.version_in_force()
+                .filter(|_| self.asks_for_image(spec))
+        };
         let to = self.other_version(spec).or_else(same)?;
         let made_for = MadeFor {
             to: to.to_string(),
@@ -77,17 +76,17 @@ impl Cluster {
         Some((to, made_for))
     }
 
-    /// Why a version failed, by the document that is in force.
-    fn why_failed(&self, to: Version) -> Option<Detail> {
+    /// That a version failed, by the document that is in force.
+    fn version_failed(&self, to: Version) -> Option<Failed> {
         let failed = self.memory.changes.failed.as_ref()?;
-        let (version, why) = failed.by(&self.document_word())?;
-        (version == to).then_some(why)
+        let failed = failed.by(&self.document_word())?;
+        (failed.to == to).then_some(failed)
     }
 
     /// What is known of the trial that the document asks for: remembered, or seen by its Pod.
     fn rehearsal(&self, spec: &ClusterSpec) -> Option<Rehearsal> {
         let (to, asked) = self.to_try(spec)?;
-        if self.why_failed(to).is_some() {
+        if self.version_failed(to).is_some() {
             return None; // that is written down
         }
         let known = self.memory.rehearsal.as_ref();
@@ -125,9 +124,8 @@ impl Cluster {
     /// The change of version, as the core sees it.
     pub(in crate::controller) fn upgrade(&mut self, spec: &ClusterSpec) -> Upgrade {
         self.memory.rehearsal = self.rehearsal(spec);
-        let failed = spec.version.and_then(|to| Some((to, self.why_failed(to)?)));
-        if let Some((to, why)) = failed {
-            return Upgrade::Failed { to, why };
+        if let Some(failed) = spec.version.and_then(|to| self.version_failed(to)) {
+            return Upgrade::Failed(failed);
         }
         let Some(to) = self.other_version(spec) else {
             return Upgrade::None;
@@ -244,7 +242,8 @@ impl Cluster {
                 _ => Ok(()),
             };
         };
-        let most = ENDS_WITHIN_SECONDS + 2 * serves_within(self.members[0].database);
+        let most =
+            ENDS_WITHIN_SECONDS + 2 * serves_within(self.members[self.memory.source].database);
         let is_late = rehearsal.seconds() >= most;
         match (rehearsal.stage.clone(), pod) {
             (Stage::Snapshot(_), _) if is_late => {
@@ -262,7 +261,7 @@ impl Cluster {
                 self.rehearsal_waits(detail(why));
                 self.remove_rehearsal(&pod).await
             }
-            (Stage::Pod, Some(pod)) => self.look_at_rehearsal(to, &pod, &rehearsal).await,
+            (Stage::Pod, Some(pod)) => self.look_at_rehearsal(spec, to, &pod, &rehearsal).await,
             (Stage::Pod, None) if rehearsal.seconds() >= SEEN_WITHIN_SECONDS => {
                 let name = names::rehearsal_pod(&self.name);
                 self.rehearsal_waits(detail(format_args!("somebody deleted the Pod {name}")));
@@ -276,7 +275,9 @@ impl Cluster {
     /// Whether this Pod's log tells why the document's version failed.
     fn shows_why(&self, pod: &PodSeen, spec: &ClusterSpec) -> bool {
         let to = made_for(pod).and_then(|it| it.to.parse().ok());
-        to.is_some_and(|to| self.other_version(spec) == Some(to) && self.why_failed(to).is_some())
+        to.is_some_and(|to| {
+            self.other_version(spec) == Some(to) && self.version_failed(to).is_some()
+        })
     }
 
     async fn remove_rehearsal(&self, pod: &PodSeen) -> Result<(), ControllerError> {
@@ -327,6 +328,7 @@ impl Cluster {
 
     async fn look_at_rehearsal(
         &mut self,
+        spec: &ClusterSpec,
         to: Version,
         pod: &PodSeen,
         rehearsal: &Rehearsal,
@@ -344,19 +346,12 @@ impl Cluster {
             Outcome::Ended(why) => self.rehearsal_waits(why),
             Outcome::Failed(why) => {
                 let why = detail(format_args!("{why}; its log: kubectl logs {}", pod.name));
-                if self.members[0]
-                    .identity
-                    .as_ref()
-                    .and_then(IdentityFile::version)
-                    == Some(to)
-                {
+                let behind = self.behind(spec).and_then(IdentityFile::version);
+                let from = behind.or_else(|| self.version_in_force());
+                if from == Some(to) {
                     self.enter(Stage::Refused(why)); // told as a field that cannot be followed
                     return Ok(());
                 }
-                let from = self.members[0]
-                    .identity
-                    .as_ref()
-                    .and_then(IdentityFile::version);
                 let before = self.memory.changes.clone();
                 let hop = (from.unwrap_or(to), to);
                 let document = self.document_word();
@@ -401,11 +396,13 @@ impl Cluster {
         let object = self.object.clone();
         let wire = &object.object.spec;
         let rehearsal = self.memory.rehearsal.as_ref()?;
-        let mut identity = self.members[0].identity.clone()?;
+        // Beside a member that follows, where there is one.
+        let number = self.memory.source;
+        let mut identity = self.members[number].identity.clone()?;
         identity.member.version = to.to_string();
         identity.member.image.clone_from(&wire.image);
         let member = self.pod_member(spec, &identity, None)?;
-        let there = self.member_pod(0);
+        let there = self.member_pod(number);
         let address = there.as_ref().and_then(|it| it.address.clone());
         let config = Config {
             host: address.unwrap_or_else(|| self.member_host(&identity.member.name)),

@@ -18,19 +18,37 @@ pub(super) enum Lowering {
 }
 
 /// How far it has come for a change from one version to another.
-pub(super) fn lowering(instance: &Instance, from: Version, to: Version) -> Lowering {
+pub(super) fn lowering(
+    observed: &Observed,
+    instance: &Instance,
+    from: Version,
+    to: Version,
+) -> Lowering {
     let details = instance.service.details;
     let enabled = details.and_then(|it| it.downgrade_to);
     // One that somebody else enabled is taken over with that.
     let written = instance.tries.downgrade.and_then(Version::line) == to.line();
     match (enabled, details.and_then(|it| it.storage)) {
         _ if !from.is_newer_line_than(to) => Lowering::Done,
+        // The cluster raises what it stores only once all members run the newer line.
+        (None, Some(storage)) if !storage.is_newer_line_than(to) && runs(observed, to) => {
+            Lowering::Done
+        }
         // Before etcd has raised what it stores to its own version, that tells nothing of a downgrade.
         (None, Some(storage)) if storage.line() == from.line() => Lowering::NotBegun,
         (Some(_), _) if !written => Lowering::NotBegun,
         (Some(_), Some(storage)) if !storage.is_newer_line_than(to) => Lowering::Done,
         _ => Lowering::UnderWay,
     }
+}
+
+/// Whether a member serves with a version of this line.
+fn runs(observed: &Observed, of: Version) -> bool {
+    let runs = |it: &Instance| match it.process {
+        Process::Running { version, .. } => version.line() == of.line() && it.service.serves(),
+        _ => false,
+    };
+    observed.instances.iter().any(runs)
 }
 
 /// Whether a downgrade of etcd's own is one that the operator needs, has enabled or has carried out.
@@ -52,7 +70,7 @@ pub(super) fn end_downgrade(
     steps: &mut Steps<'_>,
 ) {
     let failed = match &observed.upgrade {
-        Upgrade::Failed { to, .. } => Some(*to),
+        Upgrade::Failed(it) => Some(it.to),
         _ => None,
     };
     let leads_there = |it: &Version| {

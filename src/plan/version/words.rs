@@ -1,0 +1,79 @@
+//! How far a change of the version has come, in words.
+
+use super::downgrade::{Lowering, lowering};
+use super::{Changing, STABLE_SECONDS, changing, has, hop, next};
+use crate::cluster::{Detail, detail};
+use crate::observed::{Instance, Observed, Upgrade};
+use crate::spec::ClusterSpec;
+use crate::version::Version;
+
+/// Whether a change of the version is under way, in words: for status.
+pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
+    let mut instances = observed.instances.iter();
+    if let Some((instance, Changing { from, to, back })) =
+        instances.find_map(|it| Some((it, changing(it)?)))
+    {
+        let member = &instance.member;
+        let done = Progress(observed, to);
+        return Some(match (back, instance.service.serves()) {
+            (false, true) => detail(format_args!(
+                "upgrade {from} -> {to}{done}: {member} serves with {to}, final after {STABLE_SECONDS} s"
+            )),
+            (false, false) => detail(format_args!(
+                "upgrade {from} -> {to}{done}: restarting {member}"
+            )),
+            (true, _) => detail(format_args!("back from {from} to {to} on {member}")),
+        });
+    }
+    let instance = spec.version.and_then(|it| next(spec, observed, it));
+    let instance = instance.or_else(|| observed.speaker())?;
+    let from = instance.facts.identity.as_ref()?.version;
+    let asked = spec.version.filter(|it| *it != from);
+    match &observed.upgrade {
+        Upgrade::Rehearsing { to } if asked == Some(*to) => Some(detail(format_args!(
+            "upgrade {from} -> {to}: rehearsing on a copy of the data"
+        ))),
+        Upgrade::Rehearsed { to, revision } if asked == Some(*to) => Some(detail(format_args!(
+            "upgrade {from} -> {to}: rehearsed, snapshot r{revision} verified"
+        ))),
+        // Between two members.
+        _ if asked.is_some_and(|to| observed.instances.iter().any(|it| has(it, to))) => {
+            let (to, member) = (asked?, &instance.member);
+            let done = Progress(observed, to);
+            Some(detail(format_args!(
+                "upgrade {from} -> {to}{done}: {member} is next"
+            )))
+        }
+        _ => {
+            let older = |it: &Version| from.is_newer_line_than(*it) && hop(from, *it).is_ok();
+            let to = asked.filter(older)?;
+            let enabled = instance.service.details?.downgrade_to.is_some();
+            match lowering(observed, instance, from, to) {
+                Lowering::UnderWay if enabled => Some(detail(format_args!(
+                    "upgrade {from} -> {to}: etcd lowers the version of its data"
+                ))),
+                _ if instance.tries.served < STABLE_SECONDS => Some(detail(format_args!(
+                    "upgrade {from} -> {to}: begins once etcd {from} is seen to serve for {STABLE_SECONDS} s"
+                ))),
+                _ => None,
+            }
+        }
+    }
+}
+
+/// How many of several members have the version for good.
+struct Progress<'a>(&'a Observed, Version);
+
+impl core::fmt::Display for Progress<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Progress(observed, to) = self;
+        match observed.instances.len() {
+            0 | 1 => Ok(()),
+            count => {
+                let has = |it: &&Instance| has(it, *to);
+                let done = observed.instances.iter().filter(has).count();
+                write!(f, ", {done} of {count} members")
+            }
+        }
+    }
+}

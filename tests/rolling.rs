@@ -1,0 +1,486 @@
+//! A version that goes over three members, by thousands of seeds: edits, deaths, losses of power and operators that begin
+//! anew, with a version that is bad for one member's data. At most one member changes, the leader is the last one, the
+//! majority stays, and what failed once is tried nowhere else.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test"
+)]
+
+mod world;
+
+use etcd_operator::cluster::{Health, MemberId, MemberSet, Role};
+use etcd_operator::observed::{
+    Details, Failed, Instance, Membership, Observed, Process, Reading, Service, Unanswered,
+    Upgrade, Writing,
+};
+use etcd_operator::plan::version::{ENDS_MAX, SERVES_WITHIN_LOOKS, STABLE_SECONDS, given_up};
+use etcd_operator::plan::{Act, Plan, Upkeep, plan};
+use etcd_operator::spec::ClusterSpec;
+use etcd_operator::start::{Identity, serves_within};
+use etcd_operator::version::Version;
+use world::random::Random;
+use world::{CLUSTER, SETTINGS, backup, details, member, name, running, serving, spec, stopped};
+
+const OLD: Version = Version::new(3, 6, 14);
+const NAMES: [&str; 3] = ["test-0", "test-1", "test-2"];
+/// Passes within which the operator alone comes to rest.
+const REST_PASSES: usize = 120;
+
+/// How the new version behaves on the data of one member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quality {
+    Good,
+    /// It does not serve a copy of any.
+    FailsOnTheCopy,
+    Ends,
+    Silent,
+}
+
+/// How long a process has run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+enum Age {
+    Starts,
+    Short,
+    Long,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct One {
+    identity: Version,
+    other: Option<Version>,
+    back: bool,
+    runs: Option<(Version, Age)>,
+    ends: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Trial {
+    None,
+    UnderWay(Version),
+    Served(Version),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct World {
+    quality: Quality,
+    new: Version,
+    /// On whose data the new version is bad.
+    bad: usize,
+    asked: Version,
+    all: [One; 3],
+    leader: usize,
+    trial: Trial,
+    /// By the document of now: the version, and whose data it did not serve.
+    failed: Option<(Version, Option<usize>)>,
+    /// The data is the newer line's.
+    raised: bool,
+    /// etcd's own downgrade.
+    enabled: bool,
+    written: bool,
+}
+
+impl World {
+    fn begin(quality: Quality, new: Version, bad: usize) -> Self {
+        let one = One {
+            identity: OLD,
+            other: None,
+            back: false,
+            runs: Some((OLD, Age::Long)),
+            ends: 0,
+        };
+        World {
+            quality,
+            new,
+            bad,
+            asked: OLD,
+            all: [one; 3],
+            leader: 0,
+            trial: Trial::None,
+            failed: None,
+            raised: false,
+            enabled: false,
+            written: false,
+        }
+    }
+
+    fn spec(&self) -> ClusterSpec {
+        ClusterSpec {
+            version: Some(self.asked),
+            backup: Some(backup("interval")),
+            ..spec(&NAMES)
+        }
+    }
+
+    fn is_bad(&self, number: usize, version: Version) -> bool {
+        version == self.new && number == self.bad
+    }
+
+    /// Whether it takes part.
+    fn is_up(&self, number: usize) -> bool {
+        let silent = self.quality == Quality::Silent;
+        let up = |(version, age)| age > Age::Starts && !(silent && self.is_bad(number, version));
+        self.all[number].runs.is_some_and(up)
+    }
+
+    fn up(&self) -> usize {
+        (0..3).filter(|it| self.is_up(*it)).count()
+    }
+
+    fn serves(&self, number: usize) -> bool {
+        self.is_up(number) && self.up() >= 2
+    }
+
+    fn newer(&self) -> bool {
+        self.new.is_newer_line_than(OLD)
+    }
+
+    fn instance(&self, number: usize) -> Instance {
+        let one = &self.all[number];
+        let mut it = stopped();
+        it.member = name(NAMES[number]);
+        it.alone = false;
+        let id = MemberId(number as u64 + 1);
+        let own = Identity {
+            member: name(NAMES[number]),
+            version: one.identity,
+            other_version: one.other,
+            goes_back: one.back,
+            joined: number > 0,
+            served: Some((CLUSTER, id)),
+            ..world::identity(true)
+        };
+        it.facts.version = one.identity;
+        it.facts.identity = Some(own.clone());
+        it.facts.marker = Some(own);
+        it.facts.data.owner = Some((CLUSTER, id));
+        it.tries.ends = one.ends;
+        it.tries.downgrade = self.written.then_some(OLD);
+        let stored = if self.raised { self.new } else { OLD };
+        let Some((version, age)) = one.runs else {
+            it.facts.data.agreed = Some(stored);
+            return it;
+        };
+        it.process = running(SETTINGS, 100);
+        if let Process::Running { version: runs, .. } = &mut it.process {
+            *runs = version;
+        }
+        if self.serves(number) {
+            it.tries.served = if age == Age::Long { STABLE_SECONDS } else { 1 };
+            it.service = Service {
+                details: Some(Details {
+                    member: id,
+                    leader: Some(MemberId(self.leader as u64 + 1)),
+                    storage: Some(stored),
+                    downgrade_to: self.enabled.then_some(OLD),
+                    ..details()
+                }),
+                ..serving()
+            };
+            return it;
+        }
+        it.service = Service {
+            read: Reading::TimedOut,
+            write: Writing::NotTried,
+            details: None,
+            ..serving()
+        };
+        // Without a majority the silence is not this version's.
+        if age == Age::Long && self.up() >= 2 {
+            it.tries.unserved = Unanswered {
+                looks: SERVES_WITHIN_LOOKS,
+                seconds: serves_within(0) + 1,
+            };
+        }
+        it
+    }
+
+    fn observed(&self) -> Observed {
+        let mut members = MemberSet::of(CLUSTER);
+        for (number, its_name) in NAMES.iter().enumerate() {
+            let health = if self.serves(number) {
+                Health::Serving
+            } else {
+                Health::Unknown
+            };
+            let it = member(number as u64 + 1, its_name, Role::Voter, health);
+            members.insert(it).unwrap();
+        }
+        let membership = if self.up() >= 2 {
+            Membership::Known(members)
+        } else {
+            Membership::Unreachable
+        };
+        let mut seen = world::observed(self.instance(0), membership);
+        for number in 1..3 {
+            seen.instances.push(self.instance(number)).unwrap();
+        }
+        seen.upgrade = match (self.failed, &self.trial) {
+            (Some((to, of)), _) if to == self.asked => Upgrade::Failed(Failed {
+                to,
+                why: "it failed".try_into().unwrap(),
+                member: of.map_or_else(|| name(""), |it| name(NAMES[it])),
+            }),
+            (_, Trial::UnderWay(to)) => Upgrade::Rehearsing { to: *to },
+            (_, Trial::Served(to)) => Upgrade::Rehearsed {
+                to: *to,
+                revision: 10,
+            },
+            (_, Trial::None) => Upgrade::None,
+        };
+        seen.backups.busy = matches!(self.trial, Trial::UnderWay(_));
+        seen
+    }
+
+    /// Carries out the first `count` steps; then the operator ends.
+    fn act(&mut self, plan: &Plan, count: usize) {
+        let seen = self.observed();
+        let document = self.spec();
+        let upkeep = plan.upkeep.iter().map(|it| (&it.member, Some(&it.step)));
+        let interrupted = plan
+            .interruption
+            .as_ref()
+            .map(|it| (&it.step().member, None));
+        for (of, step) in upkeep.chain(interrupted).take(count) {
+            let number = NAMES.iter().position(|it| *it == &**of).unwrap();
+            match step {
+                None => {
+                    assert_eq!(plan.act(), Some(Act::Restart));
+                    let costs = self.is_up(number) && self.up() >= 2;
+                    assert!(!costs || self.up() == 3, "the majority is lost: {self:?}");
+                    self.start(number);
+                }
+                Some(Upkeep::Start(_)) => self.start(number),
+                Some(Upkeep::GiveUpLeadership { to }) => {
+                    assert_eq!(number, self.leader);
+                    self.leader = usize::try_from(to.0).unwrap() - 1;
+                    assert!(self.is_up(self.leader));
+                }
+                Some(Upkeep::RehearseVersion(to)) => self.trial = Trial::UnderWay(*to),
+                Some(Upkeep::EnableDowngrade(to)) => {
+                    assert_eq!(self.asked, *to);
+                    // etcd refuses it in a cluster of two lines.
+                    assert!(self.raised, "there is nothing to lower: {self:?}");
+                    (self.enabled, self.written) = (true, true);
+                }
+                Some(Upkeep::CancelDowngrade) => (self.enabled, self.written) = (false, false),
+                Some(Upkeep::SetVersion(to)) => self.set(number, *to),
+                Some(Upkeep::TakeVersionBack) => {
+                    if let Some(failed) = given_up(&document, &seen.instances[number]) {
+                        assert_eq!(failed.member, **of);
+                        self.failed = Some((failed.to, Some(number)));
+                    }
+                    let one = &mut self.all[number];
+                    let before = one.other.replace(one.identity).unwrap();
+                    (one.identity, one.back, one.ends) = (before, !one.back, 0);
+                }
+                Some(Upkeep::FinishVersion) => self.finish(number),
+                Some(Upkeep::StayWithVersion) => {
+                    assert!(self.raised, "the one before could open it: {self:?}");
+                    if let Some(failed) = given_up(&document, &seen.instances[number]) {
+                        self.failed = Some((failed.to, Some(number)));
+                    }
+                    let one = &mut self.all[number];
+                    (one.identity, one.other) = (self.new, None);
+                    (one.back, one.ends) = (false, 0);
+                }
+                Some(Upkeep::ProbeWrite) => {}
+                Some(step) => panic!("{step:?} in {self:?}"),
+            }
+        }
+        assert!(plan.change.as_ref().is_ok_and(Option::is_none) || self.up() < 2);
+    }
+
+    fn set(&mut self, number: usize, to: Version) {
+        assert_eq!(self.asked, to, "nobody asked for it");
+        let others = (0..3).filter(|it| *it != number);
+        let changing = others.clone().any(|it| self.all[it].other.is_some());
+        assert!(!changing, "two members change at once: {self:?}");
+        let mut others = others.map(|it| &self.all[it]);
+        let last = others.clone().all(|it| it.identity == to);
+        assert!(number != self.leader || last, "the leader first: {self:?}");
+        let serves = others.any(|it| it.identity == to && it.runs.is_some_and(|it| it.0 == to));
+        let rehearsed = self.trial == Trial::Served(to);
+        assert!(rehearsed || serves, "not tried: {self:?}");
+        assert_eq!(self.up(), 3, "somebody is away: {self:?}");
+        let failed = self.failed.is_some_and(|it| it.0 == to);
+        assert!(!failed, "a second attempt by the same document: {self:?}");
+        let one = &mut self.all[number];
+        one.other = Some(one.identity);
+        (one.identity, one.ends) = (to, 0);
+        self.trial = Trial::None; // as it is forgotten there
+    }
+
+    fn finish(&mut self, number: usize) {
+        assert!(self.serves(number), "final without serving: {self:?}");
+        let one = &mut self.all[number];
+        assert_eq!(one.runs, Some((one.identity, Age::Long)));
+        (one.other, one.back, one.ends) = (None, false, 0);
+        let identity = one.identity;
+        if self.failed.is_some_and(|it| it.0 == identity) {
+            self.failed = None;
+        }
+        if identity == OLD && self.all.iter().all(|it| it.identity == OLD) {
+            self.written = false;
+        }
+    }
+
+    fn start(&mut self, number: usize) {
+        let version = self.all[number].identity;
+        let older = self.newer() && version == OLD;
+        self.all[number].runs = (!older || !self.raised).then_some((version, Age::Starts));
+        self.elect();
+    }
+
+    fn elect(&mut self) {
+        if !self.is_up(self.leader)
+            && let Some(it) = (0..3).find(|it| self.is_up(*it))
+        {
+            self.leader = it;
+        }
+    }
+
+    /// Time passes.
+    fn later(&mut self) {
+        if let Trial::UnderWay(to) = self.trial {
+            let bad = to == self.new && self.quality == Quality::FailsOnTheCopy;
+            if bad && to == self.asked {
+                self.failed = Some((to, None));
+            }
+            self.trial = if bad { Trial::None } else { Trial::Served(to) };
+        }
+        for number in 0..3 {
+            let Some((version, age)) = self.all[number].runs else {
+                continue;
+            };
+            let ends = self.quality == Quality::Ends && self.is_bad(number, version);
+            self.all[number].runs = match age {
+                _ if ends => None,
+                Age::Starts => Some((version, Age::Short)),
+                _ => Some((version, Age::Long)),
+            };
+            if ends {
+                self.count_end(number);
+            }
+        }
+        self.elect();
+        let runs = |it: &One, of: Version| it.runs.is_some_and(|it| it.0 == of);
+        if self.newer() && (0..3).all(|it| self.is_up(it) && runs(&self.all[it], self.new)) {
+            self.raised = !self.enabled;
+        }
+        if self.all.iter().all(|it| runs(it, OLD)) {
+            self.enabled = false;
+        }
+    }
+
+    fn count_end(&mut self, number: usize) {
+        let one = &mut self.all[number];
+        one.ends = (one.ends + u32::from(one.other.is_some())).min(ENDS_MAX);
+    }
+
+    /// Something happens.
+    fn happens(&mut self, random: &mut Random) {
+        match random.below(12) {
+            0 => {
+                let before = self.asked;
+                self.asked = if random.chance(50) { OLD } else { self.new };
+                if before != self.asked {
+                    (self.failed, self.trial) = (None, Trial::None);
+                }
+            }
+            1 => {
+                let number = usize::try_from(random.below(3)).unwrap();
+                if self.all[number].runs.take().is_some() {
+                    self.count_end(number);
+                }
+            }
+            2 => {
+                for one in &mut self.all {
+                    (one.runs, one.ends) = (None, 0);
+                }
+                self.trial = Trial::None;
+            }
+            3 => self.trial = Trial::None, // an operator that comes anew
+            _ => {}
+        }
+        self.elect();
+    }
+
+    fn check(&self) {
+        let changing = self.all.iter().filter(|it| it.other.is_some()).count();
+        assert!(changing <= 1, "two members change at once: {self:?}");
+        for one in &self.all {
+            let may = |(it, _)| it == one.identity || Some(it) == one.other;
+            assert!(one.runs.is_none_or(may), "a third version runs: {self:?}");
+        }
+    }
+
+    fn pass(&mut self, count: usize) {
+        let plan = plan(&self.spec(), &self.observed());
+        self.act(&plan, count);
+        self.later();
+        self.check();
+    }
+}
+
+/// From here the operator alone brings it to rest.
+fn rests(mut world: World) -> World {
+    for _ in 0..REST_PASSES {
+        let before = world.clone();
+        world.pass(usize::MAX);
+        if world == before {
+            break;
+        }
+    }
+    let settled = |it: &One| it.other.is_none() && it.runs == Some((it.identity, Age::Long));
+    let next = plan(&world.spec(), &world.observed());
+    assert!(
+        world.all.iter().all(settled),
+        "never at rest: {world:?}: {next:?}"
+    );
+    let has = world.all.iter().all(|it| it.identity == world.asked);
+    let failed = world.failed.is_some_and(|it| it.0 == world.asked);
+    assert!(has || failed, "rests with {world:?}");
+    world
+}
+
+#[test]
+fn a_version_goes_over_three_members_one_by_one_or_stops_at_the_first_failure() {
+    let qualities = [
+        Quality::Good,
+        Quality::FailsOnTheCopy,
+        Quality::Ends,
+        Quality::Silent,
+    ];
+    for new in [Version::new(3, 6, 15), Version::new(3, 7, 3)] {
+        for quality in qualities {
+            let (mut whole, mut stopped) = (0, 0);
+            for seed in 1..=600_u64 {
+                let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                let bad = usize::try_from(random.below(3)).unwrap();
+                let mut world = World::begin(quality, new, bad);
+                world.asked = new;
+                for _ in 0..random.below(60) {
+                    world.happens(&mut random);
+                    let count = if random.chance(20) {
+                        usize::try_from(random.below(4)).unwrap()
+                    } else {
+                        usize::MAX
+                    };
+                    world.pass(count);
+                }
+                let end = rests(world);
+                whole += usize::from(end.asked == new && end.failed.is_none());
+                stopped += usize::from(end.failed.is_some());
+            }
+            println!("{new} {quality:?}: {whole} have it, {stopped} stopped");
+            // Of a good one two deaths in a row count as its own.
+            match quality {
+                Quality::Good => assert!(whole > 10 * stopped, "{whole}, {stopped}"),
+                _ => assert!(whole == 0 && stopped > 0, "{quality:?}: {whole}, {stopped}"),
+            }
+        }
+    }
+}
