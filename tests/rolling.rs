@@ -17,9 +17,9 @@ use etcd_operator::observed::{
     Upgrade, Writing,
 };
 use etcd_operator::plan::version::{ENDS_MAX, SERVES_WITHIN_LOOKS, STABLE_SECONDS, given_up};
-use etcd_operator::plan::{Act, Plan, Upkeep, plan};
+use etcd_operator::plan::{Act, Plan, Task, Upkeep, plan};
 use etcd_operator::spec::ClusterSpec;
-use etcd_operator::start::{Identity, serves_within};
+use etcd_operator::start::{Binary, Identity, serves_within};
 use etcd_operator::version::Version;
 use world::random::Random;
 use world::{CLUSTER, SETTINGS, backup, details, member, name, running, serving, spec, stopped};
@@ -305,6 +305,10 @@ impl World {
         let rehearsed = self.trial == Trial::Served(to);
         assert!(rehearsed || serves, "not tried: {self:?}");
         assert_eq!(self.up(), 3, "somebody is away: {self:?}");
+        let is_lower = self.newer() && to == OLD;
+        let runs = |it: &One| it.runs.is_some_and(|it| it.0 == OLD);
+        let lowered = self.enabled && !self.raised || self.all.iter().any(runs);
+        assert!(!is_lower || lowered, "etcd may raise it now: {self:?}");
         let failed = self.failed.is_some_and(|it| it.0 == to);
         assert!(!failed, "a second attempt by the same document: {self:?}");
         let one = &mut self.all[number];
@@ -367,7 +371,9 @@ impl World {
         }
         self.elect();
         let runs = |it: &One, of: Version| it.runs.is_some_and(|it| it.0 == of);
-        if self.newer() && (0..3).all(|it| self.is_up(it) && runs(&self.all[it], self.new)) {
+        // It takes a moment.
+        let long = |it: &One| it.runs == Some((self.new, Age::Long));
+        if self.newer() && (0..3).all(|it| self.is_up(it) && long(&self.all[it])) {
             self.raised = !self.enabled;
         }
         if self.all.iter().all(|it| runs(it, OLD)) {
@@ -444,6 +450,24 @@ fn rests(mut world: World) -> World {
     let failed = world.failed.is_some_and(|it| it.0 == world.asked);
     assert!(has || failed, "rests with {world:?}");
     world
+}
+
+/// Its own version is gone, and another one of its line could be started; but one changes after the other.
+#[test]
+fn a_member_whose_version_is_gone_waits_for_the_one_that_changes() {
+    let new = Version::new(3, 6, 15);
+    let mut world = World::begin(Quality::Good, new, 0);
+    world.asked = new;
+    world.all[2].runs = None;
+    for (changes, expected) in [(true, false), (false, true)] {
+        let one = &mut world.all[1];
+        (one.identity, one.other) = (if changes { new } else { OLD }, changes.then_some(OLD));
+        let mut seen = world.observed();
+        seen.instances[2].facts.binary = Binary::Missing(None);
+        let plan = plan(&world.spec(), &seen);
+        let of_it = |it: &Task| &*it.member == NAMES[2] && it.step == Upkeep::SetVersion(new);
+        assert_eq!(plan.upkeep.iter().any(of_it), expected, "{plan:?}");
+    }
 }
 
 #[test]

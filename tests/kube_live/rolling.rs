@@ -52,6 +52,13 @@ fn versions(status: &Value) -> Vec<String> {
     members.iter().map(version).collect()
 }
 
+/// What the operator is doing, in words.
+fn progress(cluster: &Value) -> &str {
+    let all = cluster["status"]["conditions"].as_array();
+    let found = all.and_then(|all| all.iter().find(|it| it["type"] == "Progressing"));
+    found.map_or("", |it| it["message"].as_str().unwrap_or_default())
+}
+
 /// The status once `holds` of it; what the plan says is printed.
 #[track_caller]
 fn until(it: &Operated, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
@@ -59,7 +66,7 @@ fn until(it: &Operated, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
     it.eventually(what, ROLLS_WITHIN, || {
         let now = it.try_json(&["get", "etcdcluster", "shop"])?;
         let status = &now["status"];
-        let words = format!("{:?} {}", versions(status), status["plan"]["message"]);
+        let words = format!("{:?} {}", versions(status), progress(&now));
         if words != said {
             println!("{:?} {words}", begun.elapsed());
             said = words;
@@ -148,9 +155,7 @@ fn a_newer_line_is_given_up_in_the_middle() {
     let stream = Stream::start(&it, "shop", &MEMBERS);
     ask_for(&it, &newer);
     until(&it, "one member of the newer line for good", |now| {
-        let message = now["status"]["plan"]["message"].as_str();
-        let message = message.unwrap_or_default();
-        message.contains("1 of 3 members")
+        progress(now).contains("1 of 3 members")
     });
     ask_for(&it, &older);
     rolled(&it, &older);
