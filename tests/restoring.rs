@@ -260,3 +260,68 @@ fn an_operator_that_etcd_cannot_know_gives_up_no_restored_data() {
         }
     });
 }
+
+/// Nobody of before serves beside the data that comes: it is prepared once, and only where no member is there.
+#[test]
+fn of_several_members_all_stop_before_the_data_of_one_is_replaced() {
+    let restoring = Restoring {
+        phase: RestorePhase::Requested,
+        busy: false,
+        stops_first: true,
+    };
+    let names = ["test-0", "test-1", "test-2"];
+    let document = spec(&names);
+    let states = [
+        (Process::Unknown, false),
+        (Process::Stopped, false),
+        (Process::Stopped, true), // a Pod that waits to run
+        (running(world::SETTINGS, 1000), false),
+        (Process::Foreign { pid: None }, false),
+    ];
+    let (mut prepared, mut stopped_one) = (0, 0);
+    for number in 0..5_usize.pow(3) * 2 {
+        let mut all = Vec::new();
+        for (index, its_name) in names.iter().enumerate() {
+            let (process, waits) = states[number / 5_usize.pow(u32::try_from(index).unwrap()) % 5];
+            let mut it = stopped();
+            it.member = world::name(its_name);
+            it.alone = false;
+            it.process = process;
+            it.made_for = waits.then_some(MadeFor {
+                settings: world::SETTINGS,
+                version: world::VERSION,
+            });
+            all.push(it);
+        }
+        let there = all.iter().any(Instance::is_there);
+        let unknown = all.iter().any(|it| it.process != Process::Stopped);
+        let membership = if number < 125 {
+            single()
+        } else {
+            Membership::Unreachable
+        };
+        let mut seen = observed(all.remove(0), membership);
+        for it in all {
+            seen.instances.push(it).unwrap();
+        }
+        seen.restoring = Some(restoring);
+        let plan = plan(&document, &seen);
+        let steps: Vec<_> = plan.upkeep.iter().collect();
+        if there || unknown {
+            assert!(steps.is_empty(), "{steps:?}");
+        } else {
+            assert_eq!(steps.len(), 1);
+            assert_eq!(
+                (&*steps[0].member, &steps[0].step),
+                ("test-0", &Upkeep::PrepareRestore)
+            );
+            prepared += 1;
+        }
+        assert_eq!(plan.interruption.is_some(), there, "{seen:?}");
+        stopped_one += usize::from(plan.act() == Some(Act::Stop));
+    }
+    assert!(
+        prepared == 2 && stopped_one > 100,
+        "{prepared} {stopped_one}"
+    );
+}

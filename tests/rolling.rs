@@ -470,6 +470,26 @@ fn a_member_whose_version_is_gone_waits_for_the_one_that_changes() {
     }
 }
 
+/// What is stored is the older line's only until the cluster raises it, unless a member of that line holds it back.
+#[test]
+fn what_is_not_raised_yet_is_not_taken_for_lowered() {
+    let new = Version::new(3, 7, 3);
+    let mut world = World::begin(Quality::Good, new, 0);
+    world.trial = Trial::Served(OLD);
+    for (stays, expected) in [(true, true), (false, false)] {
+        for number in [1, 2] {
+            let version = if stays && number == 1 { OLD } else { new };
+            world.all[number].identity = version;
+            world.all[number].runs = Some((version, Age::Long));
+        }
+        world.all[0].identity = new;
+        world.all[0].runs = Some((new, Age::Long));
+        let plan = plan(&world.spec(), &world.observed());
+        let lowers = |it: &Task| it.step == Upkeep::SetVersion(OLD);
+        assert_eq!(plan.upkeep.iter().any(lowers), expected, "{plan:?}");
+    }
+}
+
 #[test]
 fn a_version_goes_over_three_members_one_by_one_or_stops_at_the_first_failure() {
     let qualities = [

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use super::claim::Which;
 use super::seen::PodSeen;
 use super::upgrade::Ends;
-use super::{Cluster, ControllerError};
+use super::{Cluster, ControllerError, names};
 use crate::clock::Since;
-use crate::cluster::{Detail, MemberName, VOTERS_MAX};
+use crate::cluster::{Detail, MemberName};
 use crate::member::change;
 use crate::member::contact::{CallError, Contact, Endpoint};
 use crate::member::counts::Counts;
@@ -15,7 +15,7 @@ use crate::member::records::{self, IdentityFile};
 use crate::observed::{Membership, Observed};
 use crate::plan::Change;
 use crate::plan::permit::Permit;
-use crate::spec::{ClusterSpec, member_name};
+use crate::spec::ClusterSpec;
 use crate::version::Version;
 
 /// Everything that belongs to one member, `NAME-0`, `NAME-1` and so on, whether the document asks for it or not.
@@ -44,12 +44,11 @@ pub(super) struct Member {
 impl Member {
     /// All that a cluster can have, in their order; the first is the founder.
     pub(super) fn all(cluster: &str) -> Vec<Member> {
-        let numbers = 0..u8::try_from(VOTERS_MAX).unwrap_or(u8::MAX);
-        let member = |number| Member {
-            name: member_name(cluster, number),
+        let member = |name| Member {
+            name,
             ..Member::default()
         };
-        numbers.map(member).collect()
+        names::members(cluster).map(member).collect()
     }
 }
 
@@ -58,6 +57,14 @@ impl Cluster {
     pub(super) fn member_pod(&self, number: usize) -> Option<Rc<PodSeen>> {
         let name = self.members.get(number)?.name.as_str();
         self.shared.pods.get(&self.namespace, name)
+    }
+
+    /// A Pod of a member, of which the founder's counts whoever made it.
+    pub(super) fn pod_of_any(&self) -> Option<Rc<PodSeen>> {
+        let ours = |it: &Rc<PodSeen>| it.owner.as_deref() == Some(&self.object.meta.uid);
+        let of_others = (1..self.members.len()).filter_map(|it| self.member_pod(it));
+        self.member_pod(0)
+            .or_else(|| of_others.into_iter().find(ours))
     }
 
     /// The number of the member with this name.
@@ -79,12 +86,6 @@ impl Cluster {
         let counts = recorded.is_some_and(|it| it.member.id.is_some());
         let ours = |it: Rc<PodSeen>| it.owner.as_deref() == Some(&self.object.meta.uid);
         counts || self.member_pod(number).is_some_and(ours)
-    }
-
-    /// Whether the document asks for the founder at most, and there is nothing of another one.
-    pub(super) fn is_of_one(&self) -> bool {
-        let mut others = 1..self.members.len();
-        self.object.object.spec.size <= 1 && !others.any(|it| self.remains(it))
     }
 
     /// Whether its claim is another one than its data was on.

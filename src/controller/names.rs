@@ -1,5 +1,6 @@
 //! Names, labels and annotations of everything that the controller makes.
 
+use crate::cluster::{MemberName, VOTERS_MAX};
 use crate::spec::member_name;
 
 /// The reason of a document that is refused.
@@ -60,6 +61,12 @@ pub(super) const USER: u32 = 65532;
 /// The member that a cluster is born as.
 pub(super) fn founder(cluster: &str) -> String {
     member_name(cluster, 0).to_string()
+}
+
+/// All members that a cluster can have, in their order; the first is the founder.
+pub(super) fn members(cluster: &str) -> impl Iterator<Item = MemberName> {
+    let numbers = 0..u8::try_from(VOTERS_MAX).unwrap_or(u8::MAX);
+    numbers.map(move |it| member_name(cluster, it))
 }
 
 /// The claim with a member's data.

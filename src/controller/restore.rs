@@ -25,7 +25,7 @@ use crate::backup::restore::{note_recovery, why_no_more};
 use crate::clock;
 use crate::clock::rfc3339;
 use crate::cluster::{Detail, Timestamp};
-use crate::observed::{Observed, RestorePhase, Restoring};
+use crate::observed::{Membership, Observed, RestorePhase, Restoring};
 use crate::plan::Hold;
 use crate::spec::ClusterSpec;
 use crate::start::Refusal;
@@ -143,7 +143,7 @@ impl Cluster {
         });
         let in_place = self.in_place();
         self.memory.restoring = in_place
-            .filter(|it| pod.is_some() || self.is_of_one() && self.may_begin(it))
+            .filter(|it| pod.is_some() || self.may_begin(it))
             .or(by_document)
             .or_else(|| pod.as_deref().and_then(asked_by));
     }
@@ -164,10 +164,9 @@ impl Cluster {
 
     /// A member is stopped only for a Pod that the API server would take.
     fn may_begin(&self, asked: &Asked) -> bool {
-        let member = names::founder(&self.name);
         let tried = self.memory.tried.as_ref();
         tried.is_some_and(|it| it.id == asked.id && it.refused_at.is_none())
-            || self.shared.pods.get(&self.namespace, &member).is_none()
+            || self.pod_of_any().is_none()
     }
 
     /// Why the last restore that the document asked for failed, until it is tried again.
@@ -253,16 +252,15 @@ impl Cluster {
             self.look_for_cut(observed);
             return self.clear_away().await;
         };
-        let member = names::founder(&self.name);
-        if let Some(there) = self.shared.pods.get(&self.namespace, &member) {
+        if let Some(there) = self.pod_of_any() {
             let details = observed.speaker().and_then(|it| it.service.details);
             if let Some(details) = details {
                 self.memory.live_revision = Some(details.revision);
             }
             let text = match &held {
                 Some(why) => why.as_str(),
-                None if there.meta.deleting => "the member ends",
-                None => "the operator stops the member",
+                None if there.meta.deleting => &format!("{} ends", there.name),
+                None => &format!("the operator stops {}", there.name),
             };
             return self.restore_says(&asked, text).await;
         }
@@ -293,10 +291,6 @@ impl Cluster {
             let why = Hold::ClaimDeleted;
             let why = format!("{why}; next: {}", why.next_step());
             return self.not_begun(&asked, &why).await;
-        }
-        if !self.is_of_one() {
-            let why = "a restore in place is of one member for now; set size: 1 first, and grow again afterwards";
-            return self.not_begun(&asked, why).await;
         }
         let now = clock::since_boot().as_secs();
         let tried = self.memory.tried.as_ref().filter(|it| it.id == asked.id);
@@ -378,12 +372,16 @@ impl Cluster {
 
     /// One that was cut, and that nobody asks for any more.
     fn look_for_cut(&mut self, observed: &Observed) {
-        let instance = observed.speaker();
-        let refused = instance.and_then(|it| it.refused.as_ref());
-        let cut = refused.is_some_and(|it| it.reason() == Refusal::Restoring.reason());
         let member = names::founder(&self.name);
+        let mut instances = observed.instances.iter();
+        let founder = instances.find(|it| it.member == *member);
+        let refused = founder.and_then(|it| it.refused.as_ref());
+        let cut = refused.is_some_and(|it| it.reason() == Refusal::Restoring.reason());
+        // Where the others serve, what is on its volume is of no use: the data of before is theirs.
+        let others_serve = matches!(observed.membership, Membership::Known(_));
         if let Some(pod) = self.shared.pods.get(&self.namespace, &member)
             && cut
+            && !others_serve
             && self.memory.restore_failed.is_none()
         {
             self.memory.restoring = Some(self.what_was_cut(&pod));

@@ -158,6 +158,9 @@ impl IdentityFile {
     /// It becomes a new member, which joins the cluster that it was of: snapshots of it stay its own.
     pub fn joins_again(&mut self) {
         self.member.joined = true;
+        // A change of version was one of the data that goes.
+        (self.member.other_version, self.member.other_image) = (None, None);
+        self.member.goes_back = false;
         (self.member.id, self.member.claim) = (None, None);
     }
 
@@ -167,10 +170,11 @@ impl IdentityFile {
         self.member.id = Some(member.to_string());
     }
 
-    /// The same with the ids that etcd gives when it serves the next time.
+    /// The same as the first member of a cluster that begins anew, with the ids that etcd gives when it serves.
     #[must_use]
     pub fn without_ids(mut self) -> Self {
         (self.cluster.id, self.member.id) = (None, None);
+        self.member.joined = false;
         self
     }
 

@@ -240,8 +240,9 @@ fn grounds_to_interrupt(
     alone: bool,
     declared: Option<Declared>,
 ) -> Result<Grounds, Hold> {
-    if declared == Some(Declared::SizeZero) {
-        return Ok(Grounds::DeclaredOutage(Declared::SizeZero));
+    // Both stop all members, whatever they serve.
+    if let Some(declared @ (Declared::SizeZero | Declared::Restore)) = declared {
+        return Ok(Grounds::DeclaredOutage(declared));
     }
     let (Membership::Known(members), Some(member)) = (membership, member) else {
         // A member that does not answer is interrupted only if it was the single member when it was

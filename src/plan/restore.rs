@@ -100,6 +100,8 @@ fn step(
             interrupt(Act::Stop)?;
         }
         RestorePhase::Requested if restoring.busy => {}
+        // Once none is there: who serves the data of before is not one of the cluster that begins.
+        RestorePhase::Requested if restoring.stops_first && !is_for(observed, instance) => {}
         RestorePhase::Requested => steps.push(Upkeep::PrepareRestore),
         RestorePhase::Prepared | RestorePhase::Swapping => interrupt(Act::SwapRestored)?,
         RestorePhase::Undoing => interrupt(Act::UndoRestore)?,
@@ -110,6 +112,13 @@ fn step(
         },
     }
     Ok(())
+}
+
+/// Whether the data of this one is replaced, with which the cluster begins anew, and all others have stopped.
+fn is_for(observed: &Observed, instance: &Instance) -> bool {
+    let first = observed.instances.first();
+    let gone = |it: &Instance| it.process == Process::Stopped && !it.is_there();
+    first.is_some_and(|it| it.member == instance.member) && observed.instances.iter().all(gone)
 }
 
 /// What follows while etcd starts with the new data.

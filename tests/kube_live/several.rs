@@ -169,3 +169,62 @@ fn a_member_that_was_removed_by_hand_joins_anew() {
     let why = "clientPort and peerPort of several members cannot be changed";
     assert!(said.contains(why), "{said}");
 }
+
+/// One member begins a new cluster with the data of the snapshot, and the others join it; what they held lies aside.
+#[test]
+fn a_restore_in_place_brings_three_members_back() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    let spec = "{size: 3, backup: {destinations: [{local: {}}]}}";
+    it.apply(&document("EtcdCluster", "shop", spec));
+    let before = whole(&it, 3);
+    it.put("shop", "kept", "before");
+    it.apply(&document("EtcdBackup", "taken", "{cluster: shop}"));
+    it.phase("etcdbackup", "taken", "Succeeded");
+    it.put("shop", "kept", "after");
+    it.put("shop", "later", "1");
+    let ask = |name: &str| {
+        let spec = "{cluster: shop, replaceData: shop}";
+        it.apply(&document("EtcdRestore", name, spec));
+        it.phase("etcdrestore", name, "Succeeded")
+    };
+    let told = ask("back");
+    println!("{}", told["status"]);
+    let status = whole(&it, 3);
+    assert_eq!(it.get("shop", "kept"), "before");
+    assert_eq!(
+        it.get("shop", "later"),
+        "",
+        "what was written since is lost"
+    );
+    for member in ["shop-0", "shop-1", "shop-2"] {
+        assert_ne!(id_of(&status, member), id_of(&before, member));
+    }
+    it.put("shop", "kept", "again");
+
+    let spec = "{cluster: shop, into: copy}";
+    it.apply(&document("EtcdRestore", "beside", spec));
+    it.phase("etcdrestore", "beside", "Succeeded");
+    it.eventually("three members of the copy", GROWS_WITHIN, || {
+        let now = it.try_json(&["get", "etcdcluster", "copy"])?;
+        let serves = |it: &&Value| it["role"] == "voter" && it["serving"] == true;
+        let members = now["status"]["members"].as_array()?.iter();
+        (members.filter(serves).count() == 3).then_some(())
+    });
+    assert_eq!(it.get("copy", "kept"), "before");
+    it.kubectl(&["delete", "etcdcluster", "copy"]).good();
+
+    // The one that began the cluster is replaced; then the data of another one's is restored again.
+    it.kubectl(&["delete", "pvc", "data-shop-0", "--wait=false"])
+        .good();
+    it.says("shop", "Degraded", "ClaimDeleted");
+    it.kubectl(&["delete", "pod", "shop-0"]).good();
+    let old = id_of(&status, "shop-0");
+    it.eventually("another member in its place", GROWS_WITHIN, || {
+        (id_of(&whole(&it, 3), "shop-0") != old).then_some(())
+    });
+    ask("once-more");
+    whole(&it, 3);
+    assert_eq!(it.get("shop", "kept"), "before");
+}

@@ -149,38 +149,112 @@ impl Cluster {
 
     /// Who lives on the volume now: a new cluster with ids of its own, which etcd tells once it serves.
     async fn adopt(&mut self, restored: &Restored) -> Result<(), ControllerError> {
-        // What was not restored may leave a record that is older than the operator's own.
-        let known =
-            |it: &IdentityFile| it.member.id.is_some() || self.members[0].identity.is_none();
-        let told = restored.identity.as_ref();
-        let Some(identity) = told.filter(|it| restored.succeeded || known(it)) else {
+        let image = self.object.object.spec.image.clone();
+        let all = self.members.iter_mut().map(|it| &mut it.identity);
+        if !adopt(all, restored, image) {
             return Ok(());
-        };
-        let mut identity = identity.clone();
-        // Which version and image the data is for, and whether that is final, is only known here.
-        let known = self.members[0]
-            .identity
-            .as_ref()
-            .map(|it| it.member.clone());
-        let own = self.members[0]
-            .identity
-            .as_ref()
-            .and_then(IdentityFile::version);
-        let older = own.zip(identity.version()).filter(|_| restored.succeeded);
-        if older.is_some_and(|(own, it)| own.is_newer_line_than(it)) {
-            // The restore was the way to an older line.
-            identity
-                .member
-                .image
-                .clone_from(&self.object.object.spec.image);
-        } else if let Some(known) = known {
-            let member = &mut identity.member;
-            (member.version, member.other_version) = (known.version, known.other_version);
-            (member.image, member.other_image) = (known.image, known.other_image);
-            member.goes_back = known.goes_back;
         }
-        self.members[0].identity = Some(identity);
-        self.members[0].contact.forget();
+        for member in &mut self.members {
+            member.contact.forget();
+        }
         self.push().await
+    }
+}
+
+/// Takes over whose data lies on the founder's volume. `all`: the members' records, the founder's first; `image`: the
+/// document's. Whether anything has changed.
+fn adopt<'a>(
+    mut all: impl Iterator<Item = &'a mut Option<IdentityFile>>,
+    restored: &Restored,
+    image: Option<String>,
+) -> bool {
+    let Some((founder, told)) = all.next().zip(restored.identity.as_ref()) else {
+        return false;
+    };
+    // What was not restored may leave a record that is older than the operator's own.
+    let known = || told.member.id.is_some() || founder.is_none();
+    if !restored.succeeded && !known() {
+        return false;
+    }
+    let mut now = told.clone();
+    // Which version and image the data is for, and whether that is final, is only known here.
+    if let Some(before) = founder.as_ref() {
+        // An operator before this one took it over: others may have joined since.
+        if restored.succeeded && before.cluster.token == now.cluster.token {
+            return false;
+        }
+        let versions = before.version().zip(now.version());
+        let older = versions.is_some_and(|(before, now)| before.is_newer_line_than(now));
+        let (member, before) = (&mut now.member, &before.member);
+        if restored.succeeded && older {
+            member.image = image; // the restore was the way to an older line
+        } else {
+            member.version.clone_from(&before.version);
+            member.other_version.clone_from(&before.other_version);
+            member.image.clone_from(&before.image);
+            member.other_image.clone_from(&before.other_image);
+            member.goes_back = before.goes_back;
+        }
+    }
+    // With the data of before nobody can take part in the cluster that begins.
+    for other in all.flatten().filter(|_| restored.succeeded) {
+        other.joins_again();
+        other.cluster.clone_from(&now.cluster);
+    }
+    *founder = Some(now);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::member::records::{ClusterRecord, MemberRecord};
+
+    fn record(token: &str, id: Option<&str>) -> IdentityFile {
+        IdentityFile {
+            cluster: ClusterRecord::new("shop", token.to_owned()),
+            member: MemberRecord {
+                id: id.map(str::to_owned),
+                version: "3.6.16".to_owned(),
+                ..MemberRecord::default()
+            },
+        }
+    }
+
+    fn restored(succeeded: bool) -> Restored {
+        Restored {
+            id: "1".to_owned(),
+            identity: Some(record("new", None)),
+            succeeded,
+            data_found: false,
+            snapshot: "shop-1".to_owned(),
+            revision: 1,
+            revisions_lost: None,
+            lost: String::new(),
+            message: String::new(),
+        }
+    }
+
+    #[test]
+    fn the_others_join_the_cluster_that_begins_and_once_only() {
+        let mut all = ["a", "b", "c"].map(|id| Some(record("old", Some(id))));
+        let before = all.clone();
+        assert!(!adopt(all.iter_mut(), &restored(false), None));
+        assert_eq!(all, before, "what failed changes nobody");
+
+        assert!(adopt(all.iter_mut(), &restored(true), None));
+        for (number, it) in all.iter().flatten().enumerate() {
+            assert_eq!(
+                (&*it.cluster.token, it.joins(), &it.member.id),
+                ("new", number > 0, &None)
+            );
+        }
+        // They have joined; then an operator that comes anew finds the Pod of the restore again.
+        for (it, id) in all.iter_mut().flatten().zip(["d", "e", "f"]) {
+            it.member.id = Some(id.to_owned());
+        }
+        let joined = all.clone();
+        assert!(!adopt(all.iter_mut(), &restored(true), None));
+        assert_eq!(all, joined, "their data stays");
     }
 }

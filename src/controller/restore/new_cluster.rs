@@ -36,10 +36,9 @@ impl Cluster {
 
     /// What an earlier one of this name left: it would be served in place of the snapshot.
     async fn left_of(&self, into: &str) -> Result<Option<String>, ControllerError> {
-        for (kind, name) in [
-            (Kind::Secret, names::authority_secret(into)),
-            (Kind::Claim, names::claim(&names::founder(into))),
-        ] {
+        let claims = names::members(into).map(|it| (Kind::Claim, names::claim(&it)));
+        let secret = (Kind::Secret, names::authority_secret(into));
+        for (kind, name) in std::iter::once(secret).chain(claims) {
             let there = self.objects.get(kind, &self.namespace, &name).await?;
             if there.is_some() {
                 return Ok(Some(format!("the {} {name}", kind.name())));

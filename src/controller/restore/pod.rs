@@ -109,9 +109,7 @@ impl Cluster {
             return Ok(());
         };
         // Two never work on one volume; and one that has ended goes first.
-        let member = names::founder(&self.name);
-        let member = self.shared.pods.get(&self.namespace, &member);
-        if member.is_some() || self.own_restore_pod().is_some() {
+        if self.pod_of_any().is_some() || self.own_restore_pod().is_some() {
             return Ok(());
         }
         if let Some(served) = self.source(&asked).0
