@@ -108,10 +108,11 @@ pub enum DocumentSeen {
 }
 
 impl Observed {
-    /// The version with which the other members serve that this process runs; of several the oldest.
+    /// The version with which the other members answer that this process runs; of several the oldest.
     pub fn version_of_others(&self, instance: &Instance) -> Option<Version> {
         let others = self.instances.iter();
-        let others = others.filter(|it| it.member != instance.member && it.service.serves());
+        let others = others
+            .filter(|it| it.member != instance.member && it.service.read == Reading::Answered);
         let versions = others.filter_map(|it| match it.process {
             Process::Running { version, .. } => Some(version),
             _ => None,

@@ -17,7 +17,7 @@ use etcd_operator::observed::{
     Upgrade, Writing,
 };
 use etcd_operator::plan::version::{ENDS_MAX, SERVES_WITHIN_LOOKS, STABLE_SECONDS, given_up};
-use etcd_operator::plan::{Act, Plan, Task, Upkeep, plan};
+use etcd_operator::plan::{Act, Change, Plan, Task, Upkeep, plan};
 use etcd_operator::spec::ClusterSpec;
 use etcd_operator::start::{Binary, Identity, serves_within};
 use etcd_operator::version::Version;
@@ -527,4 +527,73 @@ fn a_version_goes_over_three_members_one_by_one_or_stops_at_the_first_failure() 
             }
         }
     }
+}
+
+/// A power cut takes a member's data in the middle of a change: it is replaced, else the one that changes would wait for a
+/// majority that never comes.
+#[test]
+fn a_lost_member_is_replaced_in_the_middle_of_a_change() {
+    let new = Version::new(3, 6, 15);
+    let mut world = World::begin(Quality::Good, new, 0);
+    world.asked = new;
+    (world.all[0].identity, world.all[0].other) = (new, Some(OLD));
+    let add = |seen: &Observed| match plan(&world.spec(), seen).change {
+        Ok(Some(permit)) => matches!(permit.step(), Change::AddLearner { .. }),
+        _ => false,
+    };
+    for (voters, expected) in [(2, true), (1, false)] {
+        let mut members = MemberSet::of(CLUSTER);
+        for (number, its_name) in NAMES.iter().enumerate().take(voters) {
+            let it = member(number as u64 + 1, its_name, Role::Voter, Health::Serving);
+            members.insert(it).unwrap();
+        }
+        let mut seen = world.observed();
+        seen.membership = Membership::Known(members);
+        for instance in seen.instances.iter_mut().skip(voters) {
+            instance.process = Process::Stopped;
+            instance.service = Service::UNKNOWN;
+            instance.facts.identity = None;
+            instance.facts.marker = None;
+            instance.facts.data = world::data(false, false, None);
+        }
+        assert_eq!(add(&seen), expected, "{voters}");
+    }
+}
+
+/// The document's larger quota ends a full database also while another member's version is not final.
+#[test]
+fn a_full_member_takes_its_quota_in_the_middle_of_a_change() {
+    let new = Version::new(3, 6, 15);
+    let mut world = World::begin(Quality::Good, new, 0);
+    world.asked = new;
+    (world.all[1].identity, world.all[1].other) = (new, Some(OLD));
+    world.all[1].runs = Some((new, Age::Short));
+    let mut document = world.spec();
+    document.quota = Some(world::QUOTA * 2);
+    let mut seen = world.observed();
+    for instance in &mut seen.instances {
+        instance.service.alarms.no_space = true;
+        if &*instance.member == "test-1" {
+            instance.facts.identity.as_mut().unwrap().quota *= 2;
+            if let Process::Running { quota, .. } = &mut instance.process {
+                *quota *= 2;
+            }
+        }
+    }
+    let plan = plan(&document, &seen);
+    let raises = |it: &Task| matches!(it.step, Upkeep::RaiseQuota(_));
+    assert!(plan.upkeep.iter().any(raises), "{plan:?}");
+}
+
+/// Before this operator has proven a write nobody serves for it; who joins takes the others' version all the same.
+#[test]
+fn who_joins_takes_the_version_of_those_that_answer() {
+    let new = Version::new(3, 6, 15);
+    let mut world = World::begin(Quality::Good, new, 0);
+    world.asked = new;
+    let mut seen = world.observed();
+    for instance in &mut seen.instances {
+        instance.service.write = Writing::NotTried;
+    }
+    assert_eq!(seen.version_of_others(&seen.instances[2]), Some(OLD));
 }

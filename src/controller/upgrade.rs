@@ -92,7 +92,10 @@ impl Cluster {
     /// Whether the document names another image than one from which the version of the data runs.
     fn asks_for_image(&self, spec: &ClusterSpec) -> bool {
         let asked = &self.object.object.spec.image;
-        let settled = |it: &IdentityFile| it.member.other_version.is_none();
+        // An image holds one version: while they have several, none is for all of them.
+        let version = self.version_in_force();
+        let settled =
+            |it: &IdentityFile| it.member.other_version.is_none() && it.version() == version;
         self.behind(spec).is_none()
             && self.records(spec).all(settled)
             && self.records(spec).any(|it| it.member.image != *asked)
@@ -108,21 +111,21 @@ impl Cluster {
 
     /// Takes the document's image. It is written down with the next Pod at the latest.
     pub(super) fn know_image(&mut self, spec: &ClusterSpec) {
-        if !self.asks_for_image(spec) {
+        let unserved = !self.has_served();
+        if !unserved && !self.asks_for_image(spec) {
             return;
         }
         let asked = self.object.object.spec.image.clone();
-        let unserved = !self.has_served();
-        let mut pods = (0..self.members.len()).filter_map(|it| self.member_pod(it));
-        let useless = pods.any(|it| it.lacks_image());
-        if unserved || useless || self.image_was_tried(spec) {
-            let records = self
-                .members
-                .iter_mut()
-                .filter_map(|it| it.identity.as_mut());
-            for identity in records {
+        let for_all = unserved || self.image_was_tried(spec);
+        for number in 0..self.members.len() {
+            let useless = self.member_pod(number).is_some_and(|it| it.lacks_image());
+            if (for_all || useless)
+                && let Some(identity) = &mut self.members[number].identity
+            {
                 identity.member.image.clone_from(&asked);
             }
+        }
+        if for_all {
             self.memory.rehearsal = None;
         }
     }

@@ -43,11 +43,11 @@ pub(super) fn repair_and_grow(
             Ok(None)
         };
     }
-    // What a version that is not final yet does is seen with the members that there are.
-    let waits = observed
-        .instances
-        .iter()
-        .any(|it| version::changing(it).is_some());
+    // What a version that is not final yet does is seen with the members that there are. An even number of voters has lost
+    // one, and may be too few for the restart that ends the change.
+    let odd = !members.voter_count().is_multiple_of(2);
+    let mut instances = observed.instances.iter();
+    let waits = odd && instances.any(|it| version::changing(it).is_some());
     if let Some(it) = spec.missing(members).filter(|_| !waits) {
         if members.voters().any(|it| !is_recorded(observed, it)) {
             return Ok(None); // its record comes first: it is written in this pass

@@ -180,7 +180,7 @@ fn edit_steps(
     }
     // Who leaves is not restarted for it first, and nobody while another member's version is not final.
     let stays = spec.size == 0 || spec.member(&instance.member).is_some();
-    let declared = if !stays || version::another_changes(observed, instance) {
+    let declared = if !stays || !full && version::another_changes(observed, instance) {
         None
     } else if settings != spec.settings || quota.is_some() {
         Some(Declared::DocumentEdited)

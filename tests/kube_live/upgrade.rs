@@ -74,6 +74,20 @@ fn with_backup(it: &Operated) {
     it.ready("default", "one-backup");
 }
 
+/// Nothing is lost by an image that was never of use.
+#[test]
+fn a_cluster_that_never_served_takes_the_image_that_was_corrected() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    let spec = "{image: 'quay.io/coreos/etcd:nowhere'}";
+    it.apply(&document("EtcdCluster", "one", spec));
+    it.says("one", "Degraded", "ImageUnavailable");
+    it.patch("one", r#"{"spec": {"image": null}}"#);
+    it.available("one");
+    it.put("one", "kept", "1");
+}
+
 /// Nobody but the operator writes, so that only its own writes begin the log of 3.5 anew before 3.7 has to read it.
 #[test]
 fn data_born_on_3_5_is_carried_to_3_7_and_back_to_3_6() {
