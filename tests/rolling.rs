@@ -187,7 +187,7 @@ impl World {
             details: None,
             ..serving()
         };
-        // Without a majority the silence is not this version's.
+        // Without a majority the silence is not this version's. The homes count it all the same so far.
         if age == Age::Long && self.up() >= 2 {
             it.tries.unserved = Unanswered {
                 looks: SERVES_WITHIN_LOOKS,
@@ -270,6 +270,8 @@ impl World {
                 Some(Upkeep::TakeVersionBack) => {
                     if let Some(failed) = given_up(&document, &seen.instances[number]) {
                         assert_eq!(failed.member, **of);
+                        let named = failed.why.starts_with(&format!("{of}: "));
+                        assert!(named, "{}", failed.why);
                         self.failed = Some((failed.to, Some(number)));
                     }
                     let one = &mut self.all[number];

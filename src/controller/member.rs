@@ -61,10 +61,14 @@ impl Cluster {
 
     /// A Pod of a member, of which the founder's counts whoever made it.
     pub(super) fn pod_of_any(&self) -> Option<Rc<PodSeen>> {
-        let ours = |it: &Rc<PodSeen>| it.owner.as_deref() == Some(&self.object.meta.uid);
-        let of_others = (1..self.members.len()).filter_map(|it| self.member_pod(it));
+        let mut others = (1..self.members.len()).filter_map(|it| self.member_pod(it));
         self.member_pod(0)
-            .or_else(|| of_others.into_iter().find(ours))
+            .or_else(|| others.find(|it| self.owns(it)))
+    }
+
+    /// Whether this object owns the Pod.
+    pub(super) fn owns(&self, pod: &PodSeen) -> bool {
+        pod.owner.as_ref() == Some(&self.object.meta.uid)
     }
 
     /// The number of the member with this name.
@@ -84,8 +88,7 @@ impl Cluster {
     fn remains(&self, number: usize) -> bool {
         let recorded = self.members[number].identity.as_ref();
         let counts = recorded.is_some_and(|it| it.member.id.is_some());
-        let ours = |it: Rc<PodSeen>| it.owner.as_deref() == Some(&self.object.meta.uid);
-        counts || self.member_pod(number).is_some_and(ours)
+        counts || self.member_pod(number).is_some_and(|it| self.owns(&it))
     }
 
     /// Whether its claim is another one than its data was on.

@@ -299,7 +299,7 @@ impl Cluster {
         let Some(pod) = pod else {
             return Process::Stopped;
         };
-        if pod.owner.as_deref() != Some(&self.object.meta.uid) {
+        if !self.owns(pod) {
             return Process::Foreign { pid: None };
         }
         if pod.meta.deleting {

@@ -268,7 +268,7 @@ impl Cluster {
         let Some(there) = self.shared.pods.get(&self.namespace, &name) else {
             return Ok(());
         };
-        if there.owner.as_deref() != Some(&self.object.meta.uid) {
+        if !self.owns(&there) {
             return Err(ControllerError::not_ours(Kind::Pod, &name));
         }
         if asked_by(&there).is_none_or(|it| it.id != asked.id) {

@@ -178,7 +178,7 @@ fn edit_steps(
     if version::changing(instance).is_some() && !full {
         return version::running(spec, observed, instance, steps);
     }
-    // Who leaves is not restarted for it first, and nobody while another member's version is not final.
+    // Who leaves is not restarted for it first; and while another member's version is not final, only who is full.
     let stays = spec.size == 0 || spec.member(&instance.member).is_some();
     let declared = if !stays || !full && version::another_changes(observed, instance) {
         None

@@ -320,11 +320,18 @@ pub enum Back {
 /// The version that is given up because it does not serve, and why.
 pub fn given_up(spec: &ClusterSpec, instance: &Instance) -> Option<Failed> {
     match why_back(spec, instance)? {
-        Back::Failed(why) => Some(Failed {
-            to: changing(instance)?.to,
-            why,
-            member: instance.member.clone(),
-        }),
+        Back::Failed(why) => {
+            let member = instance.member.clone();
+            Some(Failed {
+                to: changing(instance)?.to,
+                why: if instance.alone {
+                    why
+                } else {
+                    detail(format_args!("{member}: {why}"))
+                },
+                member,
+            })
+        }
         Back::Asked => None,
     }
 }

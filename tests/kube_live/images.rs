@@ -57,6 +57,12 @@ pub fn images() -> Images {
     }
 }
 
+/// The version of an image of etcd.
+pub fn version_of(image: &Image) -> String {
+    let (_, version) = image.reference.rsplit_once(":v").unwrap();
+    version.to_owned()
+}
+
 /// An image of an etcd that behaves badly in a way of `tests/tools/bad-etcd.c`, with the programs of etcd of its line beside
 /// it.
 pub fn bad_etcd(dir: &Path, version: &str, mode: &str) -> Image {

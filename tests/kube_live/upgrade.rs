@@ -6,19 +6,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::images::bad_etcd;
-use crate::lab::{Image, is_true, skip, status_of};
+use crate::images::{bad_etcd, version_of};
+use crate::lab::{is_true, skip, status_of};
 use crate::operated::{Operated, document};
 use crate::writer::Writer;
 
 /// A rehearsal, a restart and 30 s, and for one that answers nothing a minute more.
 const CHANGES_WITHIN: Duration = Duration::from_secs(240);
-
-/// The version of an image of etcd.
-fn version_of(image: &Image) -> String {
-    let (_, version) = image.reference.rsplit_once(":v").unwrap();
-    version.to_owned()
-}
 
 /// The cluster `one` on the older patch of 3.6, in which `kept` is 1; the newer patch is on the node.
 fn born() -> Option<(Operated, String, String)> {

@@ -245,7 +245,7 @@ impl Cluster {
     pub(super) async fn keep_worker(&mut self, spec: &ClusterSpec) -> Result<(), ControllerError> {
         let there = self.worker();
         if let Some(there) = &there
-            && there.owner.as_deref() != Some(&self.object.meta.uid)
+            && !self.owns(there)
         {
             return Err(ControllerError::not_ours(Kind::Pod, &there.name));
         }

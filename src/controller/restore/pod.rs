@@ -86,7 +86,7 @@ impl Cluster {
     pub(super) fn own_restore_pod(&self) -> Option<Rc<PodSeen>> {
         let name = names::restore_pod(&self.name);
         let pod = self.shared.pods.get(&self.namespace, &name);
-        pod.filter(|it| it.owner.as_ref() == Some(&self.object.meta.uid))
+        pod.filter(|it| self.owns(it))
     }
 
     /// The Pod that works on this cluster's volume, until it has ended and that was taken note of.

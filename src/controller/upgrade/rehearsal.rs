@@ -58,7 +58,7 @@ impl Cluster {
     fn rehearsal_pod(&self) -> Option<Rc<PodSeen>> {
         let name = names::rehearsal_pod(&self.name);
         let pod = self.shared.pods.get(&self.namespace, &name);
-        pod.filter(|it| it.owner.as_ref() == Some(&self.object.meta.uid))
+        pod.filter(|it| self.owns(it))
     }
 
     /// What the document asks to try: another version, or the same one from another image.
