@@ -346,6 +346,8 @@ pub struct Tries {
     pub asked_binary: Option<Binary>,
     /// etcd's own downgrade to the line of this version, which this operator enabled and has not seen the end of.
     pub downgrade: Option<Version>,
+    /// Its etcd is made from another image than the document names now.
+    pub has_another_image: bool,
 }
 
 /// Questions to the running process in vain, since this operator first asked it. The time that

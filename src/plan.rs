@@ -99,6 +99,8 @@ pub enum Hold {
     UpgradeNotRehearsed(Version, Detail),
     /// The version that the document asks for did not serve. It is not tried again until the document changes.
     UpgradeFailed(Version, Detail),
+    /// Members have several versions, and the document names none: the oldest and the newest.
+    VersionsDiffer(Version, Version),
     /// A process that is not ours holds the lock.
     ForeignProcess(Option<u32>),
     /// The member's Pod was asked to end and is still there.

@@ -16,8 +16,10 @@ use etcd_operator::observed::{
     Details, Failed, Instance, Membership, Observed, Process, Reading, Service, Unanswered,
     Upgrade, Writing,
 };
-use etcd_operator::plan::version::{ENDS_MAX, SERVES_WITHIN_LOOKS, STABLE_SECONDS, given_up};
-use etcd_operator::plan::{Act, Change, Plan, Task, Upkeep, plan};
+use etcd_operator::plan::version::{
+    ENDS_MAX, SERVES_WITHIN_LOOKS, STABLE_SECONDS, given_up, words,
+};
+use etcd_operator::plan::{Act, Change, Hold, Plan, Task, Upkeep, plan};
 use etcd_operator::spec::ClusterSpec;
 use etcd_operator::start::{Binary, Identity, serves_within};
 use etcd_operator::version::Version;
@@ -187,8 +189,9 @@ impl World {
             details: None,
             ..serving()
         };
-        // Without a majority the silence is not this version's. The homes count it all the same so far.
-        if age == Age::Long && self.up() >= 2 {
+        // Without others for a majority the silence is not this version's.
+        let others = (0..3).filter(|it| *it != number);
+        if age == Age::Long && others.clone().any(|it| self.is_up(it)) {
             it.tries.unserved = Unanswered {
                 looks: SERVES_WITHIN_LOOKS,
                 seconds: serves_within(0) + 1,
@@ -598,4 +601,166 @@ fn who_joins_takes_the_version_of_those_that_answer() {
         instance.service.write = Writing::NotTried;
     }
     assert_eq!(seen.version_of_others(&seen.instances[2]), Some(OLD));
+}
+
+fn upkeep(plan: &Plan, number: usize) -> Vec<&Upkeep> {
+    let mut own = Vec::new();
+    for task in &plan.upkeep {
+        if &*task.member == NAMES[number] {
+            own.push(&task.step);
+        }
+    }
+    own
+}
+
+/// It has its version for good and answers nothing, for long.
+fn silence(instance: &mut Instance) {
+    instance.service = Service {
+        read: Reading::TimedOut,
+        ..Service::UNKNOWN
+    };
+    instance.tries.served = 0;
+    instance.tries.unserved = Unanswered {
+        looks: SERVES_WITHIN_LOOKS,
+        seconds: serves_within(0) + 1,
+    };
+}
+
+fn mark(seen: &mut Observed, number: usize, health: Health) {
+    let Membership::Known(members) = &mut seen.membership else {
+        panic!("no list");
+    };
+    let mut marked = MemberSet::of(CLUSTER);
+    for it in members.iter() {
+        let mut it = it.clone();
+        if &*it.name == NAMES[number] {
+            it.health = health;
+        }
+        marked.insert(it).unwrap();
+    }
+    *members = marked;
+}
+
+/// Nobody else can be changed before a silent member serves, so the version comes to it first: it may be what mends it.
+#[test]
+fn a_member_that_answers_nothing_gets_a_patch_first() {
+    let new = Version::new(3, 6, 15);
+    let mut world = World::begin(Quality::Good, new, 0);
+    world.asked = new;
+    let mut seen = world.observed();
+    silence(&mut seen.instances[2]);
+    mark(&mut seen, 2, Health::Unknown);
+    let next = plan(&world.spec(), &seen);
+    assert!(
+        upkeep(&next, 2).contains(&&Upkeep::SetVersion(new)),
+        "{next:?}"
+    );
+    // Before it counts as silent the others wait for it, and that is told.
+    seen.instances[2].tries.unserved = Unanswered::default();
+    let next = plan(&world.spec(), &seen);
+    assert!(next.upkeep.is_empty(), "{next:?}");
+    let told = words(&world.spec(), &seen).unwrap();
+    assert!(told.contains("waits for test-2"), "{told}");
+}
+
+/// Neither version serves: the document that asked once is not followed a second time.
+#[test]
+fn what_failed_is_not_taken_again_where_the_version_before_fails_too() {
+    let new = Version::new(3, 6, 15);
+    let mut world = World::begin(Quality::Good, new, 0);
+    world.asked = new;
+    let one = &mut world.all[1];
+    (one.identity, one.other, one.back) = (OLD, Some(new), true);
+    (one.runs, one.ends) = (Some((OLD, Age::Starts)), ENDS_MAX);
+    for (failed, expected) in [(None, true), (Some((new, Some(1))), false)] {
+        world.failed = failed;
+        let next = plan(&world.spec(), &world.observed());
+        let takes = upkeep(&next, 1).contains(&&Upkeep::TakeVersionBack);
+        assert_eq!(takes, expected, "{next:?}");
+    }
+}
+
+/// The newer line's etcd breaks where it was final already; the others hold the data back at the older line.
+#[test]
+fn a_broken_member_of_the_newer_line_goes_back_while_others_are_of_the_older() {
+    let new = Version::new(3, 7, 3);
+    let mut world = World::begin(Quality::Good, new, 0);
+    world.all[1].identity = new;
+    for (held_back, expected) in [(true, true), (false, false)] {
+        if !held_back {
+            for number in [0, 2] {
+                world.all[number].identity = new;
+                world.all[number].runs = Some((new, Age::Long));
+            }
+        }
+        // It does not start.
+        world.all[1].runs = None;
+        let mut seen = world.observed();
+        seen.instances[1].facts.binary = Binary::Missing(None);
+        let next = plan(&world.spec(), &seen);
+        let goes = upkeep(&next, 1).contains(&&Upkeep::SetVersion(OLD));
+        assert_eq!(goes, expected, "{next:?}");
+        // It starts, and answers nothing.
+        world.all[1].runs = Some((new, Age::Long));
+        let mut seen = world.observed();
+        silence(&mut seen.instances[1]);
+        mark(&mut seen, 1, Health::Unknown);
+        let next = plan(&world.spec(), &seen);
+        let goes = upkeep(&next, 1).contains(&&Upkeep::SetVersion(OLD));
+        assert_eq!(goes, expected, "{next:?}");
+    }
+}
+
+/// Nobody says which of two versions it shall be: that is told.
+#[test]
+fn several_versions_without_one_in_the_document_are_told() {
+    let new = Version::new(3, 6, 15);
+    let mut world = World::begin(Quality::Good, new, 0);
+    let mut document = world.spec();
+    document.version = None;
+    let next = plan(&document, &world.observed());
+    assert_eq!(next.hold(), None);
+    world.all[1].identity = new;
+    world.all[1].runs = Some((new, Age::Long));
+    let next = plan(&document, &world.observed());
+    assert_eq!(next.hold(), Some(&Hold::VersionsDiffer(OLD, new)));
+}
+
+/// Another image may hold another etcd of the same version: only a trial says how it does.
+#[test]
+fn what_another_image_brought_is_no_trial_of_this_one() {
+    let new = Version::new(3, 6, 15);
+    let mut world = World::begin(Quality::Good, new, 0);
+    world.asked = new;
+    world.all[1].identity = new;
+    world.all[1].runs = Some((new, Age::Long));
+    for (other, step) in [
+        (false, Upkeep::SetVersion(new)),
+        (true, Upkeep::RehearseVersion(new)),
+    ] {
+        let mut seen = world.observed();
+        seen.instances[1].tries.has_another_image = other;
+        let next = plan(&world.spec(), &seen);
+        assert!(upkeep(&next, 2).contains(&&step), "{next:?}");
+    }
+}
+
+/// A third member is away, so nothing may be interrupted; but whoever starts this one next starts the version before.
+#[test]
+fn the_way_back_is_written_down_also_where_nothing_may_be_interrupted() {
+    let new = Version::new(3, 6, 15);
+    let mut world = World::begin(Quality::Silent, new, 1);
+    world.asked = new;
+    let one = &mut world.all[1];
+    (one.identity, one.other) = (new, Some(OLD));
+    one.runs = Some((new, Age::Long));
+    world.all[2].runs = None;
+    let seen = world.observed();
+    assert_eq!(seen.membership, Membership::Unreachable);
+    let next = plan(&world.spec(), &seen);
+    assert!(
+        upkeep(&next, 1).contains(&&Upkeep::TakeVersionBack),
+        "{next:?}"
+    );
+    assert_eq!(next.act(), None, "{next:?}");
 }

@@ -225,7 +225,7 @@ impl World {
                 Some(Upkeep::CancelDowngrade) => self.cancel(),
                 Some(Upkeep::SetVersion(to)) => self.set(*to, quality),
                 Some(Upkeep::TakeVersionBack) => {
-                    let why = why_back(&self.spec(), &seen.instances[0]).unwrap();
+                    let why = why_back(&self.spec(), &seen, &seen.instances[0]).unwrap();
                     if matches!(why, Back::Failed(_)) {
                         self.failed = Some(self.identity);
                         self.same = true;
@@ -254,7 +254,7 @@ impl World {
                         Data::Newer,
                         "the version before could still open the data"
                     );
-                    let why = why_back(&self.spec(), &seen.instances[0]);
+                    let why = why_back(&self.spec(), &seen, &seen.instances[0]);
                     let fails = matches!(why, Some(Back::Failed(_)));
                     if fails || self.failed == Some(self.new) {
                         (self.failed, self.same) = (Some(self.new), true);

@@ -19,6 +19,7 @@ use crate::cluster::{Answer, Detail, Timestamp, detail};
 use crate::member::certificates::{self, survey_by_clock};
 use crate::member::change::Joins;
 use crate::member::contact::{Contact, Endpoint};
+use crate::member::counts::could_serve;
 use crate::member::place::HostPlace;
 use crate::member::records::IdentityFile;
 use crate::observed::{
@@ -50,14 +51,17 @@ impl Cluster {
             numbers.iter().map(|it| self.member_pod(*it)).collect();
         let (certificates, clock) = self.certificates(spec, now);
         let looks = self.ask(spec, &numbers).await;
-        let told = looks.iter().map(|(_, membership)| membership.clone());
+        let told: Vec<Membership> = looks.iter().map(|(_, told)| told.clone()).collect();
         let answers: Vec<Answer> = looks.iter().filter_map(|it| it.0.answer()).collect();
-        let membership = Membership::best(told).with(&answers);
+        let membership = Membership::best(told.iter().cloned()).with(&answers);
         let alone = self.is_alone(spec, &membership);
         let mut instances = heapless::Vec::new();
-        for ((number, pod), (service, _)) in numbers.iter().zip(&pods).zip(looks) {
+        for (at, (service, _)) in looks.into_iter().enumerate() {
+            let (number, pod) = (&numbers[at], &pods[at]);
+            let others = told.iter().enumerate().filter(|it| it.0 != at);
+            let could_serve = alone || could_serve(others.map(|it| it.1));
             let seen = (pod.as_deref(), service, certificates.clone());
-            let mut instance = self.instance(spec, *number, seen);
+            let mut instance = self.instance(spec, *number, seen, could_serve);
             instance.alone = alone;
             let known = matches!(membership, Membership::Known(_));
             if known && !alone && self.has_another_claim(*number) {
@@ -108,10 +112,12 @@ impl Cluster {
         spec: &ClusterSpec,
         number: usize,
         (pod, service, certificates): (Option<&PodSeen>, Service, Certificates),
+        could_serve: bool,
     ) -> Instance {
         let process = self.process(number, pod);
         let regain = self.members[number].contact.regain(&service);
-        let tries = self.tries(number, pod, process, &service, certificates.pairs);
+        let heard = (certificates.pairs, could_serve);
+        let tries = self.tries(number, pod, process, &service, heard);
         let (process, waiting) = match refused_before(pod, process, &service) {
             Some(refusal) => (Process::Stopped, Waiting::Refused(refusal)),
             None => (process, self.waiting(number, pod)),

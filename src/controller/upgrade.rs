@@ -137,7 +137,7 @@ impl Cluster {
         pod: Option<&PodSeen>,
         process: Process,
         service: &Service,
-        pairs: Pairs,
+        (pairs, could_serve): (Pairs, bool),
     ) -> Tries {
         let member = &mut self.members[number];
         if let Some(details) = service.details {
@@ -146,7 +146,7 @@ impl Cluster {
         // Silence may be the network's, so the kubelet has to say the same.
         let unready = pod.and_then(|it| it.not_ready.as_ref());
         let unready = unready.is_some_and(|it| !it.is_empty()); // of a lost node it says nothing
-        let is_heard = pairs.are_taken() && (service.read.is_answer() || unready);
+        let is_heard = pairs.are_taken() && could_serve && (service.read.is_answer() || unready);
         let mut tries = member.counts.look(process, service, is_heard);
         match pod.filter(|it| process == Process::Stopped && it.lacks_image()) {
             Some(pod) => {
@@ -159,11 +159,13 @@ impl Cluster {
         }
         // Before it has answered this operator it may be as large as it is allowed to.
         let most = member.identity.as_ref().map_or(0, |it| it.member.quota);
+        let made_from = member.identity.as_ref().map(|it| &it.member.image);
         let known = Some(member.database).filter(|it| *it > 0);
         Tries {
             ends: member.ends.seen(pod, member.identity.as_ref()),
             database: known.unwrap_or(most),
             downgrade: self.memory.changes.downgrade(),
+            has_another_image: made_from.is_some_and(|it| it != &self.object.object.spec.image),
             ..tries
         }
     }

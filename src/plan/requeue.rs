@@ -116,6 +116,7 @@ fn waits_for_a_person(hold: &Hold) -> bool {
             | Hold::UpgradeNeedsBackup(_)
             | Hold::UpgradeNotRehearsed(..)
             | Hold::UpgradeFailed(..)
+            | Hold::VersionsDiffer(..)
             | Hold::QuotaSmaller { .. }
             | Hold::ClaimDeleted
             | Hold::SnapshotsFound(_)

@@ -25,7 +25,7 @@ use crate::spec::ClusterSpec;
 use crate::start::{self, CRASH_LOOP, DATA_NEWER, Identity, LOG_TOO_OLD, Refusal};
 use crate::version::Version;
 pub use downgrade::expects_downgrade;
-use downgrade::{Lowering, end_downgrade, lowering};
+use downgrade::{Lowering, end_downgrade, is_held_back, lowering};
 pub use hop::{First, hop};
 pub use words::words;
 
@@ -67,11 +67,13 @@ fn has(instance: &Instance, version: Version) -> bool {
     born.is_some_and(|it| it.version == version && it.other_version.is_none())
 }
 
-/// The member whose turn it is to get this version: one after the other, the leader last.
+/// The member whose turn it is to get this version: one after the other, the leader last. One that answers nothing comes
+/// first, since nobody else can be changed before it serves.
 fn next<'a>(spec: &ClusterSpec, observed: &'a Observed, to: Version) -> Option<&'a Instance> {
-    let leads = |it: &&Instance| it.service.details.is_some_and(|it| it.leads());
+    let leads = |it: &Instance| it.service.details.is_some_and(|it| it.leads());
     let lacks = |it: &&Instance| spec.member(&it.member).is_some() && !has(it, to);
-    observed.instances.iter().filter(lacks).min_by_key(leads)
+    let lacking = observed.instances.iter().filter(lacks);
+    lacking.min_by_key(|it| (!is_silent(it), leads(it)))
 }
 
 /// Whether a change of another member is not final.
@@ -92,8 +94,12 @@ pub(super) fn running(
         return Ok(());
     };
     if let Some(changing) = changing(instance) {
-        let back = way_back(spec, instance, changing).is_some();
+        let back = why_back(spec, observed, instance).is_some();
         let wanted = if back { changing.from } else { changing.to };
+        if back {
+            // Whether or not it may be interrupted now: its next start is one of the version before.
+            steps.push(Upkeep::TakeVersionBack);
+        }
         if version != wanted {
             if instance.service.serves() {
                 // Do not stop an etcd that could not start again.
@@ -102,9 +108,7 @@ pub(super) fn running(
             let permit = permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
             steps.interrupt(permit);
         }
-        if back {
-            steps.push(Upkeep::TakeVersionBack);
-        } else if version == wanted && instance.tries.served >= STABLE_SECONDS {
+        if !back && version == wanted && instance.tries.served >= STABLE_SECONDS {
             steps.push(Upkeep::FinishVersion);
         }
         return Ok(());
@@ -120,7 +124,7 @@ pub(super) fn running(
     }
     end_downgrade(observed, instance, (version, asked), steps);
     let Some(to) = asked else {
-        return Ok(());
+        return agree(spec, observed);
     };
     hop(version, to)?;
     match &observed.upgrade {
@@ -132,7 +136,7 @@ pub(super) fn running(
         }
         _ if is_silent(instance) => {
             // Nothing can be tried, and nothing is interrupted that serves.
-            if to.line() != version.line() {
+            if to.line() != version.line() && !is_held_back(observed, (version, to)) {
                 let why = "etcd answers nothing, so no snapshot can be taken of its data";
                 return Err(Hold::UpgradeNotRehearsed(to, detail(format_args!("{why}"))));
             }
@@ -144,6 +148,18 @@ pub(super) fn running(
         }
         _ if !is_ready(spec, observed, instance, (version, to)) => Ok(()), // it is told for itself
         _ => rehearse_or_change(observed, instance, (version, to), steps),
+    }
+}
+
+/// Whether all members have one version, where the document names none that they could be brought to.
+fn agree(spec: &ClusterSpec, observed: &Observed) -> Result<(), Hold> {
+    let born = observed.instances.iter().filter_map(|it| it.facts.born());
+    let versions = born.map(|it| it.version);
+    match versions.clone().min().zip(versions.max()) {
+        Some((old, new)) if spec.version.is_none() && old != new => {
+            Err(Hold::VersionsDiffer(old, new))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -182,7 +198,7 @@ fn rehearse_or_change(
         Lowering::Done => {}
     }
     // What serves another member's data is tried.
-    let serves = |it: &Instance| has(it, to) && it.service.serves();
+    let serves = |it: &Instance| has(it, to) && it.service.serves() && !it.tries.has_another_image;
     match &observed.upgrade {
         _ if observed.instances.iter().any(serves) => {
             steps.push(Upkeep::SetVersion(to));
@@ -213,7 +229,7 @@ pub(super) fn stopped(
 ) -> bool {
     if let Some(changing) = changing(instance) {
         let Changing { from, to, back } = changing;
-        let goes_back = way_back(spec, instance, changing).is_some();
+        let goes_back = why_back(spec, observed, instance).is_some();
         let step = match (back, goes_back) {
             (true, _) if is_newer(instance, to) => Upkeep::StayWithVersion,
             (false, true) if is_newer(instance, from) => Upkeep::StayWithVersion,
@@ -232,9 +248,10 @@ pub(super) fn stopped(
     };
     let failed = matches!(&observed.upgrade, Upgrade::Failed(it) if it.to == to);
     // Without a trial no snapshot would lead back from a newer line, but where the data is one of it; and no older line opens
-    // data that etcd has not lowered.
-    let one_line = to.line() == from.line() && refused_binary(instance, from).is_some();
-    let goes = (one_line || is_newer(instance, from) && !is_newer(instance, to))
+    // data that etcd has raised and not lowered.
+    let opens = to.line() == from.line() || is_held_back(observed, (from, to));
+    let starts = opens && refused_binary(instance, from).is_some();
+    let goes = (starts || is_newer(instance, from) && !is_newer(instance, to))
         && !failed
         && !another_changes(observed, instance)
         && hop(from, to).is_ok()
@@ -319,7 +336,8 @@ pub enum Back {
 
 /// The version that is given up because it does not serve, and why.
 pub fn given_up(spec: &ClusterSpec, instance: &Instance) -> Option<Failed> {
-    match why_back(spec, instance)? {
+    // What failed before is no ground to give up another version.
+    match way_back(spec, None, instance, changing(instance)?)? {
         Back::Failed(why) => {
             let member = instance.member.clone();
             Some(Failed {
@@ -337,8 +355,12 @@ pub fn given_up(spec: &ClusterSpec, instance: &Instance) -> Option<Failed> {
 }
 
 /// Why the change of this member is taken back, if it is.
-pub fn why_back(spec: &ClusterSpec, instance: &Instance) -> Option<Back> {
-    way_back(spec, instance, changing(instance)?)
+pub fn why_back(spec: &ClusterSpec, observed: &Observed, instance: &Instance) -> Option<Back> {
+    let failed = match &observed.upgrade {
+        Upgrade::Failed(it) => Some(it.to),
+        _ => None,
+    };
+    way_back(spec, failed, instance, changing(instance)?)
 }
 
 /// Whether the cluster is well enough to have its version changed (rule D22): all members are there and serve, no alarm is
@@ -372,8 +394,13 @@ fn is_ready(
 }
 
 /// Why the version before is started again, if it is. A patch has the storage of its line, so both versions may open
-/// the data (rule D23).
-fn way_back(spec: &ClusterSpec, instance: &Instance, changing: Changing) -> Option<Back> {
+/// the data (rule D23). `failed`: the version that is not tried again until the document changes.
+fn way_back(
+    spec: &ClusterSpec,
+    failed: Option<Version>,
+    instance: &Instance,
+    changing: Changing,
+) -> Option<Back> {
     let Changing { from, to, back } = changing;
     // Once a newer line serves, its data is none of the older one's any more.
     let newer = to.is_newer_line_than(from);
@@ -384,7 +411,8 @@ fn way_back(spec: &ClusterSpec, instance: &Instance, changing: Changing) -> Opti
     let fails = why_fails(instance, changing);
     if back {
         // There is one way back, unless a person asks for the other version, and this one does not serve either.
-        return fails.filter(|_| asked).map(|_| Back::Asked);
+        let again = asked && failed != Some(from);
+        return fails.filter(|_| again).map(|_| Back::Asked);
     }
     let runs = matches!(instance.process, Process::Running { version, .. } if version == to);
     let may_have_served = newer && runs && !is_long(instance.tries.unserved, instance);

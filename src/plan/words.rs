@@ -46,6 +46,7 @@ impl Hold {
             Hold::UpgradeStuck(..) => "UpgradeStuck",
             Hold::UpgradeNotRehearsed(..) => "UpgradeNotRehearsed",
             Hold::UpgradeFailed(..) => "UpgradeFailed",
+            Hold::VersionsDiffer(..) => "VersionsDiffer",
             Hold::ForeignProcess(_) => "ForeignProcess",
             Hold::Terminating => "Terminating",
             Hold::ClaimDeleted => "ClaimDeleted",
@@ -119,6 +120,9 @@ impl Hold {
             Hold::UpgradeFailed(to, _) => detail(format_args!(
                 "set version back, or to another one than {to}; any edit of the document makes the operator try again"
             )),
+            Hold::VersionsDiffer(old, new) => {
+                detail(format_args!("set version to {new}, or to {old}"))
+            }
             Hold::ForeignProcess(Some(pid)) => detail(format_args!("see what it is: ps -fp {pid}")),
             Hold::ForeignProcess(None) => {
                 detail(format_args!("find who holds the lock: fuser member.lock"))
@@ -229,6 +233,10 @@ impl fmt::Display for Hold {
             Hold::UpgradeFailed(to, why) => write!(
                 f,
                 "etcd {to} did not serve this data, so the version before runs: {why}"
+            ),
+            Hold::VersionsDiffer(old, new) => write!(
+                f,
+                "members have etcd {old} and {new}, and the document names no version"
             ),
             Hold::ForeignProcess(Some(pid)) => {
                 write!(

@@ -42,6 +42,11 @@ pub(super) fn lowering(
     }
 }
 
+/// Whether a member of the older line holds the others' data back: etcd raises it only once all run the newer one.
+pub(super) fn is_held_back(observed: &Observed, (from, to): (Version, Version)) -> bool {
+    from.is_newer_line_than(to) && runs(observed, to)
+}
+
 /// Whether a member serves with a version of this line.
 fn runs(observed: &Observed, of: Version) -> bool {
     let runs = |it: &Instance| match it.process {

@@ -2,8 +2,8 @@
 
 use super::downgrade::{Lowering, lowering};
 use super::{Changing, STABLE_SECONDS, changing, has, hop, next};
-use crate::cluster::{Detail, detail};
-use crate::observed::{Instance, Observed, Upgrade};
+use crate::cluster::{Detail, Health, Member, MemberName, detail};
+use crate::observed::{Instance, Membership, Observed, Upgrade};
 use crate::spec::ClusterSpec;
 use crate::version::Version;
 
@@ -36,6 +36,14 @@ pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
         Upgrade::Rehearsed { to, revision } if asked == Some(*to) => Some(detail(format_args!(
             "upgrade {from} -> {to}: rehearsed, snapshot r{revision} verified"
         ))),
+        // Another version comes only while all others serve.
+        _ if asked.is_some() && awaited(observed, instance).is_some() => {
+            let (to, member) = (asked?, awaited(observed, instance)?);
+            let done = Progress(observed, to);
+            Some(detail(format_args!(
+                "upgrade {from} -> {to}{done}: waits for {member}, which does not serve"
+            )))
+        }
         // Between two members.
         _ if asked.is_some_and(|to| observed.instances.iter().any(|it| has(it, to))) => {
             let (to, member) = (asked?, &instance.member);
@@ -59,6 +67,16 @@ pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
             }
         }
     }
+}
+
+/// Another member that has to serve before this one gets a version.
+fn awaited<'a>(observed: &'a Observed, instance: &Instance) -> Option<&'a MemberName> {
+    let Membership::Known(members) = &observed.membership else {
+        return None;
+    };
+    let mut voters = members.voters();
+    let awaited = |it: &&Member| it.health != Health::Serving && it.name != instance.member;
+    voters.find(awaited).map(|it| &it.name)
 }
 
 /// How many of several members have the version for good.
