@@ -36,6 +36,10 @@ pub struct Pod {
     /// Affinity to nodes and Pods, as a Pod has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<AsInAPod>,
+    /// Whether each member has to be on a node of its own. `topologySpreadConstraints`, or a `podAntiAffinity` in `affinity`,
+    /// says it instead.
+    #[serde(default, skip_serializing_if = "is_preferred")]
+    pub spread: Spread,
     /// How members are spread over nodes and zones, each as a Pod has it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
@@ -44,6 +48,22 @@ pub struct Pod {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub image_pull_secrets: Vec<PullSecret>,
+}
+
+/// How members keep apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Spread {
+    /// Where there are nodes for it, each is on one of its own.
+    #[default]
+    Preferred,
+    /// No two are on one node: one that finds none of its own waits.
+    Required,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+fn is_preferred(it: &Spread) -> bool {
+    *it == Spread::Preferred
 }
 
 /// What is reserved for etcd, and the most that it may take.

@@ -141,6 +141,7 @@ impl Cluster {
             self.push().await,
             self.ensure_services(spec).await,
             self.ensure_policy(spec).await,
+            self.ensure_budget(spec).await,
             self.push_clients().await,
         ];
         all.into_iter().collect()

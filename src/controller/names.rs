@@ -38,7 +38,7 @@ pub(super) const VERSION: &str = "etcd.edge-operator.io/etcd-version";
 /// joins: its id, and the list of members that its etcd starts with.
 pub(super) const MADE_FOR: &str = "etcd.edge-operator.io/made-for";
 
-/// On a Service and a NetworkPolicy: a sum of what the operator made it from.
+/// On a Service, a NetworkPolicy and a PodDisruptionBudget: a sum of what the operator made it from.
 pub(super) const MADE_FROM: &str = "etcd.edge-operator.io/made-from";
 
 /// Where the operator works on certificates and records, in memory: no key of a Secret ever reaches a node's disk.

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use k8s_openapi::api::core::v1;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, GetParams, Patch, PatchParams, PostParams,
     Preconditions,
@@ -26,6 +27,7 @@ pub(super) enum Kind {
     Secret,
     Claim,
     NetworkPolicy,
+    DisruptionBudget,
 }
 
 impl Kind {
@@ -36,6 +38,7 @@ impl Kind {
             Kind::Secret => resource::<v1::Secret>(),
             Kind::Claim => resource::<v1::PersistentVolumeClaim>(),
             Kind::NetworkPolicy => resource::<NetworkPolicy>(),
+            Kind::DisruptionBudget => resource::<PodDisruptionBudget>(),
         }
     }
 
@@ -47,6 +50,7 @@ impl Kind {
             Kind::Secret => "Secret",
             Kind::Claim => "PersistentVolumeClaim",
             Kind::NetworkPolicy => "NetworkPolicy",
+            Kind::DisruptionBudget => "PodDisruptionBudget",
         }
     }
 }
@@ -138,7 +142,10 @@ impl Objects {
         let sum = crate::state::sha256(object.to_string().as_bytes());
         let mut object: DynamicObject =
             serde_json::from_value(object).map_err(|_| ControllerError::Malformed(kind.name()))?;
-        if matches!(kind, Kind::Service | Kind::NetworkPolicy) {
+        if matches!(
+            kind,
+            Kind::Service | Kind::NetworkPolicy | Kind::DisruptionBudget
+        ) {
             let from = sum[..16].to_owned();
             object.annotations_mut().insert(MADE_FROM.to_owned(), from);
         }

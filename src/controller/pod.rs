@@ -315,7 +315,7 @@ fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Val
             {"name": "guard", "emptyDir": {"sizeLimit": "64Mi"}},
         ],
     });
-    shape(&mut spec, asked, component);
+    shape(&mut spec, asked, parts.name, component);
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -331,7 +331,7 @@ fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Val
 }
 
 /// What the document says of it besides.
-fn shape(spec: &mut Value, asked: &asked::Pod, component: &str) {
+fn shape(spec: &mut Value, asked: &asked::Pod, cluster: &str, component: &str) {
     if let Some(class) = &asked.priority_class_name {
         spec["priorityClassName"] = json!(class);
     }
@@ -354,8 +354,36 @@ fn shape(spec: &mut Value, asked: &asked::Pod, component: &str) {
         }
         if !asked.topology_spread_constraints.is_empty() {
             spec["topologySpreadConstraints"] = json!(asked.topology_spread_constraints);
+        } else if spec["affinity"]["podAntiAffinity"].is_null() {
+            spec["affinity"]["podAntiAffinity"] = apart(cluster, asked.spread);
         }
     }
+}
+
+/// Members on nodes, and in zones, of their own.
+fn apart(cluster: &str, spread: asked::Spread) -> Value {
+    let of = |topology: &str| {
+        json!({
+            "topologyKey": topology,
+            "labelSelector": {"matchLabels": selector(cluster)},
+        })
+    };
+    let (node, zone) = ("kubernetes.io/hostname", "topology.kubernetes.io/zone");
+    let wanted = |it: Value, weight: u8| json!({"weight": weight, "podAffinityTerm": it});
+    match spread {
+        asked::Spread::Preferred => json!({
+            "preferredDuringSchedulingIgnoredDuringExecution": [wanted(of(node), 100), wanted(of(zone), 50)],
+        }),
+        asked::Spread::Required => json!({
+            "requiredDuringSchedulingIgnoredDuringExecution": [of(node)],
+            "preferredDuringSchedulingIgnoredDuringExecution": [wanted(of(zone), 50)],
+        }),
+    }
+}
+
+/// The labels of a cluster's members.
+pub(super) fn selector(cluster: &str) -> Value {
+    json!({(CLUSTER): cluster, "app.kubernetes.io/component": MEMBER})
 }
 
 /// What Pod Security calls restricted.

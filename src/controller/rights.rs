@@ -107,6 +107,12 @@ pub const RIGHTS: &[Right] = &[
         "plain metrics are for the operator and for monitoring",
     ),
     right(
+        "policy",
+        "poddisruptionbudgets",
+        &["get", "create", "patch"],
+        "whoever drains nodes takes one member at a time",
+    ),
+    right(
         "events.k8s.io",
         "events",
         &["create"],

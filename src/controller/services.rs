@@ -1,4 +1,5 @@
-//! Services: the names under which a member is reached, whether they lead there, and the rule who may reach its metrics.
+//! Services: the names under which a member is reached, whether they lead there, the rule who may reach its metrics, and how
+//! many may be taken away at a time.
 
 use std::rc::Rc;
 
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::names;
 use super::objects::Kind;
-use super::pod::{REHEARSAL, RESTORE};
+use super::pod::{self, REHEARSAL, RESTORE};
 use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
 use crate::api::Service;
@@ -168,10 +169,7 @@ impl Cluster {
     }
 
     pub(super) fn selector(&self) -> Value {
-        json!({
-            (names::CLUSTER): self.name,
-            "app.kubernetes.io/component": "member",
-        })
+        pod::selector(&self.name)
     }
 
     /// A member's own, also while it is not ready: its peers find it.
@@ -254,6 +252,34 @@ impl Cluster {
             return Ok(());
         }
         self.ensure_policy_of_worker().await
+    }
+
+    /// Of several members, whoever drains nodes takes one at a time, and none while one is not ready. Kubernetes counts
+    /// against the document's size.
+    pub(super) async fn ensure_budget(
+        &mut self,
+        spec: &ClusterSpec,
+    ) -> Result<(), ControllerError> {
+        if spec.size < 3 {
+            return Ok(()); // one of one may go; what was there says the same
+        }
+        let object = json!({
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {
+                "name": self.name,
+                "namespace": self.namespace,
+                "labels": self.labels(),
+                "ownerReferences": self.owner(),
+            },
+            "spec": {
+                "maxUnavailable": 1,
+                "selector": {"matchLabels": self.selector()},
+            },
+        });
+        self.objects
+            .ensure_unwatched(Kind::DisruptionBudget, object)
+            .await
     }
 
     /// The worker answers the operator, and Pods of restores and rehearsals in this namespace; which of these may ask, it

@@ -154,6 +154,7 @@ pub const FIELDS: &[Field] = &[
     field("pod.resources.limits.memory", Class::Kubernetes),
     field("pod.resources.requests.cpu", Class::Kubernetes),
     field("pod.resources.requests.memory", Class::Kubernetes),
+    field("pod.spread", Class::Kubernetes),
     field("pod.tolerations[].effect", Class::Kubernetes),
     field("pod.tolerations[].key", Class::Kubernetes),
     field("pod.tolerations[].operator", Class::Kubernetes),

@@ -31,6 +31,7 @@ mod cluster;
 mod deploy;
 mod disks;
 mod documents;
+mod drains;
 mod idle;
 mod images;
 mod kept;

@@ -448,6 +448,39 @@ pub fn table() -> Vec<Row> {
             ..ROW
         });
     }
+    for (right, breaks) in [
+        (
+            "create poddisruptionbudgets",
+            "a drain of several nodes takes all members at once",
+        ),
+        (
+            "get poddisruptionbudgets",
+            "an operator does not mend the budget of the one before",
+        ),
+        (
+            "patch poddisruptionbudgets",
+            "an operator does not mend the budget of the one before",
+        ),
+    ] {
+        rows.push(Row {
+            right,
+            breaks,
+            before: if right.starts_with("create") {
+                |_| {}
+            } else {
+                |it| {
+                    let spec = json!({"spec": {"maxUnavailable": 3}});
+                    it.place("PodDisruptionBudget", "policy/v1", "c", true, spec);
+                }
+            },
+            then: |it| it.make("EtcdCluster", "c", &json!({"size": 3})),
+            whole: |it| {
+                let budget = it.get("poddisruptionbudget", "c");
+                budget.is_some_and(|it| it["spec"]["maxUnavailable"] == 1)
+            },
+            ..ROW
+        });
+    }
     for right in ["create leases", "get leases", "update leases"] {
         rows.push(Row {
             right,

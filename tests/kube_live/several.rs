@@ -9,7 +9,7 @@ use crate::lab::{is_true, root};
 use crate::operated::{Operated, document};
 
 /// Three Pods, one after the other, on a busy machine.
-const GROWS_WITHIN: Duration = Duration::from_secs(180);
+pub const GROWS_WITHIN: Duration = Duration::from_secs(180);
 
 fn resize(it: &Operated, size: u32) {
     it.patch("shop", &json!({"spec": {"size": size}}).to_string());
@@ -17,7 +17,7 @@ fn resize(it: &Operated, size: u32) {
 
 /// Waits until so many voters answer and nothing is left to do.
 #[track_caller]
-fn whole(it: &Operated, size: usize) -> Value {
+pub fn whole(it: &Operated, size: usize) -> Value {
     let begin = Instant::now();
     let mut said = String::new();
     let status = it.eventually(&format!("{size} members"), GROWS_WITHIN, || {
@@ -40,7 +40,7 @@ fn whole(it: &Operated, size: usize) -> Value {
     status
 }
 
-fn id_of(status: &Value, member: &str) -> String {
+pub fn id_of(status: &Value, member: &str) -> String {
     let members = status["members"].as_array().unwrap();
     let found = members.iter().find(|it| it["name"] == member).unwrap();
     found["id"].as_str().unwrap().to_owned()

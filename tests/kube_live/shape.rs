@@ -74,7 +74,7 @@ fn a_pod_and_a_service_are_what_the_document_says() {
         tolerations.contains("not-ready"),
         "those of the operator stay: {tolerations}"
     );
-    assert_eq!(pod["spec"]["affinity"], affinity);
+    assert_eq!(pod["spec"]["affinity"], affinity, "the constraints spread");
     assert_eq!(pod["spec"]["topologySpreadConstraints"], json!([spread]));
     assert_eq!(
         pod["spec"]["imagePullSecrets"],
@@ -119,6 +119,50 @@ fn a_pod_and_a_service_are_what_the_document_says() {
         !refused.ok && refused.stderr.contains("type ClusterIP has none"),
         "{}",
         refused.stderr
+    );
+    drop(operator);
+}
+
+/// Members keep apart where they can, or have to; and as the document says it, where it does.
+#[test]
+fn members_keep_apart_by_default_by_a_word_or_as_the_document_says() {
+    let Some((api, operator)) = up(false) else {
+        return;
+    };
+    api.apply(&namespace("shop", &json!({})));
+    let own = json!({"preferredDuringSchedulingIgnoredDuringExecution": []});
+    let nodes = json!({"preferredDuringSchedulingIgnoredDuringExecution": []});
+    let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let affinity_of = |name: &str, pod: &Value| {
+        api.apply(&cluster("shop", name, &json!({"pod": pod})));
+        let member = format!("{name}-0");
+        let pod = api.eventually("the Pod", SOON, || get(&api, "pod", &member));
+        pod["spec"]["affinity"].clone()
+    };
+    let apart = &affinity_of("a", &json!({}))["podAntiAffinity"];
+    let terms = apart[preferred].as_array().unwrap();
+    let topology = |it: &Value| it["podAffinityTerm"]["topologyKey"].clone();
+    let keys: Vec<Value> = terms.iter().map(topology).collect();
+    assert_eq!(
+        keys,
+        ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    );
+    let of_cluster = &terms[0]["podAffinityTerm"]["labelSelector"]["matchLabels"];
+    assert_eq!(of_cluster["etcd.edge-operator.io/cluster"], "a");
+    assert!(apart[required].is_null(), "{apart}");
+
+    let asked = json!({"spread": "required", "affinity": {"nodeAffinity": nodes}});
+    let affinity = affinity_of("b", &asked);
+    let term = &affinity["podAntiAffinity"][required][0];
+    assert_eq!(term["topologyKey"], "kubernetes.io/hostname", "{affinity}");
+    assert!(affinity["nodeAffinity"].is_object(), "{affinity}");
+
+    let asked = json!({"spread": "required", "affinity": {"podAntiAffinity": own}});
+    let affinity = affinity_of("c", &asked);
+    assert!(
+        affinity["podAntiAffinity"][required].is_null(),
+        "{affinity}"
     );
     drop(operator);
 }

@@ -22,7 +22,7 @@ const NO_REASONS: &[&str] = &[
     "InteractiveAuthorizationRequired", "Into", "InvalidImageName", "Ki", "Lease", "Level",
     "Lost", "Mi", "Namespace", "NetworkPolicy", "Never", "No",
     "NoExecute", "NoSuchUnit", "None", "Null", "Off", "On",
-    "OnFailure", "OnRootMismatch", "Opaque", "Pending", "PersistentVolumeClaim", "PersistentVolumeClaims", "Phase", "Pod",
+    "OnFailure", "OnRootMismatch", "Opaque", "Pending", "PersistentVolumeClaim", "PersistentVolumeClaims", "Phase", "Pod", "PodDisruptionBudget",
     "PodInitializing", "PodScheduled", "PodSecurity", "Pods", "PriorityClass", "Progressing", "ReadWriteOnce",
     "Ready", "Reconcile", "Reload", "Revision", "Role", "RoleBinding",
     "RunContainerError", "RuntimeDefault", "Secret", "Secrets", "Service", "ServiceAccount",
