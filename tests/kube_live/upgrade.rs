@@ -168,7 +168,8 @@ fn from_a_newer_line_that_is_stuck_a_restore_leads_back() {
     ));
     it.phase("etcdrestore", "back", "Succeeded");
     it.available("one");
-    assert!(image_of(&it).ends_with(&older));
+    let image = image_of(&it);
+    assert!(image.ends_with(&older), "{image} {}", it.story());
     assert_eq!(it.get("one", "kept"), "1");
     it.put("one", "kept", "2");
 }
