@@ -178,7 +178,13 @@ fn carry_out(
         restore::check_room(&paths.member(), found.file.database)?;
         found.import(paths)?;
         let live = arguments.live_revision;
-        RestoreRecord::requested(id.to_owned(), reason, found.file, live, former).save(paths)?;
+        // The operator names an older line only where a person asked for the restore.
+        let older = former.as_ref().and_then(|it| it.older_line(spec.version));
+        RestoreRecord {
+            version: older.map(|it| it.to_string()),
+            ..RestoreRecord::requested(id.to_owned(), reason, found.file, live, former)
+        }
+        .save(paths)?;
         CrashPoint::RequestWritten.pass();
     }
     end(context, spec, &runtime)

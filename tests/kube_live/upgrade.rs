@@ -154,6 +154,15 @@ fn from_a_newer_line_that_is_stuck_a_restore_leads_back() {
     with_backup(&it);
     ask_for(&it, "3.7.96");
     held(&it, "UpgradeStuck", "ended by itself");
+    // The volume knows by then which version has it.
+    it.eventually("another start of the newer line", CHANGES_WITHIN, || {
+        let pod = it.try_json(&["get", "pod", "one-0"])?;
+        let etcd = &pod["status"]["containerStatuses"][0];
+        let newer = pod["spec"]["containers"][0]["image"]
+            .as_str()?
+            .ends_with("3.7.96");
+        (newer && etcd["restartCount"].as_u64()? > 0).then_some(())
+    });
     ask_for(&it, &older);
     // Two objects, two watches: an operator that has seen the restore first restores what the document said before.
     it.eventually("the edit to be seen", CHANGES_WITHIN, || {

@@ -187,7 +187,10 @@ fn adopt<'a>(
         let older = versions.is_some_and(|(before, now)| before.is_newer_line_than(now));
         let (member, before) = (&mut now.member, &before.member);
         if restored.succeeded && older {
-            member.image = image; // the restore was the way to an older line
+            // The restore was the way to an older line. What lay there may have been in the middle of a change.
+            member.image = image;
+            (member.other_version, member.other_image) = (None, None);
+            member.goes_back = false;
         } else {
             member.version.clone_from(&before.version);
             member.other_version.clone_from(&before.other_version);
@@ -233,6 +236,22 @@ mod tests {
             lost: String::new(),
             message: String::new(),
         }
+    }
+
+    /// The newer line opens nothing of what a restore to an older one brought, whatever the volume had in mind.
+    #[test]
+    fn a_restore_to_an_older_line_ends_what_was_in_the_middle() {
+        let mut newer = record("old", Some("a"));
+        newer.member.version = "3.7.3".to_owned();
+        let mut all = [Some(newer)];
+        let mut back = restored(true);
+        let told = &mut back.identity.as_mut().unwrap().member;
+        (told.other_version, told.goes_back) = (Some("3.7.3".to_owned()), true);
+        assert!(adopt(all.iter_mut(), &back, Some("own".to_owned())));
+        let member = &all[0].as_ref().unwrap().member;
+        assert_eq!(member.version, "3.6.16");
+        assert_eq!(member.image.as_deref(), Some("own"));
+        assert_eq!((&member.other_version, member.goes_back), (&None, false));
     }
 
     #[test]
