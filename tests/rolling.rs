@@ -419,6 +419,12 @@ impl World {
         self.elect();
     }
 
+    /// The member has this version for good, and serves with it.
+    fn settle(&mut self, number: usize, version: Version) {
+        self.all[number].identity = version;
+        self.all[number].runs = Some((version, Age::Long));
+    }
+
     fn check(&self) {
         let changing = self.all.iter().filter(|it| it.other.is_some()).count();
         assert!(changing <= 1, "two members change at once: {self:?}");
@@ -484,11 +490,9 @@ fn what_is_not_raised_yet_is_not_taken_for_lowered() {
     for (stays, expected) in [(true, true), (false, false)] {
         for number in [1, 2] {
             let version = if stays && number == 1 { OLD } else { new };
-            world.all[number].identity = version;
-            world.all[number].runs = Some((version, Age::Long));
+            world.settle(number, version);
         }
-        world.all[0].identity = new;
-        world.all[0].runs = Some((new, Age::Long));
+        world.settle(0, new);
         let plan = plan(&world.spec(), &world.observed());
         let lowers = |it: &Task| it.step == Upkeep::SetVersion(OLD);
         assert_eq!(plan.upkeep.iter().any(lowers), expected, "{plan:?}");
@@ -689,8 +693,7 @@ fn a_broken_member_of_the_newer_line_goes_back_while_others_are_of_the_older() {
     for (held_back, expected) in [(true, true), (false, false)] {
         if !held_back {
             for number in [0, 2] {
-                world.all[number].identity = new;
-                world.all[number].runs = Some((new, Age::Long));
+                world.settle(number, new);
             }
         }
         // It does not start.
@@ -720,8 +723,7 @@ fn several_versions_without_one_in_the_document_are_told() {
     document.version = None;
     let next = plan(&document, &world.observed());
     assert_eq!(next.hold(), None);
-    world.all[1].identity = new;
-    world.all[1].runs = Some((new, Age::Long));
+    world.settle(1, new);
     let next = plan(&document, &world.observed());
     assert_eq!(next.hold(), Some(&Hold::VersionsDiffer(OLD, new)));
 }
@@ -732,8 +734,7 @@ fn what_another_image_brought_is_no_trial_of_this_one() {
     let new = Version::new(3, 6, 15);
     let mut world = World::begin(Quality::Good, new, 0);
     world.asked = new;
-    world.all[1].identity = new;
-    world.all[1].runs = Some((new, Age::Long));
+    world.settle(1, new);
     for (other, step) in [
         (false, Upkeep::SetVersion(new)),
         (true, Upkeep::RehearseVersion(new)),

@@ -179,12 +179,8 @@ fn carry_out(
         found.import(paths)?;
         let live = arguments.live_revision;
         // The operator names an older line only where a person asked for the restore.
-        let older = former.as_ref().and_then(|it| it.older_line(spec.version));
-        RestoreRecord {
-            version: older.map(|it| it.to_string()),
-            ..RestoreRecord::requested(id.to_owned(), reason, found.file, live, former)
-        }
-        .save(paths)?;
+        let record = RestoreRecord::requested(id.to_owned(), reason, found.file, live, former);
+        record.with_version_of(spec.version).save(paths)?;
         CrashPoint::RequestWritten.pass();
     }
     end(context, spec, &runtime)

@@ -135,7 +135,6 @@ fn choose(
         found.prove(&mut |it| display.show(it))?;
     }
     let live = runtime()?.block_on(live_revision(context, &place.client_url));
-    let older = former.as_ref().and_then(|it| it.older_line(spec.version));
     let record = request(context, &place.storage_dir, &found.file, live, former);
     let origin = Origin::of(spec, &found, &trust);
     let proposal = propose(context, &place.storage_dir, &found, &record, origin);
@@ -155,9 +154,8 @@ fn choose(
     }
     Ok(Some(RestoreRecord {
         asked: trusted_now(context).map(rfc3339),
-        version: older.map(|it| it.to_string()),
         source: found.file,
-        ..record
+        ..record.with_version_of(spec.version)
     }))
 }
 

@@ -51,17 +51,18 @@ impl Cluster {
             numbers.iter().map(|it| self.member_pod(*it)).collect();
         let (certificates, clock) = self.certificates(spec, now);
         let looks = self.ask(spec, &numbers).await;
-        let told: Vec<Membership> = looks.iter().map(|(_, told)| told.clone()).collect();
+        let others = |at: usize| looks.iter().enumerate().filter(move |it| it.0 != at);
+        let could_serve = |at| could_serve(others(at).map(|(_, (_, told))| told));
+        let could_serve: Vec<bool> = (0..looks.len()).map(could_serve).collect();
+        let told = looks.iter().map(|(_, told)| told.clone());
         let answers: Vec<Answer> = looks.iter().filter_map(|it| it.0.answer()).collect();
-        let membership = Membership::best(told.iter().cloned()).with(&answers);
+        let membership = Membership::best(told).with(&answers);
         let alone = self.is_alone(spec, &membership);
         let mut instances = heapless::Vec::new();
-        for (at, (service, _)) in looks.into_iter().enumerate() {
-            let (number, pod) = (&numbers[at], &pods[at]);
-            let others = told.iter().enumerate().filter(|it| it.0 != at);
-            let could_serve = alone || could_serve(others.map(|it| it.1));
+        let looks = looks.into_iter().zip(could_serve);
+        for ((number, pod), ((service, _), could_serve)) in numbers.iter().zip(&pods).zip(looks) {
             let seen = (pod.as_deref(), service, certificates.clone());
-            let mut instance = self.instance(spec, *number, seen, could_serve);
+            let mut instance = self.instance(spec, *number, seen, alone || could_serve);
             instance.alone = alone;
             let known = matches!(membership, Membership::Known(_));
             if known && !alone && self.has_another_claim(*number) {

@@ -158,13 +158,18 @@ impl Cluster {
         json!({
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": {
-                "name": name,
-                "namespace": self.namespace,
-                "labels": self.labels(),
-                "ownerReferences": self.owner(),
-            },
+            "metadata": self.metadata(name),
             "spec": spec,
+        })
+    }
+
+    /// Of what goes with the cluster.
+    fn metadata(&self, name: &str) -> Value {
+        json!({
+            "name": name,
+            "namespace": self.namespace,
+            "labels": self.labels(),
+            "ownerReferences": self.owner(),
         })
     }
 
@@ -220,12 +225,7 @@ impl Cluster {
         let object = json!({
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
-            "metadata": {
-                "name": self.name,
-                "namespace": self.namespace,
-                "labels": self.labels(),
-                "ownerReferences": self.owner(),
-            },
+            "metadata": self.metadata(&self.name),
             "spec": {
                 "podSelector": {"matchLabels": self.selector()},
                 "policyTypes": ["Ingress"],
@@ -254,24 +254,19 @@ impl Cluster {
         self.ensure_policy_of_worker().await
     }
 
-    /// Of several members, whoever drains nodes takes one at a time, and none while one is not ready. Kubernetes counts
-    /// against the document's size.
+    /// Of several members, whoever drains nodes takes one at a time, and none while one is not ready. How many there should
+    /// be, Kubernetes asks of the EtcdCluster's scale.
     pub(super) async fn ensure_budget(
         &mut self,
         spec: &ClusterSpec,
     ) -> Result<(), ControllerError> {
         if spec.size < 3 {
-            return Ok(()); // one of one may go; what was there says the same
+            return Ok(()); // a budget from when there were more lets the only one go, too
         }
         let object = json!({
             "apiVersion": "policy/v1",
             "kind": "PodDisruptionBudget",
-            "metadata": {
-                "name": self.name,
-                "namespace": self.namespace,
-                "labels": self.labels(),
-                "ownerReferences": self.owner(),
-            },
+            "metadata": self.metadata(&self.name),
             "spec": {
                 "maxUnavailable": 1,
                 "selector": {"matchLabels": self.selector()},
@@ -288,12 +283,7 @@ impl Cluster {
         let object = json!({
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
-            "metadata": {
-                "name": names::worker_policy(&self.name),
-                "namespace": self.namespace,
-                "labels": self.labels(),
-                "ownerReferences": self.owner(),
-            },
+            "metadata": self.metadata(&names::worker_policy(&self.name)),
             "spec": {
                 "podSelector": {"matchLabels": {
                     (names::CLUSTER): self.name,

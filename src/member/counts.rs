@@ -50,10 +50,10 @@ impl Spell {
 }
 
 impl Counts {
-    /// Counts one more look. `is_heard`: an etcd that answers is heard, since the operator has certificates to ask with, and a
-    /// way to it; and one that is well serves, since enough others answer ([`could_serve`]). That it does not serve is not counted
-    /// where etcd is not the cause: nobody can hear it, its database is full, or it does not let the operator in. Nor before the
-    /// operator has tried to write.
+    /// Counts one more look. `is_heard`: an etcd that is well would be seen to serve: the operator has certificates to ask with
+    /// and a way to it, and enough others answer ([`could_serve`]). That it does not serve is not counted where etcd is not the
+    /// cause: it could not be seen to serve, its database is full, or it does not let the operator in; nor while it answers
+    /// reads and no write was tried.
     pub fn look(&mut self, process: Process, service: &Service, is_heard: bool) -> Tries {
         let Process::Running { pid, .. } = process else {
             *self = Counts::default();
@@ -67,8 +67,8 @@ impl Counts {
             ..Tries::default()
         };
         let permitted = !matches!(service.read, Reading::NotPermitted(_));
-        let asked = service.read != Reading::Answered || service.write != Writing::NotTried;
-        if !service.serves() && (service.alarms.no_space || !is_heard || !permitted || !asked) {
+        let is_untried = service.read == Reading::Answered && service.write == Writing::NotTried;
+        if is_untried || !service.serves() && (service.alarms.no_space || !is_heard || !permitted) {
             self.serves = None;
             return tries;
         }

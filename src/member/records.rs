@@ -159,8 +159,7 @@ impl IdentityFile {
     pub fn joins_again(&mut self) {
         self.member.joined = true;
         // A change of version was one of the data that goes.
-        (self.member.other_version, self.member.other_image) = (None, None);
-        self.member.goes_back = false;
+        let _ = self.finish_version();
         (self.member.id, self.member.claim) = (None, None);
     }
 

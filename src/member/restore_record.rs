@@ -11,6 +11,7 @@ use super::records::{IdentityFile, revisions_lost};
 use crate::observed::{RestorePhase, Restoring};
 use crate::paths::Paths;
 use crate::state::{self, StateError};
+use crate::version::Version;
 
 /// How far revisions jump, so that no client that watched the lost revisions takes new writes for
 /// old ones. The jump equals a week at 1,500 writes a second (rule D35).
@@ -221,6 +222,14 @@ impl RestoreRecord {
             version: None,
             takes_back: None,
         }
+    }
+
+    /// The same for a person who asks: where the document names a version of an older line, the data is given to that one.
+    #[must_use]
+    pub fn with_version_of(mut self, asked: Option<Version>) -> Self {
+        let older = self.former.as_ref().and_then(|it| it.older_line(asked));
+        self.version = older.map(|it| it.to_string());
+        self
     }
 
     /// The one under way.

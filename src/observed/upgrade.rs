@@ -35,6 +35,16 @@ pub enum Upgrade {
     Failed(Failed),
 }
 
+impl Upgrade {
+    /// The version that is not tried again until the document changes.
+    pub fn failed(&self) -> Option<Version> {
+        match self {
+            Upgrade::Failed(it) => Some(it.to),
+            _ => None,
+        }
+    }
+}
+
 /// A version that did not serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {

@@ -246,7 +246,7 @@ pub(super) fn stopped(
     let Some((from, to)) = asked else {
         return false;
     };
-    let failed = matches!(&observed.upgrade, Upgrade::Failed(it) if it.to == to);
+    let failed = observed.upgrade.failed() == Some(to);
     // Without a trial no snapshot would lead back from a newer line, but where the data is one of it; and no older line opens
     // data that etcd has raised and not lowered.
     let opens = to.line() == from.line() || is_held_back(observed, (from, to));
@@ -336,12 +336,13 @@ pub enum Back {
 
 /// The version that is given up because it does not serve, and why.
 pub fn given_up(spec: &ClusterSpec, instance: &Instance) -> Option<Failed> {
-    // What failed before is no ground to give up another version.
-    match way_back(spec, None, instance, changing(instance)?)? {
+    let changing = changing(instance)?;
+    // Which one has failed before counts only for what is asked for again.
+    match way_back(spec, None, instance, changing)? {
         Back::Failed(why) => {
             let member = instance.member.clone();
             Some(Failed {
-                to: changing(instance)?.to,
+                to: changing.to,
                 why: if instance.alone {
                     why
                 } else {
@@ -356,11 +357,12 @@ pub fn given_up(spec: &ClusterSpec, instance: &Instance) -> Option<Failed> {
 
 /// Why the change of this member is taken back, if it is.
 pub fn why_back(spec: &ClusterSpec, observed: &Observed, instance: &Instance) -> Option<Back> {
-    let failed = match &observed.upgrade {
-        Upgrade::Failed(it) => Some(it.to),
-        _ => None,
-    };
-    way_back(spec, failed, instance, changing(instance)?)
+    way_back(
+        spec,
+        observed.upgrade.failed(),
+        instance,
+        changing(instance)?,
+    )
 }
 
 /// Whether the cluster is well enough to have its version changed (rule D22): all members are there and serve, no alarm is

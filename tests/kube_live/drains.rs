@@ -9,10 +9,8 @@ use serde_json::Value;
 use crate::cluster::Output;
 use crate::lab::Options;
 use crate::operated::{Operated, document};
-use crate::several::{GROWS_WITHIN, id_of, whole};
+use crate::several::{GROWS_WITHIN, MEMBERS, id_of, whole};
 use crate::stream::{Stream, assert_written};
-
-const MEMBERS: [&str; 3] = ["shop-0", "shop-1", "shop-2"];
 
 fn node_of(it: &Operated, member: &str) -> String {
     let pod = it.json(&["get", "pod", member]);

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use crate::images::{bad_etcd, version_of};
 use crate::lab::{is_true, skip};
 use crate::operated::{Operated, document};
+use crate::several::MEMBERS;
 use crate::stream::{Stream, assert_written};
 
 /// A trial on a copy, and three times a restart and 30 s.
 const ROLLS_WITHIN: Duration = Duration::from_secs(400);
-const MEMBERS: [&str; 3] = ["shop-0", "shop-1", "shop-2"];
 
 /// Three members of the first of these lines; the images of all are on the node. With the versions.
 fn born<const N: usize>(lines: [&str; N]) -> Option<(Operated, [String; N])> {

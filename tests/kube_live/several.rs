@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use crate::lab::{is_true, root};
 use crate::operated::{Operated, document};
 
+/// Of the cluster `shop`.
+pub const MEMBERS: [&str; 3] = ["shop-0", "shop-1", "shop-2"];
 /// Three Pods, one after the other, on a busy machine.
 pub const GROWS_WITHIN: Duration = Duration::from_secs(180);
 
@@ -198,7 +200,7 @@ fn a_restore_in_place_brings_three_members_back() {
         "",
         "what was written since is lost"
     );
-    for member in ["shop-0", "shop-1", "shop-2"] {
+    for member in MEMBERS {
         assert_ne!(id_of(&status, member), id_of(&before, member));
     }
     it.put("shop", "kept", "again");

@@ -185,13 +185,12 @@ fn adopt<'a>(
         }
         let versions = before.version().zip(now.version());
         let older = versions.is_some_and(|(before, now)| before.is_newer_line_than(now));
-        let (member, before) = (&mut now.member, &before.member);
         if restored.succeeded && older {
             // The restore was the way to an older line. What lay there may have been in the middle of a change.
-            member.image = image;
-            (member.other_version, member.other_image) = (None, None);
-            member.goes_back = false;
+            let _ = now.finish_version();
+            now.member.image = image;
         } else {
+            let (member, before) = (&mut now.member, &before.member);
             member.version.clone_from(&before.version);
             member.other_version.clone_from(&before.other_version);
             member.image.clone_from(&before.image);

@@ -1,7 +1,7 @@
 //! etcd's own downgrade, the way to an older line (rule D24).
 
 use super::{hop, is_in_the_store};
-use crate::observed::{Instance, Observed, Process, Upgrade};
+use crate::observed::{Instance, Observed, Process};
 use crate::plan::{Steps, Upkeep};
 use crate::spec::ClusterSpec;
 use crate::version::Version;
@@ -74,10 +74,7 @@ pub(super) fn end_downgrade(
     (version, asked): (Version, Option<Version>),
     steps: &mut Steps<'_>,
 ) {
-    let failed = match &observed.upgrade {
-        Upgrade::Failed(it) => Some(it.to),
-        _ => None,
-    };
+    let failed = observed.upgrade.failed();
     let leads_there = |it: &Version| {
         hop(version, *it).is_ok() && is_in_the_store(instance, *it).is_ok() && Some(*it) != failed
     };

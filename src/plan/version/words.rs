@@ -29,6 +29,7 @@ pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
     let instance = instance.or_else(|| observed.speaker())?;
     let from = instance.facts.identity.as_ref()?.version;
     let asked = spec.version.filter(|it| *it != from);
+    let awaited = asked.zip(awaited(observed, instance));
     match &observed.upgrade {
         Upgrade::Rehearsing { to } if asked == Some(*to) => Some(detail(format_args!(
             "upgrade {from} -> {to}: rehearsing on a copy of the data"
@@ -37,8 +38,8 @@ pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
             "upgrade {from} -> {to}: rehearsed, snapshot r{revision} verified"
         ))),
         // Another version comes only while all others serve.
-        _ if asked.is_some() && awaited(observed, instance).is_some() => {
-            let (to, member) = (asked?, awaited(observed, instance)?);
+        _ if awaited.is_some() => {
+            let (to, member) = awaited?;
             let done = Progress(observed, to);
             Some(detail(format_args!(
                 "upgrade {from} -> {to}{done}: waits for {member}, which does not serve"
