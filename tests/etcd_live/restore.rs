@@ -347,7 +347,7 @@ fn a_snapshot_of_another_cluster_or_of_a_newer_etcd_3_7_is_refused() {
     // Without its manifest only the version is left to tell.
     let alone = lab.root.join("alone.db.zst");
     fs::copy(&file, &alone).unwrap();
-    refuse(&alone, "an older etcd cannot read it");
+    refuse(&alone, "which cannot read it: name an older snapshot");
     // Below /tmp, where this checkout may lie, the command says more.
     refuse(Path::new("/srv/etcd-operator-absent.db"), "is missing");
     assert_eq!(lab.etcd_pid(), pid);
