@@ -14,6 +14,7 @@ pub mod convert;
 pub mod crd;
 pub mod formats;
 pub mod pod;
+mod recovery;
 pub mod requests;
 pub mod rules;
 pub mod service;
@@ -27,6 +28,7 @@ pub use backup::{
     Backup, BackupDestination, BackupVerify, Encryption, HOME, LocalDestination, S3Destination,
 };
 pub use pod::Pod;
+pub use recovery::{MemberRecovery, Recovery, SingleMemberRecovery};
 pub use requests::{EtcdBackup, EtcdRestore};
 pub use service::{Service, ServiceType};
 pub use status::EtcdClusterStatus;
@@ -509,27 +511,6 @@ pub struct Window {
     /// How long it stays open, in minutes.
     #[schemars(range(min = 1, max = 1440))]
     pub minutes: u32,
-}
-
-/// What may be done without a person.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Recovery {
-    /// For a single member whose data is damaged beyond what etcd can start from.
-    #[serde(default)]
-    pub single_member: SingleMemberRecovery,
-}
-
-/// What happens to a single member with damaged data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum SingleMemberRecovery {
-    /// Nothing is touched; a person decides.
-    #[default]
-    Hold,
-    /// The newest verified local snapshot is restored, the damaged data kept aside, and the loss
-    /// announced as a number.
-    RestoreLatestVerified,
 }
 
 /// What happens to the claims that the operator made, data and snapshots, and to the CA when the object is deleted, in

@@ -162,7 +162,7 @@ impl Member {
     }
 }
 
-/// Seconds without an answer after which a member counts as failed (rule D15).
+/// Seconds without a word after which a member counts as failed (rule D15), where the document says nothing else.
 pub const FAILED_SECONDS: u64 = 600;
 
 /// A member that does not answer.
@@ -261,12 +261,12 @@ impl MemberSet {
         self.members.iter().filter(|it| it.role != Role::Voter)
     }
 
-    /// The same members; who was silent for [`FAILED_SECONDS`] has failed.
+    /// The same members; who was silent for so many seconds has failed.
     #[must_use]
-    pub fn after(mut self, silences: &[Silence]) -> Self {
+    pub fn after(mut self, silences: &[Silence], grace_seconds: u64) -> Self {
         let failed = |it: &Member| {
             let long =
-                |silence: &Silence| silence.member == it.id && silence.seconds >= FAILED_SECONDS;
+                |silence: &Silence| silence.member == it.id && silence.seconds >= grace_seconds;
             it.health != Health::Serving && silences.iter().any(long)
         };
         for member in &mut self.members {

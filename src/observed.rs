@@ -4,13 +4,12 @@
 
 mod backups;
 mod clock;
+mod membership;
 mod predecessor;
 mod service;
 mod upgrade;
 
-use crate::cluster::{
-    Answer, ClusterId, Detail, MemberId, MemberName, MemberSet, Timestamp, VOTERS_MAX,
-};
+use crate::cluster::{ClusterId, Detail, MemberId, MemberName, Timestamp, VOTERS_MAX};
 use crate::host::HostFacts;
 use crate::spec::Settings;
 use crate::start::{Binary, Facts, Refusal, Writable};
@@ -20,6 +19,7 @@ pub use backups::{
     BackupFailure, Backups, DestinationSeen, NAMED_MAX, SnapshotNamed, SnapshotSeen, due_again,
 };
 pub use clock::Clock;
+pub use membership::Membership;
 pub use predecessor::{Predecessor, Predecessors};
 pub use service::{Alarms, Details, Proposals, Reading, Service, Writing, answer};
 pub use upgrade::{Failed, Upgrade};
@@ -139,45 +139,6 @@ pub enum Authority {
     Host,
 }
 
-/// etcd's member list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Membership {
-    /// No member has ever run.
-    Unbootstrapped,
-    /// It could not be read.
-    Unreachable,
-    /// As the answering member reports it, without a majority's confirmation. The list may only be
-    /// reported; nothing else may follow from it.
-    Unconfirmed(MemberSet),
-    /// More members than this operator can hold; never cut short.
-    TooManyMembers,
-    /// As etcd reports it.
-    Known(MemberSet),
-}
-
-impl Membership {
-    /// Of what several members told, that which is worth most.
-    pub fn best(told: impl Iterator<Item = Membership>) -> Membership {
-        let worth = |it: &Membership| match it {
-            Membership::Unbootstrapped => 0,
-            Membership::Unreachable => 1,
-            Membership::Unconfirmed(_) => 2,
-            Membership::TooManyMembers => 3,
-            Membership::Known(_) => 4,
-        };
-        told.max_by_key(worth).unwrap_or(Membership::Unreachable)
-    }
-
-    /// The same with each member's own answer.
-    #[must_use]
-    pub fn with(self, answers: &[Answer]) -> Self {
-        match self {
-            Membership::Known(members) => Membership::Known(members.with(answers)),
-            other => other,
-        }
-    }
-}
-
 /// A member that this process runs.
 #[derive(Clone, Debug)]
 pub struct Instance {
@@ -219,6 +180,8 @@ pub struct Instance {
     pub kept_elsewhere: bool,
     /// The last attempt to regain space, while the NOSPACE alarm is raised.
     pub regain: Option<Regain>,
+    /// Seconds for which neither it nor its node was heard of; 0: one of them was, or nobody knows of a node.
+    pub unheard: u64,
 }
 
 impl Instance {
@@ -270,6 +233,8 @@ pub enum Claim {
     Stays,
     /// A claim that was not written down for this member yet.
     New,
+    /// The member has another one by now: what is there was made for one that the cluster has removed.
+    Former,
     /// Somebody deleted the claim. Kubernetes removes it, with the data, as soon as no Pod uses it.
     Deleted,
 }

@@ -35,6 +35,7 @@ use crate::version::Version;
 pub use certificate::Mint;
 use draft::{Draft, Steps};
 use join::Way;
+pub use join::leaves_its_claim;
 use permit::{Declared, Permit};
 pub use requeue::{REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING};
 pub use step::{Act, Asked, Change, Interruption, Task, Upkeep};
@@ -59,6 +60,8 @@ pub enum Hold {
     LearnerBehind,
     /// Interrupting a single member needs a declaration.
     OutageNotDeclared,
+    /// One of several members has failed, and the document says to wait for a person.
+    MemberFailed(MemberName),
     /// More members than this operator can hold.
     TooManyMembers,
     /// A member that the document does not ask for and that this operator did not add.
@@ -331,6 +334,10 @@ fn start_steps(
     let way = join::way(spec, observed, instance);
     if way == Way::SetAside {
         steps.push(Upkeep::SetDataAside);
+    }
+    if join::needs_another_claim(spec, observed, instance) {
+        steps.push(Upkeep::GiveUpClaim);
+        return Ok(());
     }
     if matches!(way, Way::SetAside | Way::Wait) {
         return Ok(());

@@ -74,6 +74,10 @@ pub struct ClusterSpec {
     pub bootstrap: Option<backup::Source>,
     /// Data that etcd cannot start from is replaced by the newest verified local snapshot.
     pub restore_when_damaged: bool,
+    /// One of several members that has failed is replaced.
+    pub replace_failed: bool,
+    /// A member of which nothing is heard for so many seconds has failed.
+    pub grace_seconds: u64,
     /// Changes exactly when the document asks for another running etcd (settings, network,
     /// profile). A new operator with other defaults does not change it.
     pub settings: Settings,

@@ -608,7 +608,9 @@ fn apply(spec: &ClusterSpec, instance: &mut Instance, plan: &Plan) {
             Upkeep::RecordServed => instance.facts.identity = Some(identity(true)),
             Upkeep::AcceptWrites => instance.service.alarms = Alarms::default(),
             Upkeep::StartAsBefore | Upkeep::RaiseQuota(_) => panic!("nothing was edited"),
-            Upkeep::SetDataAside => panic!("the only member is never removed"),
+            Upkeep::SetDataAside | Upkeep::GiveUpClaim => {
+                panic!("the only member is never removed")
+            }
             Upkeep::GiveUpLeadership { .. } => panic!("nobody else could lead"),
             Upkeep::RehearseVersion(_)
             | Upkeep::EnableDowngrade(_)

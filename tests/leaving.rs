@@ -9,14 +9,16 @@
 
 mod world;
 
-use etcd_operator::cluster::{Answer, ClusterId, Health, MemberId, MemberSet, Role};
+use etcd_operator::cluster::{
+    Answer, ClusterId, FAILED_SECONDS, Health, MemberId, MemberSet, Role,
+};
 use etcd_operator::observed::{
     Again, Claim, Details, Instance, MadeFor, Membership, Observed, Process, Reading, Service,
 };
 use etcd_operator::plan::permit::{Grounds, Lapsed};
-use etcd_operator::plan::{Act, Change, Upkeep, plan};
+use etcd_operator::plan::{Act, Change, Hold, Upkeep, plan};
 use etcd_operator::spec::ClusterSpec;
-use etcd_operator::start::Identity;
+use etcd_operator::start::{Identity, Refusal, VOLUME_ELSEWHERE};
 use etcd_operator::version::Version;
 use world::{CLUSTER, MEMBER, SETTINGS, VERSION, identity, member, name, place, spec};
 
@@ -329,4 +331,117 @@ fn the_record_of_a_removed_member_is_ended_later_too() {
         plan.steps().any(|it| *it == Upkeep::SetDataAside),
         "{plan:?}"
     );
+}
+
+/// Three members, of which nothing is heard of this one and its node.
+fn unheard(seconds: u64, serving: usize) -> Observed {
+    let mut it = instance(
+        (world::running(SETTINGS, 5000), false),
+        Some((CLUSTER, ID)),
+        true,
+    );
+    it.unheard = seconds;
+    let mut members = MemberSet::of(CLUSTER);
+    for (number, it) in listed(Some(ID), true).iter().enumerate() {
+        let mut it = it.clone();
+        if it.id != ID && number >= serving {
+            it.health = Health::Unknown;
+        }
+        members.insert(it).unwrap();
+    }
+    let all = seen(it, Membership::Known(members));
+    let membership = all.membership.clone().after(&all.instances, FAILED_SECONDS);
+    Observed { membership, ..all }
+}
+
+/// A member and its node are away for long: the others replace it, as long as they are a majority.
+#[test]
+fn who_is_not_heard_of_for_the_grace_is_replaced_by_a_majority_of_the_others() {
+    let spec = whole();
+    let removes = |seen: &Observed| {
+        let plan = plan(&spec, seen);
+        matches!(&plan.change, Ok(Some(it)) if *it.step() == Change::Remove { member: ID })
+    };
+    assert!(removes(&unheard(FAILED_SECONDS, 3)));
+    assert!(!removes(&unheard(FAILED_SECONDS - 1, 3)), "before its time");
+    assert!(!removes(&unheard(FAILED_SECONDS, 1)), "without a majority");
+    let holds = ClusterSpec {
+        replace_failed: false,
+        ..whole()
+    };
+    let held = plan(&holds, &unheard(FAILED_SECONDS, 3));
+    assert_eq!(held.hold(), Some(&Hold::MemberFailed(name(NAME))));
+    let held = plan(&holds, &unheard(FAILED_SECONDS - 1, 3));
+    assert_eq!(held.hold(), None);
+}
+
+/// Its claim was given up: what is on that one is ended, whatever its node says, and nobody else's.
+#[test]
+fn what_is_on_a_claim_that_was_given_up_is_ended_whatever_its_node_says() {
+    for process in processes() {
+        for (claim, lists) in [
+            (Claim::Former, Some(ID)),
+            (Claim::Former, None),
+            (Claim::Stays, Some(ID)),
+        ] {
+            let mut it = instance(process, None, true);
+            it.claim = claim;
+            let membership = Membership::Known(listed(lists, false));
+            let plan = plan(&whole(), &seen(it, membership.clone()));
+            let permit = plan
+                .interruption
+                .filter(|it| it.grounds() == Grounds::HasLeft);
+            let foreign = matches!(process.0, Process::Foreign { .. });
+            let ends = claim == Claim::Former && !foreign;
+            assert_eq!(permit.is_some(), ends, "{process:?} {claim:?} {lists:?}");
+            let Some(permit) = permit else { continue };
+            let again = Again {
+                process: process.0,
+                id: None,
+                membership,
+                claim_deleted: false,
+            };
+            assert!(permit.exchange(&again).is_ok(), "{process:?}");
+        }
+    }
+}
+
+/// The volume of one that was removed lies on a node that is away: the next one of its name gets another, and only that one.
+#[test]
+fn who_joins_leaves_a_claim_that_no_node_reaches() {
+    let unplaceable = |reason| Refusal::Unplaceable {
+        reason,
+        why: "no node takes it".try_into().unwrap(),
+        next: "",
+    };
+    let (elsewhere, full) = (Some(VOLUME_ELSEWHERE), Some("Unschedulable"));
+    let known = Membership::Known(listed(Some(ID), false));
+    let served = Some((CLUSTER, ID));
+    for (membership, served, joins, refused, expected) in [
+        (known.clone(), None, true, elsewhere, true),
+        (known.clone(), None, true, full, false),
+        (known.clone(), None, true, None, false),
+        (
+            Membership::Unconfirmed(listed(Some(ID), false)),
+            None,
+            true,
+            elsewhere,
+            false,
+        ),
+        (
+            Membership::Known(listed(Some(ID), true)),
+            served,
+            true,
+            elsewhere,
+            false,
+        ), // its own data
+        (known, served, false, elsewhere, false),
+    ] {
+        let mut it = instance((Process::Stopped, true), served, joins);
+        it.refused = refused.map(unplaceable);
+        it.restart_in = 5;
+        let plan = plan(&whole(), &seen(it, membership.clone()));
+        let leaves = plan.steps().any(|it| *it == Upkeep::GiveUpClaim);
+        assert_eq!(leaves, expected, "{membership:?} {served:?} {plan:?}");
+    }
 }

@@ -100,6 +100,7 @@ impl Agent {
                 joins,
             } => self.latch_identity(spec, place, *version, *quota, *joins),
             Upkeep::SetDataAside => self.set_data_aside(place).await,
+            Upkeep::GiveUpClaim => Ok(()), // no host has any
             Upkeep::MintCertificates(_) => self.mint_certificates(spec, observed, place),
             Upkeep::MintClients => self.mint_clients(spec, observed, place),
             Upkeep::Start(start) => {

@@ -10,10 +10,10 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::{
-    AutoCompactionMode, EtcdClusterSpec, LogLevel, OnNoSpace, Profile, SingleMemberRecovery,
-    UnsafeFilesystem, formats,
+    AutoCompactionMode, EtcdClusterSpec, LogLevel, MemberRecovery, OnNoSpace, Profile,
+    SingleMemberRecovery, UnsafeFilesystem, formats,
 };
-use crate::cluster::ClusterName;
+use crate::cluster::{ClusterName, FAILED_SECONDS};
 use crate::spec::field::FIELDS;
 use crate::spec::{self, AutoCompaction, ClusterSpec, MemberSpec, Settings};
 
@@ -105,6 +105,11 @@ pub fn to_spec(name: &str, wire: &EtcdClusterSpec) -> Result<ClusterSpec, Vec<Mi
         bootstrap,
         restore_when_damaged: wire.recovery.single_member
             == SingleMemberRecovery::RestoreLatestVerified,
+        replace_failed: wire.recovery.member == MemberRecovery::Replace,
+        grace_seconds: wire
+            .recovery
+            .grace_minutes
+            .map_or(FAILED_SECONDS, |it| u64::from(it) * 60),
         settings: settings(wire),
     })
 }

@@ -168,7 +168,11 @@ impl Cluster {
                 let birth = (*version, *quota, *joins);
                 self.latch(&Self::spec_of(spec, number), number, birth)
             }
-            Upkeep::SetDataAside => self.set_data_aside(number).await,
+            Upkeep::SetDataAside => self.set_data_aside(spec, observed, number).await,
+            Upkeep::GiveUpClaim => {
+                self.give_up_claim(number).await?;
+                self.push().await
+            }
             Upkeep::MintCertificates(_) => self.mint(spec, observed).await,
             Upkeep::MintClients => {
                 let validity = certificates::validity(spec, observed, &self.paths.lib);
@@ -361,9 +365,12 @@ impl Cluster {
     }
 
     /// What was planned for one Pod is not done to another. `has_left`: the data of its member is of no use, so a deleted
-    /// claim may go with it.
+    /// claim may go with it. Nobody ends the Pod of one whose claim was given up: its node is away.
     async fn stop(&mut self, number: usize, has_left: bool) -> Result<(), ControllerError> {
         match self.member_pod(number) {
+            Some(pod) if has_left && self.has_former_claim(number, &pod) => {
+                self.remove_seen(&pod, Some(0)).await
+            }
             Some(pod) if has_left => self.remove_seen(&pod, Some(GRACE_SECONDS)).await,
             Some(pod) => self.remove_pod(&pod, Some(GRACE_SECONDS)).await,
             None => Ok(()),
@@ -435,6 +442,7 @@ fn step_reason(step: &Upkeep) -> &'static str {
         Upkeep::MintCertificates(_) => "CertificatesMade",
         Upkeep::MintClients => "ClientCertificatesMade",
         Upkeep::Start(_) | Upkeep::StartAsBefore | Upkeep::SetDataAside => "Starting",
+        Upkeep::GiveUpClaim => "ClaimGivenUp",
         Upkeep::RaiseQuota(_) => "RaisingQuota",
         Upkeep::RehearseVersion(_) => "RehearsingVersion",
         Upkeep::EnableDowngrade(_) | Upkeep::CancelDowngrade => "Downgrading",

@@ -27,13 +27,6 @@ pub(super) enum Which {
 }
 
 impl Which {
-    pub(super) fn name(self, cluster: &str) -> String {
-        match self {
-            Which::Data(number) => names::claim(&Which::member(cluster, number)),
-            Which::Snapshots => names::snapshots_claim(cluster),
-        }
-    }
-
     fn member(cluster: &str, number: usize) -> String {
         let number = u8::try_from(number).unwrap_or(u8::MAX);
         member_name(cluster, number).to_string()
@@ -148,6 +141,47 @@ impl Cluster {
         data.chain([Which::Snapshots]).collect()
     }
 
+    /// A member's has another name after each that was given up.
+    pub(super) fn claim_name(&self, which: Which) -> String {
+        match which {
+            Which::Data(number) => {
+                let record = self.members[number].identity.as_ref();
+                let given_up = record.map_or(0, |it| it.member.claims_given_up);
+                names::claim(&self.members[number].name, given_up)
+            }
+            Which::Snapshots => names::snapshots_claim(&self.name),
+        }
+    }
+
+    /// The member that joins gets another claim. The one of before stays, with the data, and says so.
+    pub(super) async fn give_up_claim(&mut self, number: usize) -> Result<(), ControllerError> {
+        let (which, member) = (Which::Data(number), self.members[number].name.to_string());
+        if self.claim(which).is_some() {
+            self.shared.confirmed.confirm().await?;
+            let name = self.claim_name(which);
+            let label = json!({"metadata": {"labels": {(names::GIVEN_UP): member}}});
+            let api = self.objects.api(Kind::Claim, &self.namespace);
+            let labelled = api
+                .patch(&name, &PatchParams::default(), &Patch::Merge(&label))
+                .await;
+            labelled.map_err(|error| ControllerError::api("write", Kind::Claim, &name, error))?;
+        }
+        let Some(identity) = &mut self.members[number].identity else {
+            return Ok(());
+        };
+        let given_up = &mut identity.member.claims_given_up;
+        *given_up += 1;
+        // One that an earlier cluster of this name left is not taken.
+        let claims = &self.shared.claims;
+        while claims
+            .get(&self.namespace, &names::claim(&member, *given_up))
+            .is_some()
+        {
+            *given_up += 1;
+        }
+        Ok(())
+    }
+
     /// The Pod that mounts a claim.
     pub(super) fn pod_of(&self, which: Which) -> Option<Rc<PodSeen>> {
         let name = which.pod(&self.name);
@@ -156,7 +190,7 @@ impl Cluster {
 
     /// A claim that the operator made.
     pub(super) fn claim(&self, which: Which) -> Option<Rc<ClaimSeen>> {
-        let name = which.name(&self.name);
+        let name = self.claim_name(which);
         self.shared.claims.get(&self.namespace, &name)
     }
 
@@ -173,7 +207,7 @@ impl Cluster {
         if !placed {
             return false;
         }
-        let name = which.name(&self.name);
+        let name = self.claim_name(which);
         let there = self.objects.get(Kind::Claim, &self.namespace, &name).await;
         there
             .ok()
@@ -210,7 +244,7 @@ impl Cluster {
             match step(&claim, state(&claim, &self.name), &asked) {
                 Step::Grow => Some(kept?.why.clone()),
                 Step::Keep if has_another_class(&claim, &asked) => {
-                    let (name, field) = (which.name(&self.name), which.field());
+                    let (name, field) = (self.claim_name(which), which.field());
                     let has = claim.class.as_deref().unwrap_or("none");
                     Some(detail(format_args!(
                         "{field}.storageClassName: the claim {name} has its volume already, of the class {has}; next: name that class, or restore a snapshot into a new cluster"
@@ -264,7 +298,7 @@ impl Cluster {
             labels.insert(names::BORN.to_owned(), token.unwrap_or_default().to_owned());
         }
         let mut metadata = json!({
-            "name": which.name(&self.name),
+            "name": self.claim_name(which),
             "namespace": self.namespace,
             "labels": labels,
             "annotations": {(names::STORAGE_CLASS): asked.class},
@@ -296,7 +330,7 @@ impl Cluster {
             return Ok(());
         }
         self.shared.confirmed.confirm().await?;
-        let (name, size) = (which.name(&self.name), &asked.size);
+        let (name, size) = (self.claim_name(which), &asked.size);
         let more = json!({"spec": {"resources": {"requests": {"storage": size}}}});
         let parameters = PatchParams {
             field_manager: Some(OPERATOR.to_owned()),
@@ -331,7 +365,7 @@ impl Cluster {
         claim: &ClaimSeen,
         asked: &Wanted,
     ) -> Result<(), ControllerError> {
-        let name = which.name(&self.name);
+        let name = self.claim_name(which);
         let (uid, version) = (&claim.meta.uid, &claim.meta.resource_version);
         let seen = exactly(Some(uid.clone()), Some(version.clone()));
         let api = self.objects.api(Kind::Claim, &self.namespace);

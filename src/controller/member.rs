@@ -13,8 +13,8 @@ use crate::member::contact::{CallError, Contact, Endpoint};
 use crate::member::counts::Counts;
 use crate::member::records::{self, IdentityFile};
 use crate::observed::{Membership, Observed};
-use crate::plan::Change;
 use crate::plan::permit::Permit;
+use crate::plan::{Change, leaves_its_claim};
 use crate::spec::ClusterSpec;
 use crate::version::Version;
 
@@ -39,6 +39,8 @@ pub(super) struct Member {
     pub(super) pulled: Since,
     /// Its Pod, while it ends.
     pub(super) terminating: Since,
+    /// While nobody hears of it and of its node.
+    pub(super) unheard: Since,
 }
 
 impl Member {
@@ -101,6 +103,12 @@ impl Cluster {
             .is_some_and(|(before, now)| *before != now.meta.uid)
     }
 
+    /// Whether the Pod is on a claim that the member has given up.
+    pub(super) fn has_former_claim(&self, number: usize, pod: &PodSeen) -> bool {
+        let now = self.claim_name(Which::Data(number));
+        self.owns(pod) && pod.claim.as_ref().is_some_and(|it| *it != now)
+    }
+
     /// The document as this member's: the one that its Pod runs.
     pub(super) fn spec_of(spec: &ClusterSpec, number: usize) -> ClusterSpec {
         ClusterSpec {
@@ -154,7 +162,16 @@ impl Cluster {
 
     /// The cluster has removed this member: what lies on its claim is of no use to the next one of its name. The guard
     /// renames it aside.
-    pub(super) async fn set_data_aside(&mut self, number: usize) -> Result<(), ControllerError> {
+    pub(super) async fn set_data_aside(
+        &mut self,
+        spec: &ClusterSpec,
+        observed: &Observed,
+        number: usize,
+    ) -> Result<(), ControllerError> {
+        let instance = observed.instance(&self.members[number].name);
+        if instance.is_some_and(|it| leaves_its_claim(spec, it)) {
+            self.give_up_claim(number).await?;
+        }
         if let Some(identity) = &mut self.members[number].identity {
             identity.joins_again();
         }
@@ -185,7 +202,7 @@ impl Cluster {
         let place = all.find(|it| it.is_of(removed));
         let number = place.and_then(|it| self.number(&it.name));
         match number {
-            Some(number) => self.set_data_aside(number).await,
+            Some(number) => self.set_data_aside(spec, observed, number).await,
             None => Ok(()),
         }
     }

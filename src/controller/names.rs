@@ -16,6 +16,8 @@ pub(super) const CLUSTER: &str = "etcd.edge-operator.io/cluster";
 pub(super) const CLUSTER_NAMESPACE: &str = "etcd.edge-operator.io/cluster-namespace";
 /// On a claim: which cluster was born when it was made, by the end of its token.
 pub(super) const BORN: &str = "etcd.edge-operator.io/cluster-token";
+/// On a claim: the member that has given it up, because nobody heard of its node. What it holds is of no use to the cluster.
+pub(super) const GIVEN_UP: &str = "etcd.edge-operator.io/given-up-by";
 /// On a claim: the class that the document named when it was made; empty where it named none.
 pub(super) const STORAGE_CLASS: &str = "etcd.edge-operator.io/storage-class";
 /// On an EtcdCluster, with the value [`ACCEPTED`]: CAs and identity may be made anew beside data that is there.
@@ -50,6 +52,8 @@ pub(super) const STATE_DIR: &str = "/var/lib/etcd-operator";
 /// The image of etcd where the document names none.
 pub(super) const IMAGE: &str = "quay.io/coreos/etcd";
 
+/// The volume of a member's data in its Pod.
+pub(super) const DATA: &str = "data";
 /// The container of etcd, and of what works on its data or snapshots.
 pub(super) const CONTAINER: &str = "etcd";
 /// The init container that brings the guard.
@@ -69,9 +73,12 @@ pub(super) fn members(cluster: &str) -> impl Iterator<Item = MemberName> {
     numbers.map(move |it| member_name(cluster, it))
 }
 
-/// The claim with a member's data.
-pub(super) fn claim(member: &str) -> String {
-    format!("data-{member}")
+/// The claim with a member's data. `given_up`: how many were before. With a dot, as no cluster's name has one.
+pub(super) fn claim(member: &str, given_up: u32) -> String {
+    match given_up {
+        0 => format!("data-{member}"),
+        _ => format!("data-{member}.{given_up}"),
+    }
 }
 
 /// The claim with the snapshots, where the document names none.

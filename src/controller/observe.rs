@@ -81,6 +81,7 @@ impl Cluster {
             }
             let _ = instances.push(instance);
         }
+        let membership = membership.after(&instances, spec.grace_seconds);
         let unreached = self.unreached(&pods, &instances);
         let source = instances
             .iter()
@@ -119,6 +120,13 @@ impl Cluster {
         let regain = self.members[number].contact.regain(&service);
         let heard = (certificates.pairs, could_serve);
         let tries = self.tries(number, pod, process, &service, heard);
+        let unheard = &mut self.members[number].unheard;
+        let unheard = if !service.read.is_answer() && pod.is_some_and(PodSeen::is_on_a_lost_node) {
+            unheard.seconds("")
+        } else {
+            unheard.end();
+            0
+        };
         let (process, waiting) = match refused_before(pod, process, &service) {
             Some(refusal) => (Process::Stopped, Waiting::Refused(refusal)),
             None => (process, self.waiting(number, pod)),
@@ -131,7 +139,7 @@ impl Cluster {
             member: member.name.clone(),
             process,
             terminating: self.terminating(number, pod),
-            claim: self.claim_of_data(number),
+            claim: self.claim_of_data(number, pod),
             alone: true,
             writable: facts.writable,
             facts,
@@ -153,13 +161,15 @@ impl Cluster {
             machine_changed: false,
             kept_elsewhere: false,
             regain,
+            unheard,
         }
     }
 
-    fn claim_of_data(&self, number: usize) -> Claim {
+    fn claim_of_data(&self, number: usize, pod: Option<&PodSeen>) -> Claim {
         let record = self.members[number].identity.as_ref();
         let recorded = record.and_then(|it| it.member.claim.as_ref());
         match self.claim(Which::Data(number)) {
+            _ if pod.is_some_and(|it| self.has_former_claim(number, it)) => Claim::Former,
             _ if self.goes(Which::Data(number)) => Claim::Deleted,
             Some(claim) if recorded != Some(&claim.meta.uid) => Claim::New,
             _ => Claim::Stays,

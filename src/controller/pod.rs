@@ -241,7 +241,7 @@ fn container(parts: &Parts<'_>, words: &[&str]) -> Value {
         "securityContext": confined(),
         "terminationMessagePath": LAST_WORDS,
         "volumeMounts": [
-            {"name": "data", "mountPath": STATE_DIR},
+            {"name": names::DATA, "mountPath": STATE_DIR},
             {"name": "keys", "mountPath": format!("{STATE_DIR}/tls")},
             {"name": "run", "mountPath": names::RUN_DIR},
             {"name": "guard", "mountPath": GUARD_DIR, "readOnly": true},
@@ -308,7 +308,7 @@ fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Val
         }],
         "containers": [container],
         "volumes": [
-            {"name": "data", "persistentVolumeClaim": {"claimName": names::claim(&parts.member.identity.member.name)}},
+            {"name": names::DATA, "persistentVolumeClaim": {"claimName": names::claim(&parts.member.identity.member.name, parts.member.identity.member.claims_given_up)}},
             // What the volume never holds: where etcd finds its certificates, or a restore's own.
             {"name": "keys", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
             {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},

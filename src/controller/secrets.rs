@@ -23,6 +23,7 @@ use super::names::{
     NEW_AUTHORITY, OPERATOR,
 };
 use super::objects::{Kind, is_made_for, resource};
+use super::seen::Meta;
 use super::{Cluster, ControllerError};
 use crate::api::DeletionPolicy;
 use crate::backup::restore::forget_recoveries;
@@ -214,7 +215,7 @@ impl Cluster {
 
     /// The claim of a member that was born with CAs.
     async fn born_claim(&self) -> Result<Option<String>, ControllerError> {
-        let name = names::claim(&names::founder(&self.name));
+        let name = names::claim(&names::founder(&self.name), 0);
         let claim = self
             .objects
             .get(Kind::Claim, &self.namespace, &name)
@@ -229,7 +230,20 @@ impl Cluster {
             return Err(ControllerError::Going { kind, name });
         }
         let born = labels.get(CLUSTER) == Some(&self.name) && labels.contains_key(BORN);
-        Ok(born.then(|| format!("the claim {name} with its data")))
+        if born {
+            return Ok(Some(format!("the claim {name} with its data")));
+        }
+        // Of a founder that has given its first one up, or of another member.
+        let own = |meta: &Meta| {
+            meta.namespace == self.namespace
+                && meta.labels.get(CLUSTER) == Some(&self.name)
+                && meta.labels.contains_key(BORN)
+                && !meta.deleting
+        };
+        let claims = self.shared.claims.all();
+        let other = claims.iter().find(|it| own(&it.meta));
+        let member = other.and_then(|it| it.meta.labels.get(names::MEMBER));
+        Ok(member.map(|it| format!("a claim of the member {it} with its data")))
     }
 
     /// A Secret of ours; one that is not is no reason to look into it.

@@ -10,7 +10,7 @@ use kube::runtime::watcher::Event;
 use serde_json::Value;
 
 use super::names::{
-    CLUSTER, CLUSTER_NAMESPACE, CONTAINER, GUARD, IMAGE_ASKED, MADE_FOR, MADE_FROM, OPERATOR,
+    CLUSTER, CLUSTER_NAMESPACE, CONTAINER, DATA, GUARD, IMAGE_ASKED, MADE_FOR, MADE_FROM, OPERATOR,
     QUOTA, SETTINGS, STORAGE_CLASS, VERSION,
 };
 use crate::api::formats;
@@ -267,6 +267,8 @@ pub(super) struct PodSeen {
     pub(super) address: Option<String>,
     /// Where it runs.
     pub(super) node: Option<String>,
+    /// The claim with its data.
+    pub(super) claim: Option<String>,
     pub(super) settings: Option<u64>,
     /// The image that the document named for it.
     pub(super) image: Option<String>,
@@ -330,6 +332,16 @@ fn text(value: &Value, pointer: &str) -> String {
     found.unwrap_or_default().to_owned()
 }
 
+/// Whether the scheduler finds no node for a volume that others cannot reach, in its words of today and of before 1.33; and
+/// not for what the document asks of a node.
+pub(super) fn is_elsewhere(message: &str) -> bool {
+    let of_volume = [
+        "PersistentVolume's node affinity",
+        "volume node affinity conflict",
+    ];
+    of_volume.iter().any(|it| message.contains(it)) && !message.contains("Pod's node affinity")
+}
+
 impl PodSeen {
     pub(super) fn of(pod: &DynamicObject) -> Self {
         let data = &pod.data;
@@ -378,6 +390,11 @@ impl PodSeen {
             message,
             address: Some(text(data, "/status/podIP")).filter(|it| !it.is_empty()),
             node: Some(text(data, "/spec/nodeName")).filter(|it| !it.is_empty()),
+            claim: Some(text(
+                &named(&data["spec"]["volumes"], DATA),
+                "/persistentVolumeClaim/claimName",
+            ))
+            .filter(|it| !it.is_empty()),
             image: annotation(IMAGE_ASKED),
             settings: annotation(SETTINGS).and_then(|it| u64::from_str_radix(&it, 16).ok()),
             version: annotation(VERSION),
@@ -395,6 +412,19 @@ impl PodSeen {
     /// Kubernetes will not start it again.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.phase.as_str(), "Failed" | "Succeeded")
+    }
+
+    /// Whether its node is away, or has gone for good: the node's controller says so, or the scheduler does of the volume.
+    /// One that was only cordoned comes back.
+    pub(super) fn is_on_a_lost_node(&self) -> bool {
+        match &self.node {
+            Some(_) => self.not_ready.as_ref().is_some_and(String::is_empty),
+            None => {
+                self.reason == "Unschedulable"
+                    && is_elsewhere(&self.message)
+                    && !self.message.contains("were unschedulable")
+            }
+        }
     }
 
     /// Whether its node has no image for it, or one of another version than the data's.
@@ -474,6 +504,51 @@ mod tests {
         assert_eq!(seen.last_words.as_deref(), Some("DataDirMissing: gone"));
         assert_eq!(seen.not_ready.as_deref(), Some("unready: [daprd]"));
         assert_eq!(pod("True").not_ready, None);
+    }
+
+    #[test]
+    fn a_node_that_the_document_does_not_want_is_not_a_volume_elsewhere() {
+        let selector = "1 node(s) didn't match Pod's node affinity/selector";
+        for volume in [
+            "1 node(s) didn't match PersistentVolume's node affinity",
+            "1 node(s) had volume node affinity conflict",
+        ] {
+            assert!(is_elsewhere(&format!("0/1 nodes are available: {volume}.")));
+            assert!(!is_elsewhere(&format!(
+                "0/2 nodes are available: {selector}, {volume}."
+            )));
+        }
+        assert!(!is_elsewhere(selector));
+        assert!(!is_elsewhere(
+            "0/1 nodes are available: 1 Insufficient memory."
+        ));
+    }
+
+    #[test]
+    fn a_node_that_is_away_or_gone_is_lost_and_one_that_is_cordoned_is_not() {
+        let pod = |node: Option<&str>, not_ready: Option<&str>, message: &str| PodSeen {
+            node: node.map(str::to_owned),
+            not_ready: not_ready.map(str::to_owned),
+            reason: "Unschedulable".to_owned(),
+            message: message.to_owned(),
+            ..PodSeen::of(
+                &serde_json::from_value(serde_json::json!({"metadata": {"name": "shop-1"}}))
+                    .unwrap(),
+            )
+        };
+        let lost = |it: PodSeen| it.is_on_a_lost_node();
+        assert!(lost(pod(Some("edge3"), Some(""), "")));
+        assert!(!lost(pod(
+            Some("edge3"),
+            Some("containers with unready status: [etcd]"),
+            ""
+        )));
+        assert!(!lost(pod(Some("edge3"), None, "")));
+        let volume = "1 node(s) didn't match PersistentVolume's node affinity";
+        assert!(lost(pod(None, None, volume)));
+        let cordoned = format!("1 node(s) were unschedulable, {volume}");
+        assert!(!lost(pod(None, None, &cordoned)));
+        assert!(!lost(pod(None, None, "1 Insufficient memory")));
     }
 
     #[test]

@@ -99,6 +99,14 @@ pub struct MemberRecord {
     /// In Kubernetes: the UID of the claim that its data was seen to be on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<String>,
+    /// In Kubernetes: how many claims members of this name have given up. The next one is named by it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub claims_given_up: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+fn is_zero(it: &u32) -> bool {
+    *it == 0
 }
 
 /// What a restore did to the revisions: the snapshot had `from`, and they went on from `to`.

@@ -1,11 +1,11 @@
 //! Decides how a member that does not run comes into its cluster: by birth, with its own data, or by joining.
 
 use crate::cluster::{ClusterId, Health, Member, MemberId, MemberSet, Role};
-use crate::observed::{Instance, Membership, Observed, Process};
+use crate::observed::{Claim, Instance, Membership, Observed, Process};
 use crate::plan::permit::Permit;
 use crate::plan::{Interruption, permit, restore};
 use crate::spec::{ClusterSpec, MemberSpec};
-use crate::start::{self, Completeness, Refusal, Writable};
+use crate::start::{self, Completeness, Refusal, VOLUME_ELSEWHERE, Writable};
 
 /// How a member that does not run comes into its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,14 +87,22 @@ pub(super) fn to_end_who_left(
     let Membership::Known(members) = &observed.membership else {
         return None;
     };
-    let ours = !matches!(instance.process, Process::Foreign { .. } | Process::Unknown);
-    if !ours || !instance.is_there() || !is_of(spec, members, instance) {
+    // What has another claim than the member is of one that was removed, also where its node does not end it.
+    let former = instance.claim == Claim::Former;
+    let ours = match instance.process {
+        Process::Foreign { .. } => false,
+        Process::Unknown => former,
+        Process::Running { .. } | Process::Stopped => true,
+    };
+    let is_there = instance.is_there() || former;
+    if !ours || !is_there || !is_of(spec, members, instance) {
         return None;
     }
     let answers = instance.service.details.map(|it| it.member);
     let id = answers.or_else(|| member_id(instance));
     let mut places = spec.members.iter().chain(&spec.former);
     let left = match (id, instance.joins()) {
+        _ if former => true,
         (Some(id), _) => members.by_id(id).is_none(),
         (None, true) => places
             .find(|it| it.name == instance.member)
@@ -102,6 +110,28 @@ pub(super) fn to_end_who_left(
         (None, false) => false,
     };
     left.then(|| permit::to_end_who_left(instance, id))
+}
+
+/// Whether the claim of a member that was removed is given up: nobody has heard of its node for long.
+pub fn leaves_its_claim(spec: &ClusterSpec, instance: &Instance) -> bool {
+    instance.unheard >= spec.grace_seconds
+}
+
+/// Whether it joins, and the claim of one that was removed keeps it from every node that there is.
+pub(super) fn needs_another_claim(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    instance: &Instance,
+) -> bool {
+    let Membership::Known(members) = &observed.membership else {
+        return false;
+    };
+    let refused = instance.refused.as_ref().map(Refusal::reason);
+    instance.joins()
+        && refused == Some(VOLUME_ELSEWHERE)
+        && is_of(spec, members, instance)
+        && members.has_quorum()
+        && spec.member(&instance.member).is_some()
 }
 
 /// Whether a listed member that does not run can never come back as the same member.

@@ -29,6 +29,7 @@ pub(super) fn repair_and_grow(
     if let Some(voter) = members.voters().find(gone) {
         return match members.voter_count() {
             1 => Err(Hold::QuorumLost),
+            _ if !spec.replace_failed => Err(Hold::MemberFailed(voter.name.clone())),
             _ => permit::to_replace(members, voter.id).map(Some),
         };
     }

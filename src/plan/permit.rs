@@ -100,6 +100,8 @@ impl Permit<Interruption> {
         let pid = match again.process {
             Process::Running { pid, .. } => Some(pid),
             Process::Stopped => None,
+            // Its node does not end it.
+            Process::Unknown if grounds == Grounds::HasLeft => None,
             Process::Foreign { .. } | Process::Unknown => return Err(Lapsed::ProcessChanged),
         };
         if pid != step.pid {

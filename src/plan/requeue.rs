@@ -117,6 +117,7 @@ fn waits_for_a_person(hold: &Hold) -> bool {
             | Hold::UpgradeNotRehearsed(..)
             | Hold::UpgradeFailed(..)
             | Hold::VersionsDiffer(..)
+            | Hold::MemberFailed(_)
             | Hold::QuotaSmaller { .. }
             | Hold::ClaimDeleted
             | Hold::SnapshotsFound(_)

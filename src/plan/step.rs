@@ -87,6 +87,9 @@ pub enum Upkeep {
     /// etcd's member list has this member no more, or anew: rename its old data aside and forget its old
     /// id, so that it can join. Nothing is deleted.
     SetDataAside,
+    /// In Kubernetes: the volume of a removed member keeps the next one of its name from every node that there is. It gets
+    /// another claim, and the old one stays.
+    GiveUpClaim,
     /// Make new leaves for etcd and the operator, in one generation, without a restart.
     MintCertificates(Mint),
     /// Make new leaves for the clients that the document names.

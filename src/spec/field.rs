@@ -161,6 +161,8 @@ pub const FIELDS: &[Field] = &[
     field("pod.tolerations[].value", Class::Kubernetes),
     field("pod.topologySpreadConstraints[]", Class::Kubernetes),
     field("profile", Class::Restart),
+    field("recovery.graceMinutes", Class::Live),
+    field("recovery.member", Class::Live),
     field("recovery.singleMember", Class::Live),
     field("service.annotations", Class::Kubernetes),
     field("service.dnsDomain", Class::Kubernetes),

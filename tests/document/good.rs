@@ -208,6 +208,8 @@ fn an_empty_spec_takes_every_default() {
             backup: None,
             bootstrap: None,
             restore_when_damaged: false,
+            replace_failed: true,
+            grace_seconds: 600,
             settings: Settings(
                 14695981039346656037,
             ),

@@ -3,9 +3,9 @@
 use etcd_operator::api::{
     AutoCompaction, AutoCompactionMode, Backup, BackupDestination, BackupVerify, Bootstrap, Client,
     Defragment, DeletionPolicy, Encryption, EtcdClusterSpec, Host, LocalDestination, LogLevel,
-    MemoryStorage, Network, OnNoSpace, Options, Pod, Profile, S3Destination, SecretRefs, Service,
-    ServiceType, SingleMemberRecovery, Storage, Tls, TlsMode, UnsafeFilesystem, VolumeClaim,
-    Window,
+    MemberRecovery, MemoryStorage, Network, OnNoSpace, Options, Pod, Profile, S3Destination,
+    SecretRefs, Service, ServiceType, SingleMemberRecovery, Storage, Tls, TlsMode,
+    UnsafeFilesystem, VolumeClaim, Window,
 };
 
 /// SplitMix64: the same numbers for the same seed on every machine.
@@ -121,6 +121,10 @@ pub(crate) fn spec(random: &mut Random) -> EtcdClusterSpec {
             single_member: random
                 .rarely(4, |_| SingleMemberRecovery::RestoreLatestVerified)
                 .unwrap_or_default(),
+            member: random
+                .rarely(rare, |_| MemberRecovery::Hold)
+                .unwrap_or_default(),
+            grace_minutes: random.rarely(rare, |_| 30),
         },
         deletion_policy: random
             .rarely(rare, |_| DeletionPolicy::Delete)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use etcd_operator::agent::driver::{Driver as _, HostDriver, ProcessDriver};
 use etcd_operator::agent::{Agent, AgentError};
 use etcd_operator::cluster::{
-    Answer, Health, Member, MemberId, MemberName, MemberSet, Role, Silence,
+    Answer, FAILED_SECONDS, Health, Member, MemberId, MemberName, MemberSet, Role, Silence,
 };
 use etcd_operator::etcd::client;
 use etcd_operator::member::change;
@@ -301,7 +301,7 @@ impl Runtime for Fleet {
                 .map(|id| {
                     let since = *self.silent.entry(*id).or_insert(now);
                     let part = (now - since).as_secs_f64() / self.grace.as_secs_f64();
-                    let seconds = etcd_operator::cluster::FAILED_SECONDS;
+                    let seconds = FAILED_SECONDS;
                     Silence {
                         member: *id,
                         seconds: if part >= 1.0 { seconds } else { 0 },
@@ -309,7 +309,7 @@ impl Runtime for Fleet {
                 })
                 .collect();
             self.listed = members.iter().count();
-            membership = Membership::Known(members.after(&silences));
+            membership = Membership::Known(members.after(&silences, FAILED_SECONDS));
         }
         let alone = self.listed <= 1;
         let mut first = all.remove(0);

@@ -37,6 +37,7 @@ mod images;
 mod kept;
 mod kubectl;
 mod lab;
+mod losses;
 mod monitoring;
 mod namespaces;
 mod needs;

@@ -286,7 +286,9 @@ impl Host {
 
     fn step(&mut self, step: &Upkeep) {
         match step {
-            Upkeep::SetDataAside => panic!("the only member is never removed"),
+            Upkeep::SetDataAside | Upkeep::GiveUpClaim => {
+                panic!("the only member is never removed")
+            }
             Upkeep::GiveUpLeadership { .. } => panic!("nobody else could lead"),
             Upkeep::RehearseVersion(_)
             | Upkeep::EnableDowngrade(_)

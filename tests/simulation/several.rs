@@ -443,7 +443,7 @@ impl World {
         });
         let silences: Vec<Silence> = silences.collect();
         self.listed = members.iter().count();
-        members.with(&answers).after(&silences)
+        members.with(&answers).after(&silences, FAILED_SECONDS)
     }
 
     fn membership(&mut self) -> Membership {

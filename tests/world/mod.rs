@@ -84,6 +84,8 @@ pub fn spec(members: &[&str]) -> ClusterSpec {
         backup: None,
         bootstrap: None,
         restore_when_damaged: false,
+        replace_failed: true,
+        grace_seconds: etcd_operator::cluster::FAILED_SECONDS,
         settings: SETTINGS,
     }
 }
@@ -246,6 +248,7 @@ pub fn stopped() -> Instance {
         machine_changed: false,
         kept_elsewhere: false,
         regain: None,
+        unheard: 0,
     }
 }
 

@@ -3,10 +3,10 @@
 use super::{LOOKS_SECONDS, MAKING_SECONDS};
 use crate::controller::Cluster;
 use crate::controller::claim::Which;
-use crate::controller::seen::{Container, NO_IMAGE, PodSeen};
+use crate::controller::seen::{Container, NO_IMAGE, PodSeen, is_elsewhere};
 use crate::member::pod::{refusal_from, unplaceable};
 use crate::observed::{Process, Reading, Service};
-use crate::start::Refusal;
+use crate::start::{Refusal, VOLUME_ELSEWHERE};
 
 impl Cluster {
     /// A Pod that is there and does not run.
@@ -59,23 +59,13 @@ impl Cluster {
         let node = claim.as_ref().and_then(|it| it.node.as_ref());
         match node.filter(|_| is_elsewhere(message)) {
             Some(node) => {
-                let name = Which::Data(number).name(&self.name);
+                let name = self.claim_name(Which::Data(number));
                 let why = format_args!("the claim {name} lies on the node {node}: {message}");
-                unplaceable("VolumeElsewhere", why)
+                unplaceable(VOLUME_ELSEWHERE, why)
             }
             None => unplaceable("Unschedulable", format_args!("{message}")),
         }
     }
-}
-
-/// Whether the scheduler finds no node for a volume that others cannot reach, in its words of today and of before 1.33; and
-/// not for what the document asks of a node.
-fn is_elsewhere(message: &str) -> bool {
-    let of_volume = [
-        "PersistentVolume's node affinity",
-        "volume node affinity conflict",
-    ];
-    of_volume.iter().any(|it| message.contains(it)) && !message.contains("Pod's node affinity")
 }
 
 /// What is in the way of a start.
@@ -143,28 +133,5 @@ fn why_waiting(pod: &PodSeen, reason: &str, message: &str) -> Option<Refusal> {
             unplaceable("PodRefused", format_args!("{reason}: {message}")),
         ),
         _ => None, // ContainerCreating, PodInitializing
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_that_the_document_does_not_want_is_not_a_volume_elsewhere() {
-        let selector = "1 node(s) didn't match Pod's node affinity/selector";
-        for volume in [
-            "1 node(s) didn't match PersistentVolume's node affinity",
-            "1 node(s) had volume node affinity conflict",
-        ] {
-            assert!(is_elsewhere(&format!("0/1 nodes are available: {volume}.")));
-            assert!(!is_elsewhere(&format!(
-                "0/2 nodes are available: {selector}, {volume}."
-            )));
-        }
-        assert!(!is_elsewhere(selector));
-        assert!(!is_elsewhere(
-            "0/1 nodes are available: 1 Insufficient memory."
-        ));
     }
 }

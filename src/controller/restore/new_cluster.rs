@@ -36,7 +36,7 @@ impl Cluster {
 
     /// What an earlier one of this name left: it would be served in place of the snapshot.
     async fn left_of(&self, into: &str) -> Result<Option<String>, ControllerError> {
-        let claims = names::members(into).map(|it| (Kind::Claim, names::claim(&it)));
+        let claims = names::members(into).map(|it| (Kind::Claim, names::claim(&it, 0)));
         let secret = (Kind::Secret, names::authority_secret(into));
         for (kind, name) in std::iter::once(secret).chain(claims) {
             let there = self.objects.get(kind, &self.namespace, &name).await?;

@@ -1,0 +1,61 @@
+//! etcd's member list, as far as somebody told it.
+
+use super::{INSTANCES_MAX, Instance};
+use crate::cluster::{Answer, MemberSet, Silence};
+
+/// etcd's member list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// No member has ever run.
+    Unbootstrapped,
+    /// It could not be read.
+    Unreachable,
+    /// As the answering member reports it, without a majority's confirmation. The list may only be
+    /// reported; nothing else may follow from it.
+    Unconfirmed(MemberSet),
+    /// More members than this operator can hold; never cut short.
+    TooManyMembers,
+    /// As etcd reports it.
+    Known(MemberSet),
+}
+
+impl Membership {
+    /// Of what several members told, that which is worth most.
+    pub fn best(told: impl Iterator<Item = Membership>) -> Membership {
+        let worth = |it: &Membership| match it {
+            Membership::Unbootstrapped => 0,
+            Membership::Unreachable => 1,
+            Membership::Unconfirmed(_) => 2,
+            Membership::TooManyMembers => 3,
+            Membership::Known(_) => 4,
+        };
+        told.max_by_key(worth).unwrap_or(Membership::Unreachable)
+    }
+
+    /// The same; of whom nothing was heard for the document's grace has failed.
+    #[must_use]
+    pub fn after(self, instances: &[Instance], grace_seconds: u64) -> Self {
+        let mut silences = heapless::Vec::<Silence, INSTANCES_MAX>::new();
+        for instance in instances {
+            if let Some(member) = instance.id(&self) {
+                let seconds = instance.unheard;
+                let _ = silences.push(Silence { member, seconds });
+            }
+        }
+        match self {
+            Membership::Known(members) => {
+                Membership::Known(members.after(&silences, grace_seconds))
+            }
+            other => other,
+        }
+    }
+
+    /// The same with each member's own answer.
+    #[must_use]
+    pub fn with(self, answers: &[Answer]) -> Self {
+        match self {
+            Membership::Known(members) => Membership::Known(members.with(answers)),
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The steps of a plan in words.
+
+use super::super::permit::{Declared, Grounds, Permit};
+use super::super::{Act, Asked, Change, Interruption, Plan, Upkeep};
+use crate::cluster::{Detail, detail};
+use crate::start::Start;
+
+impl Change {
+    /// For people.
+    pub fn describe(&self) -> Detail {
+        match self {
+            Change::AddLearner { name, .. } => detail(format_args!("add {name} as a learner")),
+            Change::Promote { member } => detail(format_args!("promote member {member}")),
+            Change::Remove { member } => detail(format_args!("remove member {member}")),
+            Change::Update { member, peer_url } => {
+                detail(format_args!("move member {member} to {peer_url}"))
+            }
+        }
+    }
+}
+
+impl Upkeep {
+    /// For people.
+    pub fn describe(&self) -> Detail {
+        match self {
+            Upkeep::AdoptIdentity => {
+                detail(format_args!("adopt the data that lies in storage.path"))
+            }
+            Upkeep::LatchIdentity {
+                version,
+                joins: true,
+                ..
+            } => detail(format_args!("join the cluster with etcd {version}")),
+            Upkeep::LatchIdentity { version, quota, .. } => detail(format_args!(
+                "create the cluster with etcd {version}, quota {} MiB",
+                quota >> 20
+            )),
+            Upkeep::SetDataAside => detail(format_args!(
+                "set the data of the removed member aside, to join again"
+            )),
+            Upkeep::GiveUpClaim => detail(format_args!(
+                "give up the claim of the removed member, to join with a new one"
+            )),
+            Upkeep::MintCertificates(mint) => detail(format_args!("{mint}")),
+            Upkeep::MintClients => detail(format_args!("issue client certificates")),
+            Upkeep::Start(Start::Go) => detail(format_args!("start etcd")),
+            Upkeep::Start(Start::Join) => {
+                detail(format_args!("start etcd as a new member of the cluster"))
+            }
+            Upkeep::Start(Start::SetAsideThenGo) => detail(format_args!(
+                "set the leftovers of an interrupted first start aside and start etcd"
+            )),
+            Upkeep::StartAsBefore => detail(format_args!(
+                "start etcd with the settings that served last"
+            )),
+            Upkeep::RaiseQuota(quota) => {
+                detail(format_args!("raise the quota to {} MiB", quota >> 20))
+            }
+            Upkeep::RehearseVersion(to) => detail(format_args!(
+                "take a snapshot and start etcd {to} on a copy of the data"
+            )),
+            Upkeep::EnableDowngrade(to) => detail(format_args!(
+                "have etcd lower the version of its data for etcd {to}"
+            )),
+            Upkeep::CancelDowngrade => detail(format_args!("cancel etcd's own downgrade")),
+            Upkeep::SetVersion(to) => detail(format_args!("give the data to etcd {to}")),
+            Upkeep::TakeVersionBack => detail(format_args!("take the change of version back")),
+            Upkeep::FinishVersion => detail(format_args!("make the version final")),
+            Upkeep::StayWithVersion => detail(format_args!(
+                "stay with the newer version, which alone can open the data"
+            )),
+            Upkeep::ProbeWrite => detail(format_args!("prove that writes are served")),
+            Upkeep::RecordServed => detail(format_args!("record the cluster's identity")),
+            Upkeep::GiveUpLeadership { to } => {
+                detail(format_args!("hand the leadership over to member {to}"))
+            }
+            Upkeep::AcceptWrites => detail(format_args!("accept writes again")),
+            Upkeep::SkipSnapshot => {
+                detail(format_args!("skip a snapshot that would hold nothing new"))
+            }
+            Upkeep::TakeSnapshot => detail(format_args!("take a snapshot and verify it")),
+            Upkeep::TakeRequested => detail(format_args!(
+                "take the snapshot that was asked for and verify it"
+            )),
+            Upkeep::CopySnapshots => detail(format_args!("copy snapshots")),
+            Upkeep::CheckSnapshots => detail(format_args!("check the snapshots again")),
+            Upkeep::RequestRestore(Asked::Bootstrap) => {
+                detail(format_args!("look for the snapshot that bootstrap names"))
+            }
+            Upkeep::RequestRestore(Asked::Recovery) => detail(format_args!(
+                "restore the newest verified snapshot in place of damaged data"
+            )),
+            Upkeep::PrepareRestore => detail(format_args!(
+                "verify the snapshot and make new data from it"
+            )),
+            Upkeep::FinishRestore => detail(format_args!("end the restore")),
+        }
+    }
+}
+
+impl Permit<Interruption> {
+    /// For people.
+    pub fn describe(&self) -> Detail {
+        match self.step().act {
+            Act::Stop if self.grounds() == Grounds::DeclaredOutage(Declared::Restore) => {
+                detail(format_args!("stop etcd, so that its data can be exchanged"))
+            }
+            Act::Stop if self.grounds() == Grounds::HasLeft => detail(format_args!(
+                "stop the etcd of a member that the cluster has removed; its data stays"
+            )),
+            Act::Stop => detail(format_args!("stop etcd, keep everything")),
+            Act::Restart if self.grounds() == Grounds::DeclaredOutage(Declared::DriverChanged) => {
+                detail(format_args!("restart etcd under the driver of this host"))
+            }
+            Act::Restart if self.grounds() == Grounds::NothingRuns => detail(format_args!(
+                "replace what waits to run with what the edited document asks for"
+            )),
+            Act::Restart => detail(format_args!("restart etcd with the edited document")),
+            Act::RegainSpace => detail(format_args!("compact, defragment and accept writes again")),
+            Act::SwapRestored => detail(format_args!(
+                "stop etcd, set its data aside and put the snapshot's data in its place"
+            )),
+            Act::UndoRestore => detail(format_args!("put back the data from before the restore")),
+        }
+    }
+}
+
+impl Plan {
+    /// The first step that is taken on a member, for people: of the upkeep, else the interruption.
+    pub fn first_step(&self) -> Option<Detail> {
+        let upkeep = self.upkeep.first().map(|it| it.step.describe());
+        upkeep.or_else(|| self.interruption.as_ref().map(Permit::describe))
+    }
+}

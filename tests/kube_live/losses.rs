@@ -1,0 +1,104 @@
+//! Nodes that are lost: a member of one that is away for good is replaced on another node, and a member is left alone as long
+//! as it, or its node, is heard of.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::lab::Options;
+use crate::operated::{Operated, document};
+use crate::several::{id_of, whole};
+use crate::stream::{Stream, assert_written};
+
+const MEMBERS: [&str; 3] = ["shop-0", "shop-1", "shop-2"];
+/// The grace, what Kubernetes needs to see that a node is away, and a member that joins.
+const REPLACED_WITHIN: Duration = Duration::from_secs(300);
+
+fn node_of(it: &Operated, member: &str) -> Option<String> {
+    let pod = it.try_json(&["get", "pod", member])?;
+    pod["spec"]["nodeName"].as_str().map(str::to_owned)
+}
+
+fn number_of(node: &str) -> u32 {
+    node.trim_start_matches("edge").parse().unwrap()
+}
+
+/// A member on a node without the control plane that does not lead.
+fn follower(it: &Operated, status: &Value) -> (&'static str, String) {
+    let leads = |name: &str| {
+        let members = status["members"].as_array().unwrap();
+        let own = members.iter().find(|it| it["name"] == name).unwrap();
+        own["leader"] == true
+    };
+    let on = |name| (name, node_of(it, name).unwrap());
+    let mut all = MEMBERS.into_iter().filter(|it| !leads(it)).map(on);
+    all.find(|(_, node)| node != "edge1").unwrap()
+}
+
+#[test]
+fn a_member_of_a_lost_node_is_replaced_on_another_one() {
+    let Some(it) = Operated::up_with(&Options {
+        nodes: 3,
+        ..Options::default()
+    }) else {
+        return;
+    };
+    let spec = "{size: 3, recovery: {graceMinutes: 1}}";
+    it.apply(&document("EtcdCluster", "shop", spec));
+    let before = whole(&it, 3);
+    let (lost, node) = follower(&it, &before);
+    let number = number_of(&node);
+
+    // Its kubelet is away, and the member goes on.
+    it.kubelet_stop(number);
+    it.eventually("the node to be called away", REPLACED_WITHIN, || {
+        it.node_is(number, "Ready", "Unknown").then_some(())
+    });
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(90) {
+        let now = it.json(&["get", "etcdcluster", "shop"]);
+        assert_eq!(id_of(&now["status"], lost), id_of(&before, lost));
+        assert_eq!(now["status"]["readyMembers"], 3, "it answers by itself");
+        std::thread::sleep(Duration::from_secs(5));
+    }
+
+    let stream = Stream::start(&it, "shop", &MEMBERS);
+    it.cut(number);
+    let begun = Instant::now();
+    it.eventually("another member in its place", REPLACED_WITHIN, || {
+        let now = it.try_json(&["get", "etcdcluster", "shop"])?;
+        let members = now["status"]["members"].as_array()?;
+        let serves = |it: &&Value| it["role"] == "voter" && it["serving"] == true;
+        let own = members.iter().find(|it| it["name"] == lost)?;
+        let other = own["id"] != id_of(&before, lost).as_str();
+        (other && members.iter().filter(serves).count() == 3).then_some(())
+    });
+    println!("{lost} of {node}: replaced after {:.1?}", begun.elapsed());
+    let next = node_of(&it, lost).unwrap();
+    assert_ne!(next, node);
+    let (acknowledged, gap) = stream.end();
+    println!("{acknowledged} writes, longest gap {gap:?}");
+    assert_written(&it, "shop", acknowledged);
+
+    // What it held stays, by name and label, until a person says otherwise.
+    let of_it = format!("etcd.edge-operator.io/given-up-by={lost}");
+    let kept = it.json(&["get", "pvc", "-l", &of_it]);
+    let names: Vec<&Value> = kept["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["metadata"]["name"])
+        .collect();
+    assert_eq!(json!(names), json!([format!("data-{lost}")]));
+
+    // The node comes back: nobody of before does.
+    it.heal(number);
+    it.kubelet_start(number);
+    it.eventually("the node", REPLACED_WITHIN, || {
+        it.node_is(number, "Ready", "True").then_some(())
+    });
+    let after = whole(&it, 3);
+    assert_eq!(node_of(&it, lost), Some(next));
+    assert_ne!(id_of(&after, lost), id_of(&before, lost));
+    assert_written(&it, "shop", acknowledged);
+}
