@@ -54,8 +54,7 @@ pub const VERSION: &str = "v1alpha1";
         spec_replicas_path = ".spec.size",
         status_replicas_path = ".status.readyMembers"
     ),
-    printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyMembers"),
-    printcolumn(name = "Size", type_ = "integer", json_path = ".spec.size"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.ready"),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),
     printcolumn(
         name = "Available",

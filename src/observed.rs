@@ -182,6 +182,8 @@ pub struct Instance {
     pub regain: Option<Regain>,
     /// Seconds for which neither it nor its node was heard of; 0: one of them was, or nobody knows of a node.
     pub unheard: u64,
+    /// Where people find it.
+    pub place: Place,
 }
 
 impl Instance {
@@ -224,6 +226,15 @@ impl Instance {
         let told = self.ids(membership).map(|(_, id)| id);
         told.or_else(recorded)
     }
+}
+
+/// Where people find a member, as far as its home has names for that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The node that it runs on.
+    pub node: Option<Detail>,
+    /// The claim that holds its data.
+    pub claim: Option<Detail>,
 }
 
 /// The place of a member's data.

@@ -24,8 +24,8 @@ use core::time::Duration;
 
 use crate::cluster::{ClusterId, Detail, MemberId, MemberName, MemberSet, PeerUrl, Timestamp};
 use crate::observed::{
-    Claim, INSTANCES_MAX, Instance, Membership, Observed, Predecessor, Predecessors, Process,
-    RestorePhase, TERMINATING_SECONDS,
+    Claim, INSTANCES_MAX, Instance, Membership, Observed, Predecessor, Process, RestorePhase,
+    TERMINATING_SECONDS,
 };
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Source;
@@ -56,6 +56,8 @@ pub enum Hold {
     Unreachable,
     /// A majority does not answer, or would not after the step.
     QuorumLost,
+    /// Some members answer, and no majority: so many of so many do not, and who.
+    MajorityLost(u8, u8, Detail),
     /// A learner has not caught up yet.
     LearnerBehind,
     /// Interrupting a single member needs a declaration.
@@ -164,11 +166,12 @@ impl Plan {
     pub fn hold(&self) -> Option<&Hold> {
         let members = self.holds.first().map(|(_, hold)| hold);
         let list = self.change.as_ref().err();
-        // A hold that names an unexpected member says more than one that reports a missing vote.
+        // A hold that names members says more than one that reports a missing vote.
         match (members, list) {
-            (Some(Hold::QuorumLost | Hold::Unreachable), Some(Hold::UnexpectedMember { .. })) => {
-                list
-            }
+            (
+                Some(Hold::QuorumLost | Hold::Unreachable),
+                Some(Hold::UnexpectedMember { .. } | Hold::MajorityLost(..)),
+            ) => list,
             _ => members.or(list),
         }
     }
@@ -380,13 +383,8 @@ fn start_steps(
     if unborn && has_source {
         return restore_steps(observed, Asked::Bootstrap, steps);
     }
-    if unborn && spec.bootstrap.is_none() {
-        match &observed.predecessors {
-            Predecessors::None => {}
-            Predecessors::Looking => return Ok(()),
-            Predecessors::Found(it) => return Err(Hold::SnapshotsFound(it.clone())),
-            Predecessors::Unreadable(why) => return Err(Hold::SnapshotsUnknown(why.clone())),
-        }
+    if unborn && spec.bootstrap.is_none() && !birth::has_no_predecessor(observed)? {
+        return Ok(());
     }
     birth::latch(spec, instance, version, way == Way::Join, steps);
     if let Some(identity) = facts.born()

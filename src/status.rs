@@ -8,7 +8,7 @@ mod certificate;
 mod degraded;
 mod document;
 
-use crate::cluster::{Detail, Timestamp, detail};
+use crate::cluster::{Detail, Health, Timestamp, detail};
 use crate::host::{self, HostFacts};
 use crate::observed::{
     Backups, Instance, Looker, Membership, Observed, Pairs, Process, Proposals, Reading, Writing,
@@ -71,6 +71,17 @@ pub struct MemberStatus {
     pub leader: bool,
     /// The version that it runs, where this process sees it.
     pub version: Option<crate::version::Version>,
+    /// Entries of Raft's log that it has to catch up with the foremost, where it answers.
+    pub lag: Option<u64>,
+    /// Where people find it.
+    pub place: crate::observed::Place,
+}
+
+impl MemberStatus {
+    /// Whether it answers.
+    pub fn serves(&self) -> bool {
+        self.member.health == Health::Serving
+    }
 }
 
 /// The status of a cluster.
@@ -84,6 +95,8 @@ pub struct Status {
     pub members: heapless::Vec<MemberStatus, { crate::cluster::MEMBERS_MAX }>,
     /// Voters that answer.
     pub ready_members: u8,
+    /// Voters that the document asks for.
+    pub size: u8,
     /// Details of this process' own member.
     pub details: Option<crate::observed::Details>,
     /// The size in bytes that etcd lets its database grow to.
@@ -124,15 +137,18 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
         .and_then(|it| it.service.details)
         .and_then(|it| it.leader);
     if let Membership::Known(set) | Membership::Unconfirmed(set) = &observed.membership {
+        let indices = observed.instances.iter();
+        let indices = indices.filter_map(|it| Some(it.service.answer()?.raft_index));
+        let foremost = indices.max();
         for member in set.iter() {
+            let of = observed.instance(&member.name);
+            let answer = of.and_then(|it| it.service.answer());
             let _ = members.push(MemberStatus {
                 member: member.clone(),
                 leader: leader == Some(member.id),
-                version: observed
-                    .instances
-                    .iter()
-                    .find(|it| it.member == member.name)
-                    .and_then(running_version),
+                version: of.and_then(running_version),
+                lag: answer.and_then(|it| Some(foremost? - it.raft_index)),
+                place: of.map(|it| it.place.clone()).unwrap_or_default(),
             });
         }
     }
@@ -157,6 +173,7 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
         confirmed_until: observed.now,
         members,
         ready_members,
+        size: spec.size,
         details: instance.and_then(|it| it.service.details),
         quota: instance.and_then(|it| Some(it.facts.identity.as_ref()?.quota)),
         version: observed.instances.iter().filter_map(running_version).min(),
@@ -214,9 +231,9 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
     }
     if let Some(told) = not_served(instance) {
         return match hold {
-            Some(hold @ Hold::UnexpectedMember { quorum: false, .. }) => {
-                no(hold.reason(), detail(format_args!("{hold}")))
-            }
+            Some(
+                hold @ (Hold::UnexpectedMember { quorum: false, .. } | Hold::MajorityLost(..)),
+            ) => no(hold.reason(), detail(format_args!("{hold}"))),
             _ => no(told.0, told.1),
         };
     }

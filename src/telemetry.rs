@@ -5,6 +5,7 @@
 mod backup;
 mod disk;
 mod line;
+mod members;
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -120,6 +121,7 @@ pub struct Metrics {
     conditions: Family<ConditionLabels, Gauge<i64, AtomicI64>>,
     holds: Family<HoldLabels, Gauge<i64, AtomicI64>>,
     version: Family<VersionLabels, Gauge<i64, AtomicI64>>,
+    members: members::MemberMetrics,
     passes: Counter<u64, AtomicU64>,
     stopped: Gauge<i64, AtomicI64>,
     confirmed: Gauge<i64, AtomicI64>,
@@ -214,6 +216,7 @@ impl Metrics {
         Arc::new(Metrics {
             backups: backup::BackupMetrics::registered(&mut registry),
             disk: disk::DiskMetrics::registered(&mut registry),
+            members: members::MemberMetrics::registered(&mut registry),
             registry,
             conditions,
             holds,
@@ -268,6 +271,7 @@ impl Metrics {
                 .get_or_create(&VersionLabels { version })
                 .set(1);
         }
+        self.members.record(&status.members);
         self.disk.record(observed);
         self.certificate_expiry
             .set(status.certificates.map_or(0, |(end, _)| end.0));

@@ -1023,7 +1023,15 @@ fn no_change_of_any_cluster_costs_quorum_and_every_healed_cluster_gets_its_membe
             assert!(after.has_quorum(), "{it:?} costs quorum");
             assert!(after.voter_count() >= 1);
         } else if !before.has_quorum() && before.iter().next().is_some() {
-            assert_eq!(plan.change, Err(Hold::QuorumLost));
+            let held = plan.change.as_ref().unwrap_err();
+            let Hold::MajorityLost(silent, voters, _) = *held else {
+                panic!("{held:?}");
+            };
+            let away = before.voter_count() - before.serving_voters();
+            assert_eq!(
+                (usize::from(silent), usize::from(voters)),
+                (away, before.voter_count())
+            );
         }
         // Healed: those that may come back are back, learners catch up.
         let mut hosts = hosts.map(|it| match it {

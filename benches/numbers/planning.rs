@@ -10,8 +10,8 @@ use etcd_operator::cluster::{
 use etcd_operator::document;
 use etcd_operator::observed::{
     Alarms, Authority, Backups, CaState, Certificates, Claim, Clock, Details, DocumentSeen,
-    INSTANCES_MAX, Instance, Looker, Membership, Observed, Pairs, Process, Proposals, Reading,
-    Service, Writing,
+    INSTANCES_MAX, Instance, Looker, Membership, Observed, Pairs, Place, Process, Proposals,
+    Reading, Service, Writing,
 };
 use etcd_operator::plan::plan;
 use etcd_operator::spec::{ClusterSpec, MemberSpec};
@@ -57,6 +57,8 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
             seconds: 3600,
         },
         terminating: 0,
+        unheard: 0,
+        place: Place::default(),
         claim: Claim::Stays,
         alone: false,
         last_served: None,

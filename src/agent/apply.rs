@@ -100,7 +100,6 @@ impl Agent {
                 joins,
             } => self.latch_identity(spec, place, *version, *quota, *joins),
             Upkeep::SetDataAside => self.set_data_aside(place).await,
-            Upkeep::GiveUpClaim => Ok(()), // no host has any
             Upkeep::MintCertificates(_) => self.mint_certificates(spec, observed, place),
             Upkeep::MintClients => self.mint_clients(spec, observed, place),
             Upkeep::Start(start) => {
@@ -143,7 +142,8 @@ impl Agent {
                 self.take_snapshot(spec, now);
                 Ok(())
             }
-            Upkeep::TakeRequested => Ok(()), // a command takes it by itself
+            // A command takes it by itself; no host has a claim.
+            Upkeep::TakeRequested | Upkeep::GiveUpClaim => Ok(()),
             Upkeep::CopySnapshots => {
                 self.copy_snapshots(spec, now);
                 Ok(())

@@ -18,7 +18,7 @@ use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, Launch, RefusalFile, Running, Served};
 use crate::member::starts;
 use crate::observed::{
-    Authority, CaState, Certificates, Claim, Clock, Instance, LastServed, Looker, Observed,
+    Authority, CaState, Certificates, Claim, Clock, Instance, LastServed, Looker, Observed, Place,
     Predecessors, Process, Restoring,
 };
 use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT};
@@ -93,13 +93,12 @@ impl Agent {
             kept_elsewhere: self.driver.kept_elsewhere(),
             regain,
             unheard: 0, // it runs where this agent does
+            place: Place::default(),
         };
         let version = instance.facts.identity.as_ref().map(|it| it.version);
         let host = self.host(&storage_dir, found.writable, version);
         let backups = self.backups(spec, clock, now);
         let predecessors = self.predecessors(spec, &instance, clock, now);
-        let mut instances = heapless::Vec::new();
-        let _ = instances.push(instance);
         Box::new(Observed {
             now,
             clock,
@@ -115,7 +114,7 @@ impl Agent {
             unreached: None, // clients and the operator use one address
             document: self.board.document(),
             looker: self.looker(),
-            instances,
+            instances: [instance].into_iter().collect(),
         })
     }
 

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::{
     AutoCompactionMode, EtcdClusterSpec, LogLevel, MemberRecovery, OnNoSpace, Profile,
-    SingleMemberRecovery, UnsafeFilesystem, formats,
+    UnsafeFilesystem, formats,
 };
-use crate::cluster::{ClusterName, FAILED_SECONDS};
+use crate::cluster::ClusterName;
 use crate::spec::field::FIELDS;
 use crate::spec::{self, AutoCompaction, ClusterSpec, MemberSpec, Settings};
 
@@ -103,13 +103,9 @@ pub fn to_spec(name: &str, wire: &EtcdClusterSpec) -> Result<ClusterSpec, Vec<Mi
         repair_no_space: wire.maintenance.on_no_space == OnNoSpace::Repair,
         backup,
         bootstrap,
-        restore_when_damaged: wire.recovery.single_member
-            == SingleMemberRecovery::RestoreLatestVerified,
+        restore_when_damaged: wire.recovery.restores(),
         replace_failed: wire.recovery.member == MemberRecovery::Replace,
-        grace_seconds: wire
-            .recovery
-            .grace_minutes
-            .map_or(FAILED_SECONDS, |it| u64::from(it) * 60),
+        grace_seconds: wire.recovery.grace_seconds(),
         settings: settings(wire),
     })
 }

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::FAILED_SECONDS;
+
 /// What may be done without a person.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -17,6 +19,19 @@ pub struct Recovery {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_080))]
     pub grace_minutes: Option<u32>,
+}
+
+impl Recovery {
+    /// Whether damaged data of a single member is replaced by a snapshot.
+    pub(super) fn restores(&self) -> bool {
+        self.single_member == SingleMemberRecovery::RestoreLatestVerified
+    }
+
+    /// How long nothing has to be heard of a member and of its node until it has failed.
+    pub(super) fn grace_seconds(&self) -> u64 {
+        self.grace_minutes
+            .map_or(FAILED_SECONDS, |it| u64::from(it) * 60)
+    }
 }
 
 /// What happens to one of several members that has failed.

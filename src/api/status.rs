@@ -1,6 +1,7 @@
 //! `EtcdCluster.status` on the wire: the core's [`Status`], serialisable. The host's `status -o
 //! json` prints the same keys.
 
+mod members;
 mod news;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -8,10 +9,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::rfc3339;
-use crate::cluster::{Health, Role, Timestamp};
+use crate::cluster::Timestamp;
 use crate::observed::{Backups, DestinationSeen, SnapshotNamed, SnapshotSeen};
 use crate::status::{Kind, Status, Verdict};
 
+use members::member_to_wire;
+pub use members::{MemberStatus, role_name};
 pub use news::{News, news};
 
 /// What the operator knows of the cluster.
@@ -33,6 +36,13 @@ pub struct EtcdClusterStatus {
     /// Voting members that answer.
     #[serde(default)]
     pub ready_members: u8,
+    /// The same, of how many that the document asks for: `2/3`.
+    #[serde(default)]
+    pub ready: String,
+    /// Claims whose members were removed or replaced. They keep their data until somebody deletes them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(max = 253)))]
+    pub kept_claims: Vec<String>,
     /// The cluster's id, in hexadecimal.
     #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
     pub cluster_id: Option<String>,
@@ -107,6 +117,9 @@ impl EtcdClusterStatus {
             it.revision = None;
             it.database = None;
             it.plan.next_try_seconds = None;
+            for member in &mut it.members {
+                member.lag = None;
+            }
             if let Some(backups) = &mut it.backups {
                 backups.next_seconds = None;
                 let destinations = backups.destinations.iter_mut();
@@ -225,25 +238,6 @@ pub struct NamedSnapshotStatus {
     pub place: String,
 }
 
-/// One member.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct MemberStatus {
-    /// Its id, in hexadecimal.
-    pub id: String,
-    /// Its name; empty until it has started.
-    pub name: String,
-    /// `voter` or `learner`.
-    pub role: String,
-    /// Whether it answers.
-    pub serving: bool,
-    /// Whether it leads.
-    pub leader: bool,
-    /// The version of etcd that it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub version: Option<String>,
-}
-
 /// The database, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -344,6 +338,8 @@ pub fn to_wire(
         history: before.map(|it| it.history.clone()).unwrap_or_default(),
         members: status.members.iter().map(member_to_wire).collect(),
         ready_members: status.ready_members,
+        ready: format!("{}/{}", status.ready_members, status.size),
+        kept_claims: Vec::new(),
         cluster_id: status.details.map(|it| it.cluster.to_string()),
         version: status.version.map(|it| it.to_string()),
         revision: status.details.map(|it| it.revision),
@@ -461,22 +457,6 @@ fn destinations(backups: &Backups) -> Vec<DestinationStatus> {
         next_seconds: next(index, it),
     });
     all.collect()
-}
-
-fn member_to_wire(it: &crate::status::MemberStatus) -> MemberStatus {
-    MemberStatus {
-        id: it.member.id.to_string(),
-        name: it.member.name.to_string(),
-        role: if it.member.role == Role::Voter {
-            "voter"
-        } else {
-            "learner"
-        }
-        .to_owned(),
-        serving: it.member.health == Health::Serving,
-        leader: it.leader,
-        version: it.version.map(|it| it.to_string()),
-    }
 }
 
 #[cfg(test)]

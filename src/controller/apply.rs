@@ -390,7 +390,7 @@ impl Cluster {
             // Of a restore: the founder's.
             Which::Data(self.number(&pod.name).unwrap_or_default())
         };
-        if pod.node.is_some() && self.goes(which) {
+        if pod.node.is_some() && self.goes_again(which, false).await {
             return Ok(());
         }
         self.remove_seen(pod, grace_seconds).await

@@ -14,9 +14,13 @@ use crate::api::{DeletionPolicy, formats};
 use crate::clock;
 use crate::cluster::{Detail, detail};
 use crate::spec::{ClusterSpec, member_name};
+use crate::status::MemberStatus;
 
 /// Wanted for where the document names no size.
 pub(super) const SIZE_DEFAULT: &str = "2Gi";
+
+/// Kept claims that the status names.
+const KEPT_MAX: usize = 32;
 
 /// Which claim of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -182,6 +186,33 @@ impl Cluster {
         Ok(())
     }
 
+    /// The claims of data that no member of the document has, nor one that etcd lists: of those that were removed or replaced.
+    pub(super) fn kept_claims(&self, spec: &ClusterSpec, listed: &[MemberStatus]) -> Vec<String> {
+        let is_used = |number: usize| {
+            let name = &self.members[number].name;
+            let stays = spec.size == 0 || number < usize::from(spec.size);
+            stays || listed.iter().any(|it| it.member.name == *name)
+        };
+        let used: Vec<String> = (0..self.members.len())
+            .filter(|it| is_used(*it))
+            .map(|it| self.claim_name(Which::Data(it)))
+            .collect();
+        let ours = (self.namespace.clone(), self.name.clone());
+        let mut kept: Vec<String> = Vec::new();
+        for claim in self.shared.claims.all() {
+            let of_data = claim.meta.labels.contains_key(names::MEMBER);
+            if of_data
+                && claim.meta.cluster().as_ref() == Some(&ours)
+                && !used.contains(&claim.name)
+            {
+                kept.push(claim.name.clone());
+            }
+        }
+        kept.sort();
+        kept.truncate(KEPT_MAX);
+        kept
+    }
+
     /// The Pod that mounts a claim.
     pub(super) fn pod_of(&self, which: Which) -> Option<Rc<PodSeen>> {
         let name = which.pod(&self.name);
@@ -200,19 +231,18 @@ impl Cluster {
         deleted && !self.object.meta.deleting
     }
 
-    /// The same, asked of the API server right before a Pod that uses the claim is ended. One that has gone, as where somebody
-    /// took its finalizer, and no answer, count as deleted.
-    pub(super) async fn is_gone_or_goes(&self, which: Which) -> bool {
-        let placed = self.pod_of(which).is_some_and(|it| it.node.is_some());
-        if !placed {
+    /// The same, asked of the API server right before a Pod that uses the claim is ended, as the watch may lag. No answer counts
+    /// as yes; `gone`: what a claim counts as that is there no more, as where somebody took its finalizer.
+    pub(super) async fn goes_again(&self, which: Which, gone: bool) -> bool {
+        if self.object.meta.deleting {
             return false;
         }
         let name = self.claim_name(which);
-        let there = self.objects.get(Kind::Claim, &self.namespace, &name).await;
-        there
-            .ok()
-            .flatten()
-            .is_none_or(|it| it.metadata.deletion_timestamp.is_some())
+        match self.objects.get(Kind::Claim, &self.namespace, &name).await {
+            Ok(Some(claim)) => claim.metadata.deletion_timestamp.is_some(),
+            Ok(None) => gone,
+            Err(_) => true,
+        }
     }
 
     /// What the document asks of a claim; none where the operator makes none.

@@ -7,12 +7,12 @@ use super::seen::PodSeen;
 use super::upgrade::Ends;
 use super::{Cluster, ControllerError, names};
 use crate::clock::Since;
-use crate::cluster::{Detail, MemberName};
+use crate::cluster::{Detail, MemberName, detail};
 use crate::member::change;
 use crate::member::contact::{CallError, Contact, Endpoint};
 use crate::member::counts::Counts;
 use crate::member::records::{self, IdentityFile};
-use crate::observed::{Membership, Observed};
+use crate::observed::{Membership, Observed, Place};
 use crate::plan::permit::Permit;
 use crate::plan::{Change, leaves_its_claim};
 use crate::spec::ClusterSpec;
@@ -101,6 +101,15 @@ impl Cluster {
         before
             .zip(now)
             .is_some_and(|(before, now)| *before != now.meta.uid)
+    }
+
+    pub(super) fn place_of(&self, number: usize, pod: Option<&PodSeen>) -> Place {
+        let named = |it: &String| detail(format_args!("{it}"));
+        let claim = self.claim(Which::Data(number));
+        Place {
+            node: pod.and_then(|it| it.node.as_ref()).map(named),
+            claim: claim.map(|it| named(&it.name)),
+        }
     }
 
     /// Whether the Pod is on a claim that the member has given up.

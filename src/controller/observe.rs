@@ -162,6 +162,7 @@ impl Cluster {
             kept_elsewhere: false,
             regain,
             unheard,
+            place: self.place_of(number, pod),
         }
     }
 
@@ -281,11 +282,12 @@ impl Cluster {
             }));
             own = own.or_else(|| id.filter(|_| it == number));
         }
+        let placed = self.member_pod(number).is_some_and(|it| it.node.is_some());
         Again {
             process: self.process_again(number, own.is_some()), // etcd may have taken its time to answer
             id: own,
             membership: Membership::best(told.into_iter()).with(&answers),
-            claim_deleted: self.is_gone_or_goes(Which::Data(number)).await,
+            claim_deleted: placed && self.goes_again(Which::Data(number), true).await,
         }
     }
 

@@ -438,7 +438,7 @@ impl Runtime for Cluster {
 
     async fn publish(
         &mut self,
-        _: &ClusterSpec,
+        spec: &ClusterSpec,
         observed: &Observed,
         status: &Status,
     ) -> Result<(), ControllerError> {
@@ -447,6 +447,7 @@ impl Runtime for Cluster {
         let generation = self.generation();
         let mut wire = to_wire(status, self.memory.published.as_ref(), generation);
         wire.history.clone_from(&self.memory.changes.history);
+        wire.kept_claims = self.kept_claims(spec, &status.members);
         // Also while it does not answer: it shows that there was one, whatever becomes of its Secrets.
         let born = self.members[0]
             .identity

@@ -289,6 +289,7 @@ pub(super) struct PodSeen {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClaimSeen {
     pub(super) meta: Meta,
+    pub(super) name: String,
     pub(super) phase: String,
     pub(super) has_volume: bool,
     /// The class that the document named when the claim was made; none: the operator did not make it.
@@ -311,6 +312,7 @@ impl ClaimSeen {
         let size = text(spec, "/resources/requests/storage");
         ClaimSeen {
             meta: Meta::of(&claim.metadata),
+            name: claim.metadata.name.clone().unwrap_or_default(),
             phase: text(&claim.data, "/status/phase"),
             has_volume: !text(spec, "/volumeName").is_empty(),
             made_with: annotation(STORAGE_CLASS),
@@ -391,7 +393,7 @@ impl PodSeen {
             address: Some(text(data, "/status/podIP")).filter(|it| !it.is_empty()),
             node: Some(text(data, "/spec/nodeName")).filter(|it| !it.is_empty()),
             claim: Some(text(
-                &named(&data["spec"]["volumes"], DATA),
+                named(&data["spec"]["volumes"], DATA),
                 "/persistentVolumeClaim/claimName",
             ))
             .filter(|it| !it.is_empty()),

@@ -2,10 +2,20 @@
 
 use super::join::Way;
 use super::{Hold, Steps, Upkeep};
-use crate::observed::{Instance, Observed};
+use crate::observed::{Instance, Observed, Predecessors};
 use crate::spec::ClusterSpec;
 use crate::start::{self, Completeness};
 use crate::version::{Class, Version, classify};
+
+/// Whether there are no snapshots of a cluster of this name; false while they are looked for.
+pub(super) fn has_no_predecessor(observed: &Observed) -> Result<bool, Hold> {
+    match &observed.predecessors {
+        Predecessors::None => Ok(true),
+        Predecessors::Looking => Ok(false),
+        Predecessors::Found(it) => Err(Hold::SnapshotsFound(it.clone())),
+        Predecessors::Unreadable(why) => Err(Hold::SnapshotsUnknown(why.clone())),
+    }
+}
 
 /// Plans the record of what is fixed at birth, or of the version that a cluster which never served is given
 /// now.

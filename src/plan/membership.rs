@@ -1,7 +1,7 @@
 //! Decides which member joins, gets its vote or is removed: at most one change, in the order that keeps
 //! quorum.
 
-use crate::cluster::{Health, Member, MemberName, MemberSet, PeerUrl, Role};
+use crate::cluster::{Detail, Health, Member, MemberName, MemberSet, PeerUrl, Role, detail};
 use crate::observed::{Authority, Instance, Membership, Observed, Process, Reading};
 use crate::plan::join;
 use crate::plan::permit::Permit;
@@ -110,14 +110,33 @@ pub(super) fn changeable<'a>(
     }
     let members = match &observed.membership {
         Membership::Unbootstrapped => return Ok(None),
+        Membership::Unconfirmed(members) if members.voter_count() > 1 => {
+            return Err(majority_lost(observed, members));
+        }
         Membership::Unreachable | Membership::Unconfirmed(_) => return Err(Hold::Unreachable),
         Membership::TooManyMembers => return Err(Hold::TooManyMembers),
         Membership::Known(members) => members,
     };
     if !members.has_quorum() {
-        return Err(Hold::QuorumLost);
+        return Err(majority_lost(observed, members));
     }
     Ok((observed.authority == Authority::Cluster).then_some(members))
+}
+
+/// Who keeps the voters from a majority: those that tell nothing at all.
+fn majority_lost(observed: &Observed, members: &MemberSet) -> Hold {
+    let tells = |it: &Member| {
+        let of = observed.instance(&it.name);
+        it.health == Health::Serving || of.is_some_and(|it| it.service.details.is_some())
+    };
+    let (mut silent, mut count) = (Detail::new(), 0);
+    for member in members.voters().filter(|it| !tells(it)) {
+        let comma = if count == 0 { "" } else { ", " };
+        silent = detail(format_args!("{silent}{comma}{}", member.name));
+        count += 1;
+    }
+    let voters = u8::try_from(members.voter_count()).unwrap_or(u8::MAX);
+    Hold::MajorityLost(count, voters, silent)
 }
 
 /// Whether a learner is on its way, so that the cluster is soon larger; or, where the only voter would be interrupted, one

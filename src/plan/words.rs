@@ -32,7 +32,7 @@ impl Hold {
         match self {
             Hold::Paused | Hold::PausedFor(..) => "Paused",
             Hold::Unreachable => "Unreachable",
-            Hold::QuorumLost => "QuorumLost",
+            Hold::QuorumLost | Hold::MajorityLost(..) => "QuorumLost",
             Hold::LearnerBehind => "LearnerBehind",
             Hold::OutageNotDeclared => "OutageNotDeclared",
             Hold::MemberFailed(_) => "MemberFailed",
@@ -77,6 +77,9 @@ impl Hold {
             Hold::Unreachable | Hold::QuorumLost => {
                 detail(format_args!("bring back the members that do not answer"))
             }
+            Hold::MajorityLost(..) => detail(format_args!(
+                "bring them back, their nodes first; if they are lost for good, restore the newest snapshot in place (an EtcdRestore with replaceData), which loses what was written since"
+            )),
             Hold::LearnerBehind => {
                 detail(format_args!("wait, or check the network to the new member"))
             }
@@ -188,6 +191,10 @@ impl fmt::Display for Hold {
             Hold::QuorumLost => write!(
                 f,
                 "a majority of the members does not answer, or would not after the step"
+            ),
+            Hold::MajorityLost(count, voters, silent) => write!(
+                f,
+                "{count} of {voters} members do not answer ({silent}): without a majority nothing is written"
             ),
             Hold::LearnerBehind => write!(f, "the new member has not caught up yet"),
             Hold::OutageNotDeclared => write!(

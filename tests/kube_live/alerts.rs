@@ -52,6 +52,15 @@ const CLOCK: &str =
     r#"etcd_operator_condition{namespace="a",cluster="b",condition="ClockTrusted"}"#;
 const DOCUMENT: &str =
     r#"etcd_operator_condition{namespace="a",cluster="b",condition="DocumentAccepted"}"#;
+const MEMBERS: [&str; 3] = [
+    r#"etcd_operator_member_serving{namespace="a",cluster="b",member="b-0",role="voter",node="x"}"#,
+    r#"etcd_operator_member_serving{namespace="a",cluster="b",member="b-1",role="voter",node="y"}"#,
+    r#"etcd_operator_member_serving{namespace="a",cluster="b",member="b-2",role="voter",node="z"}"#,
+];
+const BESIDE: &str =
+    r#"etcd_operator_member_serving{namespace="a",cluster="b",member="b-3",role="voter",node="x"}"#;
+const LEADERS: &str =
+    r#"etcd_server_leader_changes_seen_total{namespace="a",cluster="b",pod="b-0"}"#;
 const STOPPED: &str = r#"etcd_operator_stopped{namespace="a",cluster="b"}"#;
 const CONFIRMED: &str = r#"etcd_operator_confirmed_timestamp_seconds{namespace="a",cluster="b"}"#;
 const EXPIRY: &str =
@@ -207,6 +216,88 @@ const CASES: &[Case] = &[
         "critical",
         &[(AVAILABLE, ONE), (STOPPED, ZERO)],
         "10m",
+        false,
+    ),
+    (
+        "EtcdMemberDown",
+        "warning",
+        &[(MEMBERS[0], ONE), (MEMBERS[1], ZERO), (STOPPED, ZERO)],
+        "6m",
+        true,
+    ),
+    (
+        "EtcdMemberDown",
+        "warning",
+        &[(MEMBERS[0], ZERO)],
+        "6m",
+        false,
+    ),
+    (
+        "EtcdMemberDown",
+        "warning",
+        &[(MEMBERS[0], ZERO), (MEMBERS[1], ZERO), (STOPPED, ONE)],
+        "60m",
+        false,
+    ),
+    (
+        "EtcdQuorumAtRisk",
+        "critical",
+        &[(MEMBERS[0], ONE), (MEMBERS[1], ONE), (MEMBERS[2], ZERO)],
+        "6m",
+        true,
+    ),
+    (
+        "EtcdQuorumAtRisk",
+        "critical",
+        &[(MEMBERS[0], ONE), (MEMBERS[1], ONE), (MEMBERS[2], ONE)],
+        "60m",
+        false,
+    ),
+    (
+        "EtcdQuorumAtRisk",
+        "critical",
+        &[(MEMBERS[0], ZERO), (STOPPED, ZERO)],
+        "60m",
+        false,
+    ),
+    (
+        "EtcdQuorumAtRisk",
+        "critical",
+        &[
+            (MEMBERS[0], ZERO),
+            (MEMBERS[1], ZERO),
+            (MEMBERS[2], ZERO),
+            (STOPPED, ONE),
+        ],
+        "60m",
+        false,
+    ),
+    (
+        "EtcdMembersShareNode",
+        "info",
+        &[(MEMBERS[0], ONE), (MEMBERS[1], ONE), (BESIDE, ONE)],
+        "70m",
+        true,
+    ),
+    (
+        "EtcdMembersShareNode",
+        "info",
+        &[(MEMBERS[0], ONE), (MEMBERS[1], ONE), (MEMBERS[2], ONE)],
+        "70m",
+        false,
+    ),
+    (
+        "EtcdLeaderChanges",
+        "warning",
+        &[(LEADERS, "0x10 0+1x100")],
+        "40m",
+        true,
+    ),
+    (
+        "EtcdLeaderChanges",
+        "warning",
+        &[(LEADERS, "1x60 2x100")],
+        "2h",
         false,
     ),
     ("EtcdHeld", "warning", &[(CORRUPT, ONE)], "6m", true),

@@ -232,12 +232,22 @@ impl Node {
     /// The first node's power goes and returns; back when it is Ready after that.
     #[track_caller]
     pub fn reboot(&self) {
-        self.reboot_of(1);
+        self.reboot_of(&[1]);
     }
 
+    /// One of several, or several at once.
     #[track_caller]
-    pub fn reboot_of(&self, node: u32) {
-        let boot = self.happen(&["reboot", &node.to_string()]);
+    pub fn reboot_of(&self, nodes: &[u32]) {
+        let boots: Vec<String> = nodes
+            .iter()
+            .map(|it| self.happen(&["reboot", &it.to_string()]))
+            .collect();
+        for (node, boot) in nodes.iter().zip(boots) {
+            self.booted(*node, &boot);
+        }
+    }
+
+    fn booted(&self, node: u32, boot: &str) {
         let name = format!("edge{node}");
         self.eventually("the node after its reboot", SOON, || {
             let seen = self.try_json(&["get", "node", &name, "--request-timeout=5s"])?;

@@ -23,13 +23,14 @@ fn number_of(node: &str) -> u32 {
     node.trim_start_matches("edge").parse().unwrap()
 }
 
+fn row<'a>(status: &'a Value, member: &str) -> &'a Value {
+    let mut members = status["members"].as_array().unwrap().iter();
+    members.find(|it| it["name"] == member).unwrap()
+}
+
 /// A member on a node without the control plane that does not lead.
 fn follower(it: &Operated, status: &Value) -> (&'static str, String) {
-    let leads = |name: &str| {
-        let members = status["members"].as_array().unwrap();
-        let own = members.iter().find(|it| it["name"] == name).unwrap();
-        own["leader"] == true
-    };
+    let leads = |name: &str| row(status, name)["leader"] == true;
     let on = |name| (name, node_of(it, name).unwrap());
     let mut all = MEMBERS.into_iter().filter(|it| !leads(it)).map(on);
     all.find(|(_, node)| node != "edge1").unwrap()
@@ -90,6 +91,10 @@ fn a_member_of_a_lost_node_is_replaced_on_another_one() {
         .map(|it| &it["metadata"]["name"])
         .collect();
     assert_eq!(json!(names), json!([format!("data-{lost}")]));
+    let status = it.json(&["get", "etcdcluster", "shop"])["status"].clone();
+    assert_eq!(status["keptClaims"], json!(names));
+    assert_eq!(row(&status, lost)["claim"], format!("data-{lost}.1"));
+    assert_eq!(row(&status, lost)["node"], next.as_str());
 
     // The node comes back: nobody of before does.
     it.heal(number);
@@ -101,4 +106,62 @@ fn a_member_of_a_lost_node_is_replaced_on_another_one() {
     assert_eq!(node_of(&it, lost), Some(next));
     assert_ne!(id_of(&after, lost), id_of(&before, lost));
     assert_written(&it, "shop", acknowledged);
+}
+
+#[test]
+fn without_a_majority_nothing_is_replaced_and_all_are_back_as_they_were() {
+    let Some(it) = Operated::up_with(&Options {
+        nodes: 3,
+        ..Options::default()
+    }) else {
+        return;
+    };
+    let spec = "{size: 3, recovery: {graceMinutes: 1}}";
+    it.apply(&document("EtcdCluster", "shop", spec));
+    let before = whole(&it, 3);
+    it.put("shop", "kept", "1");
+    let on = |number: u32| {
+        let node = format!("edge{number}");
+        let members = MEMBERS.into_iter();
+        members
+            .filter(|name| row(&before, name)["node"] == node.as_str())
+            .collect::<Vec<&str>>()
+    };
+    let away = [on(2), on(3)].concat();
+    assert_eq!(away.len(), 2, "a node each: {before}");
+
+    for number in [2, 3] {
+        it.cut(number);
+    }
+    let told = it.says("shop", "Available", "QuorumLost").to_string();
+    for name in &away {
+        assert!(told.contains(name), "{told}");
+    }
+    let plan = it.cluster("shop")["status"]["plan"].clone();
+    let next = plan["nextStep"].as_str().unwrap();
+    assert!(next.contains("EtcdRestore"), "{next}");
+    // Longer than the grace, and than Kubernetes needs to call the nodes away.
+    for number in [2, 3] {
+        it.eventually("the node to be called away", REPLACED_WITHIN, || {
+            it.node_is(number, "Ready", "Unknown").then_some(())
+        });
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(90) {
+        let plan = it.cluster("shop")["status"]["plan"].clone();
+        assert_eq!(plan["hold"], "QuorumLost", "{plan}");
+        std::thread::sleep(Duration::from_secs(5));
+    }
+
+    for number in [2, 3] {
+        it.heal(number);
+    }
+    let ids = |status: &Value| MEMBERS.map(|it| id_of(status, it));
+    assert_eq!(ids(&whole(&it, 3)), ids(&before));
+    assert_eq!(it.get("shop", "kept"), "1");
+
+    it.put("shop", "kept", "2");
+    it.reboot_of(&[2, 3]);
+    assert_eq!(ids(&whole(&it, 3)), ids(&before));
+    assert_eq!(it.get("shop", "kept"), "2");
 }

@@ -11,6 +11,10 @@ use crate::lab::{Node, Options, Prometheus, SOON, images, skip};
 use crate::operator::{Operator, cluster, deployed, install_beside};
 use crate::processes::{self, Frozen};
 
+/// Fires for three members on a laboratory's only node.
+const SHARED: &str = "EtcdMembersShareNode";
+const GROWS_WITHIN: Duration = Duration::from_secs(120);
+
 /// The documents of a file of `deploy/`.
 fn documents(file: &str) -> Vec<Value> {
     let text = deployed(file);
@@ -102,6 +106,14 @@ fn finds(monitor: &Value, labels: &Value, ports: &Value) {
     assert!(ports.any(|it| &it["name"] == port), "no port {port}");
 }
 
+/// What a PodMonitor makes of a member's Pod.
+fn target(cluster: &str, pod: &Value) -> Value {
+    json!({
+        "targets": [format!("{}:2381", text(pod, "/status/podIP"))],
+        "labels": {"namespace": "default", "pod": pod["metadata"]["name"], "cluster": cluster},
+    })
+}
+
 #[test]
 fn a_prometheus_sees_all_that_is_named_and_fires_when_etcd_is_frozen() {
     let made = images();
@@ -172,6 +184,13 @@ fn a_prometheus_sees_all_that_is_named_and_fires_when_etcd_is_frozen() {
             &format!("http://{member}/metrics"),
         ])
         .good();
+    let three = json!({"size": 3});
+    node.apply(&cluster("default", "trio", &three));
+    let status = node.eventually("three members", GROWS_WITHIN, || {
+        let seen = node.try_json(&["get", "etcd", "trio"])?;
+        (seen["status"]["ready"] == "3/3").then(|| seen["status"].clone())
+    });
+    let pods = ["trio-0", "trio-1", "trio-2"].map(|it| node.ready("default", it));
     // There are holds only where there is one.
     node.apply(&cluster("default", "held", &json!({"paused": true})));
     let ours = node.eventually("a hold", SOON, || {
@@ -197,6 +216,7 @@ fn a_prometheus_sees_all_that_is_named_and_fires_when_etcd_is_frozen() {
         }
     }
 
+    let of_three: Vec<Value> = pods.iter().map(|it| target("trio", it)).collect();
     // As the PodMonitors make it of what they find.
     let configuration = json!({
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
@@ -212,10 +232,7 @@ fn a_prometheus_sees_all_that_is_named_and_fires_when_etcd_is_frozen() {
             },
             {
                 "job_name": "etcd-operator/etcd-members",
-                "static_configs": [{
-                    "targets": [member],
-                    "labels": {"namespace": "default", "pod": "edge-0", "cluster": "edge"},
-                }],
+                "static_configs": [target("edge", &pod), of_three[0], of_three[1], of_three[2]],
             },
         ],
     });
@@ -248,7 +265,9 @@ fn a_prometheus_sees_all_that_is_named_and_fires_when_etcd_is_frozen() {
         });
     }
     let firing = || prometheus.firing();
-    prometheus.eventually("peace", SOON, || firing().is_empty().then_some(()));
+    // The node is the only one.
+    let is_peace = || firing() == [SHARED];
+    prometheus.eventually("peace", SOON, || is_peace().then_some(()));
 
     let frozen = freeze_etcd_of(&pod);
     prometheus.eventually("the alert", SOON, || {
@@ -267,7 +286,40 @@ fn a_prometheus_sees_all_that_is_named_and_fires_when_etcd_is_frozen() {
         "etcd default/edge does not answer"
     );
     drop(frozen);
-    prometheus.eventually("peace", SOON, || firing().is_empty().then_some(()));
+    prometheus.eventually("peace", SOON, || is_peace().then_some(()));
+
+    let follows = |it: &Value| {
+        let members = status["members"].as_array().unwrap();
+        let own = members
+            .iter()
+            .find(|row| row["name"] == it["metadata"]["name"]);
+        own.unwrap()["leader"] == false
+    };
+    let follower = pods.iter().find(|it| follows(it)).unwrap();
+    let frozen = freeze_etcd_of(follower);
+    prometheus.eventually("the alerts", SOON, || {
+        let now = firing();
+        let both = ["EtcdMemberDown", "EtcdQuorumAtRisk"];
+        both.iter()
+            .all(|it| now.contains(&(*it).to_owned()))
+            .then_some(())
+    });
+    drop(frozen);
+    prometheus.eventually("peace", SOON, || is_peace().then_some(()));
+
+    let mut next = 0;
+    prometheus.eventually("the alert", SOON, || {
+        next += 1;
+        for row in status["members"].as_array().unwrap() {
+            // Who does not lead refuses.
+            let id = text(&status["members"][next % 3], "/id");
+            let command = ["etcdctl", "move-leader", id];
+            node.exec("default", text(row, "/name"), "etcd", &command);
+        }
+        firing()
+            .contains(&"EtcdLeaderChanges".to_owned())
+            .then_some(())
+    });
 
     // Nobody looks after it any more, and etcd's own series tell so.
     drop(operator);

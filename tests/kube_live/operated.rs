@@ -113,6 +113,25 @@ impl Operated {
         self.acting();
     }
 
+    /// Nobody acts meanwhile.
+    pub fn without_operator(&self, meanwhile: impl FnOnce()) {
+        let on = |node: &str| {
+            let patch =
+                format!(r#"{{"spec":{{"template":{{"spec":{{"nodeSelector":{node}}}}}}}}}"#);
+            let daemon_set = "daemonset/etcd-operator";
+            self.kubectl(&["patch", daemon_set, "-n", "etcd-operator", "-p", &patch])
+                .good();
+        };
+        on(r#"{"etcd-operator":"away"}"#);
+        self.eventually("the operator to be away", SOON, || {
+            let pods = self.try_json(&["get", "pods", "-n", "etcd-operator"])?;
+            pods["items"].as_array()?.is_empty().then_some(())
+        });
+        meanwhile();
+        on("null");
+        self.acting();
+    }
+
     pub fn operator_log(&self) -> String {
         let arguments = ["logs", "-n", "etcd-operator", "ds/etcd-operator"];
         self.kubectl(&arguments).stdout

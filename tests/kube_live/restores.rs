@@ -208,19 +208,16 @@ fn withdrawn_and_forgotten_while_it_works(it: &Operated) {
     it.gone(&["pod", "till-restore"]);
 }
 
-/// Neither who asked nor the Pod is left, and the data is half exchanged.
+/// The next operator finds neither who asked nor the Pod, and the data is half exchanged.
 fn withdrawn_and_cut(it: &Operated) {
     ask(it, "cut");
     let _frozen = freeze_restore(it, &["swapping", "starting"]);
-    withdraw(it, "cut");
-    let delete = [
-        "delete",
-        "pod",
-        "till-restore",
-        "--force",
-        "--grace-period=0",
-    ];
-    it.kubectl(&delete).good();
+    it.without_operator(|| {
+        withdraw(it, "cut");
+        let now = ["--force", "--grace-period=0"];
+        it.kubectl(&["delete", "pod", "till-restore", now[0], now[1]])
+            .good();
+    });
     it.eventually("the Pod that brings it to its end", SOON, || {
         let events = it.events("default");
         let mut told = events.iter().map(|(_, text)| text);

@@ -249,6 +249,7 @@ pub fn stopped() -> Instance {
         kept_elsewhere: false,
         regain: None,
         unheard: 0,
+        place: etcd_operator::observed::Place::default(),
     }
 }
 

@@ -21,6 +21,7 @@ impl Change {
 
 impl Upkeep {
     /// For people.
+    #[expect(clippy::too_many_lines, reason = "a table: one row for each step")]
     pub fn describe(&self) -> Detail {
         match self {
             Upkeep::AdoptIdentity => {
