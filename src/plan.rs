@@ -164,7 +164,10 @@ pub struct Plan {
 impl Plan {
     /// The hold to tell first: a member's, else that of the member list.
     pub fn hold(&self) -> Option<&Hold> {
-        let members = self.holds.first().map(|(_, hold)| hold);
+        // Who waits for the vote of another says less than that other.
+        let waits = |it: &Hold| matches!(it, Hold::QuorumLost | Hold::Unreachable);
+        let mut all = self.holds.iter().map(|(_, hold)| hold);
+        let members = all.clone().find(|it| !waits(it)).or_else(|| all.next());
         let list = self.change.as_ref().err();
         // A hold that names members says more than one that reports a missing vote.
         match (members, list) {
@@ -297,6 +300,10 @@ fn instance_steps(
     instance: &Instance,
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
+    if let Some(step) = join::on_a_lost_node(spec, observed, instance) {
+        steps.push(step);
+        return Ok(());
+    }
     if let Some(permit) = join::to_end_who_left(spec, observed, instance) {
         steps.interrupt(permit);
         return Ok(());

@@ -58,21 +58,21 @@ const STEP_SECONDS: i64 = 5;
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Config {
-    /// The name under which etcd is reached, whichever address its Pod has.
-    pub host: String,
-    /// Its port for clients.
+    /// The names under which the members are reached, whichever addresses their Pods have.
+    pub hosts: Vec<String>,
+    /// Their port for clients.
     pub port: u16,
-    /// A name that its certificate carries.
+    /// A name that their certificates carry.
     pub server_name: String,
     /// Where the records about snapshots lie.
     pub lib: PathBuf,
 }
 
 impl Config {
-    /// Where etcd is reached by its name.
-    pub fn url(&self) -> String {
-        let host = crate::render::url_host(&self.host);
-        format!("https://{host}:{}", self.port)
+    /// Where the members are reached by their names.
+    pub fn urls(&self) -> impl Iterator<Item = String> {
+        let url = |it| format!("https://{}:{}", crate::render::url_host(it), self.port);
+        self.hosts.iter().map(move |it| url(it))
     }
 
     /// What a client shows to it: the certificate in this directory, whatever name etcd is reached by.
@@ -308,19 +308,35 @@ impl Worker {
         self.board.rests() || !self.board.is_heard() && since < HEARS
     }
 
-    /// Asks etcd: at the address that the operator told last, for which nobody need answer names; else by its name.
+    /// Asks etcd: first at the address that the operator told last, for which nobody need answer names; then where it answered
+    /// last; then by the members' names. The leader has enough to do: who follows it is taken where one answers.
     async fn look(&mut self) -> Look {
         let told = self.board.address();
         let told = told.map(|it| format!("https://{}", SocketAddr::new(it, self.config.port)));
-        let named = self.config.url();
-        for url in told.into_iter().chain([named]) {
+        let last = std::mem::take(&mut self.url);
+        let mut asked = Vec::new();
+        let mut leads = None;
+        for url in told.into_iter().chain([last]).chain(self.config.urls()) {
+            if url.is_empty() || asked.contains(&url) {
+                continue;
+            }
             let look = client::look(&url, &self.files).await;
-            if look.read == Reading::Answered {
+            asked.push(url.clone());
+            if look.read != Reading::Answered {
+                continue;
+            }
+            let follows = look.details.is_some_and(|it| !it.leads());
+            if follows || self.config.hosts.len() < 2 {
                 self.url = url;
                 return look;
             }
+            leads = leads.or(Some((url, look)));
         }
-        Look::failed(Reading::TimedOut)
+        let Some((url, look)) = leads else {
+            return Look::failed(Reading::TimedOut);
+        };
+        self.url = url;
+        look
     }
 
     fn note(done: Result<(), state::StateError>) {

@@ -350,7 +350,7 @@ fn unheard(seconds: u64, serving: usize) -> Observed {
         members.insert(it).unwrap();
     }
     let all = seen(it, Membership::Known(members));
-    let membership = all.membership.clone().after(&all.instances, FAILED_SECONDS);
+    let membership = all.membership.clone().after(&whole(), &all.instances);
     Observed { membership, ..all }
 }
 
@@ -432,4 +432,38 @@ fn who_joins_leaves_a_claim_that_no_node_reaches() {
     let its_own = Membership::Known(listed(Some(ID), true));
     assert!(!leaves(&its_own, served, true, elsewhere));
     assert!(!leaves(&known, served, false, elsewhere));
+}
+
+/// The operator that removed the member, or waited for it to join, ended before it gave the claim up: the next one does.
+#[test]
+fn what_lies_on_a_lost_node_is_given_up_by_the_next_operator_too() {
+    let served = Some((CLUSTER, ID));
+    let known = |it| Membership::Known(listed(it, false));
+    let step = |membership: &Membership, served, unheard, claim| {
+        let mut it = instance((Process::Unknown, false), served, served.is_none());
+        (it.unheard, it.claim) = (unheard, claim);
+        let plan = plan(&whole(), &seen(it, membership.clone()));
+        let gives = |it: &&Upkeep| matches!(it, Upkeep::SetDataAside | Upkeep::GiveUpClaim);
+        plan.steps().find(gives).cloned()
+    };
+    let long = FAILED_SECONDS;
+    let aside = Some(Upkeep::SetDataAside);
+    assert_eq!(step(&known(None), served, long, Claim::Stays), aside);
+    assert_eq!(step(&known(None), served, long - 1, Claim::Stays), None);
+    assert_eq!(step(&known(None), served, long, Claim::Former), None);
+    assert_eq!(step(&known(Some(ID)), served, long, Claim::Stays), None);
+    let unconfirmed = Membership::Unconfirmed(listed(None, false));
+    assert_eq!(step(&unconfirmed, served, long, Claim::Stays), None);
+    // One that was to join: first the list is without it, so that nobody else starts under its id.
+    let given_up = Some(Upkeep::GiveUpClaim);
+    assert_eq!(step(&known(None), None, long, Claim::New), given_up);
+    assert_eq!(step(&known(None), None, long - 1, Claim::New), None);
+    assert_eq!(step(&known(Some(ID)), None, long, Claim::New), None);
+    let mut it = instance((Process::Unknown, false), None, true);
+    it.unheard = long;
+    let membership = known(Some(ID)).after(&whole(), std::slice::from_ref(&it));
+    let plan = plan(&whole(), &seen(it, membership));
+    let change = plan.change.as_ref().ok().and_then(Option::as_ref);
+    let removes = change.map(|it| it.step().clone());
+    assert_eq!(removes, Some(Change::Remove { member: ID }), "{plan:?}");
 }

@@ -274,7 +274,7 @@ fn try_on_a_copy(
         paths,
         spec: &spec,
         identity: Some(&pod.identity),
-        url: &config.url(),
+        url: &config.urls().next().unwrap_or_default(),
         files: config.files(Path::new(TLS_DIR)),
         certificates: keys,
     };

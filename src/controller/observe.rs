@@ -81,7 +81,7 @@ impl Cluster {
             }
             let _ = instances.push(instance);
         }
-        let membership = membership.after(&instances, spec.grace_seconds);
+        let membership = membership.after(spec, &instances);
         let unreached = self.unreached(&pods, &instances);
         let source = instances
             .iter()

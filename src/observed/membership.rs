@@ -1,7 +1,8 @@
 //! etcd's member list, as far as somebody told it.
 
-use super::{INSTANCES_MAX, Instance};
+use super::{Claim, INSTANCES_MAX, Instance};
 use crate::cluster::{Answer, MemberSet, Silence};
+use crate::spec::ClusterSpec;
 
 /// etcd's member list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,19 +33,28 @@ impl Membership {
         told.max_by_key(worth).unwrap_or(Membership::Unreachable)
     }
 
-    /// The same; of whom nothing was heard for the document's grace has failed.
+    /// The same; of whom nothing was heard for the document's grace has failed. One that was to join has no id but that of its
+    /// place in the list.
     #[must_use]
-    pub fn after(self, instances: &[Instance], grace_seconds: u64) -> Self {
+    pub fn after(self, spec: &ClusterSpec, instances: &[Instance]) -> Self {
+        let Membership::Known(members) = &self else {
+            return self;
+        };
+        let joins = |it: &Instance| {
+            let place = spec.member(&it.member).filter(|_| it.joins())?;
+            Some(members.entry(&place.name, &place.peer_url)?.id)
+        };
         let mut silences = heapless::Vec::<Silence, INSTANCES_MAX>::new();
-        for instance in instances {
-            if let Some(member) = instance.id(&self) {
+        // What is on a claim that was given up says nothing of the member.
+        for instance in instances.iter().filter(|it| it.claim != Claim::Former) {
+            if let Some(member) = instance.id(&self).or_else(|| joins(instance)) {
                 let seconds = instance.unheard;
                 let _ = silences.push(Silence { member, seconds });
             }
         }
         match self {
             Membership::Known(members) => {
-                Membership::Known(members.after(&silences, grace_seconds))
+                Membership::Known(members.after(&silences, spec.grace_seconds))
             }
             other => other,
         }

@@ -3,7 +3,7 @@
 use crate::cluster::{ClusterId, Health, Member, MemberId, MemberSet, Role};
 use crate::observed::{Claim, Instance, Membership, Observed, Process};
 use crate::plan::permit::Permit;
-use crate::plan::{Interruption, permit, restore};
+use crate::plan::{Interruption, Upkeep, permit, restore};
 use crate::spec::{ClusterSpec, MemberSpec};
 use crate::start::{self, Completeness, Refusal, VOLUME_ELSEWHERE, Writable};
 
@@ -115,6 +115,31 @@ pub(super) fn to_end_who_left(
 /// Whether the claim of a member that was removed is given up: nobody has heard of its node for long.
 pub fn leaves_its_claim(spec: &ClusterSpec, instance: &Instance) -> bool {
     instance.unheard >= spec.grace_seconds
+}
+
+/// What is done with the claim of a lost node where the cluster has removed its member, or waits for it to join: an operator may
+/// have ended in between.
+pub(super) fn on_a_lost_node(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    instance: &Instance,
+) -> Option<Upkeep> {
+    let Membership::Known(members) = &observed.membership else {
+        return None;
+    };
+    let lost = leaves_its_claim(spec, instance) && instance.claim != Claim::Former;
+    if !lost || !members.has_quorum() || !is_of(spec, members, instance) {
+        return None;
+    }
+    match member_id(instance) {
+        Some(id) => members.by_id(id).is_none().then_some(Upkeep::SetDataAside),
+        None if instance.joins() => {
+            let place = spec.member(&instance.member)?;
+            let listed = members.entry(&place.name, &place.peer_url).is_some();
+            (!listed).then_some(Upkeep::GiveUpClaim)
+        }
+        None => None,
+    }
 }
 
 /// Whether it joins, and the claim of one that was removed keeps it from every node that there is.

@@ -53,6 +53,7 @@ fn kubectl_lists_waits_and_scales() {
     };
     api.apply(&cluster("default", "edge", &json!({})));
     let status = json!({"status": {
+        "ready": "1/1",
         "readyMembers": 1,
         "version": "3.6.16",
         "conditions": [{
@@ -124,9 +125,10 @@ fn kubectl_lists_waits_and_scales() {
     );
     api.kubectl(&["scale", "etcd/edge", "--replicas=0"]).good();
     assert_eq!(api.json(&["get", "etcd", "edge"])["spec"]["size"], 0);
-    let refused = api.kubectl(&["scale", "etcd/edge", "--replicas=3"]);
+    api.kubectl(&["scale", "etcd/edge", "--replicas=3"]).good();
+    let refused = api.kubectl(&["scale", "etcd/edge", "--replicas=4"]);
     assert!(
-        !refused.ok && refused.stderr.contains("not supported yet"),
+        !refused.ok && refused.stderr.contains("allowed are 0 (stopped"),
         "{}",
         refused.stderr
     );

@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::lab::Options;
+use crate::lab::{Options, is_true};
 use crate::operated::{Operated, document};
-use crate::several::{id_of, whole};
+use crate::several::{MEMBERS, id_of, whole};
 use crate::stream::{Stream, assert_written};
 
-const MEMBERS: [&str; 3] = ["shop-0", "shop-1", "shop-2"];
 /// The grace, what Kubernetes needs to see that a node is away, and a member that joins.
 const REPLACED_WITHIN: Duration = Duration::from_secs(300);
 
@@ -162,6 +161,13 @@ fn without_a_majority_nothing_is_replaced_and_all_are_back_as_they_were() {
 
     it.put("shop", "kept", "2");
     it.reboot_of(&[2, 3]);
+    for name in away {
+        it.eventually("its etcd of this boot", REPLACED_WITHIN, || {
+            let pod = it.try_json(&["get", "pod", name])?;
+            let restarts = pod["status"]["containerStatuses"][0]["restartCount"].as_u64()?;
+            (restarts > 0 && is_true(&pod, "Ready")).then_some(())
+        });
+    }
     assert_eq!(ids(&whole(&it, 3)), ids(&before));
     assert_eq!(it.get("shop", "kept"), "2");
 }

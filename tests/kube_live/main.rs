@@ -64,6 +64,7 @@ mod stream;
 mod table;
 mod tenants;
 mod turns;
+mod tutorial;
 mod uninstall;
 mod upgrade;
 mod versions;

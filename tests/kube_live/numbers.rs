@@ -1,5 +1,7 @@
 //! Figures on a node (`make bench`): ratios of one run, against a bare Pod of the same image.
 
+mod three;
+
 use std::time::{Duration, Instant};
 
 use crate::claims::directory;

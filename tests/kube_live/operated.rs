@@ -44,15 +44,20 @@ impl Operated {
 
     /// The same, on these nodes.
     pub fn up_with(options: &Options<'_>) -> Option<Operated> {
+        let it = Operated::not_installed(options)?;
+        it.install();
+        Some(it)
+    }
+
+    /// Nodes with the images, and nothing applied.
+    pub fn not_installed(options: &Options<'_>) -> Option<Operated> {
         let images = images();
         let options = Options {
             images: &wanted(&images)?,
             ..options.clone()
         };
         let node = Node::up(&options)?;
-        let it = Operated { node, images };
-        it.install();
-        Some(it)
+        Some(Operated { node, images })
     }
 
     /// With the cluster `one`, in which `kept` is 1.

@@ -178,3 +178,66 @@ fn a_newer_line_and_the_one_before_go_over_three_members() {
         [done(&older, &newer), done(&newer, &older)]
     );
 }
+
+fn uids(it: &Operated) -> Option<Vec<String>> {
+    let uid = |name| {
+        let pod = it.try_json(&["get", "pod", name])?;
+        let stays = pod["metadata"]["deletionTimestamp"].is_null();
+        stays.then(|| pod["metadata"]["uid"].as_str().map(str::to_owned))?
+    };
+    MEMBERS.into_iter().map(uid).collect()
+}
+
+/// Each makes the Pods anew; a wrong one stops at the first, and the next edit corrects it.
+#[test]
+fn edits_go_over_three_members_and_a_wrong_one_stops_at_the_first() {
+    let Some((it, [version])) = born(["3.6"]) else {
+        return;
+    };
+    for (what, edit) in [
+        ("an option", json!({"options": {"logLevel": "debug"}})),
+        ("the profile", json!({"profile": "standard"})),
+        ("the quota", json!({"storage": {"quota": "1536Mi"}})),
+        (
+            "resources",
+            json!({"pod": {"resources": {"requests": {"memory": "32Mi"}}}}),
+        ),
+    ] {
+        let before = uids(&it).unwrap();
+        let stream = Stream::start(&it, "shop", &MEMBERS);
+        let begun = Instant::now();
+        it.patch("shop", &json!({"spec": edit}).to_string());
+        until(&it, what, |now| {
+            let all = uids(&it).unwrap_or_default();
+            let anew = all.iter().zip(&before).filter(|(now, then)| now != then);
+            anew.count() == 3 && is_true(now, "Available") && !is_true(now, "Progressing")
+        });
+        let (acknowledged, gap) = stream.end();
+        println!(
+            "{what}: {:.1?}, {acknowledged} writes, longest gap {gap:?}",
+            begun.elapsed()
+        );
+        assert!(gap < Duration::from_secs(2), "{gap:?}");
+        assert_written(&it, "shop", acknowledged);
+    }
+
+    let before = uids(&it).unwrap();
+    it.patch(
+        "shop",
+        r#"{"spec": {"pod": {"nodeSelector": {"disk": "ssd"}}}}"#,
+    );
+    let held = until(&it, "a Pod that no node takes", |now| {
+        now["status"]["plan"]["hold"] == "Unschedulable"
+    });
+    assert_eq!(held["ready"], "2/3");
+    let stays = |now: &[String]| now.iter().zip(&before).filter(|(a, b)| a == b).count();
+    assert_eq!(stays(&uids(&it).unwrap()), 2, "nobody else was restarted");
+    it.put("shop", "while-one-waits", "1");
+    it.patch("shop", r#"{"spec": {"pod": {"nodeSelector": null}}}"#);
+    rolled(&it, &version);
+    assert_eq!(
+        stays(&uids(&it).unwrap()),
+        2,
+        "the others are as they shall be"
+    );
+}

@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::lab::{is_true, root};
+use crate::claims::directory;
+use crate::lab::{SOON, is_true, root};
 use crate::operated::{Operated, document};
+use crate::stream::{Stream, assert_written};
 
 /// Of the cluster `shop`.
 pub const MEMBERS: [&str; 3] = ["shop-0", "shop-1", "shop-2"];
@@ -147,6 +149,54 @@ fn a_lost_claim_is_replaced_and_the_loss_of_all_pods_loses_nothing() {
     resize(&it, 3);
     whole(&it, 3);
     assert_eq!(it.get("shop", "kept"), "1");
+}
+
+/// The first of the members that the worker knows, and who leads, are away one after the other, and so is the operator.
+#[test]
+fn snapshots_go_on_whichever_member_goes() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    let backup = "{interval: 30s, destinations: [{local: {keep: 100}}]}";
+    let spec = format!("{{size: 3, backup: {backup}}}");
+    it.apply(&document("EtcdCluster", "shop", &spec));
+    whole(&it, 3);
+    it.says("shop", "BackupHealthy", "Verified");
+    let place = it.path(1, &directory(&it, "shop-snapshots"));
+    let manifests = || {
+        let files = std::fs::read_dir(place.join("shop")).unwrap().flatten();
+        let named = files.filter(|it| it.path().extension().is_some_and(|it| it == "json"));
+        named.count()
+    };
+    let stream = Stream::start(&it, "shop", &MEMBERS);
+    let leads = |status: &Value| {
+        let members = status["members"].as_array().unwrap();
+        let leader = members.iter().find(|it| it["leader"] == true).unwrap();
+        leader["name"].as_str().unwrap().to_owned()
+    };
+    for first in [true, false] {
+        let status = whole(&it, 3);
+        let gone = if first {
+            MEMBERS[0].to_owned()
+        } else {
+            leads(&status)
+        };
+        let before = status["backups"]["lastVerified"]["revision"].clone();
+        it.without_operator(|| {
+            let begun = manifests();
+            it.kubectl(&["delete", "pod", &gone, "--grace-period=0", "--force"])
+                .good();
+            it.eventually("two snapshots more", 2 * SOON, || {
+                (manifests() >= begun + 2).then_some(())
+            });
+        });
+        let after = whole(&it, 3)["backups"]["lastVerified"]["revision"].clone();
+        println!("without {gone}: revision {before} to {after}");
+        assert!(after.as_u64() > before.as_u64());
+    }
+    let (acknowledged, gap) = stream.end();
+    println!("{acknowledged} writes, longest gap {gap:?}");
+    assert_written(&it, "shop", acknowledged);
 }
 
 /// Nobody wrote down that this member was removed, and its data lies on its claim.

@@ -207,7 +207,14 @@ fn a_claim_that_is_deleted_under_its_member_is_told_and_nothing_ends_what_keeps_
 
     // The snapshots' claim: its worker is kept, too, whatever the document asks.
     let worker = || it.json(&["get", "pod", "one-backup"])["metadata"]["uid"].clone();
-    let before = worker();
+    // The restored cluster has one of its own.
+    let before = it.eventually("the worker of the restored cluster", SOON, || {
+        let pod = it.try_json(&["get", "pod", "one-backup"])?;
+        let id = it.cluster("one")["status"]["clusterID"].clone();
+        let stays = pod["metadata"]["deletionTimestamp"].is_null();
+        let knows = pod["spec"].to_string().contains(id.as_str()?);
+        (stays && knows).then(|| pod["metadata"]["uid"].clone())
+    });
     delete("one-snapshots");
     let keep = r#"{"spec":{"backup":{"interval":"5h","destinations":[{"local":{}}]}}}"#;
     it.patch("one", keep);

@@ -21,8 +21,8 @@ use etcd_operator::spec::{
 };
 use etcd_operator::start::damage::{Damage, LOG_DAMAGED, Lost};
 use etcd_operator::start::{
-    Binary, CertificatesUsable, DataDir, Database, Ending, Facts, Filesystem, Identity, Room,
-    StartHistory, Writable,
+    Binary, CertificatesUsable, DataDir, Database, Ending, Facts, Filesystem, Identity, Refusal,
+    Room, StartHistory, VOLUME_ELSEWHERE, Writable,
 };
 use etcd_operator::version::Version;
 
@@ -343,5 +343,14 @@ pub fn snapshot(revision: i64, level: u8) -> SnapshotSeen {
         level,
         bytes: 1 << 20,
         seconds: None,
+    }
+}
+
+/// No node that there is reaches the volume.
+pub fn elsewhere() -> Refusal {
+    Refusal::Unplaceable {
+        reason: VOLUME_ELSEWHERE,
+        why: "the claim lies on another node".try_into().unwrap(),
+        next: "",
     }
 }

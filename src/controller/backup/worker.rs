@@ -313,8 +313,9 @@ impl Cluster {
         let wire = &object.object.spec;
         let claim = self.claim_of_snapshots()?;
         let member = self.pod_member(spec, &identity, None)?;
+        let hosts = self.members.iter().take(usize::from(spec.size).max(1));
         let config = Config {
-            host: self.member_host(&identity.member.name),
+            hosts: hosts.map(|it| self.member_host(&it.name)).collect(),
             port: spec.network.client_port,
             server_name: self.server_name(),
             lib: pod::records(&self.name),

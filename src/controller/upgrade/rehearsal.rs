@@ -405,7 +405,7 @@ impl Cluster {
         let there = self.member_pod(number);
         let address = there.as_ref().and_then(|it| it.address.clone());
         let config = Config {
-            host: address.unwrap_or_else(|| self.member_host(&identity.member.name)),
+            hosts: vec![address.unwrap_or_else(|| self.member_host(&identity.member.name))],
             port: spec.network.client_port,
             server_name: self.server_name(),
             lib: Self::pod_paths().lib,

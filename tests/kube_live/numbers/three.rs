@@ -1,0 +1,223 @@
+//! Figures of three members on a node.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{BARE, bare_ready, mean, resident, row};
+use crate::lab::{SOON, is_true};
+use crate::operated::{Operated, document, pass};
+use crate::operator::USER;
+use crate::processes;
+use crate::several::{GROWS_WITHIN, MEMBERS, id_of};
+use crate::stream::Stream;
+use crate::table::{Row, Table};
+
+const ROUNDS: usize = 3;
+/// A leader is deleted, or killed, so often.
+const LEADERS: usize = 5;
+const CLUSTERS: usize = 20;
+const CLUSTERS_MIB_MAX: f64 = 20.0;
+const IDLE_SECONDS: u64 = 120;
+/// An edit, and what is deleted, beside etcd's own.
+const GAP_MAX: Duration = Duration::from_millis(200);
+const ELECTION_RATIO_MAX: f64 = 1.2;
+const REPLACED_MAX: Duration = Duration::from_secs(5);
+
+/// Waits until three members serve, of which nothing is left to do.
+fn whole(it: &Operated, name: &str) -> Value {
+    it.eventually("three members", GROWS_WITHIN, || {
+        let now = it.try_json(&["get", "etcdcluster", name])?;
+        let seen = now["status"]["observedGeneration"] == now["metadata"]["generation"];
+        let whole = now["status"]["ready"] == "3/3" && !is_true(&now, "Progressing");
+        (seen && whole).then(|| now["status"].clone())
+    })
+}
+
+fn three_bare(it: &Operated) -> Duration {
+    let names = ["bare", "bare1", "bare2"];
+    let all = names.map(|it| BARE.replace("bare", it)).join("---\n");
+    let begun = Instant::now();
+    it.apply(&all);
+    for name in names {
+        it.eventually("a bare pod", SOON, || {
+            is_true(&it.try_json(&["get", "pod", name])?, "Ready").then_some(())
+        });
+    }
+    let took = begun.elapsed();
+    for name in names {
+        it.kubectl(&["delete", "pod,pvc", name]).good();
+    }
+    took
+}
+
+fn remove(it: &Operated, name: &str) {
+    it.kubectl(&["delete", "etcdcluster", name]).good();
+    let label = format!("etcd.edge-operator.io/cluster={name}");
+    it.kubectl(&["delete", "pods,pvc,secrets", "-l", &label])
+        .good();
+}
+
+fn born(it: &Operated) -> Row {
+    let (mut ours, mut bare) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let name = format!("born{round}");
+        let begun = Instant::now();
+        it.apply(&document("EtcdCluster", &name, "{size: 3}"));
+        whole(it, &name);
+        ours.push(begun.elapsed());
+        remove(it, &name);
+        bare.push(three_bare(it));
+    }
+    row("three members, apply to all that serve", &ours, &bare)
+}
+
+/// What an act costs a client that writes: the longest time between two writes.
+fn gap(it: &Operated, act: impl FnOnce()) -> Duration {
+    let stream = Stream::start(it, "shop", &MEMBERS);
+    act();
+    whole(it, "shop");
+    let (_, gap) = stream.end();
+    gap
+}
+
+fn leader(it: &Operated) -> String {
+    let status = whole(it, "shop");
+    let members = status["members"].as_array().unwrap();
+    let leads = members.iter().find(|it| it["leader"] == true).unwrap();
+    leads["name"].as_str().unwrap().to_owned()
+}
+
+/// Its Pod is deleted; and, beside it, its process is killed, which is etcd's own election.
+fn leaders(it: &Operated) -> Row {
+    let (mut deleted, mut killed) = (Vec::new(), Vec::new());
+    for _ in 0..LEADERS {
+        let name = leader(it);
+        deleted.push(gap(it, || {
+            it.kubectl(&["delete", "pod", &name]).good();
+        }));
+        let name = leader(it);
+        killed.push(gap(it, || kill_etcd_of(it, &name)));
+    }
+    println!("leader deleted {deleted:.0?}, killed {killed:.0?}");
+    let (ours, own) = (mean(&deleted), mean(&killed));
+    let ratio = ours.as_secs_f64() / own.as_secs_f64();
+    let figure = "longest gap of a writer while the leader's Pod is deleted, mean of five";
+    Row::new(figure, format!("{ours:.0?}")).against(
+        format!("etcd of the leader killed {own:.0?}"),
+        ratio,
+        Some(ELECTION_RATIO_MAX),
+    )
+}
+
+fn kill_etcd_of(it: &Operated, name: &str) {
+    let uid = it.json(&["get", "pod", name])["metadata"]["uid"].clone();
+    let uid = uid.as_str().unwrap();
+    let etcd = processes::all(|it| {
+        let is_etcd = std::fs::read_to_string(it.join("comm")).is_ok_and(|it| it == "etcd\n");
+        let groups = processes::groups(it);
+        is_etcd && (groups.contains(uid) || groups.contains(&uid.replace('-', "_")))
+    });
+    let pid = etcd[0].file_name().unwrap().to_str().unwrap().to_owned();
+    let killed = std::process::Command::new("kill")
+        .args(["-9", &pid])
+        .status();
+    assert!(killed.unwrap().success());
+    it.eventually("its etcd anew", SOON, || {
+        let pod = it.try_json(&["get", "pod", name])?;
+        let restarts = pod["status"]["containerStatuses"][0]["restartCount"].as_u64()?;
+        (restarts > 0 && is_true(&pod, "Ready")).then_some(())
+    });
+}
+
+fn grown(it: &Operated) -> Vec<Row> {
+    it.apply(&document("EtcdCluster", "shop", "{size: 1}"));
+    it.available("shop");
+    let stream = Stream::start(it, "shop", &MEMBERS[..1]);
+    let begun = Instant::now();
+    it.patch("shop", r#"{"spec": {"size": 3}}"#);
+    whole(it, "shop");
+    let took = begun.elapsed();
+    let (_, gap) = stream.end();
+    vec![
+        Row::new("1 -> 3 members under a writer", format!("{took:.1?}")),
+        Row::new("longest gap of the writer meanwhile", format!("{gap:.0?}"))
+            .promised("<= 200 ms", gap <= GAP_MAX),
+    ]
+}
+
+fn replaced(it: &Operated, own: Duration) -> Row {
+    let before = id_of(&whole(it, "shop"), "shop-1");
+    let begun = Instant::now();
+    let both = ["pod/shop-1", "pvc/data-shop-1"];
+    it.kubectl(&["delete", both[0], both[1], "--wait=false"])
+        .good();
+    it.eventually("another member", GROWS_WITHIN, || {
+        (id_of(&whole(it, "shop"), "shop-1") != before).then_some(())
+    });
+    let took = begun.elapsed();
+    let beyond = took.saturating_sub(own);
+    let figure = "a member and its claim deleted, to three that serve";
+    Row::new(figure, format!("{took:.1?}"))
+        .promised("<= 5 s beyond a bare Pod's start", beyond <= REPLACED_MAX)
+}
+
+fn edited(it: &Operated) -> Row {
+    let gap = gap(it, || {
+        it.patch("shop", r#"{"spec": {"options": {"logLevel": "debug"}}}"#);
+    });
+    Row::new(
+        "an edit that restarts three members: longest gap of a writer",
+        format!("{gap:.0?}"),
+    )
+    .promised("<= 200 ms", gap <= GAP_MAX)
+}
+
+fn idle(it: &Operated) -> Row {
+    pass(20);
+    let mark = it.mark();
+    pass(IDLE_SECONDS);
+    let mut asked = it.requests("", mark);
+    asked.retain(|it| it.user == USER && !["get", "watch", "list"].contains(&it.verb.as_str()));
+    // The Lease is one for all clusters.
+    asked.retain(|it| it.resource != "leases");
+    let figure = format!("writes to the API in {IDLE_SECONDS} s at rest, beside the Lease");
+    Row::new(figure, asked.len().to_string()).promised("<= 1", asked.len() <= 1)
+}
+
+#[test]
+#[ignore = "figures, by make bench"]
+fn figures_of_three_members() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    let begun = Instant::now();
+    it.apply(BARE);
+    bare_ready(&it);
+    let own = begun.elapsed();
+    it.kubectl(&["delete", "pod,pvc", "bare"]).good();
+    let mut rows = vec![born(&it)];
+    rows.extend(grown(&it));
+    rows.push(replaced(&it, own));
+    rows.push(edited(&it));
+    rows.push(leaders(&it));
+    rows.push(idle(&it));
+    for index in 1..CLUSTERS {
+        it.apply(&document(
+            "EtcdCluster",
+            &format!("more{index}"),
+            &json!({"size": 3}).to_string(),
+        ));
+        whole(&it, &format!("more{index}"));
+    }
+    pass(30);
+    let mib = resident(&it);
+    let figure = format!("operator with {CLUSTERS} clusters of three: VmRSS");
+    rows.push(Row::new(figure, format!("{mib:.1} MiB")).promised(
+        format!("<= {CLUSTERS_MIB_MAX} MiB"),
+        mib <= CLUSTERS_MIB_MAX,
+    ));
+    let mut table = Table::default();
+    table.extend(rows);
+    table.publish("kubernetes-three");
+}
