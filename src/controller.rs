@@ -18,6 +18,7 @@ pub mod manifests;
 mod member;
 mod memory;
 mod names;
+mod node;
 mod objects;
 mod observe;
 mod own;

@@ -180,8 +180,8 @@ pub struct Instance {
     pub kept_elsewhere: bool,
     /// The last attempt to regain space, while the NOSPACE alarm is raised.
     pub regain: Option<Regain>,
-    /// Seconds for which neither it nor its node was heard of; 0: one of them was, or nobody knows of a node.
-    pub unheard: u64,
+    /// Seconds for which neither it nor its node was heard of; none: one of them was, or nobody knows of a node.
+    pub unheard: Option<u64>,
     /// Where people find it.
     pub place: Place,
 }

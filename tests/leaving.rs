@@ -10,7 +10,7 @@
 mod world;
 
 use etcd_operator::cluster::{
-    Answer, ClusterId, FAILED_SECONDS, Health, MemberId, MemberSet, Role,
+    Answer, ClusterId, FAILED_SECONDS, Health, Member, MemberId, MemberSet, Role,
 };
 use etcd_operator::observed::{
     Again, Claim, Details, Instance, MadeFor, Membership, Observed, Process, Reading, Service,
@@ -340,7 +340,7 @@ fn unheard(seconds: u64, serving: usize) -> Observed {
         Some((CLUSTER, ID)),
         true,
     );
-    it.unheard = seconds;
+    it.unheard = Some(seconds);
     let mut members = MemberSet::of(CLUSTER);
     for (number, it) in listed(Some(ID), true).iter().enumerate() {
         let mut it = it.clone();
@@ -441,7 +441,7 @@ fn what_lies_on_a_lost_node_is_given_up_by_the_next_operator_too() {
     let known = |it| Membership::Known(listed(it, false));
     let step = |membership: &Membership, served, unheard, claim| {
         let mut it = instance((Process::Unknown, false), served, served.is_none());
-        (it.unheard, it.claim) = (unheard, claim);
+        (it.unheard, it.claim) = (Some(unheard), claim);
         let plan = plan(&whole(), &seen(it, membership.clone()));
         let gives = |it: &&Upkeep| matches!(it, Upkeep::SetDataAside | Upkeep::GiveUpClaim);
         plan.steps().find(gives).cloned()
@@ -454,13 +454,25 @@ fn what_lies_on_a_lost_node_is_given_up_by_the_next_operator_too() {
     assert_eq!(step(&known(Some(ID)), served, long, Claim::Stays), None);
     let unconfirmed = Membership::Unconfirmed(listed(None, false));
     assert_eq!(step(&unconfirmed, served, long, Claim::Stays), None);
+    let mut silent = MemberSet::of(CLUSTER);
+    for it in listed(None, false).iter() {
+        let health = Health::Unknown;
+        silent
+            .insert(Member {
+                health,
+                ..it.clone()
+            })
+            .unwrap();
+    }
+    let silent = Membership::Known(silent);
+    assert_eq!(step(&silent, served, long, Claim::Stays), None);
     // One that was to join: first the list is without it, so that nobody else starts under its id.
     let given_up = Some(Upkeep::GiveUpClaim);
     assert_eq!(step(&known(None), None, long, Claim::New), given_up);
     assert_eq!(step(&known(None), None, long - 1, Claim::New), None);
     assert_eq!(step(&known(Some(ID)), None, long, Claim::New), None);
     let mut it = instance((Process::Unknown, false), None, true);
-    it.unheard = long;
+    it.unheard = Some(long);
     let membership = known(Some(ID)).after(&whole(), std::slice::from_ref(&it));
     let plan = plan(&whole(), &seen(it, membership));
     let change = plan.change.as_ref().ok().and_then(Option::as_ref);

@@ -57,7 +57,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
             seconds: 3600,
         },
         terminating: 0,
-        unheard: 0,
+        unheard: None,
         place: Place::default(),
         claim: Claim::Stays,
         alone: false,

@@ -92,7 +92,7 @@ impl Agent {
             machine_changed: found.machine_changed,
             kept_elsewhere: self.driver.kept_elsewhere(),
             regain,
-            unheard: 0, // it runs where this agent does
+            unheard: None, // it runs where this agent does
             place: Place::default(),
         };
         let version = instance.facts.identity.as_ref().map(|it| it.version);

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::claim::Which;
+use super::node::NodeSeen;
 use super::seen::PodSeen;
 use super::upgrade::Ends;
 use super::{Cluster, ControllerError, names};
@@ -41,6 +42,8 @@ pub(super) struct Member {
     pub(super) terminating: Since,
     /// While nobody hears of it and of its node.
     pub(super) unheard: Since,
+    /// Its node, while it does not answer.
+    pub(super) node: NodeSeen,
 }
 
 impl Member {

@@ -61,6 +61,8 @@ impl Cluster {
         let mut instances = heapless::Vec::new();
         let looks = looks.into_iter().zip(could_serve);
         for ((number, pod), ((service, _), could_serve)) in numbers.iter().zip(&pods).zip(looks) {
+            self.look_at_node(*number, pod.as_ref(), service.read.is_answer())
+                .await;
             let seen = (pod.as_deref(), service, certificates.clone());
             let mut instance = self.instance(spec, *number, seen, alone || could_serve);
             instance.alone = alone;
@@ -120,13 +122,7 @@ impl Cluster {
         let regain = self.members[number].contact.regain(&service);
         let heard = (certificates.pairs, could_serve);
         let tries = self.tries(number, pod, process, &service, heard);
-        let unheard = &mut self.members[number].unheard;
-        let unheard = if !service.read.is_answer() && pod.is_some_and(PodSeen::is_on_a_lost_node) {
-            unheard.seconds("")
-        } else {
-            unheard.end();
-            0
-        };
+        let unheard = self.unheard(number, pod, service.read.is_answer());
         let (process, waiting) = match refused_before(pod, process, &service) {
             Some(refusal) => (Process::Stopped, Waiting::Refused(refusal)),
             None => (process, self.waiting(number, pod)),

@@ -78,6 +78,12 @@ pub const RIGHTS: &[Right] = &[
     ),
     right(
         "",
+        "nodes",
+        &["get"],
+        "a member is replaced where nothing is heard of its node",
+    ),
+    right(
+        "",
         "services",
         &["get", "list", "watch", "create", "patch"],
         "members are reached by name",

@@ -416,17 +416,11 @@ impl PodSeen {
         matches!(self.phase.as_str(), "Failed" | "Succeeded")
     }
 
-    /// Whether its node is away, or has gone for good: the node's controller says so, or the scheduler does of the volume.
-    /// One that was only cordoned comes back.
-    pub(super) fn is_on_a_lost_node(&self) -> bool {
-        match &self.node {
-            Some(_) => self.not_ready.as_ref().is_some_and(String::is_empty),
-            None => {
-                self.reason == "Unschedulable"
-                    && is_elsewhere(&self.message)
-                    && !self.message.contains("were unschedulable")
-            }
-        }
+    /// Whether its volume lies on a node that is not there. One that was only cordoned comes back.
+    pub(super) fn waits_for_a_lost_volume(&self) -> bool {
+        self.reason == "Unschedulable"
+            && is_elsewhere(&self.message)
+            && !self.message.contains("were unschedulable")
     }
 
     /// Whether its node has no image for it, or one of another version than the data's.
@@ -527,30 +521,20 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_away_or_gone_is_lost_and_one_that_is_cordoned_is_not() {
-        let pod = |node: Option<&str>, not_ready: Option<&str>, message: &str| PodSeen {
-            node: node.map(str::to_owned),
-            not_ready: not_ready.map(str::to_owned),
-            reason: "Unschedulable".to_owned(),
-            message: message.to_owned(),
-            ..PodSeen::of(
-                &serde_json::from_value(serde_json::json!({"metadata": {"name": "shop-1"}}))
-                    .unwrap(),
-            )
+    fn a_volume_of_a_node_that_is_gone_is_lost_and_one_of_a_cordoned_node_is_not() {
+        let lost = |message: &str| {
+            let pod = serde_json::json!({"metadata": {"name": "shop-1"}});
+            let pod = PodSeen {
+                reason: "Unschedulable".to_owned(),
+                message: message.to_owned(),
+                ..PodSeen::of(&serde_json::from_value(pod).unwrap())
+            };
+            pod.waits_for_a_lost_volume()
         };
-        let lost = |it: PodSeen| it.is_on_a_lost_node();
-        assert!(lost(pod(Some("edge3"), Some(""), "")));
-        assert!(!lost(pod(
-            Some("edge3"),
-            Some("containers with unready status: [etcd]"),
-            ""
-        )));
-        assert!(!lost(pod(Some("edge3"), None, "")));
         let volume = "1 node(s) didn't match PersistentVolume's node affinity";
-        assert!(lost(pod(None, None, volume)));
-        let cordoned = format!("1 node(s) were unschedulable, {volume}");
-        assert!(!lost(pod(None, None, &cordoned)));
-        assert!(!lost(pod(None, None, "1 Insufficient memory")));
+        assert!(lost(volume));
+        assert!(!lost(&format!("1 node(s) were unschedulable, {volume}")));
+        assert!(!lost("1 Insufficient memory"));
     }
 
     #[test]

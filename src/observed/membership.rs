@@ -47,8 +47,9 @@ impl Membership {
         let mut silences = heapless::Vec::<Silence, INSTANCES_MAX>::new();
         // What is on a claim that was given up says nothing of the member.
         for instance in instances.iter().filter(|it| it.claim != Claim::Former) {
-            if let Some(member) = instance.id(&self).or_else(|| joins(instance)) {
-                let seconds = instance.unheard;
+            if let Some(seconds) = instance.unheard
+                && let Some(member) = instance.id(&self).or_else(|| joins(instance))
+            {
                 let _ = silences.push(Silence { member, seconds });
             }
         }

@@ -39,6 +39,14 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
     if let Some((reason, message)) = observed.instances.iter().find_map(worst) {
         return yes(reason, message);
     }
+    if let Some(it) = observed.instances.iter().find(|it| it.unheard.is_some()) {
+        let node = it.place.node.as_deref().unwrap_or("of its volume");
+        let message = detail(format_args!(
+            "nothing is heard of {} and of the node {node}",
+            it.member
+        ));
+        return yes("NodeAway", message);
+    }
     if let Membership::Known(members) = &observed.membership
         && (members.iter().any(|it| it.role != Role::Voter)
             || members.serving_voters() < members.voter_count())

@@ -54,6 +54,12 @@ fn a_member_of_a_lost_node_is_replaced_on_another_one() {
     it.eventually("the node to be called away", REPLACED_WITHIN, || {
         it.node_is(number, "Ready", "Unknown").then_some(())
     });
+    // As where its kubelet went before the member was ready: then the Pod tells nothing of its node.
+    let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "False",
+        "reason": "ContainersNotReady", "message": "containers with unready status: [etcd]"}]}});
+    let unready = unready.to_string();
+    it.kubectl(&["patch", "pod", lost, "--subresource=status", "-p", &unready])
+        .good();
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(90) {
         let now = it.json(&["get", "etcdcluster", "shop"]);
@@ -65,6 +71,8 @@ fn a_member_of_a_lost_node_is_replaced_on_another_one() {
     let stream = Stream::start(&it, "shop", &MEMBERS);
     it.cut(number);
     let begun = Instant::now();
+    let told = it.says("shop", "Degraded", "NodeAway").to_string();
+    assert!(told.contains(&node), "{told}");
     it.eventually("another member in its place", REPLACED_WITHIN, || {
         let now = it.try_json(&["get", "etcdcluster", "shop"])?;
         let members = now["status"]["members"].as_array()?;

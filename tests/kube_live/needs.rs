@@ -47,6 +47,20 @@ impl Stage {
             .eventually("the member's Pod", SOON, || self.get("pod", "c-0"));
     }
 
+    /// As the scheduler would, were there one.
+    fn bind(&self, node: &str) {
+        let to = json!({
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": "c-0"},
+            "target": {"kind": "Node", "name": node},
+        });
+        let path = format!("/api/v1/namespaces/{}/pods/c-0/binding", self.namespace);
+        let arguments = ["create", "--raw", &path];
+        let bound = self.api.admin().with_input(&arguments, &to.to_string());
+        bound.good();
+    }
+
     fn is_told(&self) -> bool {
         let status = self.get("etcdcluster", "c").map(|it| it["status"].clone());
         status.is_some_and(|it| it["conditions"].is_array())
@@ -481,6 +495,16 @@ pub fn table() -> Vec<Row> {
             ..ROW
         });
     }
+    rows.push(Row {
+        right: "get nodes",
+        breaks: "a member of a lost node is not replaced, and its node is not told",
+        then: |it| {
+            it.cluster_with_pod();
+            it.bind("gone");
+        },
+        whole: |it| it.hold_says("NodeAway"),
+        ..ROW
+    });
     for right in ["create leases", "get leases", "update leases"] {
         rows.push(Row {
             right,

@@ -21,7 +21,7 @@ const NO_REASONS: &[&str] = &[
     "Hold", "HostHealthy", "HostToContainer", "IfNotPresent", "ImagePullBackOff", "In", "Ingress",
     "InteractiveAuthorizationRequired", "Into", "InvalidImageName", "Ki", "Lease", "Level",
     "Lost", "Mi", "Namespace", "NetworkPolicy", "Never", "No",
-    "NoExecute", "NoSuchUnit", "None", "Null", "Off", "On",
+    "NoExecute", "NoSuchUnit", "Node", "None", "Null", "Off", "On",
     "OnFailure", "OnRootMismatch", "Opaque", "Pending", "PersistentVolumeClaim", "PersistentVolumeClaims", "Phase", "Pod", "PodDisruptionBudget",
     "PodInitializing", "PodScheduled", "PodSecurity", "Pods", "PriorityClass", "Progressing", "ReadWriteOnce",
     "Ready", "Reconcile", "Reload", "Revision", "Role", "RoleBinding",

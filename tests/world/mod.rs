@@ -248,7 +248,7 @@ pub fn stopped() -> Instance {
         machine_changed: false,
         kept_elsewhere: false,
         regain: None,
-        unheard: 0,
+        unheard: None,
         place: etcd_operator::observed::Place::default(),
     }
 }
