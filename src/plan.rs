@@ -345,10 +345,6 @@ fn start_steps(
     if way == Way::SetAside {
         steps.push(Upkeep::SetDataAside);
     }
-    if join::needs_another_claim(spec, observed, instance) {
-        steps.push(Upkeep::GiveUpClaim);
-        return Ok(());
-    }
     if matches!(way, Way::SetAside | Way::Wait) {
         return Ok(());
     }

@@ -18,7 +18,7 @@ use etcd_operator::observed::{
 use etcd_operator::plan::permit::{Grounds, Lapsed};
 use etcd_operator::plan::{Act, Change, Hold, Upkeep, plan};
 use etcd_operator::spec::ClusterSpec;
-use etcd_operator::start::{Identity, Refusal, VOLUME_ELSEWHERE};
+use etcd_operator::start::Identity;
 use etcd_operator::version::Version;
 use world::{CLUSTER, MEMBER, SETTINGS, VERSION, identity, member, name, place, spec};
 
@@ -404,34 +404,6 @@ fn what_is_on_a_claim_that_was_given_up_is_ended_whatever_its_node_says() {
             assert!(permit.exchange(&again).is_ok(), "{process:?}");
         }
     }
-}
-
-/// The volume of one that was removed lies on a node that is away: the next one of its name gets another, and only that one.
-#[test]
-fn who_joins_leaves_a_claim_that_no_node_reaches() {
-    let unplaceable = |reason| Refusal::Unplaceable {
-        reason,
-        why: "no node takes it".try_into().unwrap(),
-        next: "",
-    };
-    let (elsewhere, full) = (Some(VOLUME_ELSEWHERE), Some("Unschedulable"));
-    let known = Membership::Known(listed(Some(ID), false));
-    let served = Some((CLUSTER, ID));
-    let leaves = |membership: &Membership, served, joins, refused: Option<&'static str>| {
-        let mut it = instance((Process::Stopped, true), served, joins);
-        it.refused = refused.map(unplaceable);
-        it.restart_in = 5;
-        let plan = plan(&whole(), &seen(it, membership.clone()));
-        plan.steps().any(|it| *it == Upkeep::GiveUpClaim)
-    };
-    assert!(leaves(&known, None, true, elsewhere));
-    assert!(!leaves(&known, None, true, full));
-    assert!(!leaves(&known, None, true, None));
-    let unconfirmed = Membership::Unconfirmed(listed(Some(ID), false));
-    assert!(!leaves(&unconfirmed, None, true, elsewhere));
-    let its_own = Membership::Known(listed(Some(ID), true));
-    assert!(!leaves(&its_own, served, true, elsewhere));
-    assert!(!leaves(&known, served, false, elsewhere));
 }
 
 /// The operator that removed the member, or waited for it to join, ended before it gave the claim up: the next one does.

@@ -5,7 +5,7 @@ use crate::observed::{Claim, Instance, Membership, Observed, Process};
 use crate::plan::permit::Permit;
 use crate::plan::{Interruption, Upkeep, permit, restore};
 use crate::spec::{ClusterSpec, MemberSpec};
-use crate::start::{self, Completeness, Refusal, VOLUME_ELSEWHERE, Writable};
+use crate::start::{self, Completeness, Refusal, Writable};
 
 /// How a member that does not run comes into its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,23 +140,6 @@ pub(super) fn on_a_lost_node(
         }
         None => None,
     }
-}
-
-/// Whether it joins, and the claim of one that was removed keeps it from every node that there is.
-pub(super) fn needs_another_claim(
-    spec: &ClusterSpec,
-    observed: &Observed,
-    instance: &Instance,
-) -> bool {
-    let Membership::Known(members) = &observed.membership else {
-        return false;
-    };
-    let refused = instance.refused.as_ref().map(Refusal::reason);
-    instance.joins()
-        && refused == Some(VOLUME_ELSEWHERE)
-        && is_of(spec, members, instance)
-        && members.has_quorum()
-        && spec.member(&instance.member).is_some()
 }
 
 /// Whether a listed member that does not run can never come back as the same member.

@@ -1,6 +1,9 @@
 //! Several members: hosts with disks and processes over etcd's own rules (`world::raft`), kept by one controller
 //! that sees all of them and sometimes late, or by an agent on each host, of which one may change the member list.
 //!
+//! The controller sees Pods: no disk, what the guard of one said, a Pod of a lost node as nobody's, and one whose claim was given
+//! up.
+//!
 //! Hosts freeze, are cut off, lose power, lose their disks as long as a majority keeps its data; members are evicted
 //! or killed, which to their operator is one and the same; calls are lost, late, repeated, or refused because what
 //! they change has changed; the operator is killed between any two actions; sizes and settings are edited. Of the
@@ -15,14 +18,14 @@ use etcd_operator::cluster::{
     Silence, VOTERS_MAX, detail,
 };
 use etcd_operator::observed::{
-    Again, Authority, Clock, Details, Instance, Membership, Observed, Process, Reading, Service,
-    Writing,
+    Again, Authority, Claim, Clock, Details, Instance, MadeFor, Membership, Observed, Process,
+    Reading, Service, Writing,
 };
-use etcd_operator::plan::permit::Permit;
-use etcd_operator::plan::{Act, Change, Interruption, Plan, Task, Upkeep};
+use etcd_operator::plan::permit::{Grounds, Permit};
+use etcd_operator::plan::{Act, Change, Interruption, Plan, Task, Upkeep, leaves_its_claim};
 use etcd_operator::runtime::{Runtime, reconcile};
 use etcd_operator::spec::{ClusterSpec, MemberSpec, Settings};
-use etcd_operator::start::{DataDir, Facts, Identity, Start, StartHistory, verdict};
+use etcd_operator::start::{DataDir, Facts, Identity, Refusal, Start, StartHistory, verdict};
 use etcd_operator::status::Status;
 
 use crate::world::raft::{Entry, Raft, Refused};
@@ -77,20 +80,26 @@ struct Host {
     cut: bool,
     failed: u32,
     restart_at: u64,
+    /// In Kubernetes: since when its node is away, for good or for a while.
+    lost: Option<u64>,
+    /// Its claim was given up, and the Pod on it is still listed.
+    former: bool,
+    /// Its Pod's guard, or the scheduler, lets no etcd start; with what the Pod was made for.
+    refused: Option<(Refusal, Settings)>,
 }
 
 impl Host {
     fn reaches(&self) -> bool {
-        self.process.is_some() && !self.frozen && !self.cut
+        self.process.is_some() && !self.frozen && !self.cut && self.lost.is_none()
     }
 
     /// Its disk lost what a vote stands on.
     fn is_lost(&self) -> bool {
-        self.data.is_none_or(|it| it.damaged)
+        self.lost.is_some() || self.data.is_none_or(|it| it.damaged)
     }
 
     fn facts(&self, now: u64) -> Facts {
-        let found = match self.data {
+        let found = match self.data.filter(|_| !self.former) {
             None => DataDir::EMPTY,
             Some(Data { member: None, .. }) => data(false, true, None),
             Some(it) => {
@@ -102,7 +111,7 @@ impl Host {
         };
         Facts {
             identity: self.identity.clone(),
-            marker: self.marker.clone(),
+            marker: self.marker.clone().filter(|_| !self.former),
             data: found,
             history: StartHistory {
                 failed: self.failed,
@@ -129,6 +138,8 @@ struct Counts {
     joined: u32,
     set_aside: u32,
     disks_lost: u32,
+    nodes_lost: u32,
+    claims_given_up: u32,
     quorum_lost: u32,
     /// Seconds from the last fault until all is as asked.
     healed_after: u64,
@@ -138,6 +149,8 @@ struct Counts {
 struct World {
     random: Random,
     faults: bool,
+    /// One controller sees all members, by their Pods.
+    in_kubernetes: bool,
     /// Seconds.
     now: u64,
     raft: Raft,
@@ -168,10 +181,11 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, in_kubernetes: bool) -> Self {
         let mut world = World {
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             faults: true,
+            in_kubernetes,
             now: 1000,
             raft: Raft {
                 committed: 1,
@@ -234,11 +248,13 @@ impl World {
         let hosts = self.hosts.iter().zip(NAMES).map(|(it, name)| {
             let served = it.identity.as_ref().map(|it| (it.joined, it.served));
             format!(
-                "\n  {name} {:?} runs {:?} identity {served:?} marker {} failed {}",
+                "\n  {name} {:?} runs {:?} identity {served:?} marker {} failed {} lost {:?} former {}",
                 it.data,
                 it.process,
                 it.marker.is_some(),
-                it.failed
+                it.failed,
+                it.lost,
+                it.former
             )
         });
         format!(
@@ -306,8 +322,8 @@ impl World {
     }
 
     fn end(&mut self, index: usize) {
-        self.hosts[index].process = None;
-        self.hosts[index].frozen = false;
+        let host = &mut self.hosts[index];
+        (host.process, host.refused, host.frozen) = (None, None, false);
     }
 
     /// Who reaches whom decides who leads; who was removed and learns of it ends.
@@ -367,7 +383,7 @@ impl World {
 
     fn disturb(&mut self) {
         let index = self.below(NAMES.len());
-        match self.random.below(14) {
+        match self.random.below(16) {
             0 | 1 => self.end(index),
             2 => (0..NAMES.len()).for_each(|it| self.end(it)), // a power cut for all of them
             3 => self.hosts[index].frozen = self.hosts[index].process.is_some(),
@@ -388,19 +404,57 @@ impl World {
                 self.size = [1, 3, 5, 7][self.below(4)];
                 self.write_document();
             }
+            13 if self.in_kubernetes => self.lose_node(index),
+            14 if self.in_kubernetes && self.hosts[index].lost.take().is_some() => {
+                self.hosts[index].refused = None;
+            }
             _ => self.now += self.random.below(2 * FAILED_SECONDS),
         }
         self.settle();
     }
 
-    /// A minority of the voters may lose what it has: emptied, damaged, or a disk that is not there.
-    fn lose_disk(&mut self, index: usize) {
+    /// A minority of the voters may lose what it has.
+    fn may_be_lost(&self, index: usize) -> bool {
         let voters = self.raft.voters().count();
         let has = self.hosts[index].data.and_then(|it| it.member);
         let votes = has
             .and_then(|it| self.raft.entry(it))
             .is_some_and(|it| !it.learner);
-        if votes && (self.lost_voters() + 1 > (voters - 1) / 2 || self.late.is_some()) {
+        !votes || self.lost_voters() < (voters - 1) / 2 && self.late.is_none()
+    }
+
+    /// With the node what lies on it is away.
+    fn lose_node(&mut self, index: usize) {
+        if self.hosts[index].data.is_some() && self.may_be_lost(index) {
+            self.counts.nodes_lost += u32::from(self.hosts[index].lost.is_none());
+            self.hosts[index].lost.get_or_insert(self.now);
+        }
+    }
+
+    /// The Pod is gone, or made anew with the next claim, which any node takes.
+    fn begin_anew(&mut self, index: usize) {
+        self.end(index);
+        let host = &mut self.hosts[index];
+        (host.data, host.marker) = (None, None);
+        (host.lost, host.former, host.cut) = (None, false, false);
+        host.failed = 0;
+    }
+
+    fn give_up_claim(&mut self, index: usize) {
+        let member = self.hosts[index].data.and_then(|it| it.member);
+        let listed = member.is_some_and(|it| self.raft.entry(it).is_some());
+        assert!(!listed, "the claim of a member was given up");
+        self.counts.claims_given_up += 1;
+        if self.hosts[index].process.is_some() || self.hosts[index].refused.is_some() {
+            self.hosts[index].former = true;
+        } else {
+            self.begin_anew(index);
+        }
+    }
+
+    /// Emptied, damaged, or a disk that is not there.
+    fn lose_disk(&mut self, index: usize) {
+        if !self.may_be_lost(index) || self.hosts[index].lost.is_some() {
             return;
         }
         self.counts.disks_lost += 1;
@@ -443,7 +497,17 @@ impl World {
         });
         let silences: Vec<Silence> = silences.collect();
         self.listed = members.iter().count();
-        members.with(&answers).after(&silences, FAILED_SECONDS)
+        let members = members.with(&answers);
+        if self.in_kubernetes {
+            let places = (0..NAMES.len()).map(|it| self.by_its_pod(it));
+            let instances: Vec<Instance> = places.collect();
+            let known = Membership::Known(members).after(&self.document[0], &instances);
+            let Membership::Known(members) = known else {
+                unreachable!("it was known");
+            };
+            return members;
+        }
+        members.after(&silences, FAILED_SECONDS)
     }
 
     fn membership(&mut self) -> Membership {
@@ -471,6 +535,38 @@ impl World {
                 seconds: self.now - running.since,
             };
             it.service = self.service(host, running);
+        }
+        it
+    }
+
+    /// What a controller sees of it: its Pod, what was written down, and no disk.
+    fn by_its_pod(&self, index: usize) -> Instance {
+        let host = &self.hosts[index];
+        let mut it = self.instance(index);
+        let served = host.identity.as_ref().is_some_and(|it| it.served.is_some());
+        // A claim that somebody deleted is another one by its UID.
+        let stays = host.data.is_some() || self.listed <= 1;
+        it.facts.data = data(served && stays, served && stays, None);
+        it.facts.marker = it.facts.identity.clone();
+        it.restart_in = 0;
+        if let Some((refusal, settings)) = &host.refused {
+            it.refused = Some(refusal.clone());
+            it.made_for = Some(MadeFor {
+                settings: *settings,
+                version: VERSION,
+            });
+            it.restart_in = 5;
+        }
+        let is_there = host.process.is_some() || host.refused.is_some();
+        if host.process.is_some() && (host.cut || host.lost.is_some()) {
+            (it.process, it.service) = (Process::Unknown, Service::UNKNOWN);
+        }
+        it.unheard = host.lost.filter(|_| is_there).map(|it| self.now - it);
+        if host.former {
+            it.claim = Claim::Former;
+            it.facts.data = data(false, false, None);
+        } else if served && !stays {
+            it.claim = Claim::New;
         }
         it
     }
@@ -510,6 +606,19 @@ impl World {
     }
 
     fn again(&mut self, index: usize) -> Again {
+        if self.in_kubernetes {
+            // Each member that answers is asked for the list.
+            let it = self.by_its_pod(index);
+            return Again {
+                process: it.process,
+                id: it.service.answer().map(|it| it.member),
+                membership: match self.raft.leader {
+                    Some(_) => Membership::Known(self.members()),
+                    None => Membership::Unreachable,
+                },
+                claim_deleted: false,
+            };
+        }
         let it = self.instance(index);
         let asked = matches!(it.process, Process::Running { .. });
         Again {
@@ -567,7 +676,18 @@ impl World {
                 }
                 host.identity = Some(it);
             }
-            Upkeep::SetDataAside => self.set_aside(index, half)?,
+            Upkeep::SetDataAside => {
+                let seen = observed.instance(NAMES[index]);
+                if seen.is_some_and(|it| leaves_its_claim(&self.document[0], it)) {
+                    self.give_up_claim(index);
+                    self.forget(index);
+                } else if self.in_kubernetes {
+                    self.forget(index);
+                } else {
+                    self.set_aside(index, half)?;
+                }
+            }
+            Upkeep::GiveUpClaim => self.give_up_claim(index),
             Upkeep::Start(start) => self.start(index, *start, observed),
             Upkeep::ProbeWrite => {
                 let serves = self.instance(index).service.read == Reading::Answered;
@@ -614,6 +734,13 @@ impl World {
         if half {
             return Err(Lost("killed before the identity was changed"));
         }
+        self.forget(index);
+        Ok(())
+    }
+
+    /// It is to join again.
+    fn forget(&mut self, index: usize) {
+        let host = &mut self.hosts[index];
         let it = host.identity.take().or_else(|| host.marker.take());
         let again = it.map(|it| Identity {
             served: None,
@@ -621,14 +748,34 @@ impl World {
             ..it
         });
         (host.identity, host.marker) = (again.clone(), again);
-        Ok(())
+    }
+
+    /// In Kubernetes the guard of one that joins renames what lies on its claim.
+    fn guard_sets_aside(&mut self, index: usize) {
+        let Some(it) = self.hosts[index].data.take() else {
+            return;
+        };
+        let entry = it.member.and_then(|it| self.raft.entry(it));
+        let serves = entry.is_some_and(|it| !it.name.is_empty());
+        assert!(!serves, "the data of a member went aside");
+        self.counts.set_aside += 1;
     }
 
     /// The guard, then etcd itself.
     fn start(&mut self, index: usize, start: Start, observed: &Observed) {
         let host = &self.hosts[index];
         let facts = host.facts(self.now);
-        if host.process.is_some() || host.identity.is_none() || verdict(&facts).is_err() {
+        if host.process.is_some() || host.identity.is_none() {
+            return;
+        }
+        if self.in_kubernetes && start == Start::Join && host.lost.is_none() {
+            self.guard_sets_aside(index);
+            return self.join(index, observed);
+        }
+        let unplaced = host.lost.map(|_| world::elsewhere());
+        if let Some(refusal) = unplaced.or_else(|| verdict(&facts).err()) {
+            let refused = (refusal, self.settings);
+            self.hosts[index].refused = self.in_kubernetes.then_some(refused);
             return;
         }
         match host.data {
@@ -710,9 +857,21 @@ impl World {
     fn interrupt(&mut self, own: Option<usize>, permit: Permit<Interruption>) -> Result<(), Lost> {
         let index = index_of(&permit.step().member);
         let again = self.again(index);
+        let grounds = permit.grounds();
         let step = permit
             .exchange(&again)
             .map_err(|_| Lost("not taken after a second look"))?;
+        if grounds == Grounds::HasLeft {
+            let member = self.hosts[index].data.and_then(|it| it.member);
+            let listed = member.is_some_and(|it| self.raft.entry(it).is_some());
+            assert!(!listed, "a member was ended as one that has left");
+            if self.hosts[index].former {
+                self.begin_anew(index);
+            } else {
+                self.end(index);
+            }
+            return Ok(());
+        }
         assert_eq!(step.pid, self.hosts[index].process.map(|it| it.pid));
         self.lock(own)?;
         assert_eq!(step.act, Act::Restart, "nobody asked for another act");
@@ -823,10 +982,7 @@ impl Runtime for Operator<'_> {
             }
             let mut it = world.instance(index);
             if self.own.is_none() {
-                if world.hosts[index].cut {
-                    it.process = Process::Unknown;
-                    it.service = Service::UNKNOWN;
-                }
+                it = world.by_its_pod(index);
                 // A watch lags behind.
                 let before = world.before[index].replace(it.clone());
                 it = before.filter(|_| world.chance(5)).unwrap_or(it);
@@ -937,7 +1093,7 @@ fn is_as_asked(world: &World) -> bool {
 }
 
 fn live_through(seed: u64, agents: bool) -> Counts {
-    let mut world = World::new(seed);
+    let mut world = World::new(seed, !agents);
     for _ in 0..PASSES {
         pass(&mut world, agents);
         if world.random.chance(40) {
@@ -977,6 +1133,8 @@ fn live(agents: bool, lives: u64) {
         all.joined += counts.joined;
         all.set_aside += counts.set_aside;
         all.disks_lost += counts.disks_lost;
+        all.nodes_lost += counts.nodes_lost;
+        all.claims_given_up += counts.claims_given_up;
         all.quorum_lost += counts.quorum_lost;
         all.healed_after = all.healed_after.max(counts.healed_after);
         for (why, count) in counts.refused {
@@ -985,11 +1143,13 @@ fn live(agents: bool, lives: u64) {
     }
     println!(
         "{lives} clusters lived {PASSES} passes each: {} changes of the list, {} restarts, {} joined, {} disks lost, {} \
-         data set aside, {} passes without a majority, healed after {} s at the latest; etcd refused {:?}",
+         nodes lost, {} claims given up, {} data set aside, {} passes without a majority, healed after {} s at the latest; etcd refused {:?}",
         all.changes,
         all.interruptions,
         all.joined,
         all.disks_lost,
+        all.nodes_lost,
+        all.claims_given_up,
         all.set_aside,
         all.quorum_lost,
         all.healed_after,
@@ -1000,6 +1160,7 @@ fn live(agents: bool, lives: u64) {
         return; // a few lives show little
     }
     assert!(all.changes > enough && all.interruptions > enough / 2 && all.set_aside > enough / 20);
+    assert!(agents || all.claims_given_up > enough / 20);
 }
 
 #[test]
