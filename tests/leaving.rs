@@ -451,3 +451,13 @@ fn what_lies_on_a_lost_node_is_given_up_by_the_next_operator_too() {
     let removes = change.map(|it| it.step().clone());
     assert_eq!(removes, Some(Change::Remove { member: ID }), "{plan:?}");
 }
+
+/// The list of a minority is told, and nothing follows from it.
+#[test]
+fn a_minority_tells_who_is_silent() {
+    let it = instance((Process::Unknown, false), Some((CLUSTER, ID)), true);
+    let alone = Membership::Unconfirmed(listed(Some(ID), true));
+    let held = plan(&whole(), &seen(it, alone)).change.err();
+    let silent = NAME.try_into().unwrap();
+    assert_eq!(held, Some(Hold::MajorityLost(1, 3, silent)));
+}
