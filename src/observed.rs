@@ -183,7 +183,7 @@ pub struct Instance {
     /// Seconds for which neither it nor its node was heard of; none: one of them was, or nobody knows of a node.
     pub unheard: Option<u64>,
     /// Where people find it.
-    pub place: Place,
+    pub placement: Placement,
 }
 
 impl Instance {
@@ -230,7 +230,7 @@ impl Instance {
 
 /// Where people find a member, as far as its home has names for that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Placement {
     /// The node that it runs on.
     pub node: Option<Detail>,
     /// The claim that holds its data.

@@ -236,7 +236,7 @@ fn change(
     let coming_up = match voting {
         Some(members) => draft.starts_a_voter(members) || voter_settles(observed, members),
         // Where one of several tells the list, those whose Pods are away do not come up by themselves.
-        None if members_are_told(observed) => {
+        None if observed.membership.of_a_minority().is_some() => {
             observed.instances.iter().any(Instance::comes_up)
                 || draft.upkeep.iter().any(|it| it.step.starts())
         }
@@ -270,11 +270,6 @@ fn change(
         Ok(None) if edited => Ok(None),
         Ok(None) => membership::shrink(spec, observed, members),
     }
-}
-
-/// Whether a minority tells the list of several members.
-fn members_are_told(observed: &Observed) -> bool {
-    matches!(&observed.membership, Membership::Unconfirmed(it) if it.voter_count() > 1)
 }
 
 /// Whether a voter's etcd runs and is still starting.

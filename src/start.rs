@@ -18,7 +18,7 @@ pub use data::{Completeness, DataDir, Database, Log, Room};
 pub use history::{Ending, How, LastWords, StartHistory};
 pub use identity::{Identity, version};
 pub use patience::{READ_BYTES, SERVES_WITHIN_SECONDS, serves_within};
-pub use words::{CRASH_LOOP, DATA_NEWER, LOG_TOO_OLD, VOLUME_ELSEWHERE, restore_helps};
+pub use words::{CRASH_LOOP, DATA_NEWER, LOG_TOO_OLD, restore_helps};
 
 /// Starts that may fail in a row before the guard refuses the next one (rule D9).
 pub const START_BUDGET: u32 = 3;

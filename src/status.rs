@@ -74,7 +74,7 @@ pub struct MemberStatus {
     /// Entries of Raft's log that it has to catch up with the foremost, where it answers.
     pub lag: Option<u64>,
     /// Where people find it.
-    pub place: crate::observed::Place,
+    pub placement: crate::observed::Placement,
 }
 
 impl MemberStatus {
@@ -148,7 +148,7 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
                 leader: leader == Some(member.id),
                 version: of.and_then(running_version),
                 lag: answer.and_then(|it| Some(foremost? - it.raft_index)),
-                place: of.map(|it| it.place.clone()).unwrap_or_default(),
+                placement: of.map(|it| it.placement.clone()).unwrap_or_default(),
             });
         }
     }

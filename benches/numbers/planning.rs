@@ -10,7 +10,7 @@ use etcd_operator::cluster::{
 use etcd_operator::document;
 use etcd_operator::observed::{
     Alarms, Authority, Backups, CaState, Certificates, Claim, Clock, Details, DocumentSeen,
-    INSTANCES_MAX, Instance, Looker, Membership, Observed, Pairs, Place, Process, Proposals,
+    INSTANCES_MAX, Instance, Looker, Membership, Observed, Pairs, Placement, Process, Proposals,
     Reading, Service, Writing,
 };
 use etcd_operator::plan::plan;
@@ -58,7 +58,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
         },
         terminating: 0,
         unheard: None,
-        place: Place::default(),
+        placement: Placement::default(),
         claim: Claim::Stays,
         alone: false,
         last_served: None,

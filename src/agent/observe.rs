@@ -18,8 +18,8 @@ use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, Launch, RefusalFile, Running, Served};
 use crate::member::starts;
 use crate::observed::{
-    Authority, CaState, Certificates, Claim, Clock, Instance, LastServed, Looker, Observed, Place,
-    Predecessors, Process, Restoring,
+    Authority, CaState, Certificates, Claim, Clock, Instance, LastServed, Looker, Observed,
+    Placement, Predecessors, Process, Restoring,
 };
 use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT};
 use crate::start::{self, Facts, Refusal, Writable};
@@ -93,7 +93,7 @@ impl Agent {
             kept_elsewhere: self.driver.kept_elsewhere(),
             regain,
             unheard: None, // it runs where this agent does
-            place: Place::default(),
+            placement: Placement::default(),
         };
         let version = instance.facts.identity.as_ref().map(|it| it.version);
         let host = self.host(&storage_dir, found.writable, version);

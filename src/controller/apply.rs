@@ -368,10 +368,11 @@ impl Cluster {
     /// claim may go with it. Nobody ends the Pod of one whose claim was given up: its node is away.
     async fn stop(&mut self, number: usize, has_left: bool) -> Result<(), ControllerError> {
         match self.member_pod(number) {
-            Some(pod) if has_left && self.has_former_claim(number, &pod) => {
-                self.remove_seen(&pod, Some(0)).await
+            Some(pod) if has_left => {
+                let waits = !self.has_former_claim(number, &pod);
+                let grace = if waits { GRACE_SECONDS } else { 0 };
+                self.remove_seen(&pod, Some(grace)).await
             }
-            Some(pod) if has_left => self.remove_seen(&pod, Some(GRACE_SECONDS)).await,
             Some(pod) => self.remove_pod(&pod, Some(GRACE_SECONDS)).await,
             None => Ok(()),
         }

@@ -197,20 +197,20 @@ impl Cluster {
             .filter(|it| is_used(*it))
             .map(|it| self.claim_name(Which::Data(it)))
             .collect();
-        let ours = (self.namespace.clone(), self.name.clone());
-        let mut kept: Vec<String> = Vec::new();
-        for claim in self.shared.claims.all() {
-            let of_data = claim.meta.labels.contains_key(names::MEMBER);
-            if of_data
-                && claim.meta.cluster().as_ref() == Some(&ours)
-                && !used.contains(&claim.name)
-            {
-                kept.push(claim.name.clone());
-            }
-        }
+        let all = self.claims_of_data().map(|it| it.name.clone());
+        let mut kept: Vec<String> = all.filter(|it| !used.contains(it)).collect();
         kept.sort();
         kept.truncate(KEPT_MAX);
         kept
+    }
+
+    /// Those that were made for members of a cluster of this name.
+    pub(super) fn claims_of_data(&self) -> impl Iterator<Item = Rc<ClaimSeen>> {
+        let ours = (self.namespace.clone(), self.name.clone());
+        let all = self.shared.claims.all().into_iter();
+        all.filter(move |it| {
+            it.meta.labels.contains_key(names::MEMBER) && it.meta.cluster().as_ref() == Some(&ours)
+        })
     }
 
     /// The Pod that mounts a claim.

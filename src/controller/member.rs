@@ -13,7 +13,7 @@ use crate::member::change;
 use crate::member::contact::{CallError, Contact, Endpoint};
 use crate::member::counts::Counts;
 use crate::member::records::{self, IdentityFile};
-use crate::observed::{Membership, Observed, Place};
+use crate::observed::{Membership, Observed, Placement};
 use crate::plan::permit::Permit;
 use crate::plan::{Change, leaves_its_claim};
 use crate::spec::ClusterSpec;
@@ -106,10 +106,10 @@ impl Cluster {
             .is_some_and(|(before, now)| *before != now.meta.uid)
     }
 
-    pub(super) fn place_of(&self, number: usize, pod: Option<&PodSeen>) -> Place {
+    pub(super) fn placement(&self, number: usize, pod: Option<&PodSeen>) -> Placement {
         let named = |it: &String| detail(format_args!("{it}"));
         let claim = self.claim(Which::Data(number));
-        Place {
+        Placement {
             node: pod.and_then(|it| it.node.as_ref()).map(named),
             claim: claim.map(|it| named(&it.name)),
         }

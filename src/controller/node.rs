@@ -12,14 +12,15 @@ use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
 use crate::clock;
 
-/// The node's controller needs longer to see that a node is away.
+/// So long a member is silent before its node is asked for, each time: who only starts needs less, and the node's controller needs
+/// longer to see that a node is away.
 const LOOKS_SECONDS: u64 = 10;
 
 /// The node of a member that does not answer.
 #[derive(Default)]
 pub(super) struct NodeSeen {
     name: String,
-    /// Since boot.
+    /// Since boot; at first, since when the member is silent.
     asked_at: u64,
     is_away: bool,
 }
@@ -38,8 +39,16 @@ impl Cluster {
             return;
         };
         let now = clock::since_boot().as_secs();
-        let seen = &self.members[number].node;
-        if seen.name == name && now < seen.asked_at + LOOKS_SECONDS {
+        let seen = &mut self.members[number].node;
+        if seen.name != name {
+            *seen = NodeSeen {
+                name,
+                asked_at: now,
+                is_away: false,
+            };
+            return;
+        }
+        if now < seen.asked_at + LOOKS_SECONDS {
             return;
         }
         let client = self.shared.client.clone();

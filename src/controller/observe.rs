@@ -158,7 +158,7 @@ impl Cluster {
             kept_elsewhere: false,
             regain,
             unheard,
-            place: self.place_of(number, pod),
+            placement: self.placement(number, pod),
         }
     }
 

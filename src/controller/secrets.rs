@@ -234,16 +234,9 @@ impl Cluster {
             return Ok(Some(format!("the claim {name} with its data")));
         }
         // Of a founder that has given its first one up, or of another member.
-        let own = |meta: &Meta| {
-            meta.namespace == self.namespace
-                && meta.labels.get(CLUSTER) == Some(&self.name)
-                && meta.labels.contains_key(BORN)
-                && !meta.deleting
-        };
-        let claims = self.shared.claims.all();
-        let other = claims.iter().find(|it| own(&it.meta));
-        let member = other.and_then(|it| it.meta.labels.get(names::MEMBER));
-        Ok(member.map(|it| format!("a claim of the member {it} with its data")))
+        let born = |meta: &Meta| meta.labels.contains_key(BORN) && !meta.deleting;
+        let other = self.claims_of_data().find(|it| born(&it.meta));
+        Ok(other.map(|it| format!("the claim {} with its data", it.name)))
     }
 
     /// A Secret of ours; one that is not is no reason to look into it.

@@ -33,6 +33,14 @@ impl Membership {
         told.max_by_key(worth).unwrap_or(Membership::Unreachable)
     }
 
+    /// The list of several members that a minority tells.
+    pub fn of_a_minority(&self) -> Option<&MemberSet> {
+        match self {
+            Membership::Unconfirmed(members) if members.voter_count() > 1 => Some(members),
+            _ => None,
+        }
+    }
+
     /// The same; of whom nothing was heard for the document's grace has failed. One that was to join has no id but that of its
     /// place in the list.
     #[must_use]
@@ -53,12 +61,7 @@ impl Membership {
                 let _ = silences.push(Silence { member, seconds });
             }
         }
-        match self {
-            Membership::Known(members) => {
-                Membership::Known(members.after(&silences, spec.grace_seconds))
-            }
-            other => other,
-        }
+        Membership::Known(members.clone().after(&silences, spec.grace_seconds))
     }
 
     /// The same with each member's own answer.

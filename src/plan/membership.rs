@@ -108,11 +108,11 @@ pub(super) fn changeable<'a>(
     if let Some(stranger) = stranger(spec, observed) {
         return Err(stranger);
     }
+    if let Some(members) = observed.membership.of_a_minority() {
+        return Err(majority_lost(observed, members));
+    }
     let members = match &observed.membership {
         Membership::Unbootstrapped => return Ok(None),
-        Membership::Unconfirmed(members) if members.voter_count() > 1 => {
-            return Err(majority_lost(observed, members));
-        }
         Membership::Unreachable | Membership::Unconfirmed(_) => return Err(Hold::Unreachable),
         Membership::TooManyMembers => return Err(Hold::TooManyMembers),
         Membership::Known(members) => members,

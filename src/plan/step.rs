@@ -87,8 +87,8 @@ pub enum Upkeep {
     /// etcd's member list has this member no more, or anew: rename its old data aside and forget its old
     /// id, so that it can join. Nothing is deleted.
     SetDataAside,
-    /// In Kubernetes: the volume of a removed member keeps the next one of its name from every node that there is. It gets
-    /// another claim, and the old one stays.
+    /// In Kubernetes: the claim of a removed member lies on a node that is lost. The next one of its name gets another claim, and
+    /// the old one stays.
     GiveUpClaim,
     /// Make new leaves for etcd and the operator, in one generation, without a restart.
     MintCertificates(Mint),

@@ -18,8 +18,6 @@ pub const CRASH_LOOP: &str = "CrashLoop";
 pub const DATA_NEWER: &str = "DataNewer";
 /// The reason of [`Refusal::LogTooOld`].
 pub const LOG_TOO_OLD: &str = "LogTooOld";
-/// The reason of a volume that no node with room for the member reaches.
-pub const VOLUME_ELSEWHERE: &str = "VolumeElsewhere";
 
 /// Whether a restore can end a hold for this reason.
 pub fn restore_helps(reason: &str) -> bool {

@@ -40,7 +40,7 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
         return yes(reason, message);
     }
     if let Some(it) = observed.instances.iter().find(|it| it.unheard.is_some()) {
-        let node = it.place.node.as_deref().unwrap_or("of its volume");
+        let node = it.placement.node.as_deref().unwrap_or("of its volume");
         let message = detail(format_args!(
             "nothing is heard of {} and of the node {node}",
             it.member

@@ -42,7 +42,7 @@ impl MemberMetrics {
                 member: it.member.name.to_string(),
                 role: role_name(it.member.role),
                 node: it
-                    .place
+                    .placement
                     .node
                     .as_ref()
                     .map(ToString::to_string)

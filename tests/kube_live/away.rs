@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::backups::requests;
-use crate::claims::{claim, directory};
+use crate::claims::{claim, directory, snapshots_in};
 use crate::lab::SOON;
 use crate::operated::{Operated, document, pass};
 use crate::processes::Frozen;
@@ -53,14 +53,7 @@ fn snapshots_are_taken_on_time_and_a_restore_ends_while_the_api_server_is_away_f
 
     let since = it.mark();
     let place = it.path(1, &directory(&it, "till-snapshots"));
-    let count = || {
-        let files = std::fs::read_dir(place.join("till"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        let manifests = files.filter(|it| it.path().extension().is_some_and(|it| it == "json"));
-        manifests.count()
-    };
+    let count = || snapshots_in(&place.join("till"));
     let mut meanwhile = (0, 0);
     let gap = writers[0].longest_gap(|| {
         it.apply(&document("EtcdBackup", "now", "{cluster: till}"));

@@ -43,6 +43,13 @@ fn backups(it: &Operated, cluster: &str) -> Value {
     it.cluster(cluster)["status"]["backups"].clone()
 }
 
+/// How many snapshots lie in a directory.
+pub fn snapshots_in(place: &Path) -> usize {
+    let files = std::fs::read_dir(place).into_iter().flatten().flatten();
+    let manifests = files.filter(|it| it.path().extension().is_some_and(|it| it == "json"));
+    manifests.count()
+}
+
 /// Where the provisioner has put a claim on its node.
 pub fn directory(it: &Operated, claim: &str) -> String {
     let all = it.json(&["get", "pv"]);

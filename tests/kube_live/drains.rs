@@ -7,15 +7,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::cluster::Output;
-use crate::lab::Options;
+
 use crate::operated::{Operated, document};
 use crate::several::{GROWS_WITHIN, MEMBERS, id_of, whole};
 use crate::stream::{Stream, assert_written};
-
-fn node_of(it: &Operated, member: &str) -> String {
-    let pod = it.json(&["get", "pod", member]);
-    pod["spec"]["nodeName"].as_str().unwrap().to_owned()
-}
 
 fn uid_of(it: &Operated, member: &str) -> Value {
     it.json(&["get", "pod", member])["metadata"]["uid"].clone()
@@ -35,15 +30,12 @@ fn drain(it: &Operated, node: &str) -> Output {
 
 #[test]
 fn of_three_nodes_one_is_drained_at_a_time() {
-    let Some(it) = Operated::up_with(&Options {
-        nodes: 3,
-        ..Options::default()
-    }) else {
+    let Some(it) = Operated::three_nodes() else {
         return;
     };
     it.apply(&document("EtcdCluster", "shop", "{size: 3}"));
     let before = whole(&it, 3);
-    let on: BTreeSet<String> = MEMBERS.map(|member| node_of(&it, member)).into();
+    let on: BTreeSet<String> = MEMBERS.map(|member| it.node_of(member).unwrap()).into();
     assert_eq!(on.len(), 3, "each on a node of its own: {on:?}");
 
     let stream = Stream::start(&it, "shop", &MEMBERS);
@@ -51,7 +43,7 @@ fn of_three_nodes_one_is_drained_at_a_time() {
     let leads = |it: &&Value| it["leader"] == true;
     let leader = members.iter().find(leads).unwrap()["name"].as_str();
     let leader = leader.unwrap();
-    let first = node_of(&it, leader);
+    let first = it.node_of(leader).unwrap();
     let uid = uid_of(&it, leader);
     drain(&it, &first).good();
     it.eventually("a Pod that waits for its node", GROWS_WITHIN, || {

@@ -5,18 +5,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::lab::{Options, is_true};
+use crate::lab::is_true;
 use crate::operated::{Operated, document};
 use crate::several::{MEMBERS, id_of, whole};
 use crate::stream::{Stream, assert_written};
 
 /// The grace, what Kubernetes needs to see that a node is away, and a member that joins.
 const REPLACED_WITHIN: Duration = Duration::from_secs(300);
-
-fn node_of(it: &Operated, member: &str) -> Option<String> {
-    let pod = it.try_json(&["get", "pod", member])?;
-    pod["spec"]["nodeName"].as_str().map(str::to_owned)
-}
 
 fn number_of(node: &str) -> u32 {
     node.trim_start_matches("edge").parse().unwrap()
@@ -27,25 +22,33 @@ fn row<'a>(status: &'a Value, member: &str) -> &'a Value {
     members.find(|it| it["name"] == member).unwrap()
 }
 
+/// Three members on nodes of their own, and what is told of them.
+fn three_on_three() -> Option<(Operated, Value)> {
+    let it = Operated::three_nodes()?;
+    let spec = "{size: 3, recovery: {graceMinutes: 1}}";
+    it.apply(&document("EtcdCluster", "shop", spec));
+    let status = whole(&it, 3);
+    Some((it, status))
+}
+
 /// A member on a node without the control plane that does not lead.
 fn follower(it: &Operated, status: &Value) -> (&'static str, String) {
     let leads = |name: &str| row(status, name)["leader"] == true;
-    let on = |name| (name, node_of(it, name).unwrap());
+    let on = |name| (name, it.node_of(name).unwrap());
     let mut all = MEMBERS.into_iter().filter(|it| !leads(it)).map(on);
     all.find(|(_, node)| node != "edge1").unwrap()
 }
 
 #[test]
 fn a_member_of_a_lost_node_is_replaced_on_another_one() {
-    let Some(it) = Operated::up_with(&Options {
-        nodes: 3,
-        ..Options::default()
-    }) else {
+    let Some((it, before)) = three_on_three() else {
         return;
     };
-    let spec = "{size: 3, recovery: {graceMinutes: 1}}";
-    it.apply(&document("EtcdCluster", "shop", spec));
-    let before = whole(&it, 3);
+    // As in the README.
+    let rows = r#"jsonpath={range .status.members[*]}{.name} {.role} {.node} leader={.leader} {.claim}{"\n"}{end}"#;
+    for shown in [&["get", "etcd"][..], &["get", "etcd", "shop", "-o", rows]] {
+        println!("{}", it.kubectl(shown).good());
+    }
     let (lost, node) = follower(&it, &before);
     let number = number_of(&node);
 
@@ -82,7 +85,7 @@ fn a_member_of_a_lost_node_is_replaced_on_another_one() {
         (other && members.iter().filter(serves).count() == 3).then_some(())
     });
     println!("{lost} of {node}: replaced after {:.1?}", begun.elapsed());
-    let next = node_of(&it, lost).unwrap();
+    let next = it.node_of(lost).unwrap();
     assert_ne!(next, node);
     let (acknowledged, gap) = stream.end();
     println!("{acknowledged} writes, longest gap {gap:?}");
@@ -110,22 +113,16 @@ fn a_member_of_a_lost_node_is_replaced_on_another_one() {
         it.node_is(number, "Ready", "True").then_some(())
     });
     let after = whole(&it, 3);
-    assert_eq!(node_of(&it, lost), Some(next));
+    assert_eq!(it.node_of(lost), Some(next));
     assert_ne!(id_of(&after, lost), id_of(&before, lost));
     assert_written(&it, "shop", acknowledged);
 }
 
 #[test]
 fn without_a_majority_nothing_is_replaced_and_all_are_back_as_they_were() {
-    let Some(it) = Operated::up_with(&Options {
-        nodes: 3,
-        ..Options::default()
-    }) else {
+    let Some((it, before)) = three_on_three() else {
         return;
     };
-    let spec = "{size: 3, recovery: {graceMinutes: 1}}";
-    it.apply(&document("EtcdCluster", "shop", spec));
-    let before = whole(&it, 3);
     it.put("shop", "kept", "1");
     let on = |number: u32| {
         let node = format!("edge{number}");

@@ -1,7 +1,6 @@
 //! `deploy/monitoring` in front of a real operator and a real etcd: what it names is there.
 
 use std::collections::BTreeSet;
-use std::fs;
 
 use std::time::Duration;
 
@@ -83,14 +82,7 @@ fn families(page: &str) -> BTreeSet<String> {
 
 /// The etcd of a Pod stands still.
 pub fn freeze_etcd_of(pod: &Value) -> Frozen {
-    let uid = text(pod, "/metadata/uid");
-    let found = processes::all(|it| {
-        let is_etcd = fs::read_to_string(it.join("comm")).is_ok_and(|it| it == "etcd\n");
-        let groups = processes::groups(it);
-        is_etcd && (groups.contains(uid) || groups.contains(&uid.replace('-', "_")))
-    });
-    assert_eq!(found.len(), 1, "one etcd in the Pod {uid}");
-    Frozen::new(found)
+    Frozen::new(vec![processes::etcd_of(pod)])
 }
 
 /// What a Pod's labels and ports have to be for a PodMonitor to find it.

@@ -4,7 +4,7 @@ mod three;
 
 use std::time::{Duration, Instant};
 
-use crate::claims::directory;
+use crate::claims::{directory, snapshots_in};
 use crate::lab::{SOON, is_true};
 use crate::nodes::{all_ready, holder, operator_on};
 use crate::operated::{Operated, document, pass};
@@ -81,10 +81,9 @@ fn bare_put(it: &Operated) -> bool {
     it.exec("default", "bare", "etcd", &command).ok
 }
 
-fn bare_ready(it: &Operated) {
-    it.eventually("the bare pod", SOON, || {
-        let pod = it.try_json(&["get", "pod", "bare"])?;
-        is_true(&pod, "Ready").then_some(())
+fn bare_ready(it: &Operated, name: &str) {
+    it.eventually("a bare pod", SOON, || {
+        is_true(&it.try_json(&["get", "pod", name])?, "Ready").then_some(())
     });
 }
 
@@ -139,7 +138,7 @@ fn applied(it: &Operated) -> (Row, String) {
 
         let begun = Instant::now();
         it.apply(BARE);
-        bare_ready(it);
+        bare_ready(it, "bare");
         bare.push(begun.elapsed());
         assert!(bare_put(it));
     }
@@ -218,11 +217,7 @@ fn scheduled(it: &Operated) -> Row {
     it.available("till");
     it.says("till", "BackupHealthy", "Verified");
     let place = it.path(1, &directory(it, "till-snapshots")).join("till");
-    let count = || {
-        let files = std::fs::read_dir(&place).unwrap().flatten();
-        let manifests = files.filter(|it| it.path().extension().is_some_and(|it| it == "json"));
-        manifests.count()
-    };
+    let count = || snapshots_in(&place);
     pass(20);
     let (mark, before) = (it.mark(), count());
     let mut written = 0;

@@ -78,6 +78,20 @@ impl Operated {
         })
     }
 
+    /// Three nodes, as many as members of `shop`.
+    pub fn three_nodes() -> Option<Operated> {
+        Operated::up_with(&Options {
+            nodes: 3,
+            ..Options::default()
+        })
+    }
+
+    /// The node that a Pod was bound to.
+    pub fn node_of(&self, pod: &str) -> Option<String> {
+        let pod = self.try_json(&["get", "pod", pod])?;
+        pod["spec"]["nodeName"].as_str().map(str::to_owned)
+    }
+
     /// The cluster `one`, in which `kept` is 1, with a snapshot on its claim; copies of it go to this destination. The
     /// snapshot's name.
     #[track_caller]

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
+
 /// Those of which this holds.
 pub fn all(wanted: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
@@ -22,6 +24,18 @@ pub fn command(process: &Path) -> String {
 /// Its control groups: those of a lab's Pods have the lab's name and the Pod's UID in them.
 pub fn groups(process: &Path) -> String {
     fs::read_to_string(process.join("cgroup")).unwrap_or_default()
+}
+
+/// The etcd of a Pod.
+pub fn etcd_of(pod: &Value) -> PathBuf {
+    let uid = pod["metadata"]["uid"].as_str().unwrap();
+    let mut found = all(|it| {
+        let is_etcd = fs::read_to_string(it.join("comm")).is_ok_and(|it| it == "etcd\n");
+        let groups = groups(it);
+        is_etcd && (groups.contains(uid) || groups.contains(&uid.replace('-', "_")))
+    });
+    assert_eq!(found.len(), 1, "one etcd in the Pod {uid}");
+    found.remove(0)
 }
 
 /// Processes that stand still until this is dropped.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::claims::directory;
+use crate::claims::{directory, snapshots_in};
 use crate::lab::{SOON, is_true, root};
 use crate::operated::{Operated, document};
 use crate::stream::{Stream, assert_written};
@@ -163,11 +163,7 @@ fn snapshots_go_on_whichever_member_goes() {
     whole(&it, 3);
     it.says("shop", "BackupHealthy", "Verified");
     let place = it.path(1, &directory(&it, "shop-snapshots"));
-    let manifests = || {
-        let files = std::fs::read_dir(place.join("shop")).unwrap().flatten();
-        let named = files.filter(|it| it.path().extension().is_some_and(|it| it == "json"));
-        named.count()
-    };
+    let manifests = || snapshots_in(&place.join("shop"));
     let stream = Stream::start(&it, "shop", &MEMBERS);
     let leads = |status: &Value| {
         let members = status["members"].as_array().unwrap();

@@ -22,7 +22,7 @@ use etcd_operator::spec::{
 use etcd_operator::start::damage::{Damage, LOG_DAMAGED, Lost};
 use etcd_operator::start::{
     Binary, CertificatesUsable, DataDir, Database, Ending, Facts, Filesystem, Identity, Refusal,
-    Room, StartHistory, VOLUME_ELSEWHERE, Writable,
+    Room, StartHistory, Writable,
 };
 use etcd_operator::version::Version;
 
@@ -249,7 +249,7 @@ pub fn stopped() -> Instance {
         kept_elsewhere: false,
         regain: None,
         unheard: None,
-        place: etcd_operator::observed::Place::default(),
+        placement: etcd_operator::observed::Placement::default(),
     }
 }
 
@@ -349,7 +349,7 @@ pub fn snapshot(revision: i64, level: u8) -> SnapshotSeen {
 /// No node that there is reaches the volume.
 pub fn elsewhere() -> Refusal {
     Refusal::Unplaceable {
-        reason: VOLUME_ELSEWHERE,
+        reason: "VolumeElsewhere",
         why: "the claim lies on another node".try_into().unwrap(),
         next: "",
     }

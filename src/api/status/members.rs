@@ -50,7 +50,7 @@ pub(super) fn member_to_wire(it: &crate::status::MemberStatus) -> MemberStatus {
         leader: it.leader,
         version: it.version.map(|it| it.to_string()),
         lag: it.lag,
-        node: it.place.node.as_ref().map(ToString::to_string),
-        claim: it.place.claim.as_ref().map(ToString::to_string),
+        node: it.placement.node.as_ref().map(ToString::to_string),
+        claim: it.placement.claim.as_ref().map(ToString::to_string),
     }
 }

@@ -6,7 +6,7 @@ use crate::controller::claim::Which;
 use crate::controller::seen::{Container, NO_IMAGE, PodSeen, is_elsewhere};
 use crate::member::pod::{refusal_from, unplaceable};
 use crate::observed::{Process, Reading, Service};
-use crate::start::{Refusal, VOLUME_ELSEWHERE};
+use crate::start::Refusal;
 
 impl Cluster {
     /// A Pod that is there and does not run.
@@ -61,7 +61,7 @@ impl Cluster {
             Some(node) => {
                 let name = self.claim_name(Which::Data(number));
                 let why = format_args!("the claim {name} lies on the node {node}: {message}");
-                unplaceable(VOLUME_ELSEWHERE, why)
+                unplaceable("VolumeElsewhere", why)
             }
             None => unplaceable("Unschedulable", format_args!("{message}")),
         }

@@ -40,9 +40,7 @@ fn three_bare(it: &Operated) -> Duration {
     let begun = Instant::now();
     it.apply(&all);
     for name in names {
-        it.eventually("a bare pod", SOON, || {
-            is_true(&it.try_json(&["get", "pod", name])?, "Ready").then_some(())
-        });
+        bare_ready(it, name);
     }
     let took = begun.elapsed();
     for name in names {
@@ -111,14 +109,8 @@ fn leaders(it: &Operated) -> Row {
 }
 
 fn kill_etcd_of(it: &Operated, name: &str) {
-    let uid = it.json(&["get", "pod", name])["metadata"]["uid"].clone();
-    let uid = uid.as_str().unwrap();
-    let etcd = processes::all(|it| {
-        let is_etcd = std::fs::read_to_string(it.join("comm")).is_ok_and(|it| it == "etcd\n");
-        let groups = processes::groups(it);
-        is_etcd && (groups.contains(uid) || groups.contains(&uid.replace('-', "_")))
-    });
-    let pid = etcd[0].file_name().unwrap().to_str().unwrap().to_owned();
+    let etcd = processes::etcd_of(&it.json(&["get", "pod", name]));
+    let pid = etcd.file_name().unwrap().to_str().unwrap().to_owned();
     let killed = std::process::Command::new("kill")
         .args(["-9", &pid])
         .status();
@@ -193,7 +185,7 @@ fn figures_of_three_members() {
     };
     let begun = Instant::now();
     it.apply(BARE);
-    bare_ready(&it);
+    bare_ready(&it, "bare");
     let own = begun.elapsed();
     it.kubectl(&["delete", "pod,pvc", "bare"]).good();
     let mut rows = vec![born(&it)];
