@@ -26,12 +26,12 @@ use crate::member::examiner::Examiner;
 use crate::member::pod::{self, LayDownError, PodMember};
 use crate::member::records::{self, Launch, RefusalFile, Running};
 use crate::member::restore_record::RestoreRecord;
-use crate::member::{facts, starts};
+use crate::member::{facts, starts, turn};
 use crate::observed::{Clock, Pairs};
 use crate::paths::Paths;
 use crate::process::ProcessRecord;
 use crate::render;
-use crate::start::{self, CertificatesUsable, Refusal, Start};
+use crate::start::{self, CertificatesUsable, Completeness, Refusal, Start};
 use crate::state::{self, StateError};
 use crate::tls::{Certificates, Leaves, TlsError, Validity, leaf_of};
 use crate::version::{Line, Version};
@@ -164,6 +164,7 @@ fn start(
 ) -> Result<std::convert::Infallible, GuardError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     state::create_private_dir(&paths.run)?;
+    let mut before = Vec::new();
     if keeper == Keeper::Pod {
         if let Some(refusal) = pod::denied(&paths.lib) {
             return Err(GuardError::Refused(refusal));
@@ -173,7 +174,7 @@ fn start(
         if RestoreRecord::load(paths)?.is_some_and(|it| it.has_begun()) {
             return Err(GuardError::Refused(Refusal::Restoring));
         }
-        lay_down(paths)?;
+        before = lay_down(paths)?.before;
     }
     if matches!(keeper, Keeper::Supervisor | Keeper::Pod) {
         facts::look_into_the_last_start(paths, &launch(paths)?.0);
@@ -190,6 +191,13 @@ fn start(
     gathered.facts.restoring = RestoreRecord::load(paths)?.is_some_and(|it| it.holds_the_data());
     let start = start::verdict(&gathered.facts).map_err(GuardError::Refused)?;
     store::note_unchanged(&paths.store(), version);
+    if gathered.facts.data.completeness() == Completeness::Empty {
+        turn::wait(
+            &before,
+            &Certificates::at(paths.tls()).current(),
+            turn::PATIENCE,
+        );
+    }
     let data = records::data_dir(&launch.storage_dir);
     if start == Start::SetAsideThenGo {
         set_aside(&data)?;
@@ -230,12 +238,13 @@ fn launch(paths: &Paths) -> Result<(Launch, Version), GuardError> {
 }
 
 /// Writes the records that the controller put into the Pod's environment.
-fn lay_down(paths: &Paths) -> Result<(), GuardError> {
+fn lay_down(paths: &Paths) -> Result<PodMember, GuardError> {
     let member = PodMember::from_environment().ok_or(GuardError::NoLaunchRecord)?;
     member.lay_down(paths).map_err(|error| match error {
         LayDownError::Refused(refusal) => GuardError::Refused(refusal),
         LayDownError::State(error) => error.into(),
-    })
+    })?;
+    Ok(member)
 }
 
 /// etcd's two pairs, as the kubelet mounted them from the Secret.

@@ -2,16 +2,25 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::server::conn::http1;
-use hyper::{Request, StatusCode, client};
+use hyper::{Method, Request, StatusCode, client};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::error::chain;
+use crate::tls::ClientFiles;
 
 /// So many connections are open at once: a few kilobytes each, and few of the descriptors of a process.
 pub const CONNECTIONS_MAX: usize = 64;
@@ -55,6 +64,62 @@ where
     .await;
     driver.abort();
     answer
+}
+
+/// A connection to one of our own: its address, a name that its certificate carries, and what is shown to it.
+#[derive(Clone, Copy)]
+pub struct Way<'a> {
+    /// Of its Pod, or its Service.
+    pub address: SocketAddr,
+    /// A name of its Service.
+    pub server_name: &'a str,
+    /// The operator's, or the member's own.
+    pub files: &'a ClientFiles,
+}
+
+impl Way<'_> {
+    /// Connects.
+    ///
+    /// # Errors
+    /// No connection, or no certificate of this cluster.
+    pub async fn connect(&self) -> Result<TlsStream<TcpStream>, String> {
+        let config = self.files.to_dial().map_err(|it| chain(&it))?;
+        let name = ServerName::try_from(self.server_name.to_owned()).map_err(|it| chain(&it))?;
+        let stream = TcpStream::connect(self.address).await;
+        let stream = stream.map_err(|it| chain(&it))?;
+        let connector = TlsConnector::from(Arc::new(config));
+        let connected = connector.connect(name, stream).await;
+        connected.map_err(|it| chain(&it))
+    }
+
+    /// What is asked.
+    ///
+    /// # Errors
+    /// The path is none.
+    pub fn request(&self, method: Method, path: &str) -> Result<Request<Empty<Bytes>>, String> {
+        Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", self.server_name)
+            .header("connection", "close")
+            .body(Empty::new())
+            .map_err(|it| chain(&it))
+    }
+
+    /// One question, over a connection of its own: the status, and an answer of at most so many bytes.
+    ///
+    /// # Errors
+    /// No connection, or an answer that is larger.
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        most: usize,
+    ) -> Result<(StatusCode, Bytes), String> {
+        let request = self.request(method, path)?;
+        let answer = ask(self.connect().await?, request, most).await;
+        answer.map_err(|it| chain(&*it))
+    }
 }
 
 /// One question whose answer is taken piece by piece, as it comes: the status. Of another status than 200 nothing is

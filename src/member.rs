@@ -16,3 +16,4 @@ pub mod pod;
 pub mod records;
 pub mod restore_record;
 pub mod starts;
+pub mod turn;

@@ -161,19 +161,43 @@ pub struct Plan {
     pub requeue_after: Duration,
 }
 
+/// A hold as it is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// What it is.
+    pub hold: Hold,
+    /// Of several members the one that it keeps, if it does not keep all of them.
+    pub member: Option<MemberName>,
+}
+
 impl Plan {
     /// The hold to tell first: a member's, else that of the member list.
     pub fn hold(&self) -> Option<&Hold> {
+        self.first_hold().map(|(_, hold)| hold)
+    }
+
+    /// The same, and of several members whose it is.
+    pub fn held(&self, observed: &Observed) -> Option<Held> {
+        let (member, hold) = self.first_hold()?;
+        let one = observed.instances.len() > 1 && hold.is_of_one();
+        Some(Held {
+            hold: hold.clone(),
+            member: member.filter(|_| one).cloned(),
+        })
+    }
+
+    fn first_hold(&self) -> Option<(Option<&MemberName>, &Hold)> {
         // Who waits for the vote of another says less than that other.
         let waits = |it: &Hold| matches!(it, Hold::QuorumLost | Hold::Unreachable);
-        let mut all = self.holds.iter().map(|(_, hold)| hold);
-        let members = all.clone().find(|it| !waits(it)).or_else(|| all.next());
-        let list = self.change.as_ref().err();
+        let mut all = self.holds.iter();
+        let members = all.clone().find(|it| !waits(&it.1)).or_else(|| all.next());
+        let members = members.map(|(member, hold)| (Some(member), hold));
+        let list = self.change.as_ref().err().map(|hold| (None, hold));
         // A hold that names members says more than one that reports a missing vote.
         match (members, list) {
             (
-                Some(Hold::QuorumLost | Hold::Unreachable),
-                Some(Hold::UnexpectedMember { .. } | Hold::MajorityLost(..)),
+                Some((_, Hold::QuorumLost | Hold::Unreachable)),
+                Some((_, Hold::UnexpectedMember { .. } | Hold::MajorityLost(..))),
             ) => list,
             _ => members.or(list),
         }

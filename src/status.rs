@@ -13,7 +13,7 @@ use crate::host::{self, HostFacts};
 use crate::observed::{
     Backups, Instance, Looker, Membership, Observed, Pairs, Process, Proposals, Reading, Writing,
 };
-use crate::plan::{Hold, Plan, version};
+use crate::plan::{Held, Hold, Plan, version};
 use crate::spec::ClusterSpec;
 use crate::start::Writable;
 
@@ -106,7 +106,7 @@ pub struct Status {
     /// The next step in words, if there is one.
     pub next: Option<Detail>,
     /// Why the operator does nothing more.
-    pub hold: Option<Hold>,
+    pub hold: Option<Held>,
     /// Seconds until the operator retries what is on hold, if a retry is scheduled.
     pub next_try: Option<u64>,
     /// The earliest end of a leaf in use, and whether it is provisional.
@@ -130,7 +130,8 @@ impl Status {
 /// Computes the status. Pure and total.
 pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
     let instance = observed.speaker();
-    let hold = plan.hold().cloned();
+    let held = plan.held(observed);
+    let why = held.as_ref();
     let mut members = heapless::Vec::new();
     let mut ready_members = 0;
     let leader = instance
@@ -156,18 +157,18 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
         ready_members = u8::try_from(set.serving_voters()).unwrap_or(u8::MAX);
     }
     let next = match &plan.change {
-        Ok(Some(permit)) => Some(permit.step().describe()),
-        _ => plan.first_step(),
+        Ok(Some(permit)) => Some(permit.step().describe_of(observed)),
+        _ => plan.first_step(observed),
     };
     Status {
         conditions: [
-            available(spec, observed, hold.as_ref()),
-            progressing(spec, observed, plan, hold.as_ref()),
-            degraded::degraded(spec, observed, hold.as_ref()),
+            available(spec, observed, why),
+            progressing(spec, observed, plan, why),
+            degraded::degraded(spec, observed, why),
             backup::healthy(spec, observed),
             certificate::valid(observed),
             certificate::clock_trusted(observed.clock),
-            document::accepted(spec, observed, hold.as_ref()),
+            document::accepted(spec, observed, why),
             host_healthy(observed.host.as_ref()),
         ],
         confirmed_until: observed.now,
@@ -178,11 +179,11 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
         quota: instance.and_then(|it| Some(it.facts.identity.as_ref()?.quota)),
         version: observed.instances.iter().filter_map(running_version).min(),
         next,
-        next_try: match hold {
+        next_try: match why.map(|it| &it.hold) {
             Some(Hold::RestoreFailed(_)) => observed.backups.restore_retry_in,
             _ => None,
         },
-        hold,
+        hold: held,
         certificates: instance.and_then(|it| {
             let made = !matches!(it.certificates.pairs, Pairs::Missing | Pairs::Broken);
             made.then_some((it.certificates.not_after, it.certificates.provisional))
@@ -211,7 +212,7 @@ fn condition(kind: Kind, verdict: Verdict, reason: &'static str, message: Detail
 const UNREACHED: &str = "ServiceNotReached";
 
 /// Only a successful read and a successful write together count (promise 3, rule D7).
-fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Condition {
+fn available(spec: &ClusterSpec, observed: &Observed, why: Option<&Held>) -> Condition {
     let no = |reason, message| condition(Kind::Available, Verdict::False, reason, message);
     let unknown = |reason, message| condition(Kind::Available, Verdict::Unknown, reason, message);
     let Some(instance) = observed.speaker() else {
@@ -221,16 +222,16 @@ fn available(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Co
         );
     };
     if !matches!(instance.process, Process::Running { .. }) {
-        return not_running(spec, observed, instance, hold);
+        return not_running(spec, observed, instance, why);
     }
-    if let Some(Hold::ForeignCluster(_)) = hold {
+    if let Some(Hold::ForeignCluster(_)) = why.map(|it| &it.hold) {
         return no(
             "ForeignCluster",
             detail(format_args!("another cluster answers")),
         );
     }
     if let Some(told) = not_served(instance) {
-        return match hold {
+        return match why.map(|it| &it.hold) {
             Some(
                 hold @ (Hold::UnexpectedMember { quorum: false, .. } | Hold::MajorityLost(..)),
             ) => no(hold.reason(), detail(format_args!("{hold}"))),
@@ -285,15 +286,15 @@ fn not_running(
     spec: &ClusterSpec,
     observed: &Observed,
     instance: &Instance,
-    hold: Option<&Hold>,
+    why: Option<&Held>,
 ) -> Condition {
     let no = |reason, message| condition(Kind::Available, Verdict::False, reason, message);
-    match (instance.process, hold) {
-        (Process::Unknown, Some(hold @ Hold::Terminating)) => condition(
+    match (instance.process, why) {
+        (Process::Unknown, Some(held)) if held.hold == Hold::Terminating => condition(
             Kind::Available,
             Verdict::Unknown,
-            hold.reason(),
-            detail(format_args!("{hold}")),
+            held.hold.reason(),
+            detail(format_args!("{held}")),
         ),
         (Process::Unknown, _) => condition(
             Kind::Available,
@@ -309,7 +310,7 @@ fn not_running(
                 "size is 0: etcd is stopped, everything is kept"
             )),
         ),
-        (_, Some(hold)) => no(hold.reason(), detail(format_args!("{hold}"))),
+        (_, Some(held)) => no(held.hold.reason(), detail(format_args!("{held}"))),
         (_, None) if observed.looker == Looker::Command => no(
             "NoOperator",
             detail(format_args!(
@@ -411,12 +412,12 @@ fn progressing(
     spec: &ClusterSpec,
     observed: &Observed,
     plan: &Plan,
-    hold: Option<&Hold>,
+    why: Option<&Held>,
 ) -> Condition {
     let told = |verdict, reason, message| condition(Kind::Progressing, verdict, reason, message);
-    if let Some(hold) = hold {
-        let message = detail(format_args!("{hold}; next: {}", hold.next_step()));
-        return told(Verdict::False, hold.reason(), message);
+    if let Some(it) = why {
+        let message = detail(format_args!("{it}; next: {}", it.hold.next_step()));
+        return told(Verdict::False, it.hold.reason(), message);
     }
     if observed.looker == Looker::Operator
         && let Some(words) = version::words(spec, observed)
@@ -428,13 +429,17 @@ fn progressing(
     let comes_up = |it: &Instance| {
         matches!(it.process, Process::Running { .. }) && it.service.read != Reading::Answered
     };
-    match (&plan.change, plan.first_step()) {
+    match (&plan.change, plan.first_step(observed)) {
         (_, Some(step)) if observed.looker == Looker::Command => told(
             Verdict::False,
             "NoOperator",
             detail(format_args!("no operator runs; it would: {step}")),
         ),
-        (Ok(Some(permit)), _) => told(Verdict::True, "Changing", permit.step().describe()),
+        (Ok(Some(permit)), _) => told(
+            Verdict::True,
+            "Changing",
+            permit.step().describe_of(observed),
+        ),
         (_, Some(step)) => told(Verdict::True, "Acting", step),
         _ if waiting > 0 => told(
             Verdict::True,

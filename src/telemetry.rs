@@ -257,10 +257,10 @@ impl Metrics {
         self.stopped.set(i64::from(stopped));
         self.backups.record(&observed.backups);
         self.holds.clear();
-        if let Some(hold) = &status.hold {
+        if let Some(held) = &status.hold {
             self.holds
                 .get_or_create(&HoldLabels {
-                    reason: hold.reason(),
+                    reason: held.hold.reason(),
                 })
                 .set(1);
         }

@@ -488,7 +488,7 @@ impl Scene {
         let status = status(&self.spec, &self.seen, &plan);
         let mut text = String::new();
         if let Ok(Some(permit)) = &plan.change {
-            writeln!(text, "change: {}", permit.step().describe()).unwrap();
+            writeln!(text, "change: {}", permit.step().describe_of(&self.seen)).unwrap();
         }
         if let Some(hold) = plan.hold() {
             writeln!(text, "hold {}: {hold}", hold.reason()).unwrap();

@@ -65,7 +65,7 @@ impl Agent {
         }
         let mut changed = Ok(());
         if let Ok(Some(permit)) = plan.change {
-            self.board.doing(&permit.step().describe());
+            self.board.doing(&permit.step().describe_of(observed));
             let own = std::iter::once(self.endpoint(spec));
             changed = Box::pin(change::make(own, permit)).await;
         }

@@ -309,6 +309,17 @@ pub fn verdict_name(verdict: Verdict) -> &'static str {
     }
 }
 
+fn plan(status: &Status) -> PlanStatus {
+    let told = status.hold.as_ref();
+    PlanStatus {
+        next: status.next.as_ref().map(ToString::to_string),
+        hold: told.map(|it| it.hold.reason().to_owned()),
+        message: told.map(ToString::to_string),
+        next_step: told.map(|it| it.hold.next_step().to_string()),
+        next_try_seconds: status.next_try,
+    }
+}
+
 /// The status on the wire. `before` is the last one: a condition keeps its transition time as long
 /// as its value does.
 pub fn to_wire(
@@ -352,13 +363,7 @@ pub fn to_wire(
             in_use: it.db_in_use,
             quota: status.quota,
         }),
-        plan: PlanStatus {
-            next: status.next.as_ref().map(ToString::to_string),
-            hold: status.hold.as_ref().map(|it| it.reason().to_owned()),
-            message: status.hold.as_ref().map(ToString::to_string),
-            next_step: status.hold.as_ref().map(|it| it.next_step().to_string()),
-            next_try_seconds: status.next_try,
-        },
+        plan: plan(status),
         certificates: status
             .certificates
             .map(|(end, provisional)| CertificatesStatus {

@@ -4,25 +4,18 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::Empty;
-use hyper::body::Bytes;
-use hyper::{Method, Request, StatusCode};
-use rustls::pki_types::ServerName;
+use hyper::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
 use super::local::MANIFEST_MAX;
 use super::manifest::Manifest;
 use super::{Phase, Progress};
 use crate::clock;
 use crate::error::chain;
-use crate::http;
+use crate::http::{self, Way};
 use crate::tls::ClientFiles;
 
 /// Where it answers.
@@ -36,54 +29,6 @@ const STALL: Duration = Duration::from_secs(30);
 /// restore's anew.
 const COMES: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// A connection to a worker: its address, a name that its certificate carries, and what is shown to it.
-#[derive(Clone, Copy)]
-pub struct Way<'a> {
-    /// Of its Pod.
-    pub address: SocketAddr,
-    /// The client Service's.
-    pub server_name: &'a str,
-    /// The operator's, or the member's own.
-    pub files: &'a ClientFiles,
-}
-
-impl Way<'_> {
-    async fn connect(&self) -> Result<TlsStream<TcpStream>, String> {
-        let config = self.files.to_dial().map_err(|it| chain(&it))?;
-        let name = ServerName::try_from(self.server_name.to_owned()).map_err(|it| chain(&it))?;
-        let stream = TcpStream::connect(self.address).await;
-        let stream = stream.map_err(|it| chain(&it))?;
-        let connector = TlsConnector::from(Arc::new(config));
-        let connected = connector.connect(name, stream).await;
-        connected.map_err(|it| chain(&it))
-    }
-
-    fn request(&self, method: Method, path: &str) -> Result<Request<Empty<Bytes>>, String> {
-        Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", self.server_name)
-            .header("connection", "close")
-            .body(Empty::new())
-            .map_err(|it| chain(&it))
-    }
-
-    /// One question, over a connection of its own: the status, and an answer of at most so many bytes.
-    ///
-    /// # Errors
-    /// No connection, or an answer that is larger.
-    pub async fn ask(
-        &self,
-        method: Method,
-        path: &str,
-        most: usize,
-    ) -> Result<(StatusCode, Bytes), String> {
-        let request = self.request(method, path)?;
-        let answer = http::ask(self.connect().await?, request, most).await;
-        answer.map_err(|it| chain(&*it))
-    }
-}
 
 /// The worker that serves the snapshots of a restore, as the restore's Pod is told it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

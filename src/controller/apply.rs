@@ -6,7 +6,7 @@ use super::objects::Kind;
 use super::pod::{self, Parts};
 use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
-use crate::cluster::{Detail, detail};
+use crate::cluster::detail;
 use crate::member::certificates;
 use crate::member::change::Joins;
 use crate::member::contact;
@@ -49,14 +49,14 @@ impl Cluster {
         for which in self.all_claims(spec) {
             objects = objects.and(self.tend_claim(which).await);
         }
-        let stays = plan.hold().map(|it| (it, detail(format_args!("{it}"))));
-        let restores = |it: &(&Hold, Detail)| matches!(it.0, Hold::Restoring(_));
-        let held = stays.clone().filter(|it| !restores(it));
-        let held = held.map(|(_, why)| why);
+        let held = plan.held(observed);
+        let why = held.as_ref().map(|it| detail(format_args!("{it}")));
+        let restores = held.is_some_and(|it| matches!(it.hold, Hold::Restoring(_)));
+        let held = why.clone().filter(|_| !restores);
         let begins = plan.steps().any(|it| *it == Upkeep::TakeRequested);
         let backups = &observed.backups;
         let waits = backups.asked && !backups.busy && !begins;
-        let waits = stays.filter(|_| waits).map(|(_, why)| why);
+        let waits = why.filter(|_| waits);
         let (mut failures, mut minted) = (Failures::default(), false);
         for task in &plan.upkeep {
             let step = &task.step;
@@ -70,7 +70,8 @@ impl Cluster {
                 Upkeep::ProbeWrite | Upkeep::Start(_) | Upkeep::PrepareRestore
             );
             if told {
-                self.tell(step_reason(step), &step.describe(), false).await;
+                self.tell(step_reason(step), &task.describe(observed), false)
+                    .await;
             }
             let taken = self.step(spec, observed, task).await;
             failures.note(step, taken);
@@ -79,14 +80,15 @@ impl Cluster {
         if let Some(permit) = plan.interruption {
             let act = permit.step().act;
             if failures.let_interrupt(act) {
-                self.tell(act_reason(act), &permit.describe(), false).await;
+                self.tell(act_reason(act), &permit.describe_of(observed), false)
+                    .await;
                 // On the heap: it is large, seldom there, and each caller's frame would hold it.
                 interrupted = Box::pin(self.interrupt(spec, observed, permit)).await;
             }
         }
         let mut changed = Ok(());
         if let Ok(Some(permit)) = plan.change {
-            self.tell("Changing", &permit.step().describe(), false)
+            self.tell("Changing", &permit.step().describe_of(observed), false)
                 .await;
             changed = Box::pin(self.change(spec, observed, permit)).await;
         }
@@ -268,6 +270,7 @@ impl Cluster {
             )?,
             identity: identity.clone(),
             joins_as: joins.map(|it| it.id.to_string()),
+            before: joins.map(|it| it.before.clone()).unwrap_or_default(),
             peer_url: spec.peer_url().to_string(),
         })
     }

@@ -46,7 +46,10 @@ pub async fn make(
     let change = permit.exchange(&members).map_err(ChangeError::NoPermit)?;
     let asked = ask(client, &change);
     contact::call("change the member list", CHANGE_DEADLINE, asked).await?;
-    tracing::info!("changed the member list: {}", change.describe());
+    tracing::info!(
+        "changed the member list: {}",
+        change.describe(Some(&members))
+    );
     Ok(())
 }
 
@@ -135,6 +138,8 @@ pub struct Joins {
     pub list: String,
     /// The id that the list has for it.
     pub id: MemberId,
+    /// Where those are served that join with it, and start before it.
+    pub before: Vec<String>,
 }
 
 impl Joins {
@@ -145,7 +150,11 @@ impl Joins {
         };
         let place = spec.members.get(number)?;
         let entry = members.entry(&place.name, &place.peer_url)?;
+        let places = spec.members.iter().take(number);
+        let entries = places.filter_map(|it| members.entry(&it.name, &it.peer_url));
+        let before = entries.filter(|it| it.name.is_empty());
         Some(Joins {
+            before: before.map(|it| it.peer_url.to_string()).collect(),
             list: initial_cluster(spec, membership)?,
             id: entry.id,
         })

@@ -126,6 +126,9 @@ pub struct PodMember {
     /// Of a member that joins: its id in the cluster's list, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joins_as: Option<String>,
+    /// Of a member that joins: the peer URLs of those that start before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub before: Vec<String>,
     /// Where its peers reach it.
     #[serde(default, rename = "peerURL")]
     pub peer_url: String,
@@ -249,7 +252,10 @@ pub fn next_step(reason: &str) -> &'static str {
         "DataForeign"
         | "DataOfAnotherCluster"
         | "DataOfAnotherEtcd"
-        | "StorageOfAnotherCluster" => "give the cluster its own volume; nothing was touched",
+        | "DocumentOfAnotherCluster"
+        | "StorageOfAnotherCluster" => {
+            "give the member its own volume; of several members: delete its claim and its Pod, and another member takes its place"
+        }
         _ => "see kubectl describe pod and kubectl logs",
     }
 }
@@ -504,6 +510,7 @@ mod tests {
             identity,
             launch: serde_json::from_value(launch).unwrap(),
             joins_as: joins_as.map(str::to_owned),
+            before: Vec::new(),
             peer_url: String::new(),
         }
     }

@@ -5,7 +5,7 @@ mod steps;
 use core::fmt;
 
 use super::version::First;
-use super::{Hold, space};
+use super::{Held, Hold, space};
 use crate::cluster::{Detail, MemberId, OPERATOR, detail};
 use crate::observed::{Predecessor, RestorePhase};
 use crate::start::Refusal;
@@ -19,6 +19,18 @@ impl Hold {
                 | Hold::ForeignProcess(_)
                 | Hold::ForeignCluster(_)
                 | Hold::Corrupt
+        )
+    }
+
+    /// Whether it keeps one member, and no other for the same reason.
+    pub(super) fn is_of_one(&self) -> bool {
+        matches!(
+            self,
+            Hold::Start(_)
+                | Hold::ForeignProcess(_)
+                | Hold::Terminating
+                | Hold::ForeignCluster(_)
+                | Hold::ClaimDeleted
         )
     }
 
@@ -167,6 +179,15 @@ impl Hold {
             Hold::RestoreFailed(_) => detail(format_args!(
                 "remove the cause (to retry at once: systemctl reload etcd-operator, or SIGHUP; in Kubernetes edit the document); or restore by hand: etcd-operator restore --from FILE, or an EtcdRestore"
             )),
+        }
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.member {
+            Some(member) => write!(f, "{member}: {}", self.hold),
+            None => self.hold.fmt(f),
         }
     }
 }

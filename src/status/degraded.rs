@@ -1,30 +1,24 @@
 //! The condition Degraded: the worst problem, or a harmless oddity.
 
 use super::{Condition, Kind, Verdict, condition, running_version};
-use crate::cluster::{Detail, Role, detail};
+use crate::cluster::{Detail, Health, Member, MemberSet, Role, detail, quorum};
 use crate::observed::{Claim, DocumentSeen, Instance, Membership, Observed, Process};
-use crate::plan::Hold;
 use crate::plan::version::expects_downgrade;
+use crate::plan::{Held, Hold};
 use crate::spec::ClusterSpec;
 use crate::start::Refusal;
 use crate::version::{Class, classify};
 
 /// Whether something needs a person, or the cluster falls short of its specification.
-pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Condition {
+pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, why: Option<&Held>) -> Condition {
     let yes = |reason, message| condition(Kind::Degraded, Verdict::True, reason, message);
-    if observed
-        .instances
-        .iter()
-        .any(|it| it.claim == Claim::Deleted)
-    {
-        let deleted = Hold::ClaimDeleted;
-        let message = detail(format_args!("{deleted}; next: {}", deleted.next_step()));
-        return yes(deleted.reason(), message);
+    if let Some((reason, message)) = claims_deleted(observed) {
+        return yes(reason, message);
     }
-    if let Some(hold) = hold
-        && !hold.is_pause()
+    if let Some(it) = why
+        && !it.hold.is_pause()
     {
-        return yes(hold.reason(), detail(format_args!("{hold}")));
+        return yes(it.hold.reason(), detail(format_args!("{it}")));
     }
     if let DocumentSeen::Refused { reason, why } = &observed.document {
         return yes(reason, why.clone());
@@ -35,8 +29,15 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
     if let Some(why) = &observed.unreached {
         return yes(super::UNREACHED, why.clone());
     }
-    let worst = |it| of_instance(spec, it);
-    if let Some((reason, message)) = observed.instances.iter().find_map(worst) {
+    let several = observed.instances.len() > 1;
+    let worst = |it| Some((it, of_instance(spec, it)?));
+    if let Some((instance, (reason, message))) = observed.instances.iter().find_map(worst) {
+        let member = &instance.member;
+        let message = if several {
+            detail(format_args!("{member}: {message}"))
+        } else {
+            message
+        };
         return yes(reason, message);
     }
     if let Some(it) = observed.instances.iter().find(|it| it.unheard.is_some()) {
@@ -48,19 +49,70 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
         return yes("NodeAway", message);
     }
     if let Membership::Known(members) = &observed.membership
-        && (members.iter().any(|it| it.role != Role::Voter)
-            || members.serving_voters() < members.voter_count())
+        && let Some(message) = not_serving(members)
     {
-        return yes(
-            "MembersNotServing",
-            detail(format_args!("not every member serves")),
-        );
+        return yes("MembersNotServing", message);
     }
     let told = |reason, message| condition(Kind::Degraded, Verdict::False, reason, message);
     told(
         "AsAsked",
         detail(format_args!("nothing is known to be wrong")),
     )
+}
+
+/// Who does not serve, or has no vote yet.
+fn not_serving(members: &MemberSet) -> Option<Detail> {
+    let serves = |it: &Member| it.role == Role::Voter && it.health == Health::Serving;
+    let mut others = members.iter().filter(|it| !serves(it));
+    let first = others.next()?;
+    let who = if first.name.is_empty() {
+        detail(format_args!("a member that joins"))
+    } else {
+        detail(format_args!("{}", first.name))
+    };
+    let what = if first.role == Role::Voter {
+        "does not serve"
+    } else {
+        "has no vote yet"
+    };
+    let more = match others.count() {
+        0 => detail(format_args!("")),
+        more => detail(format_args!(", and {more} more")),
+    };
+    Some(detail(format_args!("{who} {what}{more}")))
+}
+
+/// Claims that go as soon as no Pod uses them, and what a person can do where the others are a majority without these members.
+fn claims_deleted(observed: &Observed) -> Option<(&'static str, Detail)> {
+    let (mut whose, mut count) = (Detail::new(), 0);
+    let deleted = observed.instances.iter();
+    for instance in deleted.filter(|it| it.claim == Claim::Deleted) {
+        let comma = if count == 0 { "" } else { ", " };
+        whose = detail(format_args!("{whose}{comma}{}", instance.member));
+        count += 1;
+    }
+    if count == 0 {
+        return None;
+    }
+    let hold = Hold::ClaimDeleted;
+    if observed.instances.len() == 1 {
+        let message = detail(format_args!("{hold}; next: {}", hold.next_step()));
+        return Some((hold.reason(), message));
+    }
+    let enough = match &observed.membership {
+        Membership::Known(members) => {
+            members.serving_voters() >= quorum(members.voter_count()) + count
+        }
+        _ => false,
+    };
+    let message = if enough {
+        detail(format_args!(
+            "{whose}: {hold}; next: delete the Pod of each, one after the other: another member takes its place, with the data of the others"
+        ))
+    } else {
+        detail(format_args!("{whose}: {hold}; next: {}", hold.next_step()))
+    };
+    Some((hold.reason(), message))
 }
 
 /// What is wrong with one instance.

@@ -3,13 +3,13 @@
 use super::{Condition, Kind, Verdict, condition};
 use crate::cluster::detail;
 use crate::observed::{DocumentSeen, Observed};
-use crate::plan::Hold;
+use crate::plan::Held;
 use crate::plan::edit::{self, Pending};
 use crate::spec::ClusterSpec;
 
 /// The condition `DocumentAccepted`. False: the document, or a field of it, is refused. True with the
 /// reason `Waits`: the document is sound, and a part of it is not in force yet.
-pub(super) fn accepted(spec: &ClusterSpec, observed: &Observed, hold: Option<&Hold>) -> Condition {
+pub(super) fn accepted(spec: &ClusterSpec, observed: &Observed, why: Option<&Held>) -> Condition {
     let told =
         |verdict, reason, message| condition(Kind::DocumentAccepted, verdict, reason, message);
     if let DocumentSeen::Refused { reason, why } = &observed.document {
@@ -17,6 +17,7 @@ pub(super) fn accepted(spec: &ClusterSpec, observed: &Observed, hold: Option<&Ho
     }
     // What one member refuses says more than what another one still waits for.
     let mut waits = None;
+    let hold = why.map(|it| &it.hold);
     for instance in &observed.instances {
         match edit::pending(spec, instance, hold) {
             Pending::Refused(reason, why) => return told(Verdict::False, reason, why),

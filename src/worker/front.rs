@@ -303,7 +303,8 @@ mod tests {
     use tokio::io::AsyncReadExt as _;
 
     use super::*;
-    use crate::backup::served::{self, Served, Way};
+    use crate::backup::served::{self, Served};
+    use crate::http::Way;
     use crate::tls::{Certificates, Leaves, Validity};
 
     fn ended(id: &str) -> Ended {

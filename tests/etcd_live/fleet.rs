@@ -393,7 +393,8 @@ impl Runtime for Fleet {
             driver(&home.unwrap().paths()).stop().await?;
         }
         if let Ok(Some(permit)) = plan.change {
-            self.acts.push(permit.step().describe().to_string());
+            self.acts
+                .push(permit.step().describe_of(observed).to_string());
             let endpoints: Vec<Endpoint> = self.homes.iter().map(Home::endpoint).collect();
             let made = change::make(endpoints.into_iter(), permit).await;
             if let Err(error) = made {

@@ -1,6 +1,8 @@
 //! Several members on a node: a cluster is born as one, grows, loses a Pod, and shrinks. Every key that was acknowledged is
 //! there at the end.
 
+mod trouble;
+
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};

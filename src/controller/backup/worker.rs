@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::backup::name::{LATEST, SnapshotName};
-use crate::backup::served::{PORT, Served, Way};
+use crate::backup::served::{PORT, Served};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::controller::apply::unplaceable;
@@ -20,6 +20,7 @@ use crate::controller::observe::MAKING_SECONDS;
 use crate::controller::restore::document;
 use crate::controller::seen::{Container, PodSeen};
 use crate::controller::{Cluster, ControllerError, names, pod};
+use crate::http::Way;
 use crate::member::pod::PodMember;
 use crate::member::records::Launch;
 use crate::spec::ClusterSpec;

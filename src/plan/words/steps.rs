@@ -1,21 +1,65 @@
 //! The steps of a plan in words.
 
 use super::super::permit::{Declared, Grounds, Permit};
-use super::super::{Act, Asked, Change, Interruption, Plan, Upkeep};
-use crate::cluster::{Detail, detail};
+use super::super::{Act, Asked, Change, Interruption, Plan, Task, Upkeep};
+use crate::cluster::{Detail, MemberId, MemberName, MemberSet, detail};
+use crate::observed::{Membership, Observed};
 use crate::start::Start;
 
+fn listed(observed: &Observed) -> Option<&MemberSet> {
+    match &observed.membership {
+        Membership::Known(members) => Some(members),
+        _ => None,
+    }
+}
+
+/// By its name where the list has one.
+fn called(list: Option<&MemberSet>, member: MemberId) -> Detail {
+    match list.and_then(|it| it.by_id(member)) {
+        Some(it) if !it.name.is_empty() => detail(format_args!("{}", it.name)),
+        _ => detail(format_args!("member {member}")),
+    }
+}
+
 impl Change {
-    /// For people.
-    pub fn describe(&self) -> Detail {
+    /// For people, with the names of the members that this pass has seen.
+    pub fn describe_of(&self, observed: &Observed) -> Detail {
+        self.describe(listed(observed))
+    }
+
+    /// The same with the names of this list.
+    pub fn describe(&self, list: Option<&MemberSet>) -> Detail {
         match self {
             Change::AddLearner { name, .. } => detail(format_args!("add {name} as a learner")),
-            Change::Promote { member } => detail(format_args!("promote member {member}")),
-            Change::Remove { member } => detail(format_args!("remove member {member}")),
+            Change::Promote { member } => detail(format_args!("promote {}", called(list, *member))),
+            Change::Remove { member } => detail(format_args!("remove {}", called(list, *member))),
             Change::Update { member, peer_url } => {
-                detail(format_args!("move member {member} to {peer_url}"))
+                let member = called(list, *member);
+                detail(format_args!("move {member} to {peer_url}"))
             }
         }
+    }
+}
+
+impl Task {
+    /// For people: of several members with whose step it is.
+    pub fn describe(&self, observed: &Observed) -> Detail {
+        let words = match &self.step {
+            Upkeep::GiveUpLeadership { to } => {
+                let heir = called(listed(observed), *to);
+                detail(format_args!("hand the leadership over to {heir}"))
+            }
+            step => step.describe(),
+        };
+        of_one(observed, &self.member, words)
+    }
+}
+
+/// Of several members with the name of the one that is meant.
+fn of_one(observed: &Observed, member: &MemberName, words: Detail) -> Detail {
+    match observed.instances.len() {
+        0 | 1 => words,
+        _ => detail(format_args!("{member}: {words}")),
     }
 }
 
@@ -100,7 +144,12 @@ impl Upkeep {
 }
 
 impl Permit<Interruption> {
-    /// For people.
+    /// For people: of several members with whose it is.
+    pub fn describe_of(&self, observed: &Observed) -> Detail {
+        of_one(observed, &self.step().member, self.describe())
+    }
+
+    /// The same without whose it is.
     pub fn describe(&self) -> Detail {
         match self.step().act {
             Act::Stop if self.grounds() == Grounds::DeclaredOutage(Declared::Restore) => {
@@ -128,8 +177,9 @@ impl Permit<Interruption> {
 
 impl Plan {
     /// The first step that is taken on a member, for people: of the upkeep, else the interruption.
-    pub fn first_step(&self) -> Option<Detail> {
-        let upkeep = self.upkeep.first().map(|it| it.step.describe());
-        upkeep.or_else(|| self.interruption.as_ref().map(Permit::describe))
+    pub fn first_step(&self, observed: &Observed) -> Option<Detail> {
+        let upkeep = self.upkeep.first().map(|it| it.describe(observed));
+        let interruption = || Some(self.interruption.as_ref()?.describe_of(observed));
+        upkeep.or_else(interruption)
     }
 }

@@ -30,7 +30,12 @@ fn whole(it: &Operated, name: &str) -> Value {
         let now = it.try_json(&["get", "etcdcluster", name])?;
         let seen = now["status"]["observedGeneration"] == now["metadata"]["generation"];
         let whole = now["status"]["ready"] == "3/3" && !is_true(&now, "Progressing");
-        (seen && whole).then(|| now["status"].clone())
+        let label = format!("etcd.edge-operator.io/cluster={name}");
+        let pods = it.try_json(&["get", "pods", "-l", &label])?;
+        let stays =
+            |it: &&Value| it["metadata"]["deletionTimestamp"].is_null() && is_true(it, "Ready");
+        let ready = pods["items"].as_array()?.iter().filter(stays).count() == 3;
+        (seen && whole && ready).then(|| now["status"].clone())
     })
 }
 

@@ -1,0 +1,225 @@
+//! What stops several members in a namespace, and what takes their data away: told, and nobody else is touched for it.
+
+use serde_json::{Value, json};
+
+use super::{GROWS_WITHIN, MEMBERS, id_of, pods, resize, whole};
+use crate::claims::directory;
+use crate::lab::{Options, SOON, is_true};
+use crate::operated::{Operated, copy, document};
+use crate::stream::{Stream, assert_written};
+
+/// So many claims, and no more.
+fn quota(it: &Operated, claims: u32) {
+    let claims = claims.to_string();
+    let body = json!({
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "claims", "namespace": "default"},
+        "spec": {"hard": {"persistentvolumeclaims": claims}},
+    });
+    it.apply(&body.to_string());
+    it.eventually("the quota in force", SOON, || {
+        let now = it.try_json(&["get", "resourcequota", "claims"])?;
+        (now["status"]["hard"]["persistentvolumeclaims"] == claims.as_str()).then_some(())
+    });
+}
+
+/// Waits until so many voters serve of a cluster that has not all it asked for.
+#[track_caller]
+fn stuck(it: &Operated, voters: usize, words: &str) {
+    let mut said = String::new();
+    it.eventually(
+        &format!("{voters} that serve, and {words}"),
+        GROWS_WITHIN,
+        || {
+            let now = it.try_json(&["get", "etcdcluster", "shop"])?;
+            let status = &now["status"];
+            let members = status["members"].as_array()?;
+            let serve = |it: &&Value| it["role"] == "voter" && it["serving"] == true;
+            let line = format!("{members:?} {} {}", status["plan"], status["conditions"]);
+            if line != said {
+                println!("{line}");
+                said.clone_from(&line);
+            }
+            let serving = members.iter().filter(serve).count() == voters;
+            (serving && is_true(&now, "Available") && line.contains(words)).then_some(())
+        },
+    );
+}
+
+/// Members that there is no room for stay learners: they count for nothing, and the others serve.
+#[test]
+fn a_quota_stops_the_third_and_later_the_fifth() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    quota(&it, 2);
+    it.apply(&document("EtcdCluster", "shop", "{size: 3}"));
+    stuck(&it, 2, "shop-2: ");
+    stuck(&it, 2, "exceeded quota");
+    it.put("shop", "kept", "1");
+    quota(&it, 4);
+    whole(&it, 3);
+
+    resize(&it, 7);
+    stuck(&it, 4, "exceeded quota");
+    it.put("shop", "kept", "2");
+    resize(&it, 3);
+    whole(&it, 3);
+    it.eventually("three Pods", GROWS_WITHIN, || {
+        (pods(&it) == MEMBERS).then_some(())
+    });
+    assert_eq!(it.get("shop", "kept"), "2");
+}
+
+#[test]
+fn sizes_go_down_and_up_again_under_a_writer() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    it.apply(&document("EtcdCluster", "shop", "{size: 3}"));
+    whole(&it, 3);
+    let stream = Stream::start(&it, "shop", &MEMBERS);
+    resize(&it, 1);
+    whole(&it, 1);
+    resize(&it, 3);
+    whole(&it, 3);
+    resize(&it, 0);
+    it.eventually("no Pod", GROWS_WITHIN, || {
+        pods(&it).is_empty().then_some(())
+    });
+    resize(&it, 3);
+    whole(&it, 3);
+    let (acknowledged, gap) = stream.end();
+    println!("{acknowledged} writes, longest gap {gap:?}");
+    assert_written(&it, "shop", acknowledged);
+}
+
+/// While their Pods hold them nothing is lost; when all have gone, nobody founds a new cluster in the place of the data.
+#[test]
+fn all_claims_are_deleted() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    let spec = "{size: 3, backup: {destinations: [{local: {}}]}}";
+    it.apply(&document("EtcdCluster", "shop", spec));
+    let before = whole(&it, 3);
+    it.put("shop", "kept", "1");
+    it.apply(&document("EtcdBackup", "taken", "{cluster: shop}"));
+    it.phase("etcdbackup", "taken", "Succeeded");
+    let claims = MEMBERS.map(|it| format!("pvc/data-{it}"));
+    let mut delete = vec!["delete", "--wait=false"];
+    delete.extend(claims.iter().map(String::as_str));
+    it.kubectl(&delete).good();
+    it.eventually("all three to be told", SOON, || {
+        let told = it.says_now("shop", "Degraded")?;
+        let words = told["message"].as_str()?;
+        let all = MEMBERS.iter().all(|name| words.contains(name));
+        (told["reason"] == "ClaimDeleted" && all).then_some(())
+    });
+    let now = whole(&it, 3);
+    for member in MEMBERS {
+        assert_eq!(id_of(&now, member), id_of(&before, member));
+    }
+
+    let was = MEMBERS.map(|name| uid(&it, "pvc", &format!("data-{name}")));
+    let mut all = vec!["delete", "pods", "--wait=false"];
+    all.extend(MEMBERS);
+    it.kubectl(&all).good();
+    for (name, was) in MEMBERS.iter().zip(&was) {
+        it.eventually("another claim", GROWS_WITHIN, || {
+            let now = uid(&it, "pvc", &format!("data-{name}"))?;
+            (Some(&now) != was.as_ref()).then_some(())
+        });
+    }
+    it.says("shop", "Degraded", "DataDirMissing");
+    it.apply(&document(
+        "EtcdRestore",
+        "back",
+        "{cluster: shop, replaceData: shop}",
+    ));
+    it.phase("etcdrestore", "back", "Succeeded");
+    whole(&it, 3);
+    assert_eq!(it.get("shop", "kept"), "1");
+}
+
+fn uid(it: &Operated, kind: &str, name: &str) -> Option<String> {
+    let it = it.try_json(&["get", kind, name])?;
+    it["metadata"]["uid"].as_str().map(str::to_owned)
+}
+
+/// The data of another cluster's member lies where this one's was: it is told, and nobody starts on it. What the hold says
+/// leads out of it.
+#[test]
+fn a_claim_holds_the_data_of_another_cluster() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    it.apply(&document("EtcdCluster", "other", "{size: 1}"));
+    it.available("other");
+    it.put("other", "whose", "other");
+    it.apply(&document("EtcdCluster", "shop", "{size: 3}"));
+    let before = whole(&it, 3);
+    it.put("shop", "whose", "shop");
+    let own = it.path(1, &directory(&it, "data-shop-1"));
+    let others = it.path(1, &directory(&it, "data-other-0"));
+    it.kubectl(&["delete", "etcdcluster", "other"]).good();
+    it.gone(&["pod", "other-0"]);
+    it.without_operator(|| {
+        it.kubectl(&["delete", "pod", "shop-1"]).good();
+        std::fs::rename(&own, own.with_extension("old")).unwrap();
+        copy(&others, &own);
+    });
+    let told = it.says("shop", "Degraded", "DocumentOfAnotherCluster");
+    let words = told["message"].as_str().unwrap();
+    assert!(words.starts_with("shop-1: "), "{words}");
+    let plan = it.cluster("shop")["status"]["plan"].clone();
+    let next = plan["nextStep"].as_str().unwrap();
+    assert!(next.contains("delete its claim and its Pod"), "{next}");
+    assert_eq!(it.get("shop", "whose"), "shop");
+
+    it.kubectl(&["delete", "pvc/data-shop-1", "pod/shop-1", "--wait=false"])
+        .good();
+    it.eventually("another member in its place", GROWS_WITHIN, || {
+        (id_of(&whole(&it, 3), "shop-1") != id_of(&before, "shop-1")).then_some(())
+    });
+    assert_eq!(it.get("shop", "whose"), "shop");
+}
+
+/// The kubelet evicts it, because the disk of its node is full. Its claim lies on that node, so it waits for it, and the
+/// others serve.
+#[test]
+fn a_member_that_is_evicted_is_back_on_its_claim() {
+    let Some(it) = Operated::up_with(&Options {
+        nodes: 3,
+        is_fast: true,
+        ..Options::default()
+    }) else {
+        return;
+    };
+    it.apply(&document("EtcdCluster", "shop", "{size: 3}"));
+    let before = whole(&it, 3);
+    let stream = Stream::start(&it, "shop", &MEMBERS);
+    let on = |name: &&str| it.node_of(name).as_deref() == Some("edge2");
+    let name = MEMBERS.into_iter().find(on).unwrap();
+    let was = uid(&it, "pod", name);
+    it.disk_fill(2);
+    it.eventually("the kubelet to evict it", SOON, || {
+        let events = it.events("default");
+        events.iter().any(|it| it.0 == "Evicted").then_some(())
+    });
+    it.disk_empty(2);
+    it.eventually("the pressure to end", SOON, || {
+        it.node_is(2, "DiskPressure", "False").then_some(())
+    });
+    it.eventually("another Pod", GROWS_WITHIN, || {
+        (uid(&it, "pod", name)? != was.clone()?).then_some(())
+    });
+    let after = whole(&it, 3);
+    for name in MEMBERS {
+        assert_eq!(id_of(&after, name), id_of(&before, name), "{name}");
+    }
+    let (acknowledged, gap) = stream.end();
+    println!("{acknowledged} writes, longest gap {gap:?}");
+    assert_written(&it, "shop", acknowledged);
+}
