@@ -285,7 +285,7 @@ fn change(
             Ok(Some(permit))
         }
         Err(Hold::LearnerBehind)
-            if membership::outage_can_wait(&draft.holds, observed, members) =>
+            if membership::outage_can_wait(spec, &draft.holds, observed, members) =>
         {
             draft.interruption = None;
             Err(Hold::LearnerBehind)

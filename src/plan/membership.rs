@@ -142,6 +142,7 @@ fn majority_lost(observed: &Observed, members: &MemberSet) -> Hold {
 /// Whether a learner is on its way, so that the cluster is soon larger; or, where the only voter would be interrupted, one
 /// that nothing keeps from its start. `holds`: of members, in this pass.
 pub(super) fn outage_can_wait(
+    spec: &ClusterSpec,
     holds: &[(MemberName, Hold)],
     observed: &Observed,
     members: &MemberSet,
@@ -150,7 +151,10 @@ pub(super) fn outage_can_wait(
     let young = observed.instances.iter().any(|it| it.process.is_young());
     let comes = |it: &Instance| {
         let held = holds.iter().any(|(member, _)| *member == it.member);
-        let learner = members.learners().any(|learner| learner.name == it.member);
+        // One that never started is listed by its URL alone, and may not even have a record yet.
+        let place = spec.member(&it.member);
+        let entry = place.and_then(|it| members.entry(&it.name, &it.peer_url));
+        let learner = entry.is_some_and(|it| it.role != Role::Voter);
         (learner || it.joins()) && !held
     };
     answers || young || members.voter_count() == 1 && observed.instances.iter().any(comes)

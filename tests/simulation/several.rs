@@ -21,8 +21,8 @@ use etcd_operator::observed::{
     Again, Authority, Claim, Clock, Details, Instance, MadeFor, Membership, Observed, Process,
     Reading, Service, Writing,
 };
-use etcd_operator::plan::permit::{Grounds, Permit};
-use etcd_operator::plan::{Act, Change, Interruption, Plan, Task, Upkeep, leaves_its_claim};
+use etcd_operator::plan::permit::{Declared, Grounds, Permit};
+use etcd_operator::plan::{Act, Change, Hold, Interruption, Plan, Task, Upkeep, leaves_its_claim};
 use etcd_operator::runtime::{Runtime, reconcile};
 use etcd_operator::spec::{ClusterSpec, MemberSpec, Settings};
 use etcd_operator::start::{DataDir, Facts, Identity, Refusal, Start, StartHistory, verdict};
@@ -1038,6 +1038,13 @@ impl Runtime for Operator<'_> {
             if world.chance(3) {
                 return Err(Lost("refused: what it changes was changed by another"));
             }
+            let edited = Grounds::DeclaredOutage(Declared::DocumentEdited);
+            let voter = world.hosts[index_of(&permit.step().member)].data;
+            let voter = voter.and_then(|it| world.raft.entry(it.member?));
+            let voter = voter.is_some_and(|it| !it.learner);
+            if self.own.is_none() && voter && permit.grounds() == edited {
+                assert_no_outage_for_an_edit(spec, seen, &plan.holds);
+            }
             world.interrupt(self.own, permit)?;
         }
         match plan.change {
@@ -1045,6 +1052,25 @@ impl Runtime for Operator<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// An edit restarts the only voter, while it serves, not as long as somebody joins: soon another one has a vote.
+fn assert_no_outage_for_an_edit(spec: &ClusterSpec, seen: &Observed, holds: &[(MemberName, Hold)]) {
+    let Membership::Known(members) = &seen.membership else {
+        return;
+    };
+    let comes = |it: &Instance| {
+        let place = spec.member(&it.member);
+        let entry = place.and_then(|it| members.entry(&it.name, &it.peer_url));
+        let held = holds.iter().any(|(member, _)| *member == it.member);
+        entry.is_some_and(|it| it.role != Role::Voter) && !held
+    };
+    assert!(
+        members.voter_count() > 1
+            || members.serving_voters() == 0
+            || !seen.instances.iter().any(comes),
+        "an edit is an outage while others join: {members:?}"
+    );
 }
 
 /// One pass of the controller, or of each agent in turn.

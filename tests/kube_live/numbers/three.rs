@@ -130,7 +130,7 @@ fn kill_etcd_of(it: &Operated, name: &str) {
 fn grown(it: &Operated) -> Vec<Row> {
     it.apply(&document("EtcdCluster", "shop", "{size: 1}"));
     it.available("shop");
-    let stream = Stream::start(it, "shop", &MEMBERS[..1]);
+    let stream = Stream::start(it, "shop", &["shop-client"]);
     let begun = Instant::now();
     it.patch("shop", r#"{"spec": {"size": 3}}"#);
     whole(it, "shop");

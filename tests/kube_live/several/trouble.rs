@@ -1,5 +1,7 @@
 //! What stops several members in a namespace, and what takes their data away: told, and nobody else is touched for it.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::{GROWS_WITHIN, MEMBERS, id_of, pods, resize, whole};
@@ -72,18 +74,41 @@ fn a_quota_stops_the_third_and_later_the_fifth() {
     assert_eq!(it.get("shop", "kept"), "2");
 }
 
+/// The only member is not restarted before others serve: with several its timing is another one.
 #[test]
-fn sizes_go_down_and_up_again_under_a_writer() {
+fn sizes_go_up_and_down_under_a_writer() {
     let Some(it) = Operated::up() else {
         return;
     };
-    it.apply(&document("EtcdCluster", "shop", "{size: 3}"));
+    it.apply(&document("EtcdCluster", "shop", "{size: 1}"));
+    it.available("shop");
+    // By then it knows no other one: whoever serves answers at the Service.
+    let stream = Stream::start(&it, "shop", &["shop-client"]);
+    let first = uid(&it, "pod", "shop-0");
+    resize(&it, 3);
+    it.eventually("a second voter", GROWS_WITHIN, || {
+        let now = it.try_json(&["get", "etcdcluster", "shop"])?;
+        let members = now["status"]["members"].as_array()?;
+        let voters = members.iter().filter(|it| it["role"] == "voter").count();
+        let again = uid(&it, "pod", "shop-0") != first;
+        assert!(!again || voters > 1, "the only voter was restarted");
+        (voters > 1).then_some(())
+    });
     whole(&it, 3);
+    let (grown, gap) = stream.end();
+    println!("1 -> 3: {grown} writes, longest gap {gap:?}");
+    assert!(gap < Duration::from_secs(2), "{gap:?}");
+    assert_written(&it, "shop", grown);
+
     let stream = Stream::start(&it, "shop", &MEMBERS);
     resize(&it, 1);
     whole(&it, 1);
+    let (shrunk, gap) = stream.end();
+    println!("3 -> 1: {shrunk} writes, longest gap {gap:?}");
+    assert!(gap < Duration::from_secs(2), "{gap:?}");
     resize(&it, 3);
     whole(&it, 3);
+    let stream = Stream::start(&it, "shop", &MEMBERS);
     resize(&it, 0);
     it.eventually("no Pod", GROWS_WITHIN, || {
         pods(&it).is_empty().then_some(())
