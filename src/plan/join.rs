@@ -1,7 +1,7 @@
 //! Decides how a member that does not run comes into its cluster: by birth, with its own data, or by joining.
 
 use crate::cluster::{ClusterId, Health, Member, MemberId, MemberSet, Role};
-use crate::observed::{Claim, Instance, Membership, Observed, Process};
+use crate::observed::{Claim, Instance, Membership, Observed, Process, Reading};
 use crate::plan::permit::Permit;
 use crate::plan::{Interruption, Upkeep, permit, restore};
 use crate::spec::{ClusterSpec, MemberSpec};
@@ -171,6 +171,21 @@ pub(super) fn is_lost(spec: &ClusterSpec, instance: &Instance, member: &Member) 
 fn is_readable(instance: &Instance) -> bool {
     let facts = &instance.facts;
     facts.unreadable.is_none() && facts.data.unreadable.is_none() && facts.writable == Writable::Yes
+}
+
+/// For so long one that joins is waited for: its guard waits for 30 s at most, and etcd tries again after 15 s.
+const JOINS_SECONDS: u64 = 60;
+
+/// Whether another member has its place among the others, and clients do not reach it yet: etcd takes up to 15 s more for
+/// that. Who is restarted meanwhile may be the only one whom they reach.
+pub(super) fn another_enters(observed: &Observed, instance: &Instance) -> bool {
+    let joins = |it: &Instance| {
+        let soon =
+            matches!(it.process, Process::Running { seconds, .. } if seconds < JOINS_SECONDS);
+        soon && matches!(it.service.read, Reading::Joining(_))
+    };
+    let mut others = observed.instances.iter();
+    others.any(|it| it.member != instance.member && joins(it))
 }
 
 /// Whether no member of this cluster ever started: each was looked at, and nothing lies there.

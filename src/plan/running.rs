@@ -1,7 +1,7 @@
 //! Plans the upkeep of a running member: first steps that only observe, then steps that interrupt etcd.
 
 use super::permit::{Declared, permit};
-use super::{Act, Hold, Steps, Upkeep, backup, certificate, edit, space, version};
+use super::{Act, Hold, Steps, Upkeep, backup, certificate, edit, join, space, version};
 use crate::cluster::Member;
 use crate::observed::{Claim, Instance, Membership, Observed, Process, Reading, Writing};
 use crate::spec::ClusterSpec;
@@ -160,21 +160,6 @@ fn repair(
     Ok(())
 }
 
-/// For so long one that joins is waited for: its guard waits for 30 s at most, and etcd tries again after 15 s.
-const JOINS_SECONDS: u64 = 60;
-
-/// Whether another member has its place among the others, and clients do not reach it yet: etcd takes up to 15 s more for
-/// that. Who is restarted meanwhile may be the only one whom they reach.
-fn another_joins(observed: &Observed, instance: &Instance) -> bool {
-    let joins = |it: &Instance| {
-        let soon =
-            matches!(it.process, Process::Running { seconds, .. } if seconds < JOINS_SECONDS);
-        soon && matches!(it.service.read, Reading::Joining(_))
-    };
-    let mut others = observed.instances.iter();
-    others.any(|it| it.member != instance.member && joins(it))
-}
-
 /// Plans the restart that a changed document needs. etcd restarts only because the document was
 /// edited or the host was moved to another driver. It never restarts because this operator would
 /// render something else than the operator before it.
@@ -205,7 +190,7 @@ fn edit_steps(
         None
     };
     if let Some(declared) = declared {
-        if another_joins(observed, instance) {
+        if join::another_enters(observed, instance) {
             return Ok(());
         }
         // Do not stop an etcd that could not start again: the edit waits and etcd runs on as it is.

@@ -392,6 +392,7 @@ fn is_ready(
             .iter()
             .all(|it| it.role == Role::Voter && it.health == Health::Serving)
         && spec.missing(members).is_none()
+        && !super::join::another_enters(observed, instance)
         && !super::backup::is_behind(observed, instance)
 }
 

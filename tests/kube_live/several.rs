@@ -61,6 +61,14 @@ fn pods(it: &Operated) -> Vec<String> {
         .collect()
 }
 
+/// When a member's etcd has said this first.
+fn said_at(it: &Operated, pod: &str, what: &str) -> String {
+    let log = it.kubectl(&["logs", pod]).good();
+    let line = log.lines().find(|it| it.contains(what)).unwrap();
+    let line: Value = serde_json::from_str(line).unwrap();
+    line["ts"].as_str().unwrap().to_owned()
+}
+
 #[test]
 fn a_cluster_grows_to_three_survives_a_lost_pod_and_shrinks_to_one() {
     let Some(it) = Operated::up() else {
@@ -68,6 +76,10 @@ fn a_cluster_grows_to_three_survives_a_lost_pod_and_shrinks_to_one() {
     };
     it.apply(&document("EtcdCluster", "shop", "{size: 3}"));
     let status = whole(&it, 3);
+    // Where both start at once, each waits for the other.
+    let begun = said_at(&it, "shop-2", "starting an etcd server");
+    let serves = said_at(&it, "shop-1", "now serving peer/client/metrics");
+    assert!(serves < begun, "shop-1 {serves}, shop-2 {begun}");
     it.put("shop", "grown", "3");
     let before = id_of(&status, "shop-1");
 
