@@ -34,6 +34,15 @@ pub fn is_dns_label(text: &str) -> bool {
         && text.bytes().next_back().is_some_and(inner)
 }
 
+/// How many members, and their names with commas between.
+pub fn names<'a>(members: impl Iterator<Item = &'a MemberName>) -> (usize, Detail) {
+    let none = (0, Detail::new());
+    members.fold(none, |(count, before), it| {
+        let comma = if count == 0 { "" } else { ", " };
+        (count + 1, detail(format_args!("{before}{comma}{it}")))
+    })
+}
+
 /// Builds a [`Detail`], cutting what does not fit. A control character becomes a space: part of the text may come from
 /// outside, and it is shown on terminals and in logs.
 pub fn detail(arguments: fmt::Arguments<'_>) -> Detail {

@@ -9,7 +9,7 @@ mod predecessor;
 mod service;
 mod upgrade;
 
-use crate::cluster::{ClusterId, Detail, MemberId, MemberName, Timestamp, VOTERS_MAX};
+use crate::cluster::{ClusterId, Detail, MemberId, MemberName, Timestamp, VOTERS_MAX, detail};
 use crate::host::HostFacts;
 use crate::spec::Settings;
 use crate::start::{Binary, Facts, Refusal, Writable};
@@ -108,6 +108,14 @@ pub enum DocumentSeen {
 }
 
 impl Observed {
+    /// Words about one member: of several with its name.
+    pub fn of_one(&self, member: &MemberName, words: Detail) -> Detail {
+        match self.instances.len() {
+            0 | 1 => words,
+            _ => detail(format_args!("{member}: {words}")),
+        }
+    }
+
     /// The version with which the other members answer that this process runs; of several the oldest.
     pub fn version_of_others(&self, instance: &Instance) -> Option<Version> {
         let others = self.instances.iter();

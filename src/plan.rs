@@ -22,9 +22,11 @@ mod words;
 
 use core::time::Duration;
 
-use crate::cluster::{ClusterId, Detail, MemberId, MemberName, MemberSet, PeerUrl, Timestamp};
+use crate::cluster::{
+    ClusterId, Detail, MemberId, MemberName, MemberSet, PeerUrl, Timestamp, detail,
+};
 use crate::observed::{
-    Claim, INSTANCES_MAX, Instance, Membership, Observed, Predecessor, Process, RestorePhase,
+    Claim, INSTANCES_MAX, Instance, Observed, Predecessor, Process, RestorePhase,
     TERMINATING_SECONDS,
 };
 use crate::spec::ClusterSpec;
@@ -166,8 +168,8 @@ pub struct Plan {
 pub struct Held {
     /// What it is.
     pub hold: Hold,
-    /// Of several members the one that it keeps, if it does not keep all of them.
-    pub member: Option<MemberName>,
+    /// The same for people: of several members with whose it is, if it does not keep all of them.
+    pub words: Detail,
 }
 
 impl Plan {
@@ -176,13 +178,16 @@ impl Plan {
         self.first_hold().map(|(_, hold)| hold)
     }
 
-    /// The same, and of several members whose it is.
+    /// The same, with its words.
     pub fn held(&self, observed: &Observed) -> Option<Held> {
         let (member, hold) = self.first_hold()?;
-        let one = observed.instances.len() > 1 && hold.is_of_one();
+        let words = detail(format_args!("{hold}"));
         Some(Held {
             hold: hold.clone(),
-            member: member.filter(|_| one).cloned(),
+            words: match member.filter(|_| hold.is_of_one()) {
+                Some(member) => observed.of_one(member, words),
+                None => words,
+            },
         })
     }
 
@@ -253,10 +258,7 @@ fn change(
     if spec.size == 0 || foreign {
         return Ok(None);
     }
-    let voting = match &observed.membership {
-        Membership::Known(members) => Some(members),
-        _ => None,
-    };
+    let voting = observed.membership.known();
     let coming_up = match voting {
         Some(members) => draft.starts_a_voter(members) || voter_settles(observed, members),
         // Where one of several tells the list, those whose Pods are away do not come up by themselves.

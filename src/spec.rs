@@ -100,6 +100,11 @@ pub struct MemberSpec {
 }
 
 impl MemberSpec {
+    /// Its entry in etcd's member list.
+    pub fn listed_in<'a>(&self, members: &'a MemberSet) -> Option<&'a Member> {
+        members.entry(&self.name, &self.peer_url)
+    }
+
     /// Whether an entry of etcd's member list is of this place: by its name, or by its peer URL while it has never
     /// started.
     pub fn is_of(&self, member: &Member) -> bool {
@@ -130,7 +135,7 @@ impl ClusterSpec {
 
     /// The first member that etcd's member list lacks.
     pub fn missing(&self, members: &MemberSet) -> Option<&MemberSpec> {
-        let lacks = |it: &&MemberSpec| members.entry(&it.name, &it.peer_url).is_none();
+        let lacks = |it: &&MemberSpec| it.listed_in(members).is_none();
         self.members.iter().find(lacks)
     }
 

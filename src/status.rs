@@ -130,8 +130,8 @@ impl Status {
 /// Computes the status. Pure and total.
 pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
     let instance = observed.speaker();
-    let held = plan.held(observed);
-    let why = held.as_ref();
+    let stays = plan.held(observed);
+    let held = stays.as_ref();
     let mut members = heapless::Vec::new();
     let mut ready_members = 0;
     let leader = instance
@@ -162,13 +162,13 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
     };
     Status {
         conditions: [
-            available(spec, observed, why),
-            progressing(spec, observed, plan, why),
-            degraded::degraded(spec, observed, why),
+            available(spec, observed, held),
+            progressing(spec, observed, plan, held),
+            degraded::degraded(spec, observed, held),
             backup::healthy(spec, observed),
             certificate::valid(observed),
             certificate::clock_trusted(observed.clock),
-            document::accepted(spec, observed, why),
+            document::accepted(spec, observed, held),
             host_healthy(observed.host.as_ref()),
         ],
         confirmed_until: observed.now,
@@ -179,11 +179,11 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
         quota: instance.and_then(|it| Some(it.facts.identity.as_ref()?.quota)),
         version: observed.instances.iter().filter_map(running_version).min(),
         next,
-        next_try: match why.map(|it| &it.hold) {
+        next_try: match held.map(|it| &it.hold) {
             Some(Hold::RestoreFailed(_)) => observed.backups.restore_retry_in,
             _ => None,
         },
-        hold: held,
+        hold: stays,
         certificates: instance.and_then(|it| {
             let made = !matches!(it.certificates.pairs, Pairs::Missing | Pairs::Broken);
             made.then_some((it.certificates.not_after, it.certificates.provisional))
@@ -212,7 +212,7 @@ fn condition(kind: Kind, verdict: Verdict, reason: &'static str, message: Detail
 const UNREACHED: &str = "ServiceNotReached";
 
 /// Only a successful read and a successful write together count (promise 3, rule D7).
-fn available(spec: &ClusterSpec, observed: &Observed, why: Option<&Held>) -> Condition {
+fn available(spec: &ClusterSpec, observed: &Observed, held: Option<&Held>) -> Condition {
     let no = |reason, message| condition(Kind::Available, Verdict::False, reason, message);
     let unknown = |reason, message| condition(Kind::Available, Verdict::Unknown, reason, message);
     let Some(instance) = observed.speaker() else {
@@ -222,19 +222,19 @@ fn available(spec: &ClusterSpec, observed: &Observed, why: Option<&Held>) -> Con
         );
     };
     if !matches!(instance.process, Process::Running { .. }) {
-        return not_running(spec, observed, instance, why);
+        return not_running(spec, observed, instance, held);
     }
-    if let Some(Hold::ForeignCluster(_)) = why.map(|it| &it.hold) {
+    if let Some(Hold::ForeignCluster(_)) = held.map(|it| &it.hold) {
         return no(
             "ForeignCluster",
             detail(format_args!("another cluster answers")),
         );
     }
     if let Some(told) = not_served(instance) {
-        return match why.map(|it| &it.hold) {
-            Some(
-                hold @ (Hold::UnexpectedMember { quorum: false, .. } | Hold::MajorityLost(..)),
-            ) => no(hold.reason(), detail(format_args!("{hold}"))),
+        return match held.map(|it| &it.hold) {
+            Some(it @ (Hold::UnexpectedMember { quorum: false, .. } | Hold::MajorityLost(..))) => {
+                no(it.reason(), detail(format_args!("{it}")))
+            }
             _ => no(told.0, told.1),
         };
     }
@@ -286,15 +286,15 @@ fn not_running(
     spec: &ClusterSpec,
     observed: &Observed,
     instance: &Instance,
-    why: Option<&Held>,
+    held: Option<&Held>,
 ) -> Condition {
     let no = |reason, message| condition(Kind::Available, Verdict::False, reason, message);
-    match (instance.process, why) {
+    match (instance.process, held) {
         (Process::Unknown, Some(held)) if held.hold == Hold::Terminating => condition(
             Kind::Available,
             Verdict::Unknown,
             held.hold.reason(),
-            detail(format_args!("{held}")),
+            held.words.clone(),
         ),
         (Process::Unknown, _) => condition(
             Kind::Available,
@@ -310,7 +310,7 @@ fn not_running(
                 "size is 0: etcd is stopped, everything is kept"
             )),
         ),
-        (_, Some(held)) => no(held.hold.reason(), detail(format_args!("{held}"))),
+        (_, Some(held)) => no(held.hold.reason(), held.words.clone()),
         (_, None) if observed.looker == Looker::Command => no(
             "NoOperator",
             detail(format_args!(
@@ -412,12 +412,12 @@ fn progressing(
     spec: &ClusterSpec,
     observed: &Observed,
     plan: &Plan,
-    why: Option<&Held>,
+    held: Option<&Held>,
 ) -> Condition {
     let told = |verdict, reason, message| condition(Kind::Progressing, verdict, reason, message);
-    if let Some(it) = why {
-        let message = detail(format_args!("{it}; next: {}", it.hold.next_step()));
-        return told(Verdict::False, it.hold.reason(), message);
+    if let Some(Held { hold: it, words }) = held {
+        let message = detail(format_args!("{words}; next: {}", it.next_step()));
+        return told(Verdict::False, it.reason(), message);
     }
     if observed.looker == Looker::Operator
         && let Some(words) = version::words(spec, observed)

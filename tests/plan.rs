@@ -495,7 +495,7 @@ impl Scene {
             writeln!(text, "next: {}", hold.next_step()).unwrap();
         }
         for step in plan.steps() {
-            writeln!(text, "do: {}", step.describe()).unwrap();
+            writeln!(text, "do: {}", step.describe(self.seen.membership.known())).unwrap();
         }
         if let Some(permit) = &plan.interruption {
             writeln!(text, "do: {}", permit.describe()).unwrap();

@@ -49,7 +49,7 @@ impl Agent {
             if !failures.lets(&task.step) {
                 continue;
             }
-            self.board.doing(&task.step.describe());
+            self.board.doing(&task.describe_of(observed));
             let taken = self.step(spec, observed, &place, task).await;
             failures.note(&task.step, taken);
         }
@@ -89,7 +89,7 @@ impl Agent {
     ) -> Result<(), AgentError> {
         let instance = observed.instance(member);
         if !matches!(step, Upkeep::ProbeWrite | Upkeep::SkipSnapshot) {
-            self.log_once(&step.describe());
+            self.log_once(&step.describe(observed.membership.known()));
         }
         let now = observed.clock.trusted(observed.now);
         match step {

@@ -314,7 +314,7 @@ fn plan(status: &Status) -> PlanStatus {
     PlanStatus {
         next: status.next.as_ref().map(ToString::to_string),
         hold: told.map(|it| it.hold.reason().to_owned()),
-        message: told.map(ToString::to_string),
+        message: told.map(|it| it.words.to_string()),
         next_step: told.map(|it| it.hold.next_step().to_string()),
         next_try_seconds: status.next_try,
     }

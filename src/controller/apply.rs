@@ -50,7 +50,7 @@ impl Cluster {
             objects = objects.and(self.tend_claim(which).await);
         }
         let held = plan.held(observed);
-        let why = held.as_ref().map(|it| detail(format_args!("{it}")));
+        let why = held.as_ref().map(|it| it.words.clone());
         let restores = held.is_some_and(|it| matches!(it.hold, Hold::Restoring(_)));
         let held = why.clone().filter(|_| !restores);
         let begins = plan.steps().any(|it| *it == Upkeep::TakeRequested);
@@ -70,7 +70,7 @@ impl Cluster {
                 Upkeep::ProbeWrite | Upkeep::Start(_) | Upkeep::PrepareRestore
             );
             if told {
-                self.tell(step_reason(step), &task.describe(observed), false)
+                self.tell(step_reason(step), &task.describe_of(observed), false)
                     .await;
             }
             let taken = self.step(spec, observed, task).await;

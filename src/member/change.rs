@@ -149,9 +149,9 @@ impl Joins {
             return None;
         };
         let place = spec.members.get(number)?;
-        let entry = members.entry(&place.name, &place.peer_url)?;
+        let entry = place.listed_in(members)?;
         let places = spec.members.iter().take(number);
-        let entries = places.filter_map(|it| members.entry(&it.name, &it.peer_url));
+        let entries = places.filter_map(|it| it.listed_in(members));
         let before = entries.filter(|it| it.name.is_empty());
         Some(Joins {
             before: before.map(|it| it.peer_url.to_string()).collect(),

@@ -254,7 +254,7 @@ pub fn next_step(reason: &str) -> &'static str {
         | "DataOfAnotherEtcd"
         | "DocumentOfAnotherCluster"
         | "StorageOfAnotherCluster" => {
-            "give the member its own volume; of several members: delete its claim and its Pod, and another member takes its place"
+            "give the member its own volume; of several members, where nobody wants what lies there: delete its claim and its Pod, and another member takes its place"
         }
         _ => "see kubectl describe pod and kubectl logs",
     }

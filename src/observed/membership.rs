@@ -33,6 +33,14 @@ impl Membership {
         told.max_by_key(worth).unwrap_or(Membership::Unreachable)
     }
 
+    /// The list, where a majority confirmed it.
+    pub fn known(&self) -> Option<&MemberSet> {
+        match self {
+            Membership::Known(members) => Some(members),
+            _ => None,
+        }
+    }
+
     /// The list of several members that a minority tells.
     pub fn of_a_minority(&self) -> Option<&MemberSet> {
         match self {
@@ -50,7 +58,7 @@ impl Membership {
         };
         let joins = |it: &Instance| {
             let place = spec.member(&it.member).filter(|_| it.joins())?;
-            Some(members.entry(&place.name, &place.peer_url)?.id)
+            Some(place.listed_in(members)?.id)
         };
         let mut silences = heapless::Vec::<Silence, INSTANCES_MAX>::new();
         // What is on a claim that was given up says nothing of the member.

@@ -51,7 +51,7 @@ pub(super) fn way(spec: &ClusterSpec, observed: &Observed, instance: &Instance) 
             _ => Way::Wait,
         };
     };
-    let entry = members.entry(&wanted.name, &wanted.peer_url);
+    let entry = wanted.listed_in(members);
     match (entry, id) {
         (Some(entry), Some(id)) if entry.id == id => Way::Own,
         // A majority confirmed that the cluster has no member with the id of this data.
@@ -106,7 +106,7 @@ pub(super) fn to_end_who_left(
         (Some(id), _) => members.by_id(id).is_none(),
         (None, true) => places
             .find(|it| it.name == instance.member)
-            .is_some_and(|it| members.entry(&it.name, &it.peer_url).is_none()),
+            .is_some_and(|it| it.listed_in(members).is_none()),
         (None, false) => false,
     };
     left.then(|| permit::to_end_who_left(instance, id))
@@ -135,7 +135,7 @@ pub(super) fn on_a_lost_node(
         Some(id) => members.by_id(id).is_none().then_some(Upkeep::SetDataAside),
         None if instance.joins() => {
             let place = spec.member(&instance.member)?;
-            let listed = members.entry(&place.name, &place.peer_url).is_some();
+            let listed = place.listed_in(members).is_some();
             (!listed).then_some(Upkeep::GiveUpClaim)
         }
         None => None,

@@ -1,7 +1,7 @@
 //! Decides which member joins, gets its vote or is removed: at most one change, in the order that keeps
 //! quorum.
 
-use crate::cluster::{Detail, Health, Member, MemberName, MemberSet, PeerUrl, Role, detail};
+use crate::cluster::{Health, Member, MemberName, MemberSet, PeerUrl, Role, names};
 use crate::observed::{Authority, Instance, Membership, Observed, Process, Reading};
 use crate::plan::join;
 use crate::plan::permit::Permit;
@@ -129,14 +129,10 @@ fn majority_lost(observed: &Observed, members: &MemberSet) -> Hold {
         let of = observed.instance(&it.name);
         it.health == Health::Serving || of.is_some_and(|it| it.service.details.is_some())
     };
-    let (mut silent, mut count) = (Detail::new(), 0);
-    for member in members.voters().filter(|it| !tells(it)) {
-        let comma = if count == 0 { "" } else { ", " };
-        silent = detail(format_args!("{silent}{comma}{}", member.name));
-        count += 1;
-    }
-    let voters = u8::try_from(members.voter_count()).unwrap_or(u8::MAX);
-    Hold::MajorityLost(count, voters, silent)
+    let silent = members.voters().filter(|it| !tells(it));
+    let (count, who) = names(silent.map(|it| &it.name));
+    let number = |it| u8::try_from(it).unwrap_or(u8::MAX);
+    Hold::MajorityLost(number(count), number(members.voter_count()), who)
 }
 
 /// Whether a learner is on its way, so that the cluster is soon larger; or, where the only voter would be interrupted, one
@@ -152,8 +148,7 @@ pub(super) fn outage_can_wait(
     let comes = |it: &Instance| {
         let held = holds.iter().any(|(member, _)| *member == it.member);
         // One that never started is listed by its URL alone, and may not even have a record yet.
-        let place = spec.member(&it.member);
-        let entry = place.and_then(|it| members.entry(&it.name, &it.peer_url));
+        let entry = spec.member(&it.member).and_then(|it| it.listed_in(members));
         let learner = entry.is_some_and(|it| it.role != Role::Voter);
         (learner || it.joins()) && !held
     };

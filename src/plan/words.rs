@@ -5,7 +5,7 @@ mod steps;
 use core::fmt;
 
 use super::version::First;
-use super::{Held, Hold, space};
+use super::{Hold, space};
 use crate::cluster::{Detail, MemberId, OPERATOR, detail};
 use crate::observed::{Predecessor, RestorePhase};
 use crate::start::Refusal;
@@ -179,15 +179,6 @@ impl Hold {
             Hold::RestoreFailed(_) => detail(format_args!(
                 "remove the cause (to retry at once: systemctl reload etcd-operator, or SIGHUP; in Kubernetes edit the document); or restore by hand: etcd-operator restore --from FILE, or an EtcdRestore"
             )),
-        }
-    }
-}
-
-impl fmt::Display for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.member {
-            Some(member) => write!(f, "{member}: {}", self.hold),
-            None => self.hold.fmt(f),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The condition Degraded: the worst problem, or a harmless oddity.
 
 use super::{Condition, Kind, Verdict, condition, running_version};
-use crate::cluster::{Detail, Health, Member, MemberSet, Role, detail, quorum};
+use crate::cluster::{Detail, Health, Member, MemberSet, Role, detail, names, quorum};
 use crate::observed::{Claim, DocumentSeen, Instance, Membership, Observed, Process};
 use crate::plan::version::expects_downgrade;
 use crate::plan::{Held, Hold};
@@ -10,15 +10,15 @@ use crate::start::Refusal;
 use crate::version::{Class, classify};
 
 /// Whether something needs a person, or the cluster falls short of its specification.
-pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, why: Option<&Held>) -> Condition {
+pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, held: Option<&Held>) -> Condition {
     let yes = |reason, message| condition(Kind::Degraded, Verdict::True, reason, message);
     if let Some((reason, message)) = claims_deleted(observed) {
         return yes(reason, message);
     }
-    if let Some(it) = why
-        && !it.hold.is_pause()
+    if let Some(held) = held
+        && !held.hold.is_pause()
     {
-        return yes(it.hold.reason(), detail(format_args!("{it}")));
+        return yes(held.hold.reason(), held.words.clone());
     }
     if let DocumentSeen::Refused { reason, why } = &observed.document {
         return yes(reason, why.clone());
@@ -29,16 +29,9 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, why: Option<&Hel
     if let Some(why) = &observed.unreached {
         return yes(super::UNREACHED, why.clone());
     }
-    let several = observed.instances.len() > 1;
     let worst = |it| Some((it, of_instance(spec, it)?));
     if let Some((instance, (reason, message))) = observed.instances.iter().find_map(worst) {
-        let member = &instance.member;
-        let message = if several {
-            detail(format_args!("{member}: {message}"))
-        } else {
-            message
-        };
-        return yes(reason, message);
+        return yes(reason, observed.of_one(&instance.member, message));
     }
     if let Some(it) = observed.instances.iter().find(|it| it.unheard.is_some()) {
         let node = it.placement.node.as_deref().unwrap_or("of its volume");
@@ -84,13 +77,9 @@ fn not_serving(members: &MemberSet) -> Option<Detail> {
 
 /// Claims that go as soon as no Pod uses them, and what a person can do where the others are a majority without these members.
 fn claims_deleted(observed: &Observed) -> Option<(&'static str, Detail)> {
-    let (mut whose, mut count) = (Detail::new(), 0);
-    let deleted = observed.instances.iter();
-    for instance in deleted.filter(|it| it.claim == Claim::Deleted) {
-        let comma = if count == 0 { "" } else { ", " };
-        whose = detail(format_args!("{whose}{comma}{}", instance.member));
-        count += 1;
-    }
+    let all = observed.instances.iter();
+    let deleted = all.filter(|it| it.claim == Claim::Deleted);
+    let (count, whose) = names(deleted.map(|it| &it.member));
     if count == 0 {
         return None;
     }

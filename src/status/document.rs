@@ -9,7 +9,7 @@ use crate::spec::ClusterSpec;
 
 /// The condition `DocumentAccepted`. False: the document, or a field of it, is refused. True with the
 /// reason `Waits`: the document is sound, and a part of it is not in force yet.
-pub(super) fn accepted(spec: &ClusterSpec, observed: &Observed, why: Option<&Held>) -> Condition {
+pub(super) fn accepted(spec: &ClusterSpec, observed: &Observed, held: Option<&Held>) -> Condition {
     let told =
         |verdict, reason, message| condition(Kind::DocumentAccepted, verdict, reason, message);
     if let DocumentSeen::Refused { reason, why } = &observed.document {
@@ -17,9 +17,9 @@ pub(super) fn accepted(spec: &ClusterSpec, observed: &Observed, why: Option<&Hel
     }
     // What one member refuses says more than what another one still waits for.
     let mut waits = None;
-    let hold = why.map(|it| &it.hold);
+    let in_force = held.map(|it| &it.hold);
     for instance in &observed.instances {
-        match edit::pending(spec, instance, hold) {
+        match edit::pending(spec, instance, in_force) {
             Pending::Refused(reason, why) => return told(Verdict::False, reason, why),
             Pending::Waits(why) => waits = waits.or(Some(why)),
             Pending::Nothing => {}

@@ -365,7 +365,8 @@ impl Runtime for Fleet {
             let tasks = plan.upkeep.iter().filter(|it| it.member == *name);
             let leaves = |it: &&Task| matches!(it.step, Upkeep::GiveUpLeadership { .. });
             for it in tasks.clone().filter(leaves) {
-                self.acts.push(format!("{name}: {}", it.step.describe()));
+                self.acts
+                    .push(format!("{name}: {}", it.step.describe(None)));
             }
             let part = Plan {
                 upkeep: tasks.cloned().collect(),

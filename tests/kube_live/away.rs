@@ -46,8 +46,7 @@ fn snapshots_are_taken_on_time_and_a_restore_ends_while_the_api_server_is_away_f
         writer
     });
     it.put("shop", "kept", "before");
-    it.apply(&document("EtcdBackup", "first", "{cluster: shop}"));
-    it.phase("etcdbackup", "first", "Succeeded");
+    it.snapshot("shop", "first");
     it.put("shop", "kept", "after");
     it.put("shop", "lost", "after");
 

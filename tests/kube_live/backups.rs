@@ -89,11 +89,8 @@ fn wrong_keys(it: &Operated, server: &Server) {
 
 /// The kubelet brings an edited Secret into a Pod that runs within a minute or two.
 fn reaches_the_worker(it: &Operated, key: Option<&str>) {
-    let uid = it.json(&["get", "pod", "till-backup"])["metadata"]["uid"].clone();
-    let dir = format!(
-        "/var/lib/kubelet/pods/{}/volumes/kubernetes.io~secret/s3-1",
-        uid.as_str().unwrap()
-    );
+    let uid = it.uid("pod", "till-backup").unwrap();
+    let dir = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~secret/s3-1");
     let file = it.path(1, &dir).join("credentials");
     it.eventually("the keys in the worker's Pod", 2 * SOON, || {
         let there = std::fs::read_to_string(&file).ok();
@@ -134,11 +131,7 @@ fn brought_back_from_the_bucket(it: &Operated, snapshot: &str) -> String {
     it.put("till", "lost", "after");
     forget_snapshots(it);
     let begun = Instant::now();
-    it.apply(&document(
-        "EtcdRestore",
-        "back",
-        "{cluster: till, replaceData: till}",
-    ));
+    it.ask_for_restore("till", "back");
     let mut said = String::new();
     let restored = it.eventually("the restore", SOON, || {
         let now = it.log_on(1, "till-restore");
@@ -206,12 +199,7 @@ fn the_data_is_lost(it: &Operated, backup: &str) {
         next.contains("restore a snapshot").then_some(())
     });
     let begun = Instant::now();
-    it.apply(&document(
-        "EtcdRestore",
-        "again",
-        "{cluster: till, replaceData: till}",
-    ));
-    it.phase("etcdrestore", "again", "Succeeded");
+    it.restored("till", "again");
     it.available("till");
     println!("lost data from the bucket: {:.1?}", begun.elapsed());
     assert_eq!(it.get("till", "first"), "1");
@@ -336,11 +324,7 @@ fn restored_meanwhile(it: &Operated, name: &str, mut moment: impl FnMut() -> Opt
     it.put("till", "lost", "after");
     let revision = revision(it);
     let since = it.mark();
-    it.apply(&document(
-        "EtcdRestore",
-        name,
-        "{cluster: till, replaceData: till}",
-    ));
+    it.ask_for_restore("till", name);
     it.eventually("the moment", SOON, &mut moment);
     away(it);
     let begun = Instant::now();

@@ -93,8 +93,7 @@ fn snapshots_go_to_a_claim_are_tried_there_and_come_back_from_it() {
     // The worker copies, too; without keys it says so.
     it.says("one", "BackupHealthy", "CopyFailed");
     it.apply(&secret("keys", SECRET));
-    it.apply(&document("EtcdBackup", "copied", "{cluster: one}"));
-    it.phase("etcdbackup", "copied", "Succeeded");
+    it.snapshot("one", "copied");
     it.says("one", "BackupHealthy", "Verified");
     bucket.gets(&it, first["status"]["snapshot"].as_str().unwrap());
     let told = backups(&it, "one");
@@ -104,12 +103,7 @@ fn snapshots_go_to_a_claim_are_tried_there_and_come_back_from_it() {
 
     // In place, and into a new cluster that has its snapshots on the same claim.
     it.put("one", "lost", "2");
-    it.apply(&document(
-        "EtcdRestore",
-        "back",
-        "{cluster: one, replaceData: one}",
-    ));
-    let back = it.phase("etcdrestore", "back", "Succeeded");
+    let back = it.restored("one", "back");
     assert_eq!(back["status"]["revisionsLost"], 1, "{back}");
     it.available("one");
     assert_eq!(
@@ -123,12 +117,11 @@ fn snapshots_go_to_a_claim_are_tried_there_and_come_back_from_it() {
     ));
     it.phase("etcdrestore", "aside", "Succeeded");
     assert_eq!(it.get("two", "kept"), "1");
-    it.apply(&document("EtcdBackup", "second", "{cluster: two}"));
-    let second = it.phase("etcdbackup", "second", "Succeeded");
+    let second = it.snapshot("two", "second");
     assert_eq!(second["status"]["level"], 4, "{second}");
 
     // The worker goes on where there is no operator, and the next one hears from it what lies there.
-    let worker = || it.json(&["get", "pod", "one-backup"])["metadata"]["uid"].clone();
+    let worker = || it.uid("pod", "one-backup").unwrap();
     let before = worker();
     it.next_operator();
     it.patch("one", r#"{"spec":{"clients":[{"name":"looked"}]}}"#);

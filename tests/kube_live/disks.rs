@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt as _;
 
 use crate::lab::root;
-use crate::operated::{Operated, document};
+use crate::operated::Operated;
 
 /// The member's user, and the group of its volumes.
 const USER: u32 = 65532;
@@ -31,8 +31,7 @@ fn a_usb_disk_holds_data_and_snapshots_as_the_example_says() {
     it.apply(&example);
     it.available("shop");
     it.put("shop", "kept", "1");
-    it.apply(&document("EtcdBackup", "first", "{cluster: shop}"));
-    let first = it.phase("etcdbackup", "first", "Succeeded");
+    let first = it.snapshot("shop", "first");
     let disk = it.path(1, "/mnt/usb");
     let data = std::fs::metadata(disk.join("data/member")).unwrap();
     assert_eq!((data.uid(), data.mode() & 0o777), (USER, 0o700));
@@ -40,12 +39,7 @@ fn a_usb_disk_holds_data_and_snapshots_as_the_example_says() {
     let file = disk.join(format!("snapshots/shop/{name}.db.zst"));
     assert!(file.exists(), "{}", file.display());
     it.put("shop", "kept", "2");
-    it.apply(&document(
-        "EtcdRestore",
-        "back",
-        "{cluster: shop, replaceData: shop}",
-    ));
-    it.phase("etcdrestore", "back", "Succeeded");
+    it.restored("shop", "back");
     it.available("shop");
     assert_eq!(it.get("shop", "kept"), "1");
 }

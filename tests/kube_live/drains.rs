@@ -7,14 +7,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::cluster::Output;
-
 use crate::operated::{Operated, document};
 use crate::several::{GROWS_WITHIN, MEMBERS, id_of, whole};
 use crate::stream::{Stream, assert_written};
-
-fn uid_of(it: &Operated, member: &str) -> Value {
-    it.json(&["get", "pod", member])["metadata"]["uid"].clone()
-}
 
 /// Of this cluster's Pods; a workload's own would come back elsewhere.
 fn drain(it: &Operated, node: &str) -> Output {
@@ -44,11 +39,12 @@ fn of_three_nodes_one_is_drained_at_a_time() {
     let leader = members.iter().find(leads).unwrap()["name"].as_str();
     let leader = leader.unwrap();
     let first = it.node_of(leader).unwrap();
-    let uid = uid_of(&it, leader);
+    let uid = it.uid("pod", leader).unwrap();
     drain(&it, &first).good();
     it.eventually("a Pod that waits for its node", GROWS_WITHIN, || {
         let pod = it.try_json(&["get", "pod", leader])?;
-        (pod["metadata"]["uid"] != uid && pod["status"]["phase"] == "Pending").then_some(())
+        (pod["metadata"]["uid"] != uid.as_str() && pod["status"]["phase"] == "Pending")
+            .then_some(())
     });
     let second = on.iter().find(|it| **it != first).unwrap();
     let refused = drain(&it, second);

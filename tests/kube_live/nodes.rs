@@ -291,12 +291,7 @@ fn a_member_whose_node_is_gone_for_good_comes_back_on_another_one_from_the_bucke
     it.kubectl(&["delete", "pvc", "data-one-0", "one-snapshots"])
         .good();
     it.says("one", "Degraded", "DataDirMissing");
-    it.apply(&document(
-        "EtcdRestore",
-        "back",
-        "{cluster: one, replaceData: one}",
-    ));
-    let back = it.phase("etcdrestore", "back", "Succeeded");
+    let back = it.restored("one", "back");
     it.available("one");
     assert_eq!(it.get("one", "kept"), "1", "{back}");
     let node = it.json(&["get", "pod", "one-0"])["spec"]["nodeName"].clone();

@@ -100,8 +100,7 @@ impl Operated {
         self.apply(&document("EtcdCluster", "one", &spec));
         self.available("one");
         self.put("one", "kept", "1");
-        self.apply(&document("EtcdBackup", "first", "{cluster: one}"));
-        let first = self.phase("etcdbackup", "first", "Succeeded");
+        let first = self.snapshot("one", "first");
         first["status"]["snapshot"].as_str().unwrap().to_owned()
     }
 
@@ -254,6 +253,12 @@ impl Operated {
         self.run_in_node(&["sh", "-c", script, &address]).good()
     }
 
+    /// Which of all that had this name.
+    pub fn uid(&self, kind: &str, name: &str) -> Option<String> {
+        let it = self.try_json(&["get", kind, name])?;
+        it["metadata"]["uid"].as_str().map(str::to_owned)
+    }
+
     /// The UID of the member's Pod, if it is there and not going.
     pub fn pod_uid(&self, cluster: &str) -> Option<String> {
         let pod = self.try_json(&["get", "pod", &format!("{cluster}-0")])?;
@@ -274,6 +279,27 @@ impl Operated {
             );
             (now == phase).then_some(it)
         })
+    }
+
+    /// Asks for a snapshot by an EtcdBackup, and waits until it has it.
+    #[track_caller]
+    pub fn snapshot(&self, cluster: &str, name: &str) -> Value {
+        let spec = format!("{{cluster: {cluster}}}");
+        self.apply(&document("EtcdBackup", name, &spec));
+        self.phase("etcdbackup", name, "Succeeded")
+    }
+
+    /// Asks for the newest snapshot in place of a cluster's data.
+    pub fn ask_for_restore(&self, cluster: &str, name: &str) {
+        let spec = format!("{{cluster: {cluster}, replaceData: {cluster}}}");
+        self.apply(&document("EtcdRestore", name, &spec));
+    }
+
+    /// The same, and waits until it has ended as asked.
+    #[track_caller]
+    pub fn restored(&self, cluster: &str, name: &str) -> Value {
+        self.ask_for_restore(cluster, name);
+        self.phase("etcdrestore", name, "Succeeded")
     }
 
     #[track_caller]

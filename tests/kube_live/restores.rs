@@ -40,14 +40,6 @@ fn freeze_restore(it: &Operated, phases: &[&str]) -> Frozen {
     }
 }
 
-fn ask(it: &Operated, name: &str) {
-    it.apply(&document(
-        "EtcdRestore",
-        name,
-        "{cluster: till, replaceData: till}",
-    ));
-}
-
 fn withdraw(it: &Operated, name: &str) {
     it.kubectl(&["delete", "etcdrestore", name]).good();
 }
@@ -67,8 +59,7 @@ fn with_a_snapshot() -> Option<Operated> {
     it.available("till");
     Writer::new(&it, 1, "till").fill(40);
     it.put("till", "kept", "before");
-    it.apply(&document("EtcdBackup", "till", "{cluster: till}"));
-    it.phase("etcdbackup", "till", "Succeeded");
+    it.snapshot("till", "till");
     it.put("till", "kept", "after");
     Some(it)
 }
@@ -153,7 +144,7 @@ fn not_begun_where_its_pod_is_refused(it: &Operated) {
         (quota["status"]["used"]["pods"] == "2").then_some(())
     });
     let uid = it.pod_uid("till");
-    ask(it, "refused");
+    it.ask_for_restore("till", "refused");
     message(
         it,
         "refused",
@@ -170,7 +161,7 @@ fn not_begun_where_its_pod_is_refused(it: &Operated) {
 fn not_begun_while_its_worker_is_silent(it: &Operated) {
     let uid = it.pod_uid("till");
     let frozen = Frozen::new(it.processes("etcd-operator backup worker"));
-    ask(it, "silent");
+    it.ask_for_restore("till", "silent");
     message(
         it,
         "silent",
@@ -187,7 +178,7 @@ fn not_begun_while_its_worker_is_silent(it: &Operated) {
 fn withdrawn_before_it_began(it: &Operated) {
     let image = it.images.etcd["3.6"].clone();
     it.remove_image(&image);
-    ask(it, "early");
+    it.ask_for_restore("till", "early");
     message(it, "early", "ImagePull");
     withdraw(it, "early");
     it.gone(&["pod", "till-restore"]);
@@ -197,7 +188,7 @@ fn withdrawn_before_it_began(it: &Operated) {
 
 /// The next operator finds a Pod, and nobody who asked for it.
 fn withdrawn_and_forgotten_while_it_works(it: &Operated) {
-    ask(it, "late");
+    it.ask_for_restore("till", "late");
     let frozen = freeze_restore(it, &["requested", "prepared", "swapping", "starting"]);
     withdraw(it, "late");
     it.next_operator();
@@ -210,7 +201,7 @@ fn withdrawn_and_forgotten_while_it_works(it: &Operated) {
 
 /// The next operator finds neither who asked nor the Pod, and the data is half exchanged.
 fn withdrawn_and_cut(it: &Operated) {
-    ask(it, "cut");
+    it.ask_for_restore("till", "cut");
     let _frozen = freeze_restore(it, &["swapping", "starting"]);
     it.without_operator(|| {
         withdraw(it, "cut");
@@ -250,8 +241,7 @@ fn bootstrap_where_there_is_data(it: &Operated) {
 
 fn a_bootstrap_that_failed_is_tried_again(it: &Operated) {
     // The cluster has another key by now: what it signed before is nobody's word.
-    it.apply(&document("EtcdBackup", "anew", "{cluster: till}"));
-    let taken = it.phase("etcdbackup", "anew", "Succeeded")["status"]["snapshot"].clone();
+    let taken = it.snapshot("till", "anew")["status"]["snapshot"].clone();
     let taken = taken.as_str().unwrap();
     let from = |name: &str| format!("{{bootstrap: {{from: till/{name}}}}}");
     it.apply(&document("EtcdCluster", "next", &from("till-0-nothing")));

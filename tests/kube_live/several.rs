@@ -242,16 +242,10 @@ fn a_restore_in_place_brings_three_members_back() {
     it.apply(&document("EtcdCluster", "shop", spec));
     let before = whole(&it, 3);
     it.put("shop", "kept", "before");
-    it.apply(&document("EtcdBackup", "taken", "{cluster: shop}"));
-    it.phase("etcdbackup", "taken", "Succeeded");
+    it.snapshot("shop", "taken");
     it.put("shop", "kept", "after");
     it.put("shop", "later", "1");
-    let ask = |name: &str| {
-        let spec = "{cluster: shop, replaceData: shop}";
-        it.apply(&document("EtcdRestore", name, spec));
-        it.phase("etcdrestore", name, "Succeeded")
-    };
-    let told = ask("back");
+    let told = it.restored("shop", "back");
     println!("{}", told["status"]);
     let status = whole(&it, 3);
     assert_eq!(it.get("shop", "kept"), "before");
@@ -286,7 +280,7 @@ fn a_restore_in_place_brings_three_members_back() {
     it.eventually("another member in its place", GROWS_WITHIN, || {
         (id_of(&whole(&it, 3), "shop-0") != old).then_some(())
     });
-    ask("once-more");
+    it.restored("shop", "once-more");
     whole(&it, 3);
     assert_eq!(it.get("shop", "kept"), "before");
 }

@@ -154,8 +154,7 @@ fn damaged_data(it: &Operated) {
     it.apply(&document("EtcdCluster", "worn", &spec("hold")));
     it.available("worn");
     it.put("worn", "kept", "3");
-    it.apply(&document("EtcdBackup", "worn", "{cluster: worn}"));
-    it.phase("etcdbackup", "worn", "Succeeded");
+    it.snapshot("worn", "worn");
     it.eventually("a trial restore of what lies on the node", SOON, || {
         let level = it.cluster("worn")["status"]["backups"]["lastVerified"]["level"].clone();
         (level == 4).then_some(())
@@ -444,8 +443,7 @@ fn a_volume_is_one_clusters_own(it: &Operated) {
     it.says("other", "Degraded", "DocumentOfAnotherCluster");
     assert_eq!(it.get("node", "kept"), "2");
     // What another cluster has left is not served in place of a snapshot.
-    it.apply(&document("EtcdBackup", "taken", "{cluster: node}"));
-    it.phase("etcdbackup", "taken", "Succeeded");
+    it.snapshot("node", "taken");
     it.kubectl(&["delete", "etcdcluster", "other"]).good();
     it.gone(&["pod", "other-0"]);
     it.kubectl(&["delete", "secret", "other-ca", "--ignore-not-found"])

@@ -170,12 +170,7 @@ fn from_a_newer_line_that_is_stuck_a_restore_leads_back() {
         let seen = &now["status"]["observedGeneration"];
         (*seen == now["metadata"]["generation"]).then_some(())
     });
-    it.apply(&document(
-        "EtcdRestore",
-        "back",
-        "{cluster: one, replaceData: one}",
-    ));
-    it.phase("etcdrestore", "back", "Succeeded");
+    it.restored("one", "back");
     it.available("one");
     let image = image_of(&it);
     assert!(image.ends_with(&older), "{image} {}", it.story());
@@ -352,11 +347,11 @@ fn what_cannot_be_tried_or_fails_on_a_copy_touches_nothing() {
     );
     assert_eq!(last_change(&status), change);
     // Another operator does not try it again.
-    let first = it.json(&["get", "pod", "one-rehearsal"])["metadata"]["uid"].clone();
+    let first = it.uid("pod", "one-rehearsal").unwrap();
     it.next_operator();
     held(&it, "UpgradeFailed", "exit status: 3");
     it.put("one", "kept", "1");
-    let now = it.json(&["get", "pod", "one-rehearsal"])["metadata"]["uid"].clone();
+    let now = it.uid("pod", "one-rehearsal").unwrap();
     assert_eq!(now, first);
     let status = it.cluster("one")["status"].clone();
     assert_eq!(

@@ -64,8 +64,7 @@ fn a_directory_of_root_is_told_with_the_command_that_helps() {
     it.available("shut");
     of_backup(it, &[who, "chown 65532:65532"]);
     it.in_mounts_of_node(&format!("chown 65532:65532 {kept}"));
-    it.apply(&document("EtcdBackup", "first", "{cluster: shut}"));
-    it.phase("etcdbackup", "first", "Succeeded");
+    it.snapshot("shut", "first");
     it.put("shut", "kept", "1");
 }
 
@@ -96,8 +95,7 @@ fn a_full_disk(it: &Operated) {
     it.apply(&document("EtcdCluster", "full", &spec));
     it.available("full");
     it.put("full", "kept", "1");
-    it.apply(&document("EtcdBackup", "before", "{cluster: full}"));
-    it.phase("etcdbackup", "before", "Succeeded");
+    it.snapshot("full", "before");
     // The snapshots' first: the member serves on.
     let fill = |name: &str| {
         let file = format!("{}/other", place(it, name));
@@ -116,8 +114,7 @@ fn a_full_disk(it: &Operated) {
     it.available("full");
     empty("copies");
     it.put("full", "kept", "3");
-    it.apply(&document("EtcdBackup", "after", "{cluster: full}"));
-    it.phase("etcdbackup", "after", "Succeeded");
+    it.snapshot("full", "after");
     // The member's own: etcd ends when it finds no room, and its guard tells before it is started again.
     let writer = Writer::new(it, 1, "full");
     it.eventually("the full disk to be told", SOON, || {
@@ -179,8 +176,7 @@ fn a_claim_that_is_deleted_under_its_member_is_told_and_nothing_ends_what_keeps_
     });
     hold(r#"{"spec":{"size":0}}"#);
     // The way out stays open meanwhile.
-    it.apply(&document("EtcdBackup", "last", "{cluster: one}"));
-    it.phase("etcdbackup", "last", "Succeeded");
+    it.snapshot("one", "last");
     it.patch("one", r#"{"spec":{"size":1}}"#);
     let back = "{cluster: one, replaceData: one}";
     it.apply(&document("EtcdRestore", "early", back));
@@ -227,7 +223,6 @@ fn a_claim_that_is_deleted_under_its_member_is_told_and_nothing_ends_what_keeps_
     let going = it.json(&["get", "pod", "one-backup"])["metadata"]["deletionTimestamp"].clone();
     assert!(going.is_null(), "{going}");
     it.kubectl(&["delete", "pod", "one-backup"]).good();
-    it.apply(&document("EtcdBackup", "anew", "{cluster: one}"));
-    let anew: Value = it.phase("etcdbackup", "anew", "Succeeded");
+    let anew: Value = it.snapshot("one", "anew");
     println!("{}", anew["status"]);
 }

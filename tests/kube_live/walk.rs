@@ -283,12 +283,7 @@ fn back_up_and_restore(it: &Operated) {
     let unacknowledged = it.try_apply(&document("EtcdRestore", "wrong", "{cluster: shop}"));
     assert!(!unacknowledged.ok, "in place needs an acknowledgement");
     let begun = Instant::now();
-    it.apply(&document(
-        "EtcdRestore",
-        "back",
-        "{cluster: shop, replaceData: shop}",
-    ));
-    let restored = it.phase("etcdrestore", "back", "Succeeded");
+    let restored = it.restored("shop", "back");
     assert_eq!(restored["status"]["revisionsLost"], 2, "{restored}");
     has_an_event(it, "etcdrestore", "back", "Succeeded");
     it.available("shop");

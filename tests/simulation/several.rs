@@ -1060,8 +1060,7 @@ fn assert_no_outage_for_an_edit(spec: &ClusterSpec, seen: &Observed, holds: &[(M
         return;
     };
     let comes = |it: &Instance| {
-        let place = spec.member(&it.member);
-        let entry = place.and_then(|it| members.entry(&it.name, &it.peer_url));
+        let entry = spec.member(&it.member).and_then(|it| it.listed_in(members));
         let held = holds.iter().any(|(member, _)| *member == it.member);
         entry.is_some_and(|it| it.role != Role::Voter) && !held
     };

@@ -2,16 +2,9 @@
 
 use super::super::permit::{Declared, Grounds, Permit};
 use super::super::{Act, Asked, Change, Interruption, Plan, Task, Upkeep};
-use crate::cluster::{Detail, MemberId, MemberName, MemberSet, detail};
-use crate::observed::{Membership, Observed};
+use crate::cluster::{Detail, MemberId, MemberSet, detail};
+use crate::observed::Observed;
 use crate::start::Start;
-
-fn listed(observed: &Observed) -> Option<&MemberSet> {
-    match &observed.membership {
-        Membership::Known(members) => Some(members),
-        _ => None,
-    }
-}
 
 /// By its name where the list has one.
 fn called(list: Option<&MemberSet>, member: MemberId) -> Detail {
@@ -24,7 +17,7 @@ fn called(list: Option<&MemberSet>, member: MemberId) -> Detail {
 impl Change {
     /// For people, with the names of the members that this pass has seen.
     pub fn describe_of(&self, observed: &Observed) -> Detail {
-        self.describe(listed(observed))
+        self.describe(observed.membership.known())
     }
 
     /// The same with the names of this list.
@@ -43,30 +36,16 @@ impl Change {
 
 impl Task {
     /// For people: of several members with whose step it is.
-    pub fn describe(&self, observed: &Observed) -> Detail {
-        let words = match &self.step {
-            Upkeep::GiveUpLeadership { to } => {
-                let heir = called(listed(observed), *to);
-                detail(format_args!("hand the leadership over to {heir}"))
-            }
-            step => step.describe(),
-        };
-        of_one(observed, &self.member, words)
-    }
-}
-
-/// Of several members with the name of the one that is meant.
-fn of_one(observed: &Observed, member: &MemberName, words: Detail) -> Detail {
-    match observed.instances.len() {
-        0 | 1 => words,
-        _ => detail(format_args!("{member}: {words}")),
+    pub fn describe_of(&self, observed: &Observed) -> Detail {
+        let words = self.step.describe(observed.membership.known());
+        observed.of_one(&self.member, words)
     }
 }
 
 impl Upkeep {
-    /// For people.
+    /// For people, with the names of this list.
     #[expect(clippy::too_many_lines, reason = "a table: one row for each step")]
-    pub fn describe(&self) -> Detail {
+    pub fn describe(&self, list: Option<&MemberSet>) -> Detail {
         match self {
             Upkeep::AdoptIdentity => {
                 detail(format_args!("adopt the data that lies in storage.path"))
@@ -117,7 +96,8 @@ impl Upkeep {
             Upkeep::ProbeWrite => detail(format_args!("prove that writes are served")),
             Upkeep::RecordServed => detail(format_args!("record the cluster's identity")),
             Upkeep::GiveUpLeadership { to } => {
-                detail(format_args!("hand the leadership over to member {to}"))
+                let heir = called(list, *to);
+                detail(format_args!("hand the leadership over to {heir}"))
             }
             Upkeep::AcceptWrites => detail(format_args!("accept writes again")),
             Upkeep::SkipSnapshot => {
@@ -146,7 +126,7 @@ impl Upkeep {
 impl Permit<Interruption> {
     /// For people: of several members with whose it is.
     pub fn describe_of(&self, observed: &Observed) -> Detail {
-        of_one(observed, &self.step().member, self.describe())
+        observed.of_one(&self.step().member, self.describe())
     }
 
     /// The same without whose it is.
@@ -178,7 +158,7 @@ impl Permit<Interruption> {
 impl Plan {
     /// The first step that is taken on a member, for people: of the upkeep, else the interruption.
     pub fn first_step(&self, observed: &Observed) -> Option<Detail> {
-        let upkeep = self.upkeep.first().map(|it| it.describe(observed));
+        let upkeep = self.upkeep.first().map(|it| it.describe_of(observed));
         let interruption = || Some(self.interruption.as_ref()?.describe_of(observed));
         upkeep.or_else(interruption)
     }

@@ -84,13 +84,13 @@ fn sizes_go_up_and_down_under_a_writer() {
     it.available("shop");
     // By then it knows no other one: whoever serves answers at the Service.
     let stream = Stream::start(&it, "shop", &["shop-client"]);
-    let first = uid(&it, "pod", "shop-0");
+    let first = it.uid("pod", "shop-0");
     resize(&it, 3);
     it.eventually("a second voter", GROWS_WITHIN, || {
         let now = it.try_json(&["get", "etcdcluster", "shop"])?;
         let members = now["status"]["members"].as_array()?;
         let voters = members.iter().filter(|it| it["role"] == "voter").count();
-        let again = uid(&it, "pod", "shop-0") != first;
+        let again = it.uid("pod", "shop-0") != first;
         assert!(!again || voters > 1, "the only voter was restarted");
         (voters > 1).then_some(())
     });
@@ -130,8 +130,7 @@ fn all_claims_are_deleted() {
     it.apply(&document("EtcdCluster", "shop", spec));
     let before = whole(&it, 3);
     it.put("shop", "kept", "1");
-    it.apply(&document("EtcdBackup", "taken", "{cluster: shop}"));
-    it.phase("etcdbackup", "taken", "Succeeded");
+    it.snapshot("shop", "taken");
     let claims = MEMBERS.map(|it| format!("pvc/data-{it}"));
     let mut delete = vec!["delete", "--wait=false"];
     delete.extend(claims.iter().map(String::as_str));
@@ -147,30 +146,20 @@ fn all_claims_are_deleted() {
         assert_eq!(id_of(&now, member), id_of(&before, member));
     }
 
-    let was = MEMBERS.map(|name| uid(&it, "pvc", &format!("data-{name}")));
+    let was = MEMBERS.map(|name| it.uid("pvc", &format!("data-{name}")));
     let mut all = vec!["delete", "pods", "--wait=false"];
     all.extend(MEMBERS);
     it.kubectl(&all).good();
     for (name, was) in MEMBERS.iter().zip(&was) {
         it.eventually("another claim", GROWS_WITHIN, || {
-            let now = uid(&it, "pvc", &format!("data-{name}"))?;
+            let now = it.uid("pvc", &format!("data-{name}"))?;
             (Some(&now) != was.as_ref()).then_some(())
         });
     }
     it.says("shop", "Degraded", "DataDirMissing");
-    it.apply(&document(
-        "EtcdRestore",
-        "back",
-        "{cluster: shop, replaceData: shop}",
-    ));
-    it.phase("etcdrestore", "back", "Succeeded");
+    it.restored("shop", "back");
     whole(&it, 3);
     assert_eq!(it.get("shop", "kept"), "1");
-}
-
-fn uid(it: &Operated, kind: &str, name: &str) -> Option<String> {
-    let it = it.try_json(&["get", kind, name])?;
-    it["metadata"]["uid"].as_str().map(str::to_owned)
 }
 
 /// The data of another cluster's member lies where this one's was: it is told, and nobody starts on it. What the hold says
@@ -227,7 +216,7 @@ fn a_member_that_is_evicted_is_back_on_its_claim() {
     let stream = Stream::start(&it, "shop", &MEMBERS);
     let on = |name: &&str| it.node_of(name).as_deref() == Some("edge2");
     let name = MEMBERS.into_iter().find(on).unwrap();
-    let was = uid(&it, "pod", name);
+    let was = it.uid("pod", name);
     it.disk_fill(2);
     it.eventually("the kubelet to evict it", SOON, || {
         let events = it.events("default");
@@ -238,7 +227,7 @@ fn a_member_that_is_evicted_is_back_on_its_claim() {
         it.node_is(2, "DiskPressure", "False").then_some(())
     });
     it.eventually("another Pod", GROWS_WITHIN, || {
-        (uid(&it, "pod", name)? != was.clone()?).then_some(())
+        (it.uid("pod", name)? != was.clone()?).then_some(())
     });
     let after = whole(&it, 3);
     for name in MEMBERS {
