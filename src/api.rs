@@ -19,6 +19,7 @@ pub mod requests;
 pub mod rules;
 pub mod service;
 pub mod status;
+mod upgrade;
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -32,6 +33,7 @@ pub use recovery::{MemberRecovery, Recovery, SingleMemberRecovery};
 pub use requests::{EtcdBackup, EtcdRestore};
 pub use service::{Service, ServiceType};
 pub use status::EtcdClusterStatus;
+pub use upgrade::Upgrade;
 
 /// The API group of every type of this operator.
 pub const GROUP: &str = "etcd.edge-operator.io";
@@ -133,6 +135,10 @@ pub struct EtcdClusterSpec {
     /// What may be done without a person when data is damaged.
     #[serde(default)]
     pub recovery: Recovery,
+
+    /// How another version of etcd is brought in.
+    #[serde(default)]
+    pub upgrade: Upgrade,
 
     /// What happens to the data and to the claim of snapshots when the cluster is deleted.
     #[serde(default)]

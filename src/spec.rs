@@ -78,6 +78,8 @@ pub struct ClusterSpec {
     pub replace_failed: bool,
     /// A member of which nothing is heard for so many seconds has failed.
     pub grace_seconds: u64,
+    /// The members get this version without a rehearsal.
+    pub skip_rehearsal: Option<Version>,
     /// Changes exactly when the document asks for another running etcd (settings, network,
     /// profile). A new operator with other defaults does not change it.
     pub settings: Settings,

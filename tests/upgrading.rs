@@ -9,9 +9,12 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
 
 use etcd_operator::observed::{
-    Details, Failed, MadeFor, Observed, Process, Reading, Service, Unanswered, Upgrade, Writing,
+    Details, Failed, MadeFor, Observed, Process, Reading, Service, SnapshotSeen, Unanswered,
+    Upgrade, Writing,
 };
-use etcd_operator::plan::version::{Back, ENDS_MAX, SERVES_WITHIN_LOOKS, STABLE_SECONDS, why_back};
+use etcd_operator::plan::version::{
+    Back, ENDS_MAX, SERVES_WITHIN_LOOKS, SKIPS_SECONDS, STABLE_SECONDS, why_back,
+};
 use etcd_operator::plan::{Act, Hold, Plan, Upkeep, plan};
 use etcd_operator::spec::ClusterSpec;
 use etcd_operator::start::{Identity, Refusal, serves_within};
@@ -75,6 +78,14 @@ struct World {
     /// The document has not changed since.
     same: bool,
     lowering: Lowering,
+    trial: Trial,
+}
+
+/// What the document says of the trial of what it asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Trial {
+    Wanted,
+    Skipped,
 }
 
 /// Whether etcd's own downgrade is enabled.
@@ -104,12 +115,14 @@ impl World {
             enabled: false,
             written: false,
         },
+        trial: Trial::Wanted,
     };
 
     fn spec(self) -> ClusterSpec {
         ClusterSpec {
             version: Some(self.asked),
             backup: Some(world::backup("interval")),
+            skip_rehearsal: (self.trial == Trial::Skipped).then_some(self.asked),
             ..spec(&["test-0"])
         }
     }
@@ -198,6 +211,7 @@ impl World {
             (_, Rehearsal::None) => Upgrade::None,
         };
         seen.backups.due_in = Some(0); // a snapshot is due at any time
+        seen.backups.verified = (self.trial == Trial::Skipped).then(|| of_age(SKIPS_SECONDS));
         seen.backups.busy = matches!(self.rehearsal, Rehearsal::UnderWay(_));
         seen
     }
@@ -215,6 +229,9 @@ impl World {
                     self.start();
                 }
                 Some(Upkeep::Start(_)) => self.start(),
+                Some(Upkeep::RehearseVersion(_)) if self.trial == Trial::Skipped => {
+                    panic!("a trial that nobody wants")
+                }
                 Some(Upkeep::RehearseVersion(to)) => self.rehearsal = Rehearsal::UnderWay(*to),
                 Some(Upkeep::EnableDowngrade(to)) => {
                     assert_eq!(self.asked, *to, "nobody asked for it");
@@ -287,7 +304,7 @@ impl World {
         let silent =
             self.runs.is_some() && !self.serves(quality) && to.line() == self.identity.line();
         assert!(
-            self.rehearsal == Rehearsal::Served(to) || silent,
+            self.rehearsal == Rehearsal::Served(to) || silent || self.trial == Trial::Skipped,
             "not rehearsed"
         );
         assert_eq!(self.other, None, "two changes at once");
@@ -479,10 +496,12 @@ fn explore(new: Version, other: Version) -> String {
         Quality::Silent,
         Quality::ServesThenEnds,
     ];
-    for quality in qualities {
+    let cases = qualities.map(|it| [(it, Trial::Wanted), (it, Trial::Skipped)]);
+    for (quality, trial) in cases.into_iter().flatten() {
         let begin = World {
             new,
             other_asked: other,
+            trial,
             ..World::BEGIN
         };
         let mut seen = HashSet::from([begin]);
@@ -508,7 +527,7 @@ fn explore(new: Version, other: Version) -> String {
         assert!(changed > 0 && back > 0, "{quality:?}");
         let _ = writeln!(
             told,
-            "{new}, {other}, {quality:?}: {} states, {changed} change the version, {back} take it back",
+            "{new}, {other}, {quality:?}, trial {trial:?}: {} states, {changed} change the version, {back} take it back",
             seen.len()
         );
     }
@@ -569,6 +588,54 @@ fn no_newer_line_without_a_snapshot_that_is_kept() {
         ..spec
     };
     assert_eq!(plan(&patch, &seen).act(), Some(Act::Restart));
+}
+
+fn of_age(seconds: u64) -> SnapshotSeen {
+    SnapshotSeen {
+        revision: 1,
+        created: None,
+        level: 2,
+        bytes: 1,
+        seconds: Some(seconds),
+    }
+}
+
+/// The word names one version, and a newer line still needs what leads back.
+#[test]
+fn a_trial_is_skipped_for_the_version_that_the_document_names() {
+    let plan_for = |skip: Version, to: Version, age: Option<u64>| {
+        let asked = World {
+            asked: to,
+            ..World::BEGIN
+        };
+        let spec = ClusterSpec {
+            skip_rehearsal: Some(skip),
+            ..asked.spec()
+        };
+        let mut seen = asked.observed(Quality::Good);
+        seen.backups.verified = age.map(of_age);
+        seen.upgrade = Upgrade::NotRehearsed {
+            to,
+            why: "no room".try_into().unwrap(),
+            retry_in: 60,
+        };
+        plan(&spec, &seen)
+    };
+    let changes = |it: &Plan| {
+        let sets = it.steps().any(|it| matches!(it, Upkeep::SetVersion(_)));
+        assert_eq!(sets, it.act() == Some(Act::Restart));
+        assert_ne!(
+            sets,
+            it.hold()
+                .is_some_and(|it| it.reason() == "UpgradeNotRehearsed")
+        );
+        sets
+    };
+    assert!(changes(&plan_for(NEW[0], NEW[0], None)));
+    assert!(!changes(&plan_for(OTHER[0], NEW[0], Some(0))));
+    assert!(changes(&plan_for(NEW[1], NEW[1], Some(SKIPS_SECONDS))));
+    assert!(!changes(&plan_for(NEW[1], NEW[1], Some(SKIPS_SECONDS + 1))));
+    assert!(!changes(&plan_for(NEW[1], NEW[1], None)));
 }
 
 /// A Pod of the version before that does not run says nothing of the one that is to be started.

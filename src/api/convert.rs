@@ -16,6 +16,7 @@ use super::{
 use crate::cluster::ClusterName;
 use crate::spec::field::FIELDS;
 use crate::spec::{self, AutoCompaction, ClusterSpec, MemberSpec, Settings};
+use crate::version::Version;
 
 /// A value that the core cannot hold: where, what was found, what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,13 +50,9 @@ pub fn to_spec(name: &str, wire: &EtcdClusterSpec) -> Result<ClusterSpec, Vec<Mi
     }
     let network = network(wire, &mut problems);
     let options = options(wire, &mut problems);
-    let version = wire.version.as_deref().and_then(|text| {
-        let version = text.parse().ok();
-        if version.is_none() {
-            problems.push(misfit("spec.version", text, "a version such as 3.6.14"));
-        }
-        version
-    });
+    let version = version_of("spec.version", wire.version.as_deref(), &mut problems);
+    let skip = wire.upgrade.skip_rehearsal.as_deref();
+    let skip_rehearsal = version_of("spec.upgrade.skipRehearsal", skip, &mut problems);
     let quota = quantity(
         "spec.storage.quota",
         wire.storage.quota.as_deref(),
@@ -106,8 +103,18 @@ pub fn to_spec(name: &str, wire: &EtcdClusterSpec) -> Result<ClusterSpec, Vec<Mi
         restore_when_damaged: wire.recovery.restores(),
         replace_failed: wire.recovery.member == MemberRecovery::Replace,
         grace_seconds: wire.recovery.grace_seconds(),
+        skip_rehearsal,
         settings: settings(wire),
     })
+}
+
+fn version_of(path: &str, text: Option<&str>, problems: &mut Vec<Misfit>) -> Option<Version> {
+    let text = text?;
+    let version = text.parse().ok();
+    if version.is_none() {
+        problems.push(misfit(path, text, "a version such as 3.6.14"));
+    }
+    version
 }
 
 fn quantity(path: &str, text: Option<&str>, problems: &mut Vec<Misfit>) -> Option<u64> {

@@ -52,9 +52,17 @@ pub enum Effect {
     NextStart,
     /// etcd is restarted once. The last start took this many milliseconds.
     Restart(Option<u64>),
-    /// etcd of this version is tried on a copy of the data, then etcd is restarted with it once. The last start took
-    /// this many milliseconds. How its line compares with the one before.
-    Upgrade(Version, Option<u64>, Ordering),
+    /// etcd is restarted once with another version.
+    Upgrade {
+        /// That one.
+        to: Version,
+        /// The last start took this many milliseconds.
+        took: Option<u64>,
+        /// How its line compares with the one before.
+        line: Ordering,
+        /// The version is tried on a copy of the data before.
+        rehearsed: bool,
+    },
     /// etcd is stopped, everything is kept.
     Stop,
     /// etcd is started.
@@ -74,7 +82,7 @@ impl Effect {
             Effect::Live | Effect::LiveDirectory => "live",
             Effect::NextStart => "nextStart",
             Effect::Restart(_) => "restart",
-            Effect::Upgrade(..) => "upgrade",
+            Effect::Upgrade { .. } => "upgrade",
             Effect::Stop => "stop",
             Effect::Start => "start",
             Effect::Waits(_) => "waits",
@@ -103,19 +111,29 @@ impl fmt::Display for Effect {
             ),
             Effect::NextStart => write!(f, "takes effect when etcd starts the next time"),
             Effect::Restart(took) => write!(f, "restarts etcd once, for about {}", Took(*took)),
-            Effect::Upgrade(to, took, line) => {
+            Effect::Upgrade {
+                to,
+                took,
+                line,
+                rehearsed,
+            } => {
                 if *line == Ordering::Less {
                     write!(f, "has etcd lower the version of its data, ")?;
                 }
-                write!(
-                    f,
-                    "takes a snapshot, starts etcd {to} on a copy of the data, then restarts etcd once with it, for about {}",
-                    Took(*took)
-                )?;
+                if *rehearsed {
+                    write!(
+                        f,
+                        "takes a snapshot, starts etcd {to} on a copy of the data, then "
+                    )?;
+                }
+                write!(f, "restarts etcd once with {to}, for about {}", Took(*took))?;
+                if !*rehearsed {
+                    write!(f, ", without a trial on a copy of the data")?;
+                }
                 if *line == Ordering::Greater {
                     write!(
                         f,
-                        "; once it serves, only etcd's own downgrade or that snapshot leads back"
+                        "; once it serves, only etcd's own downgrade or a snapshot leads back"
                     )?;
                 }
                 Ok(())
@@ -209,10 +227,16 @@ fn upgrade(situation: &Situation<'_>, from: Version, to: Version) -> Effect {
         return Effect::Waits(Hold::Start(refusal));
     }
     let line = to.line().cmp(&from.line());
-    match restart(situation) {
-        Effect::Restart(took) => Effect::Upgrade(to, took, line),
-        Effect::NextStart => Effect::Upgrade(to, situation.start_took, line),
-        other => other,
+    let took = match restart(situation) {
+        Effect::Restart(took) => took,
+        Effect::NextStart => situation.start_took,
+        other => return other,
+    };
+    Effect::Upgrade {
+        to,
+        took,
+        line,
+        rehearsed: situation.asked.skip_rehearsal != Some(to),
     }
 }
 

@@ -15,6 +15,7 @@
 
 mod downgrade;
 mod hop;
+mod rehearsal;
 mod words;
 
 use super::permit::{Declared, permit};
@@ -25,8 +26,10 @@ use crate::spec::ClusterSpec;
 use crate::start::{self, CRASH_LOOP, DATA_NEWER, Identity, LOG_TOO_OLD, Refusal};
 use crate::version::Version;
 pub use downgrade::expects_downgrade;
-use downgrade::{Lowering, end_downgrade, is_held_back, lowering};
+use downgrade::{end_downgrade, is_held_back};
 pub use hop::{First, hop};
+pub use rehearsal::SKIPS_SECONDS;
+use rehearsal::rehearse_or_change;
 pub use words::words;
 
 /// For so many seconds the new etcd must have served before the change is final. Until then a death leads
@@ -147,7 +150,7 @@ pub(super) fn running(
             Ok(())
         }
         _ if !is_ready(spec, observed, instance, (version, to)) => Ok(()), // it is told for itself
-        _ => rehearse_or_change(observed, instance, (version, to), steps),
+        _ => rehearse_or_change(spec, observed, instance, (version, to), steps),
     }
 }
 
@@ -166,57 +169,6 @@ fn agree(spec: &ClusterSpec, observed: &Observed) -> Result<(), Hold> {
 /// Whether the snapshot of a rehearsal is kept. On a host it is in any case; in Kubernetes only the worker has a place.
 fn keeps_snapshot(spec: &ClusterSpec, observed: &Observed) -> bool {
     spec.backup.is_some() || !observed.backups.elsewhere
-}
-
-/// The member is well: tries the new etcd on a copy, then changes.
-fn rehearse_or_change(
-    observed: &Observed,
-    instance: &Instance,
-    (from, to): (Version, Version),
-    steps: &mut Steps<'_>,
-) -> Result<(), Hold> {
-    is_in_the_store(instance, to)?;
-    // What could not start again is not stopped, and what may not be stopped is not rehearsed.
-    start::verdict(&instance.facts).map_err(Hold::Start)?;
-    let restart = permit(observed, instance, Act::Restart, Declared::DocumentEdited)?;
-    if let Upgrade::NotRehearsed {
-        to: waits,
-        why,
-        retry_in,
-    } = &observed.upgrade
-        && *waits == to
-        && *retry_in > 0
-    {
-        return Err(Hold::UpgradeNotRehearsed(to, why.clone()));
-    }
-    match lowering(observed, instance, from, to) {
-        Lowering::NotBegun => {
-            steps.push(Upkeep::EnableDowngrade(to));
-            return Ok(());
-        }
-        Lowering::UnderWay => return Ok(()),
-        Lowering::Done => {}
-    }
-    // What serves another member's data is tried.
-    let serves = |it: &Instance| has(it, to) && it.service.serves() && !it.tries.has_another_image;
-    match &observed.upgrade {
-        _ if observed.instances.iter().any(serves) => {
-            steps.push(Upkeep::SetVersion(to));
-            steps.interrupt(restart);
-            Ok(())
-        }
-        Upgrade::Rehearsed { to: rehearsed, .. } if *rehearsed == to => {
-            steps.push(Upkeep::SetVersion(to));
-            steps.interrupt(restart);
-            Ok(())
-        }
-        Upgrade::Rehearsing { .. } => Ok(()),
-        _ if observed.backups.busy => Ok(()),
-        _ => {
-            steps.push(Upkeep::RehearseVersion(to));
-            Ok(())
-        }
-    }
 }
 
 /// Plans the way back of a member that does not run; or the way to another version where its own one does not start,

@@ -134,8 +134,8 @@ impl Hold {
             Hold::UpgradeStuck(..) => detail(format_args!(
                 "set version to another patch of this line; etcd-operator explain UpgradeStuck tells the way back by a snapshot"
             )),
-            Hold::UpgradeNotRehearsed(..) => detail(format_args!(
-                "remove the cause: the operator tries again by itself"
+            Hold::UpgradeNotRehearsed(to, _) => detail(format_args!(
+                "remove the cause: the operator tries again by itself; or skip the trial of this version: upgrade: {{skipRehearsal: {to}}}"
             )),
             Hold::UpgradeFailed(to, _) => detail(format_args!(
                 "set version back, or to another one than {to}; any edit of the document makes the operator try again"

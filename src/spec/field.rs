@@ -181,6 +181,7 @@ pub const FIELDS: &[Field] = &[
     field("tls.secretRefs.operator", Class::Unsupported),
     field("tls.secretRefs.peer", Class::Unsupported),
     field("tls.secretRefs.server", Class::Unsupported),
+    field("upgrade.skipRehearsal", Class::Live),
     field("version", Class::Version),
 ];
 

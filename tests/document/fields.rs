@@ -184,17 +184,22 @@ fn what_an_edit_does_is_told_in_words() {
         (
             Class::Version,
             "version: 3.5.35",
-            "has etcd lower the version of its data, takes a snapshot, starts etcd 3.5.35 on a copy of the data, then restarts etcd once with it, for about 0.9 s",
+            "has etcd lower the version of its data, takes a snapshot, starts etcd 3.5.35 on a copy of the data, then restarts etcd once with 3.5.35, for about 0.9 s",
         ),
         (
             Class::Version,
             "version: 3.7.3",
-            "takes a snapshot, starts etcd 3.7.3 on a copy of the data, then restarts etcd once with it, for about 0.9 s; once it serves, only etcd's own downgrade or that snapshot leads back",
+            "takes a snapshot, starts etcd 3.7.3 on a copy of the data, then restarts etcd once with 3.7.3, for about 0.9 s; once it serves, only etcd's own downgrade or a snapshot leads back",
         ),
         (
             Class::Version,
             "version: 3.6.16",
-            "takes a snapshot, starts etcd 3.6.16 on a copy of the data, then restarts etcd once with it, for about 0.9 s",
+            "takes a snapshot, starts etcd 3.6.16 on a copy of the data, then restarts etcd once with 3.6.16, for about 0.9 s",
+        ),
+        (
+            Class::Version,
+            "version: 3.6.16, upgrade: {skipRehearsal: 3.6.16}",
+            "restarts etcd once with 3.6.16, for about 0.9 s, without a trial on a copy of the data",
         ),
         (
             Class::Version,

@@ -210,6 +210,7 @@ fn an_empty_spec_takes_every_default() {
             restore_when_damaged: false,
             replace_failed: true,
             grace_seconds: 600,
+            skip_rehearsal: None,
             settings: Settings(
                 14695981039346656037,
             ),

@@ -126,6 +126,9 @@ pub(crate) fn spec(random: &mut Random) -> EtcdClusterSpec {
                 .unwrap_or_default(),
             grace_minutes: random.rarely(rare, |_| 30),
         },
+        upgrade: etcd_operator::api::Upgrade {
+            skip_rehearsal: random.rarely(rare, |_| "3.6.14".to_owned()),
+        },
         deletion_policy: random
             .rarely(rare, |_| DeletionPolicy::Delete)
             .unwrap_or_default(),

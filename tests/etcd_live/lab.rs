@@ -115,7 +115,14 @@ impl Lab {
     pub fn new(line: &str) -> Lab {
         let number = LABS.fetch_add(1, Ordering::Relaxed);
         let base = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let root = base.join(format!("lab-{}-{number}", std::process::id()));
+        Lab::at(
+            base.join(format!("lab-{}-{number}", std::process::id())),
+            line,
+        )
+    }
+
+    /// The same below this directory.
+    pub fn at(root: PathBuf, line: &str) -> Lab {
         let _ = fs::remove_dir_all(&root);
         fs::create_dir_all(root.join("etc/etcd-operator")).unwrap();
         // The lab's host vouches for its clock, as systemd-timesyncd does.

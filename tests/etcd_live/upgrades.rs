@@ -9,9 +9,11 @@ use etcd_operator::member::records::Launch;
 use etcd_operator::process::ProcessRecord;
 use serde_json::Value;
 
+use crate::disk::{Disk, may_mount};
 use crate::fleet::Writer;
 use crate::lab::{Lab, bad_etcd, condition, etcd_dir, text, version_of};
 use crate::lines;
+use crate::restore::json;
 
 /// A cluster on the older patch of 3.6, with some data, and the newer patch in its store.
 fn born() -> (Lab, String) {
@@ -373,4 +375,66 @@ fn a_version_that_is_not_in_the_store_waits_for_it_and_the_guard_starts_no_third
     );
     lab.start_agent();
     wait_final(&lab, &newer);
+}
+
+/// A small device has no room for a copy of its data: a person skips the trial of one version, and of no other.
+#[test]
+fn where_there_is_no_room_for_a_copy_a_person_may_skip_the_trial() {
+    if !may_mount() {
+        return;
+    }
+    let disk = Disk::new("no-room", 900);
+    let mut lab = Lab::at(disk.path.join("lab"), "3.6-before");
+    let elsewhere = disk.path.with_extension("snapshots");
+    fs::create_dir_all(&elsewhere).unwrap();
+    let place = elsewhere.display();
+    lab.add(&format!(
+        "backup: {{destinations: [{{local: {{path: {place}}}}}]}}"
+    ));
+    lab.start_agent();
+    lab.wait_available();
+    for it in 0..20 {
+        assert!(lab.put(&format!("key/{it}"), "value"));
+    }
+    let newer = ["3.6", "3.7"].map(|line| (line, version_of(&etcd_dir(line))));
+    for (line, version) in &newer {
+        install(&lab, &etcd_dir(line), version);
+    }
+    let [(_, patch), (_, next)] = &newer;
+    disk.fill_to(200 << 20);
+    // Nothing is touched, and the hold says how much is missing, and the word.
+    let pid = lab.etcd_pid();
+    ask_for(&mut lab, patch);
+    let status = lab.wait_hold("UpgradeNotRehearsed");
+    let said = status["plan"]["nextStep"].as_str().unwrap();
+    assert!(said.contains(&format!("skipRehearsal: {patch}")), "{said}");
+    assert_eq!(lab.etcd_pid(), pid);
+    // The word for another version is none for this one.
+    lab.add(&format!("upgrade: {{skipRehearsal: {next}}}"));
+    reload(&lab);
+    lab.wait_hold("UpgradeNotRehearsed");
+    lab.spec = lab.spec.replace(
+        &format!("skipRehearsal: {next}"),
+        &format!("skipRehearsal: {patch}"),
+    );
+    reload(&lab);
+    wait_final(&lab, patch);
+    assert_kept(&lab);
+    // From a newer line only a snapshot leads back, so there has to be one.
+    lab.spec = lab.spec.replace(
+        &format!("skipRehearsal: {patch}"),
+        &format!("skipRehearsal: {next}"),
+    );
+    let pid = lab.etcd_pid();
+    ask_for(&mut lab, next);
+    let status = lab.wait_hold("UpgradeNotRehearsed");
+    assert!(
+        status.to_string().contains("needs a verified snapshot"),
+        "{status}"
+    );
+    assert_eq!(lab.etcd_pid(), pid);
+    assert_eq!(json(&lab, &["backup", "create"])["result"], "saved");
+    wait_final(&lab, next);
+    assert_kept(&lab);
+    fs::remove_dir_all(&elsewhere).unwrap();
 }

@@ -374,6 +374,21 @@ fn what_cannot_be_tried_or_fails_on_a_copy_touches_nothing() {
     assert_eq!(image_of(&it), own);
     assert_eq!(it.get("one", "kept"), "1");
     another_image_of_the_same_version(&it, own);
+    a_trial_that_nobody_wants(&it, &older);
+}
+
+/// A node that has no room for a copy.
+fn a_trial_that_nobody_wants(it: &Operated, version: &str) {
+    let tried = || {
+        let told = it.events("default");
+        told.iter().filter(|it| it.0 == "RehearsingVersion").count()
+    };
+    let before = tried();
+    let both = json!({"spec": {"version": version, "upgrade": {"skipRehearsal": version}}});
+    it.patch("one", &both.to_string());
+    wait_final(it, version, 4);
+    assert_eq!(it.get("one", "kept"), "1");
+    assert_eq!(tried(), before);
 }
 
 /// It is tried first, too; one that holds another version, or is not there, stops nobody.

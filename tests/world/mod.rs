@@ -86,6 +86,7 @@ pub fn spec(members: &[&str]) -> ClusterSpec {
         restore_when_damaged: false,
         replace_failed: true,
         grace_seconds: etcd_operator::cluster::FAILED_SECONDS,
+        skip_rehearsal: None,
         settings: SETTINGS,
     }
 }
