@@ -99,6 +99,32 @@ impl fmt::Display for Line {
     }
 }
 
+/// From one line to the next, and back (rule D24).
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// The older line.
+    pub from: Line,
+    /// The oldest patch of it that etcd's own documentation lets go to the next line. Nothing older gets the data back: it could
+    /// go nowhere from there.
+    pub patch: u16,
+    /// The next line.
+    pub to: Line,
+}
+
+/// Rule D21; the patches are those of etcd's upgrade guides for 3.6 and 3.7.
+pub const STEPS: [Step; 2] = [
+    Step {
+        from: Line::V3_5,
+        patch: 32,
+        to: Line::V3_6,
+    },
+    Step {
+        from: Line::V3_6,
+        patch: 11,
+        to: Line::V3_7,
+    },
+];
+
 /// An etcd 3.6 whose log has requests of the v2 kind writes a raft snapshot after so many entries, and is rid of them.
 /// etcd's own advice is 1 and one more restart (its guide for 3.6); a hundred cost the disk little until the next start.
 pub const SHORT_LOG: u32 = 100;

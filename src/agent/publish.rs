@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use super::driver::Driver as _;
 use super::report::{Host, HostDisk, HostDocument, HostOperator, Report};
 use super::{Agent, AgentError};
-use crate::api::status::{EtcdClusterStatus, news, to_wire};
+use crate::api::status::{news, to_wire};
 use crate::observed::Observed;
 use crate::spec::ClusterSpec;
 use crate::state;
@@ -24,15 +24,9 @@ impl Agent {
             .published
             .as_ref()
             .or(self.memory.before.as_ref());
-        let wire = to_wire(status, before.map(|it| &it.status), self.memory.generation);
-        let wire = EtcdClusterStatus {
-            history: self
-                .memory
-                .changes
-                .as_ref()
-                .map_or(Vec::new(), |it| it.history.clone()),
-            ..wire
-        };
+        let mut wire = to_wire(status, before.map(|it| &it.status), self.memory.generation);
+        let changes = self.memory.changes.as_ref();
+        wire.tell_changes(changes.map_or(&[], |it| &it.history));
         let reached = self.reached(spec);
         let host = Host {
             name: spec.name.to_string(),

@@ -9,6 +9,7 @@ use kube::CustomResourceExt as _;
 use serde_json::{Value, json};
 
 use super::{EtcdBackup, EtcdCluster, EtcdRestore, requests, rules};
+use crate::version::{Line, STEPS};
 
 /// `deploy/crds.yaml`.
 pub const CRDS_YAML: &str = include_str!("../../deploy/crds.yaml");
@@ -28,10 +29,46 @@ pub fn generate() -> [Value; 3] {
     let acknowledged =
         json!({"rule": requests::ACKNOWLEDGED.0, "message": requests::ACKNOWLEDGED.1});
     [
-        finished(EtcdCluster::crd(), cluster),
-        finished(EtcdBackup::crd(), vec![immutable()]),
-        finished(EtcdRestore::crd(), vec![immutable(), acknowledged]),
+        finished(EtcdCluster::crd(), cluster, vec![hops()]),
+        finished(EtcdBackup::crd(), vec![immutable()], Vec::new()),
+        finished(
+            EtcdRestore::crd(),
+            vec![immutable(), acknowledged],
+            Vec::new(),
+        ),
     ]
+}
+
+/// What can be told of [`crate::version::STEPS`] from the version in force and the one that is asked for, once there is
+/// data. Whether the new one loses data, or is unknown, the controller says.
+fn hops() -> Value {
+    let pairs = |from: Line, patch: u16, to: Line| {
+        let [from, to] = [from, to].map(|it| it.to_string().replace("3.", ""));
+        [
+            format!("v[0][1] == {from} && v[0][2] >= {patch} && v[1][1] == {to}"),
+            format!("v[0][1] == {to} && v[1][1] == {from} && v[1][2] >= {patch}"),
+        ]
+    };
+    let pairs = STEPS.iter().flat_map(|it| pairs(it.from, it.patch, it.to));
+    let pairs: Vec<String> = pairs.collect();
+    let steps = STEPS.iter();
+    let steps = steps.map(|it| format!("{}.{} or newer to {}", it.from, it.patch, it.to));
+    let steps: Vec<String> = steps.collect();
+    let numbers = "[self.status.version, self.spec.version].map(it, it.replace('v', '').split('.').map(n, int(n)))";
+    json!({
+        "rule": format!(
+            "!has(self.spec.version) || has(oldSelf.spec.version) && oldSelf.spec.version == self.spec.version \
+             || !has(self.status) || !has(self.status.version) || !has(self.status.clusterID) || [{numbers}].all(v, v[0][1] == v[1][1] || {})",
+            pairs.join(" || ")
+        ),
+        "message": "spec.version: this version cannot follow the one that runs",
+        "messageExpression": format!(
+            "'spec.version: etcd ' + self.spec.version + ' cannot follow etcd ' + self.status.version \
+             + ', which runs on; one line at a time, and back the same way: {}'",
+            steps.join(", ")
+        ),
+        "fieldPath": ".spec.version",
+    })
 }
 
 fn rule(it: &rules::Rule) -> Value {
@@ -49,7 +86,8 @@ fn at_path(path: &str, cel: &str, message: &str) -> Value {
     })
 }
 
-fn finished(crd: CustomResourceDefinition, rules: Vec<Value>) -> Value {
+/// `rules`: of the specification; `whole`: of the object.
+fn finished(crd: CustomResourceDefinition, rules: Vec<Value>, mut whole: Vec<Value>) -> Value {
     let mut crd = serde_json::to_value(crd).unwrap_or(Value::Null);
     let spec = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
     if let Some(Value::Object(spec)) = spec {
@@ -57,7 +95,8 @@ fn finished(crd: CustomResourceDefinition, rules: Vec<Value>) -> Value {
     }
     if let Some(schema) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
         tidy(schema);
-        schema["x-kubernetes-validations"] = json!([{"rule": NAME_RULE, "message": NAME_MESSAGE}]);
+        whole.insert(0, json!({"rule": NAME_RULE, "message": NAME_MESSAGE}));
+        schema["x-kubernetes-validations"] = Value::Array(whole);
     }
     crd
 }

@@ -46,9 +46,14 @@ pub struct EtcdClusterStatus {
     /// The cluster's id, in hexadecimal.
     #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
     pub cluster_id: Option<String>,
-    /// The version of etcd that runs.
+    /// The version of etcd that runs; of several members the oldest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
     pub version: Option<String>,
+    /// Since when, where a change brought it and the clock was trusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub version_since: Option<String>,
     /// The store's revision when it was last read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<i64>,
@@ -109,6 +114,16 @@ pub enum ChangeOutcome {
 }
 
 impl EtcdClusterStatus {
+    /// Adds the last changes of the version, and since when the one in force is.
+    pub fn tell_changes(&mut self, history: &[ChangeStatus]) {
+        let version = self.version.as_ref();
+        let brought =
+            |it: &&ChangeStatus| it.outcome == ChangeOutcome::Done && version == Some(&it.to);
+        let brought = history.iter().rfind(brought);
+        self.version_since = brought.and_then(|it| it.at.clone());
+        self.history = history.to_vec();
+    }
+
     /// Whether anything but times and counters changed.
     pub fn differs(&self, other: &Self) -> bool {
         let strip = |it: &Self| {
@@ -353,6 +368,7 @@ pub fn to_wire(
         kept_claims: Vec::new(),
         cluster_id: status.details.map(|it| it.cluster.to_string()),
         version: status.version.map(|it| it.to_string()),
+        version_since: None,
         revision: status.details.map(|it| it.revision),
         leader: status
             .details

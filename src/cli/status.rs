@@ -10,7 +10,7 @@ use super::print::{self, Output, columns, span, toned};
 use super::show::{next_try, report};
 use super::{Context, DONE, FAILED, Failure, Outcome, StatusArgs, runtime};
 use crate::agent::Report;
-use crate::api::status::{DestinationStatus, SnapshotStatus};
+use crate::api::status::{ChangeOutcome, ChangeStatus, DestinationStatus, SnapshotStatus};
 use crate::clock;
 use crate::clock::parse_rfc3339;
 use crate::cluster::Timestamp;
@@ -130,6 +130,9 @@ fn facts(report: &Report) -> String {
     let id = id.map_or_else(String::new, |it| format!(", id {it}"));
     row("cluster", format!("{}{id}", host.name));
     row("etcd", etcd(report));
+    if let Some(it) = status.history.last() {
+        row("last change", change(it));
+    }
     let operator = host.operator.pid;
     let operator = operator.map_or_else(|| "not running".to_owned(), |it| format!("pid {it}"));
     row(
@@ -188,6 +191,25 @@ fn etcd(report: &Report) -> String {
     let driver = &report.host.driver;
     let _ = write!(text, ", {restarts} in this boot (pid {pid}, {driver})");
     text
+}
+
+/// The last change of the version, and what became of it.
+fn change(it: &ChangeStatus) -> String {
+    let outcome = match it.outcome {
+        ChangeOutcome::Done => "in force",
+        ChangeOutcome::NotRehearsed => "not served on a copy of the data, nothing was touched",
+        ChangeOutcome::RolledBack => "taken back",
+        ChangeOutcome::Stuck => "it does not serve, and the one before cannot open the data",
+    };
+    let at = it.at.as_ref().map_or_else(String::new, |at| {
+        let since = if it.outcome == ChangeOutcome::Done {
+            "since"
+        } else {
+            "at"
+        };
+        format!(" {since} {at}")
+    });
+    format!("etcd {} -> {}: {outcome}{at}", it.from, it.to)
 }
 
 fn is_clock_trusted(report: &Report) -> bool {

@@ -446,7 +446,7 @@ impl Runtime for Cluster {
         metrics.record(observed, status);
         let generation = self.generation();
         let mut wire = to_wire(status, self.memory.published.as_ref(), generation);
-        wire.history.clone_from(&self.memory.changes.history);
+        wire.tell_changes(&self.memory.changes.history);
         wire.kept_claims = self.kept_claims(spec, &status.members);
         // Also while it does not answer: it shows that there was one, whatever becomes of its Secrets.
         let born = self.members[0]

@@ -139,6 +139,10 @@ fn a_patch_is_tried_on_a_copy_and_then_serves_under_a_writer() {
         (&last["what"], &last["outcome"]),
         (&"version".into(), &"Done".into())
     );
+    assert!(last["at"].is_string() && status["versionSince"] == last["at"]);
+    let table = text(&lab.operator(&["status"]).stdout);
+    let told = format!("etcd {older} -> {newer}: in force since");
+    assert!(table.contains(&told), "{table}");
     let log = lab.log();
     for words in [
         "etcd served a copy of the data",
@@ -201,6 +205,9 @@ fn a_version_that_does_not_serve_a_copy_never_touches_the_data() {
     );
     let kept = fs::read_to_string(lab.lib("rehearsal.log")).unwrap();
     assert!(kept.contains("a bad build ends on the copy"), "{kept}");
+    let table = text(&lab.operator(&["status"]).stdout);
+    let told = format!("etcd {older} -> {bad}: not served on a copy of the data");
+    assert!(table.contains(&told), "{table}");
     // Not again, not even by a new agent; and a good one is not held up by it.
     lab.stop_agent();
     lab.start_agent();

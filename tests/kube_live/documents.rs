@@ -4,6 +4,7 @@
 use etcd_operator::api::requests::{ACKNOWLEDGED, IMMUTABLE};
 use etcd_operator::api::rules::{LASTING, OF_A_HOST, RULES, Rule};
 use etcd_operator::document;
+use etcd_operator::plan::version::hop;
 use serde_json::{Value, json};
 
 use crate::cluster::Output;
@@ -472,4 +473,49 @@ fn what_a_cluster_is_made_with_is_kept() {
         let answer = change(taken);
         assert!(answer.ok, "{taken}: {}", answer.stderr);
     }
+}
+
+/// The API server says of each edit of a living cluster's version what the plan says; but which versions lose data, or are
+/// not known, only the plan knows.
+#[test]
+fn a_version_that_cannot_follow_is_refused_at_once() {
+    let Some(api) = api() else {
+        return;
+    };
+    let versions = [
+        "3.5.31", "3.5.32", "3.6.10", "3.6.11", "3.6.16", "3.7.0", "3.7.3",
+    ];
+    let patch = |more: &[&str], it: Value| {
+        let it = it.to_string();
+        let basic = ["patch", "etcdcluster", "edge", "--type=merge", "-p", &it];
+        api.kubectl(&[&basic, more].concat())
+    };
+    let spec = json!({"version": versions[0]});
+    api.apply(&object("EtcdCluster", "default", "edge", &spec));
+    let parsed = |it: &str| it.parse().unwrap();
+    let status = |it: Value| patch(&["--subresource=status"], json!({"status": it}));
+    let mut refused = 0;
+    for from in versions {
+        status(json!({"version": null})).good();
+        patch(&[], json!({"spec": {"version": from}})).good();
+        status(json!({"version": from, "clusterID": "1"})).good();
+        for to in versions.into_iter().filter(|it| *it != from) {
+            let answer = patch(&["--dry-run=server"], json!({"spec": {"version": to}}));
+            let allowed = hop(parsed(from), parsed(to)).is_ok();
+            assert_eq!(answer.ok, allowed, "{from} -> {to}: {}", answer.stderr);
+            if !allowed {
+                refused += 1;
+                let words = format!("etcd {to} cannot follow etcd {from}");
+                assert!(answer.stderr.contains(&words), "{}", answer.stderr);
+            }
+        }
+        // Anything else may be edited, whatever waits.
+        patch(&[], json!({"spec": {"paused": true}})).good();
+    }
+    assert!(refused > 10, "{refused}");
+    // A cluster that has never served has no data that a version could not open.
+    status(json!({"version": "3.7.3", "clusterID": null})).good();
+    patch(&[], json!({"spec": {"version": "3.5.32"}})).good();
+    status(json!({"version": "3.7.3", "clusterID": "1"})).good();
+    patch(&[], json!({"spec": {"paused": false}})).good();
 }

@@ -1,7 +1,7 @@
 //! Which version of etcd may follow which (rules D21, D24, D26).
 
 use crate::plan::Hold;
-use crate::version::{Class, Line, Version, classify};
+use crate::version::{Class, Line, STEPS, Version, classify};
 
 /// Whether a cluster may go from one version to another in one step.
 ///
@@ -28,29 +28,6 @@ pub fn hop(from: Version, to: Version) -> Result<(), Hold> {
     };
     Err(Hold::UpgradeNotAllowed { from, to, first })
 }
-
-/// From one line to the next, and back (rule D24).
-struct Step {
-    from: Line,
-    /// The oldest patch that etcd's own documentation lets go to the next line. Nothing older gets the data back: it could go
-    /// nowhere from there.
-    patch: u16,
-    to: Line,
-}
-
-/// Rule D21; the patches are those of etcd's upgrade guides for 3.6 and 3.7.
-const STEPS: [Step; 2] = [
-    Step {
-        from: Line::V3_5,
-        patch: 32,
-        to: Line::V3_6,
-    },
-    Step {
-        from: Line::V3_6,
-        patch: 11,
-        to: Line::V3_7,
-    },
-];
 
 /// What to take before a version that cannot follow at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
