@@ -25,8 +25,10 @@ use crate::member::certificates::{Wanted, survey};
 use crate::member::examiner::Examiner;
 use crate::member::pod::{self, LayDownError, PodMember};
 use crate::member::records::{self, Launch, RefusalFile, Running};
+use crate::member::refused;
 use crate::member::restore_record::RestoreRecord;
-use crate::member::{facts, starts, turn};
+use crate::member::turn::{self, AskedToEnd};
+use crate::member::{facts, starts};
 use crate::observed::{Clock, Pairs};
 use crate::paths::Paths;
 use crate::process::ProcessRecord;
@@ -48,6 +50,9 @@ pub enum GuardError {
     /// A record could not be read or written.
     #[error(transparent)]
     State(#[from] StateError),
+    /// Somebody ends the Pod while its guard waits.
+    #[error("asked to end before etcd was started")]
+    AskedToEnd,
     /// A step that the system refused.
     #[error("failed to {what}")]
     System {
@@ -105,6 +110,7 @@ pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
     loop {
         let error = match start(paths, keeper, &mut examiner) {
             Ok(never) => match never {},
+            Err(GuardError::AskedToEnd) => return GuardError::AskedToEnd,
             Err(error) => error,
         };
         let refusal = match &error {
@@ -166,7 +172,7 @@ fn start(
     state::create_private_dir(&paths.run)?;
     let mut before = Vec::new();
     if keeper == Keeper::Pod {
-        if let Some(refusal) = pod::denied(&paths.lib) {
+        if let Some(refusal) = refused::denied(&paths.lib) {
             return Err(GuardError::Refused(refusal));
         }
         // In Kubernetes mode a restore has its own Pod. No etcd may use the data before the restore
@@ -174,7 +180,7 @@ fn start(
         if RestoreRecord::load(paths)?.is_some_and(|it| it.has_begun()) {
             return Err(GuardError::Refused(Refusal::Restoring));
         }
-        before = lay_down(paths)?.before;
+        before = lay_down(paths)?;
     }
     if matches!(keeper, Keeper::Supervisor | Keeper::Pod) {
         facts::look_into_the_last_start(paths, &launch(paths)?.0);
@@ -196,7 +202,7 @@ fn start(
             &before,
             &Certificates::at(paths.tls()).current(),
             turn::PATIENCE,
-        );
+        )?;
     }
     let data = records::data_dir(&launch.storage_dir);
     if start == Start::SetAsideThenGo {
@@ -237,14 +243,28 @@ fn launch(paths: &Paths) -> Result<(Launch, Version), GuardError> {
     ))
 }
 
-/// Writes the records that the controller put into the Pod's environment.
-fn lay_down(paths: &Paths) -> Result<PodMember, GuardError> {
+/// Writes the records that the controller put into the Pod's environment. The peer URLs of those that start before this member.
+fn lay_down(paths: &Paths) -> Result<Vec<String>, GuardError> {
     let member = PodMember::from_environment().ok_or(GuardError::NoLaunchRecord)?;
-    member.lay_down(paths).map_err(|error| match error {
-        LayDownError::Refused(refusal) => GuardError::Refused(refusal),
-        LayDownError::State(error) => error.into(),
-    })?;
-    Ok(member)
+    let place = member.place(paths)?;
+    member.lay_down(paths, place.as_ref())?;
+    Ok(place.map_or_else(Vec::new, |it| it.before))
+}
+
+impl From<LayDownError> for GuardError {
+    fn from(error: LayDownError) -> Self {
+        match error {
+            LayDownError::Refused(refusal) => GuardError::Refused(refusal),
+            LayDownError::State(error) => error.into(),
+            LayDownError::AskedToEnd => GuardError::AskedToEnd,
+        }
+    }
+}
+
+impl From<AskedToEnd> for GuardError {
+    fn from(_: AskedToEnd) -> Self {
+        GuardError::AskedToEnd
+    }
 }
 
 /// etcd's two pairs, as the kubelet mounted them from the Secret.

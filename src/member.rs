@@ -14,6 +14,7 @@ pub mod pause;
 pub mod place;
 pub mod pod;
 pub mod records;
+pub mod refused;
 pub mod restore_record;
 pub mod starts;
 pub mod turn;

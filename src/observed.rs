@@ -147,6 +147,15 @@ pub enum Authority {
     Host,
 }
 
+/// Who tells a member that joins the cluster's list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListFrom {
+    /// The operator, for its start: it is started once the list has it.
+    Operator,
+    /// The other members: its guard asks them, so it may be started before the list has it.
+    Peers,
+}
+
 /// A member that this process runs.
 #[derive(Clone, Debug)]
 pub struct Instance {
@@ -186,6 +195,8 @@ pub struct Instance {
     pub machine_changed: bool,
     /// The driver that keeps the running process is not the one that should.
     pub kept_elsewhere: bool,
+    /// Who tells it the cluster's list if it joins.
+    pub list_from: ListFrom,
     /// The last attempt to regain space, while the NOSPACE alarm is raised.
     pub regain: Option<Regain>,
     /// Seconds for which neither it nor its node was heard of; none: one of them was, or nobody knows of a node.

@@ -26,7 +26,7 @@ use crate::cluster::{
     ClusterId, Detail, MemberId, MemberName, MemberSet, PeerUrl, Timestamp, detail,
 };
 use crate::observed::{
-    Claim, INSTANCES_MAX, Instance, Observed, Predecessor, Process, RestorePhase,
+    Claim, INSTANCES_MAX, Instance, ListFrom, Observed, Predecessor, Process, RestorePhase,
     TERMINATING_SECONDS,
 };
 use crate::spec::ClusterSpec;
@@ -379,6 +379,9 @@ fn start_steps(
     if matches!(way, Way::SetAside | Way::Wait) {
         return Ok(());
     }
+    if way == Way::Join && join::is_too_early(spec, observed, instance, steps) {
+        return Ok(());
+    }
     let version = birth::version_to_start(spec, observed, instance, way)?;
     let unborn = facts.born().is_none() && way == Way::Own;
     // Of several members a damaged one is replaced from the others, never by an older snapshot.
@@ -436,7 +439,10 @@ fn start_steps(
     }
     let start = if way == Way::Join { Start::Join } else { start };
     // One after the other: those that join at once wait 6 s for each other, several times.
-    if start != Start::Join || !steps.another_joins(observed) {
+    if start != Start::Join
+        || instance.list_from == ListFrom::Peers
+        || !steps.another_joins(observed)
+    {
         steps.push(Upkeep::Start(start));
     }
     certificate::client_steps(instance, steps);

@@ -106,6 +106,15 @@ pub fn with_short_log(conf: &str) -> String {
     conf.lines().map(shorter).collect()
 }
 
+/// The same with the list that a member joins by.
+pub fn with_initial_cluster(conf: &str, list: &str) -> String {
+    let listed = |line: &str| match line.strip_prefix("initial-cluster: ") {
+        Some(_) => format!("initial-cluster: {}\n", quoted(list)),
+        None => format!("{line}\n"),
+    };
+    conf.lines().map(listed).collect()
+}
+
 /// Environment variables for etcd's Go runtime. No `ETCD_*` is ever set (rule D6).
 pub fn environment(spec: &ClusterSpec) -> Vec<(&'static str, String)> {
     let mut variables = Vec::new();

@@ -13,12 +13,13 @@ use etcd_operator::cluster::{
     Answer, ClusterId, FAILED_SECONDS, Health, Member, MemberId, MemberSet, Role,
 };
 use etcd_operator::observed::{
-    Again, Claim, Details, Instance, MadeFor, Membership, Observed, Process, Reading, Service,
+    Again, Claim, Details, Instance, ListFrom, MadeFor, Membership, Observed, Predecessors,
+    Process, Reading, Service,
 };
 use etcd_operator::plan::permit::{Grounds, Lapsed};
-use etcd_operator::plan::{Act, Change, Hold, Upkeep, plan};
+use etcd_operator::plan::{Act, Change, Hold, Plan, Task, Upkeep, plan};
 use etcd_operator::spec::ClusterSpec;
-use etcd_operator::start::Identity;
+use etcd_operator::start::{DataDir, Identity, Start};
 use etcd_operator::version::Version;
 use world::{CLUSTER, MEMBER, SETTINGS, VERSION, identity, member, name, place, spec};
 
@@ -117,7 +118,7 @@ fn what_runs_is_ended_only_where_the_list_has_no_such_member() {
         }];
     let served = [None, Some((CLUSTER, ID)), Some((ClusterId(9), ID))];
     let mut ended = 0;
-    for number in 0..5 * 5 * 3 * 3 * 2 * 2 {
+    for number in 0..5 * 5 * 3 * 3 * 2 * 2 * 2 {
         let process = processes()[number % 5];
         let (id, is_started) = lists[number / 5 % 5];
         let known_as = known[number / 25 % 3];
@@ -125,7 +126,10 @@ fn what_runs_is_ended_only_where_the_list_has_no_such_member() {
         let joins = number / 225 % 2 == 1;
         let asks = number / 450 % 2 == 1;
         let membership = known_as(listed(id, is_started));
-        let observed = seen(instance(process, served, joins), membership.clone());
+        let from = [ListFrom::Operator, ListFrom::Peers][number / 900];
+        let mut it = instance(process, served, joins);
+        it.list_from = from;
+        let observed = seen(it, membership.clone());
         let plan = plan(&document(asks), &observed);
         let permit = plan
             .interruption
@@ -133,7 +137,8 @@ fn what_runs_is_ended_only_where_the_list_has_no_such_member() {
         let there = matches!(process.0, Process::Running { .. }) || process.1;
         let gone = match served {
             Some((cluster, own)) => cluster == CLUSTER && id != Some(own),
-            None => joins && id.is_none(),
+            // Its guard waits for its place.
+            None => joins && id.is_none() && !(asks && from == ListFrom::Peers),
         };
         let confirmed = matches!(membership, Membership::Known(_));
         assert_eq!(
@@ -252,6 +257,115 @@ fn a_member_gets_its_vote_once_its_id_is_written_down() {
             "{plan:?}"
         );
     }
+}
+
+/// A watch may be late: the list has the learner, and its Pod was seen before etcd told anything.
+#[test]
+fn one_that_was_not_seen_to_tell_its_id_gets_no_vote() {
+    let mut members = listed(None, true);
+    let mut learner = member(
+        ID.0,
+        NAME,
+        Role::Learner { caught_up: true },
+        Health::Serving,
+    );
+    learner.name = name(NAME);
+    members.insert(learner).unwrap();
+    let it = instance((world::running(SETTINGS, 1000), false), None, true);
+    let plan = plan(&whole(), &seen(it, Membership::Known(members)));
+    assert!(!matches!(plan.change, Ok(Some(_))), "{plan:?}");
+}
+
+fn blank() -> Instance {
+    let mut it = world::stopped();
+    (it.facts.identity, it.facts.marker) = (None, None);
+    it.facts.data = DataDir::EMPTY;
+    it
+}
+
+/// A document of three of which nobody has anything; Pods whose guards wait for their place.
+fn unborn() -> (ClusterSpec, Observed) {
+    let spec = whole();
+    let mut all = world::observed(blank(), Membership::Unbootstrapped);
+    all.instances = spec
+        .members
+        .iter()
+        .map(|it| Instance {
+            member: it.name.clone(),
+            list_from: ListFrom::Peers,
+            ..blank()
+        })
+        .collect();
+    (spec, all)
+}
+
+fn starts(plan: &Plan) -> Vec<(&str, Start)> {
+    let start = |it: &Task| match it.step {
+        Upkeep::Start(it) => Some(it),
+        _ => None,
+    };
+    let all = plan.upkeep.iter();
+    all.filter_map(|it| Some((&*it.member, start(it)?)))
+        .collect()
+}
+
+/// So images and volumes are fetched at the same time; but none before the first one, and none beside what may be the cluster.
+#[test]
+fn all_pods_of_a_cluster_that_is_born_are_made_together() {
+    let (spec, mut all) = unborn();
+    let first = ("test-0", Start::Go);
+    let others = [(NAME, Start::Join), ("test-2", Start::Join)];
+    let made = plan(&spec, &all);
+    assert_eq!(starts(&made), [&[first][..], &others].concat());
+    let latched = made.steps().filter_map(|it| match it {
+        Upkeep::LatchIdentity { joins, .. } => Some(*joins),
+        _ => None,
+    });
+    assert_eq!(latched.collect::<Vec<_>>(), [false, true, true]);
+    // The second of an operator that was killed there: they come once the first one tells the list.
+    for it in &mut all.instances {
+        it.list_from = ListFrom::Operator;
+    }
+    assert_eq!(starts(&plan(&spec, &all)), [first]);
+    let (_, mut all) = unborn();
+    all.predecessors = Predecessors::Looking;
+    assert_eq!(starts(&plan(&spec, &all)), []);
+    let (_, mut all) = unborn();
+    all.instances[1].facts.identity = Some(Identity {
+        member: name(NAME),
+        ..identity(true)
+    });
+    assert!(!starts(&plan(&spec, &all)).contains(&first), "it has lived");
+    let (_, mut all) = unborn();
+    all.instances[2].process = Process::Unknown;
+    assert!(!starts(&plan(&spec, &all)).contains(&first), "nobody knows");
+}
+
+/// The first one starts again whatever its image or its node did, while the others wait for it.
+#[test]
+fn guards_that_wait_for_their_place_keep_no_cluster_from_its_birth() {
+    let (spec, mut all) = unborn();
+    for it in &mut all.instances {
+        let own = Identity {
+            member: it.member.clone(),
+            joined: it.member != "test-0",
+            ..identity(false)
+        };
+        (it.facts.identity, it.facts.marker) = (Some(own.clone()), Some(own));
+    }
+    for process in [Process::Stopped, world::running(SETTINGS, 1000)] {
+        all.instances[1].process = process;
+        all.instances[2].process = process;
+        let plan = plan(&spec, &all);
+        assert!(starts(&plan).contains(&("test-0", Start::Go)), "{plan:?}");
+        assert!(
+            plan.interruption.is_none() && !matches!(plan.change, Ok(Some(_))),
+            "{plan:?}"
+        );
+    }
+    // Where the list is rendered by the operator, who is to join has seen the cluster.
+    all.instances[1].list_from = ListFrom::Operator;
+    assert!(!starts(&plan(&spec, &all)).contains(&("test-0", Start::Go)));
 }
 
 #[test]

@@ -10,8 +10,8 @@ use etcd_operator::cluster::{
 use etcd_operator::document;
 use etcd_operator::observed::{
     Alarms, Authority, Backups, CaState, Certificates, Claim, Clock, Details, DocumentSeen,
-    INSTANCES_MAX, Instance, Looker, Membership, Observed, Pairs, Placement, Process, Proposals,
-    Reading, Service, Writing,
+    INSTANCES_MAX, Instance, ListFrom, Looker, Membership, Observed, Pairs, Placement, Process,
+    Proposals, Reading, Service, Writing,
 };
 use etcd_operator::plan::plan;
 use etcd_operator::spec::{ClusterSpec, MemberSpec};
@@ -124,6 +124,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
         refused: None,
         machine_changed: false,
         kept_elsewhere: false,
+        list_from: ListFrom::Operator,
         regain: None,
     }
 }

@@ -18,8 +18,8 @@ use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, Launch, RefusalFile, Running, Served};
 use crate::member::starts;
 use crate::observed::{
-    Authority, CaState, Certificates, Claim, Clock, Instance, LastServed, Looker, Observed,
-    Placement, Predecessors, Process, Restoring,
+    Authority, CaState, Certificates, Claim, Clock, Instance, LastServed, ListFrom, Looker,
+    Observed, Placement, Predecessors, Process, Restoring,
 };
 use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT};
 use crate::start::{self, Facts, Refusal, Writable};
@@ -64,8 +64,7 @@ impl Agent {
         });
         facts.restoring = restoring.is_some_and(Restoring::holds_the_data);
         let served = facts.identity.as_ref().and_then(|it| it.served).is_some();
-        let endpoint = self.endpoint(spec);
-        let contact = &mut self.memory.contact;
+        let (endpoint, contact) = (self.endpoint(spec), &mut self.memory.contact);
         let (service, membership) = contact.look(&endpoint, process, served).await;
         let regain = contact.regain(&service);
         let storage_dir = self.reached(spec).storage_dir;
@@ -91,6 +90,7 @@ impl Agent {
             refused,
             machine_changed: found.machine_changed,
             kept_elsewhere: self.driver.kept_elsewhere(),
+            list_from: ListFrom::Operator,
             regain,
             unheard: None, // it runs where this agent does
             placement: Placement::default(),

@@ -20,10 +20,11 @@ use crate::member::certificates;
 use crate::member::crash::CrashPoint;
 use crate::member::pod::{
     BACKUP_VARIABLE, CLAIM_DIR, DOCUMENT_VARIABLE, PodMember, RESTORE_VARIABLE, Rehearsed,
-    Restored, SERVED_VARIABLE, SIGNER_DIR, SIGNER_VARIABLE, TLS_DIR, VARIABLE, denied,
+    Restored, SERVED_VARIABLE, SIGNER_DIR, SIGNER_VARIABLE, TLS_DIR, VARIABLE,
     lay_down_credentials, say_last,
 };
 use crate::member::records::{self, IdentityFile};
+use crate::member::refused::denied;
 use crate::member::restore_record::{self, Outcome as Ended, Reason, RestoreRecord, RestoreReport};
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;

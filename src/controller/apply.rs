@@ -8,15 +8,15 @@ use super::seen::PodSeen;
 use super::{Cluster, ControllerError};
 use crate::cluster::detail;
 use crate::member::certificates;
-use crate::member::change::Joins;
 use crate::member::contact;
 use crate::member::pod::PodMember;
 use crate::member::records::IdentityFile;
+use crate::member::turn::Peer;
 use crate::observed::Observed;
 use crate::plan::permit::{Grounds, Permit};
 use crate::plan::{Act, Asked, Hold, Interruption, Plan, Task, Upkeep};
 use crate::runtime::{Failures, Runtime as _};
-use crate::spec::ClusterSpec;
+use crate::spec::{ClusterSpec, MemberSpec};
 
 /// What a Pod that is told to end gets; etcd needs far less.
 const GRACE_SECONDS: u32 = 60;
@@ -40,7 +40,7 @@ impl Cluster {
             self.restores_wait("the cluster is paused").await?;
             return self.backups_wait("the cluster is paused").await;
         }
-        let placed = self.place_again(spec, observed, &plan).await;
+        let placed = self.place_again(spec, &plan).await;
         // A Secret or Service that cannot be put back is told last: the member and its snapshots go on.
         let mut objects = Ok(());
         if self.loaded && self.members[0].identity.is_some() {
@@ -106,7 +106,6 @@ impl Cluster {
     async fn place_again(
         &mut self,
         spec: &ClusterSpec,
-        observed: &Observed,
         plan: &Plan,
     ) -> Result<(), ControllerError> {
         let mut placed = Ok(());
@@ -114,7 +113,7 @@ impl Cluster {
             if let (Some(number), Hold::Start(_)) = (self.number(member), hold)
                 && self.members[number].unplaceable.is_some()
             {
-                placed = placed.and(self.start(spec, observed, number).await);
+                placed = placed.and(self.start(spec, number).await);
                 if self.members[number].unplaceable.is_none() {
                     break; // one after the other
                 }
@@ -181,7 +180,7 @@ impl Cluster {
                 certificates::issue_due(&self.certificates, spec, observed, validity)?;
                 self.push_clients().await
             }
-            Upkeep::Start(_) => self.start(spec, observed, number).await,
+            Upkeep::Start(_) => self.start(spec, number).await,
             Upkeep::StartAsBefore => Ok(()), // the document's Pod is the only one
             Upkeep::RaiseQuota(quota) => {
                 if let Some(identity) = &mut self.members[number].identity {
@@ -256,33 +255,26 @@ impl Cluster {
         &self,
         spec: &ClusterSpec,
         identity: &IdentityFile,
-        joins: Option<&Joins>,
     ) -> Option<PodMember> {
         let name = &identity.member.name;
         let spec = &Self::spec_of(spec, self.number(name)?);
         let place = self.place(spec, None);
+        let peer = |it: &MemberSpec| Peer {
+            name: it.name.to_string(),
+            url: it.peer_url.to_string(),
+        };
+        let joins = identity.joins();
         Some(PodMember {
-            launch: place.launch_of(
-                &Self::pod_paths(),
-                spec,
-                identity,
-                joins.map(|it| it.list.as_str()),
-            )?,
+            launch: place.launch_of(&Self::pod_paths(), spec, identity, None)?,
             identity: identity.clone(),
-            joins_as: joins.map(|it| it.id.to_string()),
-            before: joins.map(|it| it.before.clone()).unwrap_or_default(),
+            joins: spec.members.iter().filter(|_| joins).map(peer).collect(),
             peer_url: spec.peer_url().to_string(),
         })
     }
 
-    async fn start(
-        &mut self,
-        spec: &ClusterSpec,
-        observed: &Observed,
-        number: usize,
-    ) -> Result<(), ControllerError> {
+    async fn start(&mut self, spec: &ClusterSpec, number: usize) -> Result<(), ControllerError> {
         self.members[number].unplaceable = None;
-        let started = self.try_start(spec, observed, number).await;
+        let started = self.try_start(spec, number).await;
         if let Err(error) = &started
             && let Some(reason) = unplaceable(error)
         {
@@ -297,7 +289,6 @@ impl Cluster {
     async fn try_start(
         &mut self,
         spec: &ClusterSpec,
-        observed: &Observed,
         number: usize,
     ) -> Result<(), ControllerError> {
         let Some(mut identity) = self.members[number].identity.clone() else {
@@ -318,18 +309,13 @@ impl Cluster {
             }
             return Ok(()); // the kubelet starts it
         }
-        let joins = identity.joins().then_some(&observed.membership);
-        let joins = joins.and_then(|it| Joins::of(spec, number, it));
-        if let Some(founder) = self.members[0]
-            .identity
-            .as_ref()
-            .filter(|_| joins.is_some())
-        {
+        let founder = self.members[0].identity.as_ref();
+        if let Some(founder) = founder.filter(|_| identity.joins()) {
             // It may have been restored since the record was made.
             identity.cluster.clone_from(&founder.cluster);
             self.members[number].identity = Some(identity.clone());
         }
-        let Some(member) = self.pod_member(spec, &identity, joins.as_ref()) else {
+        let Some(member) = self.pod_member(spec, &identity) else {
             return Ok(());
         };
         self.push().await?;
@@ -340,8 +326,8 @@ impl Cluster {
         let image = self.shared.image.borrow().clone();
         let parts = self.parts(spec, &object.object.spec, &member, &image);
         let mut made = pod::member(&parts);
-        if let Some(joins) = &joins {
-            made["metadata"]["annotations"][names::MADE_FOR] = joins.to_string().into();
+        if identity.joins() {
+            made["metadata"]["annotations"][names::MADE_FOR] = names::TO_JOIN.into();
         }
         self.objects.ensure(Kind::Pod, made, None).await?;
         let text = detail(format_args!("the operator created the Pod {name}"));

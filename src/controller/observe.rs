@@ -17,14 +17,13 @@ use crate::api::formats;
 use crate::clock;
 use crate::cluster::{Answer, Detail, Timestamp, detail};
 use crate::member::certificates::{self, survey_by_clock};
-use crate::member::change::Joins;
 use crate::member::contact::{Contact, Endpoint};
 use crate::member::counts::could_serve;
 use crate::member::place::HostPlace;
 use crate::member::records::IdentityFile;
 use crate::observed::{
-    Again, Authority, Certificates, Claim, Clock, DocumentSeen, Instance, Looker, MadeFor,
-    Membership, Observed, Predecessors, Process, Reading, Service, Writing,
+    Again, Authority, Certificates, Claim, Clock, DocumentSeen, Instance, ListFrom, Looker,
+    MadeFor, Membership, Observed, Predecessors, Process, Reading, Service, Writing,
 };
 use crate::render;
 use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT, Settings};
@@ -71,15 +70,13 @@ impl Cluster {
                 // Where nobody tells that the others go on, the guard looks: all claims may have come from a backup.
                 instance.facts.data = DataDir::EMPTY;
             }
-            // etcd starts only with the list as it is.
-            if instance.joins()
-                && let Some(made) = &mut instance.made_for
-                && let Some(joins) = Joins::of(spec, *number, &membership)
-                && pod
-                    .as_ref()
-                    .is_some_and(|it| it.made_for != Some(joins.to_string()))
-            {
-                made.settings = Settings(0);
+            let made_for = pod.as_ref().map(|it| it.made_for.as_deref());
+            if instance.joins() && made_for.is_some_and(|it| it != Some(names::TO_JOIN)) {
+                // It was made for the member that was here before.
+                instance.list_from = ListFrom::Operator;
+                if let Some(made) = &mut instance.made_for {
+                    made.settings = Settings(0);
+                }
             }
             let _ = instances.push(instance);
         }
@@ -156,6 +153,7 @@ impl Cluster {
             refused: waiting.refusal(),
             machine_changed: false,
             kept_elsewhere: false,
+            list_from: ListFrom::Peers,
             regain,
             unheard,
             placement: self.placement(number, pod),

@@ -20,7 +20,7 @@ use crate::clock;
 use crate::clock::rfc3339;
 use crate::cluster::{Detail, MemberName, PeerUrl, Timestamp, detail};
 use crate::error::chain;
-use crate::member::pod::next_step;
+use crate::member::refused::next_step;
 use crate::observed::{Again, Observed};
 use crate::plan::Plan;
 use crate::runtime::{Runtime, reconcile};

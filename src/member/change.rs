@@ -6,7 +6,7 @@ use etcd_client::{Client, MemberAddOptions};
 use tokio::task::JoinSet;
 
 use super::contact::{self, CallError, Endpoint};
-use crate::cluster::{Answer, Member, MemberId, MemberSet, Role};
+use crate::cluster::{Answer, Member, MemberSet, Role};
 use crate::etcd::client::Look;
 use crate::observed::{Membership, Reading, answer};
 use crate::plan::Change;
@@ -130,39 +130,4 @@ pub fn initial_cluster(spec: &ClusterSpec, membership: &Membership) -> Option<St
         .iter()
         .map(|it| format!("{}={}", name(it), it.peer_url));
     Some(entries.collect::<Vec<_>>().join(","))
-}
-
-/// How a member joins: etcd starts it only with the list as it is, and data of another id is of no use to it.
-pub struct Joins {
-    /// `initial-cluster`.
-    pub list: String,
-    /// The id that the list has for it.
-    pub id: MemberId,
-    /// Where those are served that join with it, and start before it.
-    pub before: Vec<String>,
-}
-
-impl Joins {
-    /// The same of the document's member of this number. `None`: the list is not known, or does not have it.
-    pub fn of(spec: &ClusterSpec, number: usize, membership: &Membership) -> Option<Self> {
-        let Membership::Known(members) = membership else {
-            return None;
-        };
-        let place = spec.members.get(number)?;
-        let entry = place.listed_in(members)?;
-        let places = spec.members.iter().take(number);
-        let entries = places.filter_map(|it| it.listed_in(members));
-        let before = entries.filter(|it| it.name.is_empty());
-        Some(Joins {
-            before: before.map(|it| it.peer_url.to_string()).collect(),
-            list: initial_cluster(spec, membership)?,
-            id: entry.id,
-        })
-    }
-}
-
-impl std::fmt::Display for Joins {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} of {}", self.id, self.list)
-    }
 }

@@ -271,7 +271,14 @@ impl Contact {
             proposals,
             details: look.details,
         };
-        (service, look.membership)
+        // Whoever waits to join a cluster that has never served says nothing of it.
+        let waits = self.joins && !served && look.membership == Membership::Unreachable;
+        let membership = if waits {
+            Membership::Unbootstrapped
+        } else {
+            look.membership
+        };
+        (service, membership)
     }
 
     /// Asks etcd again for its id and its member list, right before it is interrupted.

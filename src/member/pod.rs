@@ -2,21 +2,21 @@
 //! looks for it. The Pod's claim is mounted at the state directory, so a member's disk looks the same in
 //! both modes.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::DISK_DEADLINE;
 use super::records::{self, IdentityFile, Launch, MemberRecord};
+use super::refused::unplaceable;
 use super::starts;
-use crate::cluster::detail;
-use crate::disk;
+use super::turn::{self, AskedToEnd, Peer};
+use crate::cluster::{ClusterId, MemberId};
 use crate::etcd::{data_dir, store};
 use crate::paths::Paths;
+use crate::render;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Place;
-use crate::start::{Refusal, Writable, damage};
+use crate::start::Refusal;
 use crate::state::{self, StateError};
 use crate::tls::Certificates;
 use crate::version::Version;
@@ -123,12 +123,9 @@ pub struct PodMember {
     pub identity: IdentityFile,
     /// What the guard needs for a start.
     pub launch: Launch,
-    /// Of a member that joins: its id in the cluster's list, in hexadecimal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub joins_as: Option<String>,
-    /// Of a member that joins: the peer URLs of those that start before it.
+    /// Of a member that joins: all that the document asks for. It finds its place in the list at the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub before: Vec<String>,
+    pub joins: Vec<Peer>,
     /// Where its peers reach it.
     #[serde(default, rename = "peerURL")]
     pub peer_url: String,
@@ -174,134 +171,6 @@ pub struct Rehearsed {
     pub of_the_version: bool,
 }
 
-/// Why a member cannot run, with the next step for a person.
-pub fn unplaceable(reason: &'static str, why: std::fmt::Arguments<'_>) -> Refusal {
-    Refusal::Unplaceable {
-        reason,
-        why: detail(why),
-        next: next_step(reason),
-    }
-}
-
-/// Why this Pod's user may not write to the root of its volume. Kubernetes makes a volume writable for the Pod's group where
-/// its kind allows that, and some kinds (`hostPath`) do not.
-pub fn denied(root: &Path) -> Option<Refusal> {
-    match disk::writable(root, DISK_DEADLINE) {
-        Writable::Denied => {
-            let it = std::fs::metadata(root).ok()?;
-            let (uid, gid, mode) = (it.uid(), it.gid(), it.mode() & 0o7777);
-            let own = rustix::process::geteuid();
-            Some(unplaceable(
-                "StorageDenied",
-                format_args!(
-                    "the volume's directory belongs to user {uid} and group {gid} with mode {mode:04o}: user {} of this Pod may not write to it",
-                    own.as_raw()
-                ),
-            ))
-        }
-        Writable::ReadOnly => Some(unplaceable(
-            "FilesystemReadOnly",
-            format_args!("the volume is read-only"),
-        )),
-        Writable::Yes | Writable::Missing | Writable::Stalled => None, // the guard looks further
-    }
-}
-
-/// What a person does next about a reason.
-pub fn next_step(reason: &str) -> &'static str {
-    match reason {
-        "ImageUnavailable" => {
-            "import the image on the node (k3s ctr images import FILE), or correct spec.image"
-        }
-        "ImageVersion" => {
-            "set spec.version to the version of the image and the data, or correct spec.image"
-        }
-        "DataNewer" => "set spec.version to the line that the message names",
-        "LogTooOld" => "keep spec.version on a patch of 3.6 until 100 more writes were made",
-        "AuthorityMissing" => {
-            "put the Secret back from a copy; if it is lost for good: etcd-operator explain AuthorityMissing"
-        }
-        "NoStorageClass" => {
-            "name one in storage.volumeClaim.storageClassName, or make one the default"
-        }
-        "VolumeElsewhere" => {
-            "bring that node back; if it is lost for good, delete the claims and restore a snapshot: etcd-operator explain VolumeElsewhere"
-        }
-        "StorageDenied" => {
-            "on the node: chown 65532:65532 DIR, where DIR is the volume's path that kubectl get pv shows"
-        }
-        "FilesystemReadOnly" => {
-            "check the node's disk and its kernel's log; once it takes writes again, delete the Pod"
-        }
-        "NotOurs" => {
-            "rename or delete that object: the operator changes only objects that it created"
-        }
-        "PodRefused" => {
-            "correct spec.pod, or allow it: the message names what the API server refused"
-        }
-        "RightMissing" => "apply deploy/etcd-operator.yaml of this version",
-        "DataDirMissing" => {
-            "bring back the volume that holds the data; if it is lost for good, restore a snapshot"
-        }
-        "DiskFull" => {
-            "free some space on the volume, or make it larger; etcd then starts by itself"
-        }
-        it if damage::REASONS.contains(&it) => {
-            "the data is untouched: restore a snapshot with an EtcdRestore"
-        }
-        "DataForeign"
-        | "DataOfAnotherCluster"
-        | "DataOfAnotherEtcd"
-        | "DocumentOfAnotherCluster"
-        | "StorageOfAnotherCluster" => {
-            "give the member its own volume; of several members, where nobody wants what lies there: delete its claim and its Pod, and another member takes its place"
-        }
-        _ => "see kubectl describe pod and kubectl logs",
-    }
-}
-
-/// Reasons that a guard may report besides those of damage.
-const REASONS: &[&str] = &[
-    "AcknowledgedWritesMissing",
-    "AddressGone",
-    "BinaryChanged",
-    "BinaryMissing",
-    "BinaryWrongArchitecture",
-    "CertificatesUnusable",
-    "CrashLoop",
-    "DataDirMissing",
-    "DataForeign",
-    "DataInUse",
-    "DataNewer",
-    "DataOfAnotherCluster",
-    "DataOfAnotherEtcd",
-    "DataUnreadable",
-    "DiskFull",
-    "DocumentOfAnotherCluster",
-    "FilesystemReadOnly",
-    "FilesystemStalled",
-    "FilesystemUnsafe",
-    "ImageVersion",
-    "LogTooOld",
-    "PortDenied",
-    "PortTaken",
-    "RecordUnreadable",
-    "Restoring",
-    "StorageDenied",
-    "StorageMissing",
-    "StorageOfAnotherCluster",
-];
-
-/// Why a guard refused, from its termination message `REASON: message`.
-pub fn refusal_from(words: &str) -> Refusal {
-    let (reason, why) = words.split_once(": ").unwrap_or(("", words));
-    let mut known = REASONS.iter().chain(&damage::REASONS).copied();
-    match known.find(|it| *it == reason) {
-        Some(reason) => unplaceable(reason, format_args!("{why}")),
-        None => Refusal::Other(detail(format_args!("{words}"))),
-    }
-}
-
 /// Writes the termination message for the controller. The file exists only in a Pod.
 pub fn say_last(words: &str) {
     #[expect(
@@ -314,6 +183,12 @@ pub fn say_last(words: &str) {
     }
 }
 
+/// Whether no etcd has written anything here.
+fn is_empty(storage_dir: &Path) -> bool {
+    let data = records::data_dir(storage_dir);
+    std::fs::read_dir(data).map_or(true, |mut it| it.next().is_none())
+}
+
 /// Why the Pod could not be prepared.
 #[derive(Debug)]
 pub enum LayDownError {
@@ -321,6 +196,14 @@ pub enum LayDownError {
     Refused(Refusal),
     /// A record could not be read or written.
     State(StateError),
+    /// Somebody ends the Pod.
+    AskedToEnd,
+}
+
+impl From<AskedToEnd> for LayDownError {
+    fn from(_: AskedToEnd) -> Self {
+        LayDownError::AskedToEnd
+    }
 }
 
 impl From<StateError> for LayDownError {
@@ -339,9 +222,32 @@ impl PodMember {
         serde_json::from_str(&std::env::var(VARIABLE).ok()?).ok()
     }
 
+    /// Waits for the place by which a member joins. `None`: it does not, or it has its own data.
+    ///
+    /// # Errors
+    /// A record could not be read, or the Pod is asked to end.
+    pub fn place(&self, paths: &Paths) -> Result<Option<turn::Place>, LayDownError> {
+        if !self.identity.joins() {
+            return Ok(None);
+        }
+        let storage_dir = &self.launch.storage_dir;
+        let (_, beside) = records::load_identities(paths, storage_dir)?;
+        let is_empty = is_empty(storage_dir);
+        if beside.is_none() && !is_empty {
+            return Ok(None); // it is refused
+        }
+        let had = self.had(beside.as_ref());
+        // Its own record is written by this Pod, which knows no id.
+        let may_be_own = beside.is_some_and(|it| it.member.id.is_none()) && !is_empty;
+        let patience = may_be_own.then_some(turn::OWN_PATIENCE);
+        let (own, tls) = (&self.peer_url, Path::new(TLS_DIR));
+        turn::wait_for_place(&self.joins, own, had.as_deref(), tls, patience)
+            .map_err(LayDownError::from)
+    }
+
     /// Writes the records where the guard looks for them, and links the image's etcd into the store. The
     /// controller's copy of the identity never replaces the one on the volume.
-    pub fn lay_down(&self, paths: &Paths) -> Result<(), LayDownError> {
+    pub fn lay_down(&self, paths: &Paths, place: Option<&turn::Place>) -> Result<(), LayDownError> {
         state::create_private_dir(&paths.member())?;
         let version: Version = self.launch.version.parse().map_err(|_| {
             refused(
@@ -351,27 +257,33 @@ impl PodMember {
         })?;
         store::link(&paths.store(), version)
             .map_err(|error| refused("ImageVersion", format_args!("{error}")))?;
-        self.reconcile_identity(paths)?;
-        if state::load::<Launch>(&paths.launch())
-            .ok()
-            .flatten()
-            .as_ref()
-            != Some(&self.launch)
-        {
-            state::save(&paths.launch(), &self.launch)?;
+        self.reconcile_identity(paths, place)?;
+        let launch = place.map_or_else(
+            || self.launch.clone(),
+            |it| Launch {
+                conf: render::with_initial_cluster(&self.launch.conf, &it.list),
+                ..self.launch.clone()
+            },
+        );
+        let known = state::load::<Launch>(&paths.launch()).ok().flatten();
+        if known.as_ref() != Some(&launch) {
+            state::save(&paths.launch(), &launch)?;
         }
         point_at_secret(paths);
         Ok(())
     }
 
     /// Compares the two copies of the identity (rule B9): the controller's, and the one beside the data.
-    fn reconcile_identity(&self, paths: &Paths) -> Result<(), LayDownError> {
+    fn reconcile_identity(
+        &self,
+        paths: &Paths,
+        place: Option<&turn::Place>,
+    ) -> Result<(), LayDownError> {
         let storage_dir = &self.launch.storage_dir;
         let (_, beside) = records::load_identities(paths, storage_dir)?;
         let ours = &self.identity;
-        let data = records::data_dir(storage_dir);
-        let is_empty = || std::fs::read_dir(&data).map_or(true, |mut it| it.next().is_none());
-        if self.is_of_another_member(beside.as_ref()) {
+        let is_empty = || is_empty(storage_dir);
+        if self.is_of_another_member(place, beside.as_ref()) {
             records::set_aside(storage_dir)?;
             return Ok(records::save_identity(paths, storage_dir, ours)?);
         }
@@ -419,24 +331,35 @@ impl PodMember {
         }
     }
 
+    /// The id that the data here has: by its log, else by the record beside it. Where neither says it, it may be the member's
+    /// own: a container starts again with the same word.
+    fn had(&self, beside: Option<&IdentityFile>) -> Option<String> {
+        let owner = self.owner().map(|(_, it)| it.to_string());
+        owner.or_else(|| beside?.member.id.clone())
+    }
+
+    fn owner(&self) -> Option<(ClusterId, MemberId)> {
+        let data = records::data_dir(&self.launch.storage_dir);
+        data_dir::look(&data, None, false).owner
+    }
+
     /// Whether a member that joins has found data of another member of its cluster: of one that had its name before.
-    fn is_of_another_member(&self, beside: Option<&IdentityFile>) -> bool {
-        let (Some(joins_as), Some(beside)) = (&self.joins_as, beside) else {
+    fn is_of_another_member(
+        &self,
+        place: Option<&turn::Place>,
+        beside: Option<&IdentityFile>,
+    ) -> bool {
+        let (Some(place), Some(beside)) = (place, beside) else {
             return false;
         };
         let ours = &self.identity;
         let clusters = ours.clusters();
-        let data = records::data_dir(&self.launch.storage_dir);
-        let owner = data_dir::look(&data, None, false).owner;
         let of = |it: &String| clusters.contains(it);
         let is_ours = ours.joins()
             && beside.cluster.name == ours.cluster.name
             && beside.cluster.id.as_ref().is_none_or(of)
-            && owner.is_none_or(|(it, _)| of(&it.to_string()));
-        // Where neither the log nor the record says whose it is, it may be its own: a container starts again with the same word.
-        let id = owner.map(|(_, it)| it.to_string());
-        let id = id.or_else(|| beside.member.id.clone());
-        is_ours && id.is_some_and(|it| it != *joins_as)
+            && self.owner().is_none_or(|(it, _)| of(&it.to_string()));
+        is_ours && self.had(Some(beside)).is_some_and(|it| it != place.id)
     }
 
     /// Writes beside the data what has changed since: the version, and the document's quota, which only grows.
@@ -499,7 +422,7 @@ mod tests {
         }
     }
 
-    fn pod(identity: IdentityFile, joins_as: Option<&str>, storage_dir: &Path) -> PodMember {
+    fn pod(identity: IdentityFile, storage_dir: &Path) -> PodMember {
         let launch = serde_json::json!({
             "cluster": "shop", "version": "3.6.16", "storageDir": storage_dir, "storageNamed": false,
             "unsafeFilesystemAllowed": false, "addresses": [], "names": [], "leafSeconds": 1,
@@ -509,8 +432,7 @@ mod tests {
         PodMember {
             identity,
             launch: serde_json::from_value(launch).unwrap(),
-            joins_as: joins_as.map(str::to_owned),
-            before: Vec::new(),
+            joins: Vec::new(),
             peer_url: String::new(),
         }
     }
@@ -548,7 +470,14 @@ mod tests {
             let older = data.with_extension("removed").join("older");
             std::fs::create_dir_all(&older).unwrap();
             records::save_identity(&paths, &dir, &beside).unwrap();
-            let laid_down = pod(ours.clone(), joins_as, &dir).reconcile_identity(&paths);
+            let laid_down = {
+                let place = joins_as.map(|it| turn::Place {
+                    id: it.to_owned(),
+                    list: String::new(),
+                    before: Vec::new(),
+                });
+                pod(ours.clone(), &dir).reconcile_identity(&paths, place.as_ref())
+            };
             let aside = data.with_extension("removed").join("member/wal");
             assert_eq!(aside.is_dir(), is_set_aside, "{number}: {laid_down:?}");
             assert_eq!(data.is_dir(), !is_set_aside);
@@ -570,8 +499,8 @@ mod tests {
             let storage = paths.member();
             records::save_identity(&paths, &storage, &record(beside, true)).unwrap();
             let ours = record(Some("a1"), true);
-            pod(ours, None, &storage)
-                .reconcile_identity(&paths)
+            pod(ours, &storage)
+                .reconcile_identity(&paths, None)
                 .unwrap();
             let (_, now) = records::load_identities(&paths, &storage).unwrap();
             assert_eq!(now.unwrap().member.id.as_deref(), Some(expected));

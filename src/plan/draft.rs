@@ -116,6 +116,12 @@ impl Steps<'_> {
         self.draft.upkeep.iter().any(started) || observed.instances.iter().any(comes_up)
     }
 
+    /// Whether this member is started in this pass.
+    pub(super) fn starts(&self, member: &MemberName) -> bool {
+        let mut upkeep = self.draft.upkeep.iter();
+        upkeep.any(|it| it.member == *member && it.step.starts())
+    }
+
     /// Whether another version is tried on a copy of its data in this pass.
     pub(super) fn rehearses(&self) -> bool {
         let rehearses = |it: &Task| matches!(it.step, Upkeep::RehearseVersion(_));

@@ -1,9 +1,9 @@
 //! Decides how a member that does not run comes into its cluster: by birth, with its own data, or by joining.
 
 use crate::cluster::{ClusterId, Health, Member, MemberId, MemberSet, Role};
-use crate::observed::{Claim, Instance, Membership, Observed, Process, Reading};
+use crate::observed::{Claim, Instance, ListFrom, Membership, Observed, Process, Reading};
 use crate::plan::permit::Permit;
-use crate::plan::{Interruption, Upkeep, permit, restore};
+use crate::plan::{Interruption, Steps, Upkeep, permit, restore};
 use crate::spec::{ClusterSpec, MemberSpec};
 use crate::start::{self, Completeness, Refusal, Writable};
 
@@ -37,10 +37,12 @@ pub(super) fn way(spec: &ClusterSpec, observed: &Observed, instance: &Instance) 
         // Its record says that it is to be born here, and never that it joins.
         let begun = instance.facts.born().is_some_and(|it| !it.joined) && spec.members.len() == 1;
         let born = founder && (begun || is_unborn(spec, observed));
-        return if born || has_data || id.is_some() {
-            Way::Own
-        } else {
-            Way::Wait
+        let empty = !has_data && id.is_none();
+        return match () {
+            () if born || !empty => Way::Own,
+            // With the first one, so that images and volumes are fetched at the same time.
+            () if finds_its_place(spec, instance) && is_unborn(spec, observed) => Way::Join,
+            () => Way::Wait,
         };
     };
     let Some(wanted) = spec.member(&instance.member) else {
@@ -64,6 +66,14 @@ pub(super) fn way(spec: &ClusterSpec, observed: &Observed, instance: &Instance) 
             Way::SetAside
         }
         (_, None) if has_data => Way::Own,
+        (None, None) if finds_its_place(spec, instance) => Way::Join,
+        (Some(entry), None)
+            if entry.name.is_empty()
+                && entry.role != Role::Voter
+                && finds_its_place(spec, instance) =>
+        {
+            Way::Join
+        }
         // etcd starts it only with the list as it is, so all are listed before the first one starts.
         (Some(entry), None)
             if entry.name.is_empty()
@@ -75,6 +85,24 @@ pub(super) fn way(spec: &ClusterSpec, observed: &Observed, instance: &Instance) 
         // Listed as a member that had data: it is removed first.
         (Some(_) | None, None) => Way::Wait,
     }
+}
+
+/// Whether the document asks for this member, whose guard waits until the list has it.
+fn finds_its_place(spec: &ClusterSpec, instance: &Instance) -> bool {
+    instance.list_from == ListFrom::Peers && spec.member(&instance.member).is_some()
+}
+
+/// Whether the first member of a cluster that is born is not started yet, nor in this pass: something may keep it from that.
+pub(super) fn is_too_early(
+    spec: &ClusterSpec,
+    observed: &Observed,
+    instance: &Instance,
+    steps: &Steps<'_>,
+) -> bool {
+    let first = spec.members.first();
+    observed.membership.known().is_none()
+        && instance.facts.born().is_none()
+        && !first.is_some_and(|it| steps.starts(&it.name))
 }
 
 /// The permit to end this process, where a majority confirmed that the cluster has no member for which it was made, or no
@@ -104,6 +132,7 @@ pub(super) fn to_end_who_left(
     let left = match (id, instance.joins()) {
         _ if former => true,
         (Some(id), _) => members.by_id(id).is_none(),
+        (None, true) if finds_its_place(spec, instance) => false,
         (None, true) => places
             .find(|it| it.name == instance.member)
             .is_some_and(|it| it.listed_in(members).is_none()),
@@ -196,17 +225,23 @@ fn is_unborn(spec: &ClusterSpec, observed: &Observed) -> bool {
             .first()
             .is_some_and(|first| first.name == it.member)
     };
+    // The first one is written down before another one is listed, so a guard that waits for its place is no sign of life.
+    let waits = |it: &Instance| finds_its_place(spec, it) && it.joins();
     let blank = |it: &Instance| {
         is_readable(it)
-            && it.process == Process::Stopped
+            && (it.process == Process::Stopped && !it.joins() || waits(it) && is_ours(it))
             && member_id(it).is_none()
-            && !it.joins()
             && (founder(it) || it.facts.data.completeness() == Completeness::Empty)
     };
     let seen = |place: &MemberSpec| observed.instance(&place.name).is_some();
     observed.membership == Membership::Unbootstrapped
         && spec.members.iter().all(seen)
         && observed.instances.iter().all(blank)
+}
+
+/// Whether its process is known, and this operator's.
+fn is_ours(instance: &Instance) -> bool {
+    matches!(instance.process, Process::Stopped | Process::Running { .. })
 }
 
 /// Whether the data, and the identity that says so, are of the cluster whose list was read.

@@ -50,7 +50,7 @@ pub(super) fn repair_and_grow(
     let mut instances = observed.instances.iter();
     let waits = odd && instances.any(|it| version::changing(it).is_some());
     if let Some(it) = spec.missing(members).filter(|_| !waits) {
-        if members.voters().any(|it| !is_recorded(observed, it)) {
+        if members.voters().any(|it| !is_recorded(spec, observed, it)) {
             return Ok(None); // its record comes first: it is written in this pass
         }
         match permit::to_add_learner(members, &it.name, &it.peer_url) {
@@ -60,7 +60,7 @@ pub(super) fn repair_and_grow(
             Err(hold) => return Err(hold),
         }
     }
-    let ready = |it: &&Member| it.is_ready() && is_recorded(observed, it);
+    let ready = |it: &&Member| it.is_ready() && is_recorded(spec, observed, it);
     if let Some(learner) = members.learners().find(ready) {
         return permit::to_promote(members, learner.id).map(Some);
     }
@@ -70,9 +70,14 @@ pub(super) fn repair_and_grow(
     Ok(None)
 }
 
-/// Whether the id of a member that this process runs is written down. Who runs elsewhere is written down there.
-fn is_recorded(observed: &Observed, member: &Member) -> bool {
-    let own = |it: &&Instance| it.ids(&observed.membership).map(|(_, id)| id) == Some(member.id);
+/// Whether the id of a member that this process runs is written down, also where it is seen too late to have told one. Who
+/// runs elsewhere is written down there.
+fn is_recorded(spec: &ClusterSpec, observed: &Observed, member: &Member) -> bool {
+    let place = spec.place_of(member).map(|it| &it.name);
+    let own = |it: &&Instance| {
+        let told = it.ids(&observed.membership).map(|(_, id)| id);
+        told == Some(member.id) || place == Some(&it.member)
+    };
     let mut instances = observed.instances.iter();
     let record = instances
         .find(own)

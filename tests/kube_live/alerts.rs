@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use etcd_operator::member::pod::refusal_from;
+use etcd_operator::member::refused::refusal_from;
 use serde_json::{Value, json};
 
 use crate::cluster::output;

@@ -5,6 +5,7 @@ mod trouble;
 
 use std::time::{Duration, Instant};
 
+use etcd_operator::clock::parse_rfc3339;
 use serde_json::{Value, json};
 
 use crate::claims::{directory, snapshots_in};
@@ -16,6 +17,13 @@ use crate::stream::{Stream, assert_written};
 pub const MEMBERS: [&str; 3] = ["shop-0", "shop-1", "shop-2"];
 /// Three Pods, one after the other, on a busy machine.
 pub const GROWS_WITHIN: Duration = Duration::from_secs(180);
+
+/// When a Pod was made, in seconds.
+fn created(it: &Operated, pod: &str) -> i64 {
+    let pod = it.json(&["get", "pod", pod]);
+    let at = pod["metadata"]["creationTimestamp"].as_str().unwrap();
+    parse_rfc3339(at).unwrap().0
+}
 
 fn resize(it: &Operated, size: u32) {
     it.patch("shop", &json!({"spec": {"size": size}}).to_string());
@@ -119,6 +127,11 @@ fn a_lost_claim_is_replaced_and_the_loss_of_all_pods_loses_nothing() {
     it.kubectl(&["apply", "-f", example.to_str().unwrap()])
         .good();
     let before = id_of(&whole(&it, 3), "shop-1");
+    let made = ["shop-0", "shop-1", "shop-2"].map(|pod| created(&it, pod));
+    assert!(
+        made.iter().all(|it| (it - made[0]).abs() <= 3),
+        "images and volumes are fetched one after the other: {made:?}"
+    );
     it.put("shop", "kept", "1");
 
     it.kubectl(&["delete", "pvc", "data-shop-1", "--wait=false"])
@@ -163,6 +176,20 @@ fn a_lost_claim_is_replaced_and_the_loss_of_all_pods_loses_nothing() {
     resize(&it, 3);
     whole(&it, 3);
     assert_eq!(it.get("shop", "kept"), "1");
+}
+
+/// All three Pods are there before the first member is born, and are made anew.
+#[test]
+fn three_whose_image_was_wrong_are_born_once_it_is_corrected() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    let spec = "{size: 3, image: 'quay.io/coreos/etcd:nowhere'}";
+    it.apply(&document("EtcdCluster", "shop", spec));
+    it.says("shop", "Degraded", "ImageUnavailable");
+    it.patch("shop", r#"{"spec": {"image": null}}"#);
+    whole(&it, 3);
+    it.put("shop", "kept", "1");
 }
 
 /// The first of the members that the worker knows, and who leads, are away one after the other, and so is the operator.

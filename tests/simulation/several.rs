@@ -18,8 +18,8 @@ use etcd_operator::cluster::{
     Silence, VOTERS_MAX, detail,
 };
 use etcd_operator::observed::{
-    Again, Authority, Claim, Clock, Details, Instance, MadeFor, Membership, Observed, Process,
-    Reading, Service, Writing,
+    Again, Authority, Claim, Clock, Details, Instance, ListFrom, MadeFor, Membership, Observed,
+    Process, Reading, Service, Writing,
 };
 use etcd_operator::plan::permit::{Declared, Grounds, Permit};
 use etcd_operator::plan::{Act, Change, Hold, Interruption, Plan, Task, Upkeep, leaves_its_claim};
@@ -67,6 +67,8 @@ struct Running {
     since: u64,
     /// A write was acknowledged.
     wrote: bool,
+    /// Its guard waits for its place in the list.
+    waits: bool,
 }
 
 /// A place for a member.
@@ -86,11 +88,18 @@ struct Host {
     former: bool,
     /// Its Pod's guard, or the scheduler, lets no etcd start; with what the Pod was made for.
     refused: Option<(Refusal, Settings)>,
+    /// What its Pod was made for.
+    made: Option<ListFrom>,
 }
 
 impl Host {
+    /// Its etcd reaches the others.
     fn reaches(&self) -> bool {
-        self.process.is_some() && !self.frozen && !self.cut && self.lost.is_none()
+        self.is_connected() && self.process.is_some_and(|it| !it.waits)
+    }
+
+    fn is_connected(&self) -> bool {
+        !self.frozen && !self.cut && self.lost.is_none()
     }
 
     /// Its disk lost what a vote stands on.
@@ -318,6 +327,7 @@ impl World {
             settings,
             since: self.now,
             wrote: false,
+            waits: false,
         });
     }
 
@@ -358,6 +368,7 @@ impl World {
             self.next_look.as_secs().max(1) * (self.random.below(4) + 1)
         };
         self.settle();
+        (0..NAMES.len()).for_each(|it| self.look_for_place(it));
         if self.raft.leader.is_some() {
             self.raft.commit();
         }
@@ -561,6 +572,14 @@ impl World {
         if host.process.is_some() && (host.cut || host.lost.is_some()) {
             (it.process, it.service) = (Process::Unknown, Service::UNKNOWN);
         }
+        it.list_from = ListFrom::Peers;
+        if is_there && host.made == Some(ListFrom::Operator) && it.joins() {
+            // It was made for the member that was here before.
+            it.list_from = ListFrom::Operator;
+            if let Some(made) = &mut it.made_for {
+                made.settings = Settings(0);
+            }
+        }
         it.unheard = host.lost.filter(|_| is_there).map(|it| self.now - it);
         if host.former {
             it.claim = Claim::Former;
@@ -663,6 +682,9 @@ impl World {
             Upkeep::AdoptIdentity => self.hosts[index].identity = self.hosts[index].marker.clone(),
             Upkeep::LatchIdentity { joins, .. } => {
                 assert!(*joins, "born twice");
+                if half && self.in_kubernetes {
+                    return Err(Lost("the only copy was not written"));
+                }
                 let host = &mut self.hosts[index];
                 let known = host.identity.take().unwrap_or_else(|| identity_of(index));
                 assert_eq!(known.served, None, "a member that served is made anew");
@@ -769,9 +791,17 @@ impl World {
             return;
         }
         if self.in_kubernetes && start == Start::Join && host.lost.is_none() {
-            self.guard_sets_aside(index);
-            return self.join(index, observed);
+            if host.refused.is_none() {
+                self.run(index, self.settings);
+                self.hosts[index].made = Some(ListFrom::Peers);
+                self.hosts[index].process.as_mut().unwrap().waits = true;
+            }
+            return;
         }
+        if host.refused.is_none() {
+            self.hosts[index].made = Some(ListFrom::Operator);
+        }
+        let host = &self.hosts[index];
         let unplaced = host.lost.map(|_| world::elsewhere());
         if let Some(refusal) = unplaced.or_else(|| verdict(&facts).err()) {
             let refused = (refusal, self.settings);
@@ -805,6 +835,40 @@ impl World {
         self.hosts[index].restart_at = self.now + 10;
     }
 
+    /// The guard of one that joins asks the others for the list. It waits a while for all to be listed, and sets aside what
+    /// another member left.
+    fn look_for_place(&mut self, index: usize) {
+        let host = &self.hosts[index];
+        let waits = host.process.is_some_and(|it| it.waits) && host.is_connected();
+        let url = self.peer_url(index);
+        let told = self.raft.connected().any(|it| it.peer_url != url);
+        if !waits || !told || self.random.chance(30) {
+            return;
+        }
+        let entries = &self.raft.entries;
+        let had = host.data.and_then(|it| it.member);
+        let place = entries
+            .iter()
+            .find(|it| it.peer_url == url && it.name.is_empty());
+        let place = place.map(|it| it.id);
+        let complete = self.document[index].members.iter().all(|it| {
+            let mut entries = entries.iter();
+            entries.any(|entry| entry.name == *it.name || entry.peer_url == *it.peer_url)
+        });
+        match place {
+            None if entries.iter().any(|it| Some(it.id) == had) => {}
+            None => return,
+            Some(_) if !complete && !self.random.chance(10) => return,
+            Some(id) => {
+                if had != Some(id) {
+                    self.guard_sets_aside(index);
+                }
+                return self.come_in(index, id);
+            }
+        }
+        self.hosts[index].process.as_mut().unwrap().waits = false;
+    }
+
     /// etcd comes up only with the list as it is, and only as a member that never started.
     fn join(&mut self, index: usize, observed: &Observed) {
         let Membership::Known(members) = &observed.membership else {
@@ -822,9 +886,14 @@ impl World {
         let url = self.peer_url(index);
         let entry = self.raft.entries.iter().find(|it| it.peer_url == url);
         let entry = entry.filter(|it| it.name.is_empty() && told == listed);
-        let Some(id) = entry.map(|it| it.id) else {
-            return self.fail(index);
-        };
+        match entry.map(|it| it.id) {
+            Some(id) => self.come_in(index, id),
+            None => self.fail(index),
+        }
+    }
+
+    /// A first start, which may be cut short.
+    fn come_in(&mut self, index: usize, id: u64) {
         self.counts.joined += 1;
         let cut_short = self.chance(10);
         let member = (!cut_short || self.random.chance(50)).then_some(id);
@@ -833,10 +902,13 @@ impl World {
             damaged: false,
             found: false,
         });
-        if !cut_short {
+        // The container starts again.
+        if let Some(it) = &mut self.hosts[index].process {
+            it.waits = cut_short;
+        } else if !cut_short {
             self.run(index, self.settings);
-            self.settle();
         }
+        self.settle();
     }
 
     /// An agent has to be the only one whose member is away, or gives its leadership up.

@@ -12,8 +12,8 @@ use etcd_operator::cluster::{
 use etcd_operator::diagnosis;
 use etcd_operator::observed::{
     Alarms, Authority, Backups, CaState, Certificates, Claim, Clock, Details, DocumentSeen,
-    Instance, Looker, Membership, Observed, Pairs, Predecessor, Predecessors, Process, Proposals,
-    Reading, Service, SnapshotSeen, Tries, Upgrade, Writing,
+    Instance, ListFrom, Looker, Membership, Observed, Pairs, Predecessor, Predecessors, Process,
+    Proposals, Reading, Service, SnapshotSeen, Tries, Upgrade, Writing,
 };
 use etcd_operator::spec::backup::{Backup, Destination, Keep, Place, Trigger};
 use etcd_operator::spec::{
@@ -248,6 +248,7 @@ pub fn stopped() -> Instance {
         refused: None,
         machine_changed: false,
         kept_elsewhere: false,
+        list_from: ListFrom::Operator,
         regain: None,
         unheard: None,
         placement: etcd_operator::observed::Placement::default(),

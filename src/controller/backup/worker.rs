@@ -313,7 +313,7 @@ impl Cluster {
         let object = self.object.clone();
         let wire = &object.object.spec;
         let claim = self.claim_of_snapshots()?;
-        let member = self.pod_member(spec, &identity, None)?;
+        let member = self.pod_member(spec, &identity)?;
         let hosts = self.members.iter().take(usize::from(spec.size).max(1));
         let config = Config {
             hosts: hosts.map(|it| self.member_host(&it.name)).collect(),

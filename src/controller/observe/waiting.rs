@@ -4,7 +4,7 @@ use super::{LOOKS_SECONDS, MAKING_SECONDS};
 use crate::controller::Cluster;
 use crate::controller::claim::Which;
 use crate::controller::seen::{Container, NO_IMAGE, PodSeen, is_elsewhere};
-use crate::member::pod::{refusal_from, unplaceable};
+use crate::member::refused::{refusal_from, unplaceable};
 use crate::observed::{Process, Reading, Service};
 use crate::start::Refusal;
 

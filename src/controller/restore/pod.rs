@@ -214,9 +214,7 @@ impl Cluster {
         let wire = &object.object.spec;
         let identity = self.identity_to_restore(spec, asked)?;
         let born = self.members[0].identity.is_some();
-        let member = self
-            .pod_member(spec, &identity, None)
-            .ok_or_else(malformed)?;
+        let member = self.pod_member(spec, &identity).ok_or_else(malformed)?;
         self.ensure_claim(Which::Data(0)).await?;
         let (served, from) = self.source(asked);
         let claim = match (&asked.by, &served) {

@@ -401,7 +401,7 @@ impl Cluster {
         let mut identity = self.members[number].identity.clone()?;
         identity.member.version = to.to_string();
         identity.member.image.clone_from(&wire.image);
-        let member = self.pod_member(spec, &identity, None)?;
+        let member = self.pod_member(spec, &identity)?;
         let there = self.member_pod(number);
         let address = there.as_ref().and_then(|it| it.address.clone());
         let config = Config {
