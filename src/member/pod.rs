@@ -318,8 +318,10 @@ impl PodMember {
                 ),
             ));
         }
+        // One that joins takes no data of another birth, whatever its Pod knows of this one.
+        let of_another_birth = ours.joins() && ours.cluster.token != beside.cluster.token;
         match (&ours.cluster.id, &beside.cluster.id) {
-            (Some(ours), Some(beside)) if ours != beside => {
+            (ours, Some(beside)) if ours.as_ref().map_or(of_another_birth, |it| it != beside) => {
                 let id = u64::from_str_radix(beside, 16).unwrap_or_default();
                 let other = crate::cluster::ClusterId(id);
                 Err(LayDownError::Refused(Refusal::DataOfAnotherCluster(other)))
@@ -354,7 +356,9 @@ impl PodMember {
         };
         let ours = &self.identity;
         let clusters = ours.clusters();
-        let of = |it: &String| clusters.contains(it);
+        // A Pod that was made with the first member's knows the cluster by its token alone.
+        let knows_no_id = ours.cluster.id.is_none() && ours.cluster.token == beside.cluster.token;
+        let of = |it: &String| knows_no_id || clusters.contains(it);
         let is_ours = ours.joins()
             && beside.cluster.name == ours.cluster.name
             && beside.cluster.id.as_ref().is_none_or(of)
@@ -486,6 +490,35 @@ mod tests {
                 let (now, _) = records::load_identities(&paths, &dir).unwrap();
                 assert_eq!(now, Some(ours));
             }
+        }
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    /// A claim that an earlier cluster of this name left: the Pod of one that joins may have been made before the new cluster
+    /// had an id.
+    #[test]
+    fn one_that_joins_takes_no_data_of_another_birth() {
+        let root = std::env::temp_dir().join(format!("etcd-operator-birth-{}", std::process::id()));
+        let mut ours = record(None, true);
+        ours.cluster.id = None;
+        for (token, is_taken) in [("shop-1", true), ("shop-0", false)] {
+            let mut beside = record(Some("a1"), true);
+            beside.cluster.token = token.to_owned();
+            let paths = Paths::under(&root.join(token));
+            let dir = paths.member();
+            std::fs::create_dir_all(records::data_dir(&dir).join("member/wal")).unwrap();
+            records::save_identity(&paths, &dir, &beside).unwrap();
+            let place = turn::Place {
+                id: "a1".to_owned(),
+                list: String::new(),
+                before: Vec::new(),
+            };
+            let laid_down = pod(ours.clone(), &dir).reconcile_identity(&paths, Some(&place));
+            let refused = matches!(
+                laid_down,
+                Err(LayDownError::Refused(Refusal::DataOfAnotherCluster(_)))
+            );
+            assert_eq!(refused, !is_taken, "{laid_down:?}");
         }
         std::fs::remove_dir_all(&root).unwrap();
     }

@@ -330,6 +330,7 @@ mod tests {
 
     /// The first process of a container ends on no signal that it does not listen for.
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "this test itself, once more")]
     fn one_that_waits_ends_when_its_pod_is_deleted() {
         let this = std::env::current_exe().unwrap();
         let waits = "member::turn::tests::waits_for_a_place_that_nobody_gives";
