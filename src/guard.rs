@@ -246,9 +246,9 @@ fn launch(paths: &Paths) -> Result<(Launch, Version), GuardError> {
 /// Writes the records that the controller put into the Pod's environment. The peer URLs of those that start before this member.
 fn lay_down(paths: &Paths) -> Result<Vec<String>, GuardError> {
     let member = PodMember::from_environment().ok_or(GuardError::NoLaunchRecord)?;
-    let place = member.place(paths)?;
-    member.lay_down(paths, place.as_ref())?;
-    Ok(place.map_or_else(Vec::new, |it| it.before))
+    let listed = member.listed(paths)?;
+    member.lay_down(paths, listed.as_ref())?;
+    Ok(listed.map_or_else(Vec::new, |it| it.before))
 }
 
 impl From<LayDownError> for GuardError {

@@ -101,7 +101,7 @@ impl fmt::Display for Line {
 
 /// From one line to the next, and back (rule D24).
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
+pub struct Hop {
     /// The older line.
     pub from: Line,
     /// The oldest patch of it that etcd's own documentation lets go to the next line. Nothing older gets the data back: it could
@@ -112,13 +112,13 @@ pub struct Step {
 }
 
 /// Rule D21; the patches are those of etcd's upgrade guides for 3.6 and 3.7.
-pub const STEPS: [Step; 2] = [
-    Step {
+pub const HOPS: [Hop; 2] = [
+    Hop {
         from: Line::V3_5,
         patch: 32,
         to: Line::V3_6,
     },
-    Step {
+    Hop {
         from: Line::V3_6,
         patch: 11,
         to: Line::V3_7,

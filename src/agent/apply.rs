@@ -291,7 +291,8 @@ impl Agent {
         let (identity, _) = records::load_identities(&self.paths, &place.storage_dir)?;
         let unborn = || failed("start etcd", "this host has no identity yet");
         let identity = identity.ok_or_else(unborn)?;
-        let joins = joins.and_then(|it| initial_cluster(spec, it));
+        let joins = joins.and_then(Membership::known);
+        let joins = joins.map(|it| initial_cluster(&spec.members, it.iter()));
         let launch = place.launch_of(&self.paths, spec, &identity, joins.as_deref());
         self.prepare_launch(&Launch {
             asked: self.memory.asked.clone(),

@@ -9,7 +9,7 @@ use kube::CustomResourceExt as _;
 use serde_json::{Value, json};
 
 use super::{EtcdBackup, EtcdCluster, EtcdRestore, requests, rules};
-use crate::version::{Line, STEPS};
+use crate::version::{HOPS, Line};
 
 /// `deploy/crds.yaml`.
 pub const CRDS_YAML: &str = include_str!("../../deploy/crds.yaml");
@@ -39,7 +39,7 @@ pub fn generate() -> [Value; 3] {
     ]
 }
 
-/// What can be told of [`crate::version::STEPS`] from the version in force and the one that is asked for, once there is
+/// What can be told of [`crate::version::HOPS`] from the version in force and the one that is asked for, once there is
 /// data. Whether the new one loses data, or is unknown, the controller says.
 fn hops() -> Value {
     let pairs = |from: Line, patch: u16, to: Line| {
@@ -49,9 +49,9 @@ fn hops() -> Value {
             format!("v[0][1] == {to} && v[1][1] == {from} && v[1][2] >= {patch}"),
         ]
     };
-    let pairs = STEPS.iter().flat_map(|it| pairs(it.from, it.patch, it.to));
+    let pairs = HOPS.iter().flat_map(|it| pairs(it.from, it.patch, it.to));
     let pairs: Vec<String> = pairs.collect();
-    let steps = STEPS.iter();
+    let steps = HOPS.iter();
     let steps = steps.map(|it| format!("{}.{} or newer to {}", it.from, it.patch, it.to));
     let steps: Vec<String> = steps.collect();
     let numbers = "[self.status.version, self.spec.version].map(it, it.replace('v', '').split('.').map(n, int(n)))";

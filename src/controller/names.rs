@@ -36,10 +36,10 @@ pub(super) const QUOTA: &str = "etcd.edge-operator.io/quota";
 /// On a Pod: the version of etcd in it.
 pub(super) const VERSION: &str = "etcd.edge-operator.io/etcd-version";
 
-/// On a Pod of a restore or a rehearsal: what asked for it. On a backup worker's: what it was made from. On a member's:
-/// whether it is made [`TO_JOIN`].
+/// On a Pod of a restore or a rehearsal: what asked for it. On a backup worker's: what it was made from. On a member's
+/// that joins: [`TO_JOIN`].
 pub(super) const MADE_FOR: &str = "etcd.edge-operator.io/made-for";
-/// A member's Pod whose guard finds its place in the cluster's list.
+/// The Pod's guard waits until the cluster lists the member.
 pub(super) const TO_JOIN: &str = "joining";
 
 /// On a Service, a NetworkPolicy and a PodDisruptionBudget: a sum of what the operator made it from.

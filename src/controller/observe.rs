@@ -70,8 +70,8 @@ impl Cluster {
                 // Where nobody tells that the others go on, the guard looks: all claims may have come from a backup.
                 instance.facts.data = DataDir::EMPTY;
             }
-            let made_for = pod.as_ref().map(|it| it.made_for.as_deref());
-            if instance.joins() && made_for.is_some_and(|it| it != Some(names::TO_JOIN)) {
+            let to_join = |it: &Rc<PodSeen>| it.made_for.as_deref() == Some(names::TO_JOIN);
+            if instance.joins() && !pod.as_ref().is_none_or(to_join) {
                 // It was made for the member that was here before.
                 instance.list_from = ListFrom::Operator;
                 if let Some(made) = &mut instance.made_for {

@@ -11,7 +11,7 @@ use crate::etcd::client::Look;
 use crate::observed::{Membership, Reading, answer};
 use crate::plan::Change;
 use crate::plan::permit::{Lapsed, Permit};
-use crate::spec::ClusterSpec;
+use crate::spec::MemberSpec;
 
 /// A change waits for a majority and for the disk of each of them.
 const CHANGE_DEADLINE: Duration = Duration::from_secs(10);
@@ -115,19 +115,17 @@ async fn ask(mut client: Client, change: &Change) -> Result<(), etcd_client::Err
     }
 }
 
-/// The `initial-cluster` of a member that joins: etcd starts it only with the list as it is. It compares URLs,
-/// so a member without a name, which never started, may have any. `None`: the list is not known.
-pub fn initial_cluster(spec: &ClusterSpec, membership: &Membership) -> Option<String> {
-    let Membership::Known(members) = membership else {
-        return None;
-    };
-    let name = |it: &Member| match spec.place_of(it) {
+/// The `initial-cluster` of a member that joins: etcd starts it only with the list as it is. It compares URLs, so a member
+/// without a name, which never started, may have any. `document`: the members that it asks for.
+pub fn initial_cluster<'a>(
+    document: &[MemberSpec],
+    members: impl Iterator<Item = &'a Member>,
+) -> String {
+    let name = |it: &Member| match document.iter().find(|place| place.is_of(it)) {
         Some(place) => place.name.to_string(),
         None if it.name.is_empty() => it.id.to_string(),
         None => it.name.to_string(),
     };
-    let entries = members
-        .iter()
-        .map(|it| format!("{}={}", name(it), it.peer_url));
-    Some(entries.collect::<Vec<_>>().join(","))
+    let entries = members.map(|it| format!("{}={}", name(it), it.peer_url));
+    entries.collect::<Vec<_>>().join(",")
 }

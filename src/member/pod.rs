@@ -123,7 +123,7 @@ pub struct PodMember {
     pub identity: IdentityFile,
     /// What the guard needs for a start.
     pub launch: Launch,
-    /// Of a member that joins: all that the document asks for. It finds its place in the list at the others.
+    /// Of a member that joins: all that the document asks for. It asks the others for the list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joins: Vec<Peer>,
     /// Where its peers reach it.
@@ -222,11 +222,11 @@ impl PodMember {
         serde_json::from_str(&std::env::var(VARIABLE).ok()?).ok()
     }
 
-    /// Waits for the place by which a member joins. `None`: it does not, or it has its own data.
+    /// Waits until the list has a member that joins. `None`: it does not join, or it has its own data.
     ///
     /// # Errors
     /// A record could not be read, or the Pod is asked to end.
-    pub fn place(&self, paths: &Paths) -> Result<Option<turn::Place>, LayDownError> {
+    pub fn listed(&self, paths: &Paths) -> Result<Option<turn::Listed>, LayDownError> {
         if !self.identity.joins() {
             return Ok(None);
         }
@@ -241,13 +241,17 @@ impl PodMember {
         let may_be_own = beside.is_some_and(|it| it.member.id.is_none()) && !is_empty;
         let patience = may_be_own.then_some(turn::OWN_PATIENCE);
         let (own, tls) = (&self.peer_url, Path::new(TLS_DIR));
-        turn::wait_for_place(&self.joins, own, had.as_deref(), tls, patience)
+        turn::wait_until_listed(&self.joins, own, had.as_deref(), tls, patience)
             .map_err(LayDownError::from)
     }
 
     /// Writes the records where the guard looks for them, and links the image's etcd into the store. The
     /// controller's copy of the identity never replaces the one on the volume.
-    pub fn lay_down(&self, paths: &Paths, place: Option<&turn::Place>) -> Result<(), LayDownError> {
+    pub fn lay_down(
+        &self,
+        paths: &Paths,
+        listed: Option<&turn::Listed>,
+    ) -> Result<(), LayDownError> {
         state::create_private_dir(&paths.member())?;
         let version: Version = self.launch.version.parse().map_err(|_| {
             refused(
@@ -257,8 +261,8 @@ impl PodMember {
         })?;
         store::link(&paths.store(), version)
             .map_err(|error| refused("ImageVersion", format_args!("{error}")))?;
-        self.reconcile_identity(paths, place)?;
-        let launch = place.map_or_else(
+        self.reconcile_identity(paths, listed)?;
+        let launch = listed.map_or_else(
             || self.launch.clone(),
             |it| Launch {
                 conf: render::with_initial_cluster(&self.launch.conf, &it.list),
@@ -277,13 +281,13 @@ impl PodMember {
     fn reconcile_identity(
         &self,
         paths: &Paths,
-        place: Option<&turn::Place>,
+        listed: Option<&turn::Listed>,
     ) -> Result<(), LayDownError> {
         let storage_dir = &self.launch.storage_dir;
         let (_, beside) = records::load_identities(paths, storage_dir)?;
         let ours = &self.identity;
         let is_empty = || is_empty(storage_dir);
-        if self.is_of_another_member(place, beside.as_ref()) {
+        if self.is_of_another_member(listed, beside.as_ref()) {
             records::set_aside(storage_dir)?;
             return Ok(records::save_identity(paths, storage_dir, ours)?);
         }
@@ -348,10 +352,10 @@ impl PodMember {
     /// Whether a member that joins has found data of another member of its cluster: of one that had its name before.
     fn is_of_another_member(
         &self,
-        place: Option<&turn::Place>,
+        listed: Option<&turn::Listed>,
         beside: Option<&IdentityFile>,
     ) -> bool {
-        let (Some(place), Some(beside)) = (place, beside) else {
+        let (Some(listed), Some(beside)) = (listed, beside) else {
             return false;
         };
         let ours = &self.identity;
@@ -363,7 +367,7 @@ impl PodMember {
             && beside.cluster.name == ours.cluster.name
             && beside.cluster.id.as_ref().is_none_or(of)
             && self.owner().is_none_or(|(it, _)| of(&it.to_string()));
-        is_ours && self.had(Some(beside)).is_some_and(|it| it != place.id)
+        is_ours && self.had(Some(beside)).is_some_and(|it| it != listed.id)
     }
 
     /// Writes beside the data what has changed since: the version, and the document's quota, which only grows.
@@ -441,6 +445,14 @@ mod tests {
         }
     }
 
+    fn listed_as(id: &str) -> turn::Listed {
+        turn::Listed {
+            id: id.to_owned(),
+            list: String::new(),
+            before: Vec::new(),
+        }
+    }
+
     /// What lies on the claim of a member that joins: it is renamed aside only where it is another member's of its cluster.
     #[test]
     fn only_the_data_of_a_removed_member_is_set_aside() {
@@ -474,14 +486,8 @@ mod tests {
             let older = data.with_extension("removed").join("older");
             std::fs::create_dir_all(&older).unwrap();
             records::save_identity(&paths, &dir, &beside).unwrap();
-            let laid_down = {
-                let place = joins_as.map(|it| turn::Place {
-                    id: it.to_owned(),
-                    list: String::new(),
-                    before: Vec::new(),
-                });
-                pod(ours.clone(), &dir).reconcile_identity(&paths, place.as_ref())
-            };
+            let listed = joins_as.map(listed_as);
+            let laid_down = pod(ours.clone(), &dir).reconcile_identity(&paths, listed.as_ref());
             let aside = data.with_extension("removed").join("member/wal");
             assert_eq!(aside.is_dir(), is_set_aside, "{number}: {laid_down:?}");
             assert_eq!(data.is_dir(), !is_set_aside);
@@ -508,12 +514,8 @@ mod tests {
             let dir = paths.member();
             std::fs::create_dir_all(records::data_dir(&dir).join("member/wal")).unwrap();
             records::save_identity(&paths, &dir, &beside).unwrap();
-            let place = turn::Place {
-                id: "a1".to_owned(),
-                list: String::new(),
-                before: Vec::new(),
-            };
-            let laid_down = pod(ours.clone(), &dir).reconcile_identity(&paths, Some(&place));
+            let listed = listed_as("a1");
+            let laid_down = pod(ours.clone(), &dir).reconcile_identity(&paths, Some(&listed));
             let refused = matches!(
                 laid_down,
                 Err(LayDownError::Refused(Refusal::DataOfAnotherCluster(_)))

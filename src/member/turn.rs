@@ -1,4 +1,4 @@
-//! A member that joins waits in its guard: for its place in the cluster's list, then for its turn.
+//! A member that joins waits in its guard: until the cluster lists it, then for its turn.
 //!
 //! Its Pod may be made before the cluster knows of it, so that images and volumes are fetched while the others are born. etcd
 //! starts only with the list as it is; so the guard reads it where etcd itself does, at the peers.
@@ -18,9 +18,11 @@ use tokio::net::lookup_host;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
+use super::change::initial_cluster;
 use crate::clock;
-use crate::cluster::MemberId;
+use crate::cluster::{Health, Member, MemberId, Role};
 use crate::http::Way;
+use crate::spec::MemberSpec;
 use crate::tls::ClientFiles;
 
 /// No longer than two that start together would wait for each other: one of them may not come at all.
@@ -45,12 +47,21 @@ pub struct Peer {
     pub url: String,
 }
 
-/// A place in the cluster's list that waits for its member.
+impl Peer {
+    fn to_spec(&self) -> MemberSpec {
+        MemberSpec {
+            name: self.name.as_str().try_into().unwrap_or_default(),
+            peer_url: self.url.as_str().try_into().unwrap_or_default(),
+        }
+    }
+}
+
+/// What a member that joins takes from the cluster's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Its id, in hexadecimal.
+pub struct Listed {
+    /// The id that the list has for it, in hexadecimal.
     pub id: String,
-    /// The list, as etcd's `initial-cluster`. It compares URLs, so a member without a name, which never started, may have any.
+    /// The list, as etcd's `initial-cluster`.
     pub list: String,
     /// The peer URLs of those that join as well and start before it.
     pub before: Vec<String>,
@@ -68,72 +79,71 @@ struct Entry {
     name: String,
     #[serde(default, rename = "peerURLs")]
     peer_urls: Vec<String>,
+    #[serde(default, rename = "isLearner")]
+    is_learner: bool,
 }
 
 impl Entry {
-    fn is_of(&self, peer: &Peer) -> bool {
-        if self.name.is_empty() {
-            self.peer_urls.contains(&peer.url)
-        } else {
-            self.name == peer.name
+    fn to_member(&self) -> Member {
+        let peer_url = self.peer_urls.first().map_or("", String::as_str);
+        Member {
+            id: MemberId(self.id),
+            name: self.name.as_str().try_into().unwrap_or_default(),
+            peer_url: peer_url.try_into().unwrap_or_default(),
+            role: if self.is_learner {
+                Role::Learner { caught_up: false }
+            } else {
+                Role::Voter
+            },
+            health: Health::Unknown,
         }
     }
 }
 
-/// Whether all that the document asks for are listed.
-fn is_complete(entries: &[Entry], peers: &[Peer]) -> bool {
-    let listed = |peer: &Peer| entries.iter().any(|it| it.is_of(peer));
-    peers.iter().all(listed)
-}
-
-/// The place of the member with this peer URL. `None`: there is none, or it has had data.
-fn place_in(entries: &[Entry], peers: &[Peer], own: &str) -> Option<Place> {
-    let waits = |it: &&Entry| it.name.is_empty();
-    let number = peers.iter().position(|it| it.url == own)?;
-    let entry = entries.iter().find(|it| it.is_of(&peers[number]));
-    let entry = entry.filter(waits)?;
-    let listed = |it: &Entry| {
-        let id = MemberId(it.id).to_string();
-        let peer = peers.iter().find(|peer| it.is_of(peer));
-        let name = peer.map_or(&it.name, |it| &it.name);
-        let name = if name.is_empty() { &id } else { name };
-        let url = it.peer_urls.first().map_or("", String::as_str);
-        format!("{name}={url}")
-    };
-    let joins = |peer: &&Peer| entries.iter().any(|it| it.is_of(peer) && waits(&it));
-    let before = peers.iter().take(number).filter(joins);
-    Some(Place {
-        id: MemberId(entry.id).to_string(),
-        list: entries.iter().map(listed).collect::<Vec<_>>().join(","),
-        before: before.map(|it| it.url.clone()).collect(),
+/// The member with this peer URL in the list. `None`: it is not there, or it has had data.
+fn listed(members: &[Member], document: &[MemberSpec], own: &str) -> Option<Listed> {
+    let number = document.iter().position(|it| it.peer_url == own)?;
+    let waits = |it: &&Member| it.name.is_empty();
+    let entry_of = |place: &MemberSpec| members.iter().find(|it| place.is_of(it)).filter(waits);
+    let entry = entry_of(&document[number])?;
+    let before = document.iter().take(number);
+    let before = before.filter(|it| entry_of(it).is_some());
+    Some(Listed {
+        id: entry.id.to_string(),
+        list: initial_cluster(document, members.iter()),
+        before: before.map(|it| it.peer_url.to_string()).collect(),
     })
 }
 
-/// Waits for the place in the list that this member joins by. `peers`: the document's members; `own`: its peer URL; `had`: the
-/// id that data here has; `tls`: where the certificates are; `patience`: where the data may be its own. `None`: it is its own.
+/// Waits until the list has the member that joins. `peers`: the document's members; `own`: its peer URL; `had`: the id that
+/// data here has; `tls`: where the certificates are; `patience`: where the data may be its own. `None`: it is its own.
 ///
 /// # Errors
 /// The process was asked to end.
-pub fn wait_for_place(
+pub fn wait_until_listed(
     peers: &[Peer],
     own: &str,
     had: Option<&str>,
     tls: &Path,
     patience: Option<Duration>,
-) -> Result<Option<Place>, AskedToEnd> {
-    let told = |entries: &[Entry]| {
-        let is_had = |it: &Entry| had == Some(MemberId(it.id).to_string().as_str());
-        match place_in(entries, peers, own) {
-            None if entries.iter().any(is_had) => Some(None),
-            place => place.map(Some),
+) -> Result<Option<Listed>, AskedToEnd> {
+    let document: Vec<MemberSpec> = peers.iter().map(Peer::to_spec).collect();
+    let told = |members: &[Member]| {
+        let is_had = |it: &Member| had == Some(it.id.to_string().as_str());
+        match listed(members, &document, own) {
+            None if members.iter().any(is_had) => Some(None),
+            listed => listed.map(Some),
         }
     };
-    let asked = async |peer: &Peer| {
+    let has_all = |members: &[Member]| {
+        let is_there = |place: &MemberSpec| members.iter().any(|it| place.is_of(it));
+        document.iter().all(is_there)
+    };
+    let asked = async |url: &str| {
         let mut found = None;
         loop {
-            let entries = ask(&peer.url, tls, "/members").await;
-            let entries = entries.and_then(|it| serde_json::from_slice::<Vec<Entry>>(&it).ok());
-            let told = entries.and_then(|it| Some((told(&it)?, is_complete(&it, peers))));
+            let members = ask_for_list(url, tls).await;
+            let told = members.and_then(|it| Some((told(&it)?, has_all(&it))));
             if let Some((told, all)) = told {
                 let since = *found.get_or_insert_with(clock::since_boot);
                 if all || told.is_none() || clock::since_boot() > since + ALL_LISTED {
@@ -144,11 +154,17 @@ pub fn wait_for_place(
         }
     };
     let others = peers.iter().filter(|it| it.url != own);
-    let all: Vec<_> = others.map(|it| Box::pin(asked(it))).collect();
+    let all: Vec<_> = others.map(|it| Box::pin(asked(&it.url))).collect();
     if all.is_empty() {
         return Ok(None);
     }
     Ok(run(patience, select_all(all))?.and_then(|it| it.0))
+}
+
+async fn ask_for_list(peer_url: &str, tls: &Path) -> Option<Vec<Member>> {
+    let answer = ask(peer_url, tls, "/members").await?;
+    let entries: Vec<Entry> = serde_json::from_slice(&answer).ok()?;
+    Some(entries.iter().map(Entry::to_member).collect())
 }
 
 /// Waits until each of these serves at its peer URL, all together for so long at most.
@@ -296,8 +312,11 @@ mod tests {
             {"id": 11, "peerURLs": ["https://shop-1:2380"], "isLearner": true},
             {"id": 13, "peerURLs": ["https://elsewhere:2380"]}
         ]"#;
-        let mut entries: Vec<Entry> = serde_json::from_str(list).unwrap();
-        let place = place_in(&entries, &peers, "https://shop-2:2380").unwrap();
+        let entries: Vec<Entry> = serde_json::from_str(list).unwrap();
+        let mut members: Vec<Member> = entries.iter().map(Entry::to_member).collect();
+        let document: Vec<MemberSpec> = peers.iter().map(Peer::to_spec).collect();
+        let at = |members: &[Member], url: &str| listed(members, &document, url);
+        let place = at(&members, "https://shop-2:2380").unwrap();
         assert_eq!(place.id, "000000000000000c");
         assert_eq!(place.before, ["https://shop-1:2380"]);
         assert_eq!(
@@ -305,14 +324,13 @@ mod tests {
             "shop-0=https://shop-0:2380,shop-2=https://shop-2:2380,shop-1=https://shop-1:2380,000000000000000d=https://elsewhere:2380"
         );
         // One that had data is removed first, and one that is not listed waits.
-        let at = |entries: &[Entry], url: &str| place_in(entries, &peers, url);
-        assert_eq!(at(&entries, "https://shop-0:2380"), None);
-        entries.retain(|it| it.id != 12);
-        assert_eq!(at(&entries, "https://shop-2:2380"), None);
-        let first = at(&entries, "https://shop-1:2380").unwrap();
+        assert_eq!(at(&members, "https://shop-0:2380"), None);
+        members.retain(|it| it.id.0 != 12);
+        assert_eq!(at(&members, "https://shop-2:2380"), None);
+        let first = at(&members, "https://shop-1:2380").unwrap();
         assert!(first.before.is_empty());
-        entries.truncate(1);
-        assert_eq!(at(&entries, "https://shop-1:2380"), None);
+        members.truncate(1);
+        assert_eq!(at(&members, "https://shop-1:2380"), None);
     }
 
     /// The other half of the next test, in a process of its own.
@@ -324,7 +342,7 @@ mod tests {
             url: format!("https://localhost:{number}"),
         };
         let peers = [peer(1), peer(2)]; // nobody listens there
-        let waited = wait_for_place(&peers, &peers[1].url, None, Path::new("/nowhere"), None);
+        let waited = wait_until_listed(&peers, &peers[1].url, None, Path::new("/nowhere"), None);
         assert!(waited.is_err(), "{waited:?}");
     }
 

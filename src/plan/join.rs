@@ -37,13 +37,12 @@ pub(super) fn way(spec: &ClusterSpec, observed: &Observed, instance: &Instance) 
         // Its record says that it is to be born here, and never that it joins.
         let begun = instance.facts.born().is_some_and(|it| !it.joined) && spec.members.len() == 1;
         let born = founder && (begun || is_unborn(spec, observed));
-        let empty = !has_data && id.is_none();
-        return match () {
-            () if born || !empty => Way::Own,
-            // With the first one, so that images and volumes are fetched at the same time.
-            () if finds_its_place(spec, instance) && is_unborn(spec, observed) => Way::Join,
-            () => Way::Wait,
-        };
+        if born || has_data || id.is_some() {
+            return Way::Own;
+        }
+        // With the first one, so that images and volumes are fetched at the same time.
+        let together = finds_its_place(spec, instance) && is_unborn(spec, observed);
+        return if together { Way::Join } else { Way::Wait };
     };
     let Some(wanted) = spec.member(&instance.member) else {
         // Nobody asks for it any more. Until the list is without it, it counts: etcd adds nobody while it is away.
@@ -67,18 +66,11 @@ pub(super) fn way(spec: &ClusterSpec, observed: &Observed, instance: &Instance) 
         }
         (_, None) if has_data => Way::Own,
         (None, None) if finds_its_place(spec, instance) => Way::Join,
-        (Some(entry), None)
-            if entry.name.is_empty()
-                && entry.role != Role::Voter
-                && finds_its_place(spec, instance) =>
-        {
-            Way::Join
-        }
         // etcd starts it only with the list as it is, so all are listed before the first one starts.
         (Some(entry), None)
             if entry.name.is_empty()
                 && entry.role != Role::Voter
-                && spec.missing(members).is_none() =>
+                && (finds_its_place(spec, instance) || spec.missing(members).is_none()) =>
         {
             Way::Join
         }
@@ -202,7 +194,7 @@ fn is_readable(instance: &Instance) -> bool {
     facts.unreadable.is_none() && facts.data.unreadable.is_none() && facts.writable == Writable::Yes
 }
 
-/// For so long one that joins is waited for: its guard waits for 30 s at most, and etcd tries again after 15 s.
+/// For so long one that joins is waited for: its guard waits for its turn for 30 s at most, and etcd tries again after 15 s.
 const JOINS_SECONDS: u64 = 60;
 
 /// Whether another member has its place among the others, and clients do not reach it yet: etcd takes up to 15 s more for
@@ -226,10 +218,13 @@ fn is_unborn(spec: &ClusterSpec, observed: &Observed) -> bool {
             .is_some_and(|first| first.name == it.member)
     };
     // The first one is written down before another one is listed, so a guard that waits for its place is no sign of life.
-    let waits = |it: &Instance| finds_its_place(spec, it) && it.joins();
+    let waits = |it: &Instance| {
+        let known = matches!(it.process, Process::Stopped | Process::Running { .. });
+        known && it.joins() && finds_its_place(spec, it)
+    };
     let blank = |it: &Instance| {
         is_readable(it)
-            && (it.process == Process::Stopped && !it.joins() || waits(it) && is_ours(it))
+            && (it.process == Process::Stopped && !it.joins() || waits(it))
             && member_id(it).is_none()
             && (founder(it) || it.facts.data.completeness() == Completeness::Empty)
     };
@@ -237,11 +232,6 @@ fn is_unborn(spec: &ClusterSpec, observed: &Observed) -> bool {
     observed.membership == Membership::Unbootstrapped
         && spec.members.iter().all(seen)
         && observed.instances.iter().all(blank)
-}
-
-/// Whether its process is known, and this operator's.
-fn is_ours(instance: &Instance) -> bool {
-    matches!(instance.process, Process::Stopped | Process::Running { .. })
 }
 
 /// Whether the data, and the identity that says so, are of the cluster whose list was read.

@@ -1,7 +1,7 @@
 //! Which version of etcd may follow which (rules D21, D24, D26).
 
 use crate::plan::Hold;
-use crate::version::{Class, Line, STEPS, Version, classify};
+use crate::version::{Class, HOPS, Line, Version, classify};
 
 /// Whether a cluster may go from one version to another in one step.
 ///
@@ -14,8 +14,8 @@ pub fn hop(from: Version, to: Version) -> Result<(), Hold> {
         Class::Supported | Class::Warn(_) => {}
     }
     let newer = to.is_newer_line_than(from);
-    let up = STEPS.iter().find(|it| from.line() == Some(it.from));
-    let down = STEPS.iter().find(|it| from.line() == Some(it.to));
+    let up = HOPS.iter().find(|it| from.line() == Some(it.from));
+    let down = HOPS.iter().find(|it| from.line() == Some(it.to));
     let first = match (up, down) {
         _ if from.line() == to.line() => return Ok(()),
         (Some(step), _) if newer && from.patch < step.patch => First::Patch(step.from, step.patch),
