@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::lab::is_true;
+use crate::lab::{SOON, is_true};
 use crate::operated::{Operated, document};
 use crate::several::{MEMBERS, id_of, whole};
 use crate::stream::{Stream, assert_written};
@@ -31,12 +31,36 @@ fn three_on_three() -> Option<(Operated, Value)> {
     Some((it, status))
 }
 
-/// A member on a node without the control plane that does not lead.
-fn follower(it: &Operated, status: &Value) -> (&'static str, String) {
-    let leads = |name: &str| row(status, name)["leader"] == true;
-    let on = |name| (name, it.node_of(name).unwrap());
-    let mut all = MEMBERS.into_iter().filter(|it| !leads(it)).map(on);
-    all.find(|(_, node)| node != "edge1").unwrap()
+/// The backup worker comes to a node without the control plane. The node, and the member on it.
+fn beside_the_worker(it: &Operated) -> (&'static str, String) {
+    it.kubectl(&["cordon", "edge1"]).good();
+    let backup = r#"{"spec": {"backup": {"destinations": [{"local": {}}]}}}"#;
+    it.patch("shop", backup);
+    it.snapshot("shop", "first");
+    it.kubectl(&["uncordon", "edge1"]).good();
+    let node = it.node_of("shop-backup").unwrap();
+    let mut all = MEMBERS.into_iter();
+    let member = all.find(|name| it.node_of(name).as_deref() == Some(&node));
+    (member.unwrap(), node)
+}
+
+/// Nobody takes a snapshot while the node of the claim is away, and that is said. With the claim given up, it goes on
+/// elsewhere.
+fn snapshots_go_on_without(it: &Operated, node: &str) {
+    it.eventually("the silent worker's node to be told", SOON, || {
+        let told = it.says_now("shop", "BackupHealthy")?;
+        let words = told["message"].as_str()?;
+        (told["status"] == "False" && words.contains(node)).then(|| println!("{words}"))
+    });
+    // As `etcd-operator explain SnapshotFailed` says.
+    it.kubectl(&["delete", "pod", "shop-backup", "--force"])
+        .good();
+    it.kubectl(&["delete", "pvc", "shop-snapshots"]).good();
+    it.eventually("a worker on another node", REPLACED_WITHIN, || {
+        let now = it.node_of("shop-backup")?;
+        (now != node).then_some(())
+    });
+    it.snapshot("shop", "second");
 }
 
 #[test]
@@ -49,7 +73,7 @@ fn a_member_of_a_lost_node_is_replaced_on_another_one() {
     for shown in [&["get", "etcd"][..], &["get", "etcd", "shop", "-o", rows]] {
         println!("{}", it.kubectl(shown).good());
     }
-    let (lost, node) = follower(&it, &before);
+    let (lost, node) = beside_the_worker(&it);
     let number = number_of(&node);
 
     // Its kubelet is away, and the member goes on.
@@ -90,6 +114,7 @@ fn a_member_of_a_lost_node_is_replaced_on_another_one() {
     let (acknowledged, gap) = stream.end();
     println!("{acknowledged} writes, longest gap {gap:?}");
     assert_written(&it, "shop", acknowledged);
+    snapshots_go_on_without(&it, &node);
 
     // What it held stays, by name and label, until a person says otherwise.
     let of_it = format!("etcd.edge-operator.io/given-up-by={lost}");

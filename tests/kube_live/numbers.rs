@@ -1,5 +1,6 @@
 //! Figures on a node (`make bench`): ratios of one run, against a bare Pod of the same image.
 
+mod addresses;
 mod three;
 
 use std::time::{Duration, Instant};

@@ -194,7 +194,10 @@ fn edits_go_over_three_members_and_a_wrong_one_stops_at_the_first() {
     let Some((it, [version])) = born(["3.6"]) else {
         return;
     };
+    let mirror = "quay.io/coreos/etcd:mine";
+    it.tag_image(&it.images.etcd["3.6"].reference, mirror);
     for (what, edit) in [
+        ("the image", json!({"image": mirror})),
         ("an option", json!({"options": {"logLevel": "debug"}})),
         ("the profile", json!({"profile": "standard"})),
         ("the quota", json!({"storage": {"quota": "1536Mi"}})),

@@ -1,4 +1,4 @@
-//! `deploy/TUTORIAL.md`, command by command, as every etcd operator is shown.
+//! `deploy/TUTORIAL.md`, command by command, as every etcd operator is shown, on three nodes.
 
 use std::process::Command;
 use std::time::Instant;
@@ -74,7 +74,10 @@ fn assert_printed(step: &Step, done: &Output) {
 
 #[test]
 fn the_tutorial_does_what_it_says() {
-    let Some(it) = Operated::not_installed(&Options::default()) else {
+    let Some(it) = Operated::not_installed(&Options {
+        nodes: 3,
+        ..Options::default()
+    }) else {
         return;
     };
     let steps = steps();

@@ -1,8 +1,8 @@
 //! Several members: hosts with disks and processes over etcd's own rules (`world::raft`), kept by one controller
 //! that sees all of them and sometimes late, or by an agent on each host, of which one may change the member list.
 //!
-//! The controller sees Pods: no disk, what the guard of one said, a Pod of a lost node as nobody's, and one whose claim was given
-//! up.
+//! The controller sees Pods: no disk, what the guard of one said, a Pod of a lost node as nobody's, one whose claim was given
+//! up, one that ends and serves meanwhile, and one whose claim has no volume.
 //!
 //! Hosts freeze, are cut off, lose power, lose their disks as long as a majority keeps its data; members are evicted
 //! or killed, which to their operator is one and the same; calls are lost, late, repeated, or refused because what
@@ -47,6 +47,8 @@ const PORTS: [u16; 2] = [2380, 2390];
 const HEALED_WITHIN: u64 = 2 * FAILED_SECONDS;
 /// After a pass that failed, the next one follows.
 const FAILED: Duration = Duration::from_secs(2);
+/// A Pod that is asked to end has ended after less than so many seconds: its grace, and a kubelet that is late.
+const MADE_TO_END_AFTER: u64 = 90;
 /// For so many passes faults happen.
 const PASSES: u32 = 80;
 
@@ -90,6 +92,18 @@ struct Host {
     refused: Option<(Refusal, Settings)>,
     /// What its Pod was made for.
     made: Option<ListFrom>,
+    /// Since when its Pod is asked to end, and when it has ended: until then its etcd serves.
+    ends: Option<(u64, u64)>,
+    volume: Volume,
+}
+
+/// What a claim without data has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Volume {
+    #[default]
+    Bound,
+    /// No node has room for one.
+    Pending,
 }
 
 impl Host {
@@ -149,6 +163,7 @@ struct Counts {
     disks_lost: u32,
     nodes_lost: u32,
     claims_given_up: u32,
+    unplaced: u32,
     quorum_lost: u32,
     /// Seconds from the last fault until all is as asked.
     healed_after: u64,
@@ -334,6 +349,36 @@ impl World {
     fn end(&mut self, index: usize) {
         let host = &mut self.hosts[index];
         (host.process, host.refused, host.frozen) = (None, None, false);
+        host.ends = None;
+        if host.former {
+            self.begin_anew(index);
+        }
+    }
+
+    /// Whether a member's Pod was asked to end. Nobody asks such a one anything any more.
+    fn ends(&self, id: u64) -> bool {
+        let mine = |it: &&Host| it.data.is_some_and(|it| it.member == Some(id));
+        let mut hosts = self.hosts.iter().filter(mine);
+        hosts.any(|it| it.ends.is_some())
+    }
+
+    /// Whether somebody leads, and a majority is there when all that were asked to end have ended.
+    fn stays_led(&self) -> bool {
+        let led = self.raft.leader.is_some();
+        let voters = self.raft.voters();
+        let stay = voters.filter(|it| it.connected.is_some() && !self.ends(it.id));
+        led && stay.count() > self.raft.voters().count() / 2
+    }
+
+    /// A Pod is asked to end, and takes its time.
+    fn ask_to_end(&mut self, index: usize) {
+        let lingers = self.in_kubernetes && self.hosts[index].process.is_some() && self.chance(50);
+        let until = self.now + self.random.below(MADE_TO_END_AFTER);
+        if lingers {
+            self.hosts[index].ends.get_or_insert((self.now, until));
+        } else {
+            self.end(index);
+        }
     }
 
     /// Who reaches whom decides who leads; who was removed and learns of it ends.
@@ -367,6 +412,11 @@ impl World {
         } else {
             self.next_look.as_secs().max(1) * (self.random.below(4) + 1)
         };
+        for index in 0..NAMES.len() {
+            if self.hosts[index].ends.is_some_and(|it| it.1 <= self.now) {
+                self.end(index);
+            }
+        }
         self.settle();
         (0..NAMES.len()).for_each(|it| self.look_for_place(it));
         if self.raft.leader.is_some() {
@@ -394,8 +444,8 @@ impl World {
 
     fn disturb(&mut self) {
         let index = self.below(NAMES.len());
-        match self.random.below(16) {
-            0 | 1 => self.end(index),
+        match self.random.below(18) {
+            0 | 1 => self.ask_to_end(index),
             2 => (0..NAMES.len()).for_each(|it| self.end(it)), // a power cut for all of them
             3 => self.hosts[index].frozen = self.hosts[index].process.is_some(),
             4 | 5 => self.hosts[index].frozen = false,
@@ -419,6 +469,8 @@ impl World {
             14 if self.in_kubernetes && self.hosts[index].lost.take().is_some() => {
                 self.hosts[index].refused = None;
             }
+            15 if self.in_kubernetes => self.hosts[index].volume = Volume::Pending,
+            16 if self.hosts[index].volume == Volume::Pending => self.place_volume(index),
             _ => self.now += self.random.below(2 * FAILED_SECONDS),
         }
         self.settle();
@@ -442,10 +494,19 @@ impl World {
         }
     }
 
+    /// The claim gets its volume, and the Pod that waits for it its node.
+    fn place_volume(&mut self, index: usize) {
+        let host = &mut self.hosts[index];
+        if std::mem::take(&mut host.volume) == Volume::Pending {
+            host.refused = None;
+        }
+    }
+
     /// The Pod is gone, or made anew with the next claim, which any node takes.
     fn begin_anew(&mut self, index: usize) {
-        self.end(index);
         let host = &mut self.hosts[index];
+        (host.process, host.refused, host.frozen) = (None, None, false);
+        host.ends = None;
         (host.data, host.marker) = (None, None);
         (host.lost, host.former, host.cut) = (None, false, false);
         host.failed = 0;
@@ -492,7 +553,7 @@ impl World {
             let mut it = world::member(entry.id, &entry.name, role, Health::Unknown);
             it.peer_url = entry.peer_url.as_str().try_into().unwrap();
             members.insert(it).unwrap();
-            if entry.connected.is_some() && !self.chance(5) {
+            if entry.connected.is_some() && !self.ends(entry.id) && !self.chance(5) {
                 self.silent.remove(&entry.id);
                 answers.push(Answer {
                     member: MemberId(entry.id),
@@ -571,6 +632,9 @@ impl World {
         let is_there = host.process.is_some() || host.refused.is_some();
         if host.process.is_some() && (host.cut || host.lost.is_some()) {
             (it.process, it.service) = (Process::Unknown, Service::UNKNOWN);
+        }
+        if let Some((since, _)) = host.ends {
+            (it.process, it.terminating) = (Process::Unknown, self.now - since);
         }
         it.list_from = ListFrom::Peers;
         if is_there && host.made == Some(ListFrom::Operator) && it.joins() {
@@ -791,7 +855,11 @@ impl World {
             return;
         }
         if self.in_kubernetes && start == Start::Join && host.lost.is_none() {
-            if host.refused.is_none() {
+            if host.volume == Volume::Pending && host.data.is_none() {
+                self.hosts[index].refused = Some((world::elsewhere(), self.settings));
+                self.hosts[index].made = Some(ListFrom::Peers);
+                self.counts.unplaced += 1;
+            } else if host.refused.is_none() {
                 self.run(index, self.settings);
                 self.hosts[index].made = Some(ListFrom::Peers);
                 self.hosts[index].process.as_mut().unwrap().waits = true;
@@ -839,7 +907,8 @@ impl World {
     /// another member left.
     fn look_for_place(&mut self, index: usize) {
         let host = &self.hosts[index];
-        let waits = host.process.is_some_and(|it| it.waits) && host.is_connected();
+        let goes_on = host.is_connected() && host.ends.is_none();
+        let waits = host.process.is_some_and(|it| it.waits) && goes_on;
         let url = self.peer_url(index);
         let told = self.raft.connected().any(|it| it.peer_url != url);
         if !waits || !told || self.random.chance(30) {
@@ -937,23 +1006,20 @@ impl World {
             let member = self.hosts[index].data.and_then(|it| it.member);
             let listed = member.is_some_and(|it| self.raft.entry(it).is_some());
             assert!(!listed, "a member was ended as one that has left");
-            if self.hosts[index].former {
-                self.begin_anew(index);
-            } else {
-                self.end(index);
-            }
+            self.ask_to_end(index);
             return Ok(());
         }
         assert_eq!(step.pid, self.hosts[index].process.map(|it| it.pid));
         self.lock(own)?;
         assert_eq!(step.act, Act::Restart, "nobody asked for another act");
-        let led = self.raft.leader.is_some() && self.raft.voters().count() > 1;
+        // Who ends already may be one too many.
+        let led = self.raft.voters().count() > 1 && self.stays_led();
         self.counts.interruptions += 1;
-        self.end(index);
+        self.ask_to_end(index);
         self.settle();
         if led {
             assert!(
-                self.raft.leader.is_some(),
+                self.stays_led(),
                 "a restart cost the quorum: {:?}",
                 self.raft
             );
@@ -1207,6 +1273,7 @@ fn live_through(seed: u64, agents: bool) -> Counts {
     for host in &mut world.hosts {
         (host.frozen, host.cut) = (false, false);
     }
+    (0..NAMES.len()).for_each(|it| world.place_volume(it));
     world.settle();
     let begin = world.now;
     while world.now < begin + HEALED_WITHIN {
@@ -1232,6 +1299,7 @@ fn live(agents: bool, lives: u64) {
         all.disks_lost += counts.disks_lost;
         all.nodes_lost += counts.nodes_lost;
         all.claims_given_up += counts.claims_given_up;
+        all.unplaced += counts.unplaced;
         all.quorum_lost += counts.quorum_lost;
         all.healed_after = all.healed_after.max(counts.healed_after);
         for (why, count) in counts.refused {
@@ -1240,13 +1308,14 @@ fn live(agents: bool, lives: u64) {
     }
     println!(
         "{lives} clusters lived {PASSES} passes each: {} changes of the list, {} restarts, {} joined, {} disks lost, {} \
-         nodes lost, {} claims given up, {} data set aside, {} passes without a majority, healed after {} s at the latest; etcd refused {:?}",
+         nodes lost, {} claims given up, {} Pods without a volume, {} data set aside, {} passes without a majority, healed after {} s at the latest; etcd refused {:?}",
         all.changes,
         all.interruptions,
         all.joined,
         all.disks_lost,
         all.nodes_lost,
         all.claims_given_up,
+        all.unplaced,
         all.set_aside,
         all.quorum_lost,
         all.healed_after,
@@ -1257,7 +1326,7 @@ fn live(agents: bool, lives: u64) {
         return; // a few lives show little
     }
     assert!(all.changes > enough && all.interruptions > enough / 2 && all.set_aside > enough / 20);
-    assert!(agents || all.claims_given_up > enough / 20);
+    assert!(agents || all.claims_given_up > enough / 20 && all.unplaced > enough / 20);
 }
 
 #[test]

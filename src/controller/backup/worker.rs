@@ -216,8 +216,14 @@ impl Cluster {
             comes: true,
             ..why.into()
         };
-        let there = self.worker().filter(|it| !it.meta.deleting);
-        let Some(there) = there else {
+        let there = self.worker();
+        let ends = there.as_ref().filter(|it| it.meta.deleting);
+        if let Some(node) = ends.and_then(|it| it.node.as_ref()) {
+            return Err(comes(format!(
+                "the Pod {name} on the node {node} is asked to end"
+            )));
+        }
+        let Some(there) = there.filter(|it| !it.meta.deleting) else {
             let refused = self.memory.heard.refused.as_ref();
             return Err(match refused {
                 Some((why, _)) => why.to_string().into(),
