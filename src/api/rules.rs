@@ -45,6 +45,13 @@ fn place(it: &BackupDestination) -> (Option<&str>, Option<[&str; 3]>) {
     (path.map(|it| it.map_or("", String::as_str)), s3)
 }
 
+/// So many bytes or more, in a unit of a million or more.
+fn is_at_least(quantity: &str, least: u64) -> bool {
+    let unit = quantity.trim_start_matches(|it: char| it.is_ascii_digit());
+    let is_large = ["M", "Mi", "G", "Gi", "T", "Ti"].contains(&unit);
+    is_large && formats::bytes(quantity).is_some_and(|it| it >= least)
+}
+
 /// Every rule. Those that say "not supported yet" go as the feature comes.
 pub const RULES: &[Rule] = &[
     Rule {
@@ -97,26 +104,23 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         path: "storage.quota",
-        cel: "!has(self.storage.quota) || !self.storage.quota.matches('^[0-9]+$|^[0-9]+Ki$|^([0-9]|1[0-5])Mi$')",
-        message: "at least 16Mi, written with Mi, Gi or Ti",
+        cel: "!has(self.storage.quota) || !self.storage.quota.matches('^[0-9]+(k|Ki)?$|^([0-9]|1[0-5])Mi$|^([0-9]|1[0-6])M$')",
+        message: "at least 16Mi, written with Mi, Gi or Ti, or M, G or T",
         holds: |spec| {
-            spec.storage.quota.as_deref().is_none_or(|it| {
-                it.ends_with("Gi")
-                    || it.ends_with("Ti")
-                    || formats::bytes(it)
-                        .is_some_and(|bytes| it.ends_with("Mi") && bytes >= crate::spec::QUOTA_MIN)
-            })
+            let quota = spec.storage.quota.as_deref();
+            quota.is_none_or(|it| is_at_least(it, crate::spec::QUOTA_MIN))
         },
     },
     Rule {
         path: "options.maxRequestSize",
-        cel: "!has(self.options.maxRequestSize) || self.options.maxRequestSize.matches('^([1-9]|10)Mi$|^[0-9]{1,4}Ki$|^[0-9]{1,7}$')",
+        cel: "!has(self.options.maxRequestSize) || self.options.maxRequestSize.matches('^([1-9]|10)Mi?$|^[0-9]{1,4}(k|Ki)$|^[0-9]{1,7}$')",
         message: "at most 10Mi, as etcd advises; in Ki at most 9999, in bytes at most 9999999",
         holds: |spec| {
             spec.options.max_request_size.as_deref().is_none_or(|it| {
-                match (it.strip_suffix("Mi"), it.strip_suffix("Ki")) {
-                    (Some(mebibytes), _) => mebibytes.parse().is_ok_and(|it: u64| it <= 10),
-                    (_, Some(kibibytes)) => kibibytes.len() <= 4,
+                let number = it.trim_end_matches(['k', 'K', 'M', 'i']);
+                match &it[number.len()..] {
+                    "M" | "Mi" => number.parse().is_ok_and(|it: u64| it <= 10),
+                    "k" | "Ki" => number.len() <= 4,
                     _ => it.len() <= 7 && it.bytes().all(|it| it.is_ascii_digit()),
                 }
             })
@@ -124,15 +128,11 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         path: "options.memoryLimit",
-        cel: "!has(self.options.memoryLimit) || !self.options.memoryLimit.matches('^[0-9]+$|^[0-9]+Ki$|^([0-9]|[1-5][0-9]|6[0-3])Mi$')",
-        message: "at least 64Mi, written with Mi, Gi or Ti",
+        cel: "!has(self.options.memoryLimit) || !self.options.memoryLimit.matches('^[0-9]+(k|Ki)?$|^([0-9]|[1-5][0-9]|6[0-3])Mi$|^([0-9]|[1-5][0-9]|6[0-7])M$')",
+        message: "at least 64Mi, written with Mi, Gi or Ti, or M, G or T",
         holds: |spec| {
-            spec.options.memory_limit.as_deref().is_none_or(|it| {
-                it.ends_with("Gi")
-                    || it.ends_with("Ti")
-                    || formats::bytes(it)
-                        .is_some_and(|bytes| it.ends_with("Mi") && bytes >= 64 << 20)
-            })
+            let limit = spec.options.memory_limit.as_deref();
+            limit.is_none_or(|it| is_at_least(it, 64 << 20))
         },
     },
     Rule {

@@ -67,6 +67,8 @@ struct Tree {
     /// Values with an anchor, and how many values each consists of.
     anchors: Vec<(usize, Node, usize)>,
     values: usize,
+    /// Where the document begins that is read now.
+    begins: u64,
 }
 
 /// A list or map that has not ended.
@@ -92,9 +94,9 @@ const MERGE_KEY: &str = "<<";
 impl Tree {
     fn take(&mut self, event: &Event<'_>, line: u64) -> Result<(), Mistake> {
         match event {
-            Event::DocumentStart(..) if self.root.is_some() => {
-                let text = "a second document begins here; allowed is one";
-                Err((line, text.to_owned()))
+            Event::DocumentStart(..) => {
+                self.begins = line;
+                Ok(())
             }
             Event::Scalar(text, style, anchor, tag) => {
                 self.count(1, line)?;
@@ -102,8 +104,7 @@ impl Tree {
                     self.key(text, line)
                 } else {
                     let value = scalar(text, *style, tag.as_deref()).map_err(|it| (line, it))?;
-                    self.put(Node { line, value }, *anchor, 1);
-                    Ok(())
+                    self.put(Node { line, value }, *anchor, 1)
                 }
             }
             Event::SequenceStart(_, anchor, _) => self.begin(line, *anchor, Items::List(vec![])),
@@ -179,8 +180,7 @@ impl Tree {
             Items::Map { fields, .. } => Value::Map(merged(fields)?),
         };
         let line = open.line;
-        self.put(Node { line, value }, open.anchor, self.values - open.before);
-        Ok(())
+        self.put(Node { line, value }, open.anchor, self.values - open.before)
     }
 
     fn repeat(&mut self, anchor: usize, line: u64) -> Result<(), Mistake> {
@@ -194,11 +194,10 @@ impl Tree {
         };
         let (value, values) = (node.value.clone(), *values);
         self.count(values, line)?;
-        self.put(Node { line, value }, 0, values);
-        Ok(())
+        self.put(Node { line, value }, 0, values)
     }
 
-    fn put(&mut self, node: Node, anchor: usize, values: usize) {
+    fn put(&mut self, node: Node, anchor: usize, values: usize) -> Result<(), Mistake> {
         if anchor > 0 {
             self.anchors.push((anchor, node.clone(), values));
         }
@@ -209,8 +208,17 @@ impl Tree {
                     fields.push((key, line, node));
                 }
             }
-            None => self.root = Some(node),
+            None => match &self.root {
+                // One of comments alone, as tools leave them, is none.
+                Some(root) if !root.is_null() && node.is_null() => {}
+                Some(root) if !root.is_null() => {
+                    let text = "a second document begins here; allowed is one";
+                    return Err((self.begins, text.to_owned()));
+                }
+                _ => self.root = Some(node),
+            },
         }
+        Ok(())
     }
 }
 

@@ -106,13 +106,21 @@ fn check_node(node: &Node, schema: &Json, path: &str, problems: &mut Vec<Problem
     let text = |key: &str| schema.get(key).and_then(Json::as_str);
     let kind = text("type").unwrap_or_default();
     let before = problems.len();
-    let mut wrong = |allowed: String| {
+    let mut refuse = |why: String| {
         problems.push(Problem {
             path: path.to_owned(),
             line: node.line,
-            message: format!("found {}, allowed: {allowed}", node.value.describe()),
+            message: format!("found {}{why}", node.value.describe()),
         });
     };
+    if let Value::Text(text) = &node.value
+        && let Some(format) = format_of(schema)
+        && !(format.accepts)(text)
+    {
+        let fault = format.fault(text);
+        refuse(format!(": {fault}; allowed: {}", format.allowed));
+    }
+    let mut wrong = |allowed: String| refuse(format!(", allowed: {allowed}"));
     if let Some((found, allowed)) = check_count(&node.value, schema) {
         wrong(format!("{allowed}, here are {found}"));
     }
@@ -140,11 +148,7 @@ fn describe_type(kind: &str, schema: &Json) -> String {
     if let Some(Json::Array(values)) = schema.get("enum") {
         return format!("{}, in quotes", one_of(values));
     }
-    let pattern = schema
-        .get("pattern")
-        .and_then(Json::as_str)
-        .and_then(formats::format_of);
-    match (kind, pattern) {
+    match (kind, format_of(schema)) {
         (_, Some(format)) => format!("{}, in quotes", format.allowed),
         ("object", _) => "a map".to_owned(),
         ("array", _) => "a list".to_owned(),
@@ -259,17 +263,12 @@ fn check_text(text: &str, schema: &Json, wrong: &mut impl FnMut(String)) {
     if let Some(Json::Array(values)) = schema.get("enum")
         && !values.iter().any(|it| it.as_str() == Some(text))
     {
-        return wrong(one_of(values));
+        wrong(one_of(values));
     }
-    let format = schema
-        .get("pattern")
-        .and_then(Json::as_str)
-        .and_then(formats::format_of);
-    if let Some(format) = format
-        && !(format.accepts)(text)
-    {
-        wrong(format.allowed.to_owned());
-    }
+}
+
+fn format_of(schema: &Json) -> Option<&'static formats::Format> {
+    formats::format_of(schema.get("pattern")?.as_str()?)
 }
 
 fn check_number(number: i128, schema: &Json, wrong: &mut impl FnMut(String)) {

@@ -59,9 +59,9 @@ fn a_schedule_that_is_none() {
         &expect!["line 6: spec.backup: schedule and interval exclude each other"],
     );
     check_spec(
-        "spec:\n  backup: {schedule: '@daily', destinations: [{local: {path: /a}}]}",
+        "spec:\n  backup: {schedule: '@reboot', destinations: [{local: {path: /a}}]}",
         &expect![
-            "line 6: spec.backup.schedule: found '@daily', allowed: five fields of cron in UTC, of numbers, such as 0 3 * * *"
+            "line 6: spec.backup.schedule: found '@reboot': there is only @hourly @daily @weekly @monthly; allowed: five fields of cron in UTC, such as 0 3 * * *, or one of @hourly @daily @weekly @monthly"
         ],
     );
     check_spec(
@@ -73,7 +73,7 @@ fn a_schedule_that_is_none() {
     check_spec(
         "spec:\n  backup: {interval: daily, destinations: [{local: {path: /a}}]}",
         &expect![
-            "line 6: spec.backup.interval: found 'daily', allowed: a time span such as 30m or 6h"
+            "line 6: spec.backup.interval: found 'daily': 'd' (character 1) is no digit; allowed: a time span such as 30m or 6h"
         ],
     );
 }
@@ -83,24 +83,24 @@ fn a_place_that_is_none() {
     check_spec(
         "spec:\n  backup: {destinations: [{local: {path: backup, keep: 0, maxBytes: much}}]}",
         &expect![[r#"
-            line 6: spec.backup.destinations[0].local.path: found 'backup', allowed: an absolute path such as /mnt/etcd
+            line 6: spec.backup.destinations[0].local.path: found 'backup': it does not begin with /; allowed: an absolute path such as /mnt/etcd
             line 6: spec.backup.destinations[0].local.keep: found the number 0, allowed: 1 to 10000
-            line 6: spec.backup.destinations[0].local.maxBytes: found 'much', allowed: a size such as 512Mi or 2Gi"#]],
+            line 6: spec.backup.destinations[0].local.maxBytes: found 'much': 'm' (character 1) is no digit; allowed: a size such as 512Mi or 2Gi"#]],
     );
     check_spec(
         "spec:\n  backup: {destinations: [{local: {path: /a}}, {s3: {bucket: B, prefix: /x, endpoint: s3.local, region: '', credentials: key}}]}",
         &expect![[r#"
+            line 6: spec.backup.destinations[1].s3.bucket: found 'B': 'B' (character 1) is not allowed; allowed: a bucket's name: lower-case letters, digits, '.' and '-'
             line 6: spec.backup.destinations[1].s3.bucket: found 'B', allowed: at least 3 characters, here are 1
-            line 6: spec.backup.destinations[1].s3.bucket: found 'B', allowed: a bucket's name: lower-case letters, digits, '.' and '-'
-            line 6: spec.backup.destinations[1].s3.prefix: found '/x', allowed: the beginning of keys, such as shops/berlin, without a slash at either end
-            line 6: spec.backup.destinations[1].s3.endpoint: found 's3.local', allowed: a URL without a path, such as https://s3.example.com:9000
-            line 6: spec.backup.destinations[1].s3.region: found '', allowed: a region such as eu-central-1, auto or garage
-            line 6: spec.backup.destinations[1].s3.credentials: found 'key', allowed: an absolute path such as /mnt/etcd"#]],
+            line 6: spec.backup.destinations[1].s3.prefix: found '/x': it begins with /; allowed: the beginning of keys, such as shops/berlin, without a slash at either end
+            line 6: spec.backup.destinations[1].s3.endpoint: found 's3.local': it does not begin with https:// or http://; allowed: a URL without a path, such as https://s3.example.com:9000
+            line 6: spec.backup.destinations[1].s3.region: found '': it is empty; allowed: a region such as eu-central-1, auto or garage
+            line 6: spec.backup.destinations[1].s3.credentials: found 'key': it does not begin with /; allowed: an absolute path such as /mnt/etcd"#]],
     );
     check_spec(
         "spec:\n  backup: {destinations: [{local: {path: /a}}, {s3: {bucket: backup, encryption: {recipients: [age1me]}}}]}",
         &expect![
-            "line 6: spec.backup.destinations[1].s3.encryption.recipients[0]: found 'age1me', allowed: a public key of age, which begins with age1 and has 62 characters"
+            "line 6: spec.backup.destinations[1].s3.encryption.recipients[0]: found 'age1me': it has 6 characters; allowed: a public key of age, which begins with age1 and has 62 characters"
         ],
     );
     check_spec(
@@ -126,7 +126,7 @@ fn a_restore_that_cannot_work() {
     check_spec(
         "spec:\n  bootstrap: {from: 's3://backup/x'}",
         &expect![
-            "line 6: spec.bootstrap.from: found 's3://backup/x', allowed: latest, empty, the name of a snapshot, in Kubernetes CLUSTER/NAME, on a host an absolute path"
+            "line 6: spec.bootstrap.from: found 's3://backup/x': ':' (character 3) is not allowed; allowed: latest, empty, the name of a snapshot, in Kubernetes CLUSTER/NAME, on a host an absolute path"
         ],
     );
     check_spec(

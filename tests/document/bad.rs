@@ -54,19 +54,27 @@ fn versions() {
     );
     check_spec(
         "spec: {version: latest}",
-        &expect!["line 5: spec.version: found 'latest', allowed: a version such as 3.6.14"],
+        &expect![
+            "line 5: spec.version: found 'latest': 'latest' is no number; allowed: a version such as 3.6.14"
+        ],
     );
     check_spec(
         "spec: {version: 3.6.14-rc.1}",
-        &expect!["line 5: spec.version: found '3.6.14-rc.1', allowed: a version such as 3.6.14"],
+        &expect![
+            "line 5: spec.version: found '3.6.14-rc.1': '14-rc' is no number; allowed: a version such as 3.6.14"
+        ],
     );
     check_spec(
         "spec: {version: 3.6.14.1}",
-        &expect!["line 5: spec.version: found '3.6.14.1', allowed: a version such as 3.6.14"],
+        &expect![
+            "line 5: spec.version: found '3.6.14.1': it has 4 numbers, and a version has 3; allowed: a version such as 3.6.14"
+        ],
     );
     check_spec(
         "spec: {version: 33333.6.14}",
-        &expect!["line 5: spec.version: found '33333.6.14', allowed: a version such as 3.6.14"],
+        &expect![
+            "line 5: spec.version: found '33333.6.14': a number has more than 4 digits; allowed: a version such as 3.6.14"
+        ],
     );
 }
 
@@ -105,14 +113,14 @@ fn sizes_in_bytes() {
     check_spec(
         "spec:\n  storage: {quota: 15Mi}\n  options: {memoryLimit: 63Mi}",
         &expect![[r#"
-            line 6: spec.storage.quota: found '15Mi': at least 16Mi, written with Mi, Gi or Ti
-            line 7: spec.options.memoryLimit: found '63Mi': at least 64Mi, written with Mi, Gi or Ti"#]],
+            line 6: spec.storage.quota: found '15Mi': at least 16Mi, written with Mi, Gi or Ti, or M, G or T
+            line 7: spec.options.memoryLimit: found '63Mi': at least 64Mi, written with Mi, Gi or Ti, or M, G or T"#]],
     );
     check_spec(
         "spec:\n  storage: {quota: 8388608Ki}\n  options: {memoryLimit: '536870912'}",
         &expect![[r#"
-            line 6: spec.storage.quota: found '8388608Ki': at least 16Mi, written with Mi, Gi or Ti
-            line 7: spec.options.memoryLimit: found '536870912': at least 64Mi, written with Mi, Gi or Ti"#]],
+            line 6: spec.storage.quota: found '8388608Ki': at least 16Mi, written with Mi, Gi or Ti, or M, G or T
+            line 7: spec.options.memoryLimit: found '536870912': at least 64Mi, written with Mi, Gi or Ti, or M, G or T"#]],
     );
     check_spec(
         "spec:\n  options: {maxRequestSize: 11Mi}",
@@ -121,15 +129,15 @@ fn sizes_in_bytes() {
     );
     check_spec(
         "spec:\n  storage: {quota: 512M}\n  options: {maxRequestSize: 1.5Mi}",
-        &expect![[r#"
-            line 6: spec.storage.quota: found '512M', allowed: a size such as 512Mi or 2Gi
-            line 7: spec.options.maxRequestSize: found '1.5Mi', allowed: a size such as 512Mi or 2Gi"#]],
+        &expect![
+            "line 7: spec.options.maxRequestSize: found '1.5Mi': only whole numbers are allowed: 1536Ki; allowed: a size such as 512Mi or 2Gi"
+        ],
     );
     check_spec(
         "spec:\n  storage: {quota: 0Gi}\n  options: {maxRequestSize: 1000000Ti}",
         &expect![[r#"
-            line 6: spec.storage.quota: found '0Gi', allowed: a size such as 512Mi or 2Gi
-            line 7: spec.options.maxRequestSize: found '1000000Ti', allowed: a size such as 512Mi or 2Gi"#]],
+            line 6: spec.storage.quota: found '0Gi': it begins with 0; allowed: a size such as 512Mi or 2Gi
+            line 7: spec.options.maxRequestSize: found '1000000Ti': it is too large; allowed: a size such as 512Mi or 2Gi"#]],
     );
     check_spec(
         "spec:\n  storage: {quota: 536870912}",
@@ -160,18 +168,18 @@ fn addresses() {
         "spec:\n  network:\n    listenAddresses: [127.0.0.1, 300.1.1.1, localhost, 10.0.0.0/8, '::1%eth0']\n    advertisedAddresses: ['-edge', 'https://edge']\n",
         &expect![[r#"
             line 7: spec.network.listenAddresses: found a list, allowed: at most 4 items, here are 5
-            line 7: spec.network.listenAddresses[1]: found '300.1.1.1', allowed: an IP address such as 192.168.1.10
-            line 7: spec.network.listenAddresses[2]: found 'localhost', allowed: an IP address such as 192.168.1.10
-            line 7: spec.network.listenAddresses[3]: found '10.0.0.0/8', allowed: an IP address such as 192.168.1.10
-            line 7: spec.network.listenAddresses[4]: found '::1%eth0', allowed: an IP address such as 192.168.1.10
-            line 8: spec.network.advertisedAddresses[0]: found '-edge', allowed: a DNS name or an IP address
-            line 8: spec.network.advertisedAddresses[1]: found 'https://edge', allowed: a DNS name or an IP address"#]],
+            line 7: spec.network.listenAddresses[1]: found '300.1.1.1': 300 is more than 255; allowed: an IP address such as 192.168.1.10
+            line 7: spec.network.listenAddresses[2]: found 'localhost': 'l' (character 1) is not allowed; allowed: an IP address such as 192.168.1.10
+            line 7: spec.network.listenAddresses[3]: found '10.0.0.0/8': '/' (character 9) is not allowed; allowed: an IP address such as 192.168.1.10
+            line 7: spec.network.listenAddresses[4]: found '::1%eth0': '%' (character 4) is not allowed; allowed: an IP address such as 192.168.1.10
+            line 8: spec.network.advertisedAddresses[0]: found '-edge': it begins with '-'; allowed: a DNS name or an IP address
+            line 8: spec.network.advertisedAddresses[1]: found 'https://edge': '/' (character 7) is not allowed; allowed: a DNS name or an IP address"#]],
     );
     check_spec(
         "spec:\n  network:\n    listenAddresses: [300.1.1.1, '1:2', 1.2]\n    advertisedAddresses: []\n",
         &expect![[r#"
-            line 7: spec.network.listenAddresses[0]: found '300.1.1.1', allowed: an IP address such as 192.168.1.10
-            line 7: spec.network.listenAddresses[1]: found '1:2', allowed: an IP address such as 192.168.1.10
+            line 7: spec.network.listenAddresses[0]: found '300.1.1.1': 300 is more than 255; allowed: an IP address such as 192.168.1.10
+            line 7: spec.network.listenAddresses[1]: found '1:2': it has not the numbers of an address; allowed: an IP address such as 192.168.1.10
             line 7: spec.network.listenAddresses[2]: found the number 1.2, allowed: an IP address such as 192.168.1.10, in quotes
             line 8: spec.network.advertisedAddresses: found a list, allowed: at least 1 items, here are 0"#]],
     );
@@ -182,8 +190,8 @@ fn addresses_that_only_look_like_some() {
     check_spec(
         "spec:\n  network:\n    listenAddresses: [300.1.1.1, '1:2', 127.0.0.1]",
         &expect![[r#"
-            line 7: spec.network.listenAddresses[0]: found '300.1.1.1', allowed: an IP address such as 192.168.1.10
-            line 7: spec.network.listenAddresses[1]: found '1:2', allowed: an IP address such as 192.168.1.10"#]],
+            line 7: spec.network.listenAddresses[0]: found '300.1.1.1': 300 is more than 255; allowed: an IP address such as 192.168.1.10
+            line 7: spec.network.listenAddresses[1]: found '1:2': it has not the numbers of an address; allowed: an IP address such as 192.168.1.10"#]],
     );
     check_spec(
         "spec:\n  network:\n    listenAddresses: ['1:2:3', '1::2::3', '::1']\n  profil: edge",
@@ -221,20 +229,26 @@ fn paths() {
     check_spec(
         "spec:\n  storage: {path: data}",
         &expect![
-            "line 6: spec.storage.path: found 'data', allowed: an absolute path such as /mnt/etcd"
+            "line 6: spec.storage.path: found 'data': it does not begin with /; allowed: an absolute path such as /mnt/etcd"
         ],
     );
     check_spec(
         "spec:\n  storage: {path: /mnt/../etc}",
         &expect![
-            "line 6: spec.storage.path: found '/mnt/../etc', allowed: an absolute path such as /mnt/etcd"
+            "line 6: spec.storage.path: found '/mnt/../etc': it has . or .. as a directory; allowed: an absolute path such as /mnt/etcd"
         ],
     );
     check_spec(
         "spec:\n  storage: {path: /mnt/data/}",
         &expect![
-            "line 6: spec.storage.path: found '/mnt/data/', allowed: an absolute path such as /mnt/etcd"
+            "line 6: spec.storage.path: found '/mnt/data/': it ends with /; allowed: an absolute path such as /mnt/etcd"
         ],
+    );
+    check_spec(
+        "spec:\n  storage: {path: \"/mnt/a\\nb\"}",
+        &expect![[
+            r#"line 6: spec.storage.path: found '/mnt/a\nb': a control character (character 7) is not allowed; allowed: an absolute path such as /mnt/etcd"#
+        ]],
     );
     let long = format!("spec:\n  storage: {{path: /{}}}", "d".repeat(300));
     check_spec(
@@ -277,9 +291,9 @@ fn a_mistake_hides_no_other() {
             line 6: spec.size: found the number 3: more than 1 member is not supported on hosts yet, only in Kubernetes
             line 7: spec.profil: unknown field; did you mean profile?
             line 8: spec.network: clientPort, peerPort and metricsPort must differ
-            line 9: spec.storage.path: found 'data', allowed: an absolute path such as /mnt/etcd
-            line 9: spec.storage.quota: found '1Mi': at least 16Mi, written with Mi, Gi or Ti
-            line 10: spec.backup.interval: found 'often', allowed: a time span such as 30m or 6h
+            line 9: spec.storage.path: found 'data': it does not begin with /; allowed: an absolute path such as /mnt/etcd
+            line 9: spec.storage.quota: found '1Mi': at least 16Mi, written with Mi, Gi or Ti, or M, G or T
+            line 10: spec.backup.interval: found 'often': 'o' (character 1) is no digit; allowed: a time span such as 30m or 6h
             line 10: spec.backup.destinations: is missing
             line 12: spec.clients: each name may appear once
             line 13: spec.options: heartbeatMilliseconds and electionMilliseconds are set together or not at all"#]],
@@ -392,7 +406,7 @@ fn clients() {
     check_spec(
         "spec:\n  clients: [{name: K3S}, {name: no}, {}, k3s]",
         &expect![[r#"
-            line 6: spec.clients[0].name: found 'K3S', allowed: lower-case letters, digits and '-', beginning and ending with a letter or digit
+            line 6: spec.clients[0].name: found 'K3S': 'K' (character 1) is not allowed; allowed: lower-case letters, digits and '-', beginning and ending with a letter or digit
             line 6: spec.clients[1].name: found false, allowed: lower-case letters, digits and '-', beginning and ending with a letter or digit, in quotes
             line 6: spec.clients[2].name: is missing
             line 6: spec.clients[3]: found 'k3s', allowed: a map"#]],
@@ -434,14 +448,14 @@ fn what_was_found_stays_on_its_line() {
     check_spec(
         "spec: {version: \"3\\n\\e[31m6\", \"a\\nb\": 1}",
         &expect![[r#"
-            line 5: spec.version: found '3\n\u{1b}[31m6', allowed: a version such as 3.6.14
+            line 5: spec.version: found '3\n\u{1b}[31m6': '3\n\u{1b}[31m6' is no number; allowed: a version such as 3.6.14
             line 5: spec.a\nb: unknown field"#]],
     );
     check_spec(
         &format!("spec: {{version: {0}, {0}: 1}}", "x".repeat(500)),
         &expect![[r#"
+            line 5: spec.version: found 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...': 'xxxxxxxxxxxxxxxxxxxxxxxx...' is no number; allowed: a version such as 3.6.14
             line 5: spec.version: found 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...', allowed: at most 16 characters, here are 500
-            line 5: spec.version: found 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...', allowed: a version such as 3.6.14
             line 5: spec.xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...: unknown field"#]],
     );
 }

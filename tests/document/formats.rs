@@ -16,6 +16,10 @@ const SAMPLES: &[&str] = &[
     "/../a",
     "/a/../b",
     "/a/.hidden",
+    "/a/..b/...",
+    "/a/..",
+    "/media/pi/USB DISK",
+    "/mnt/Sicherung ä",
     "//a",
     "/a/",
     "512Mi",
@@ -31,6 +35,10 @@ const SAMPLES: &[&str] = &[
     "0Mi",
     "01Gi",
     "1M",
+    "512MB",
+    "1.5Gi",
+    "12k",
+    "999999T",
     "30m",
     "6h",
     "999999d",
@@ -65,6 +73,14 @@ const SAMPLES: &[&str] = &[
     "5 4 1-7 * 0,6",
     "0 0 * * 0",
     "0 12 1 1 *",
+    "0 3 * JAN-MAR,DEC MON-FRI/2",
+    "0 3 * MON *",
+    "@daily",
+    "@hourly",
+    "@weekly",
+    "@monthly",
+    "@reboot",
+    "CRON_TZ=UTC 0 3 * * *",
     "0 3 * *",
     "0  3 * * *",
     "*/0 3 * * *",
@@ -131,12 +147,80 @@ fn each_format_says_the_same_as_its_pattern() {
                 "SEED={seed} {text:?}: {}",
                 format.pattern
             );
+            assert!(theirs || format.fault(&text).len() > 10, "{text:?}");
             seen[usize::from(theirs)] += 1;
         }
         assert!(
             seen[0] > 150 && seen[1] > 150,
             "{}: {seen:?}",
             format.pattern
+        );
+    }
+}
+
+#[test]
+fn a_refusal_names_the_first_thing_that_is_wrong() {
+    for (text, words) in [
+        (
+            "/mnt/a\tb",
+            "a control character (character 7) is not allowed",
+        ),
+        ("mnt/etcd", "it does not begin with /"),
+        ("/mnt/../etc", "it has . or .. as a directory"),
+        ("/mnt//etc", "it has // in it"),
+        ("/mnt/", "it ends with /"),
+        (
+            "512MB",
+            "there is no unit 'MB': 512Mi, or 512M of thousands",
+        ),
+        (
+            "512 Mi",
+            "there is no unit ' Mi': 512Mi, or 512M of thousands",
+        ),
+        ("2gb", "there is no unit 'gb': 2Gi, or 2G of thousands"),
+        ("1.5Gi", "only whole numbers are allowed: 1536Mi"),
+        ("0.3Gi", "only whole numbers are allowed"),
+        ("12x", "there is no unit 'x', only Ki, Mi, Gi and Ti"),
+        ("-1Gi", "'-' (character 1) is no digit"),
+        ("0.5", "only whole numbers are allowed: 500m"),
+        ("30", "the unit is missing: 30s, 30m, 30h or 30d"),
+        ("30min", "there is no unit 'min': 30m"),
+        ("1h30m", "one number and one unit are allowed"),
+        ("2w", "there is no unit 'w', only s, m, h and d"),
+        ("3.6", "it has 2 numbers, and a version has 3"),
+        ("3.6.x", "'x' is no number"),
+        ("Shop", "'S' (character 1) is not allowed"),
+        ("shop_1", "'_' (character 5) is not allowed"),
+        ("shop-", "it ends with '-'"),
+        ("192.168.1.300", "300 is more than 255"),
+        ("0 3 * *", "it has 4 fields, and a schedule has 5"),
+        ("0 3 * * MONDAY", "'MONDAY' is no day of the week"),
+        ("0 3 * * mon", "'mon' is no day of the week"),
+        ("0 3pm * * *", "'3pm' is no hour"),
+        ("@reboot", "there is only @hourly @daily @weekly @monthly"),
+        (
+            "CRON_TZ=Europe/Berlin 0 3 * * *",
+            "a schedule is in UTC, without 'CRON_TZ=Europe/Berlin'",
+        ),
+        ("shops/%2e%2e", "'%' (character 7) is not allowed"),
+        ("shops/ä", "'ä' (character 7) is not allowed"),
+        ("/shops", "it begins with /"),
+        (
+            "https://s3.example.com/bucket",
+            "'/bucket' stands after the host",
+        ),
+        (
+            "s3.example.com",
+            "it does not begin with https:// or http://",
+        ),
+        ("AGE-SECRET-KEY-1", "it is a secret key"),
+        ("Backups", "'B' (character 1) is not allowed"),
+    ] {
+        let all = FORMATS.iter().filter(|it| !(it.accepts)(text));
+        let said: Vec<String> = all.map(|it| it.fault(text)).collect();
+        assert!(
+            said.iter().any(|it| it.contains(words)),
+            "{text}: {said:#?}"
         );
     }
 }

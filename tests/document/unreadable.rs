@@ -109,6 +109,20 @@ fn several_documents() {
     );
 }
 
+/// As tools leave it: comments alone are no document.
+#[test]
+fn empty_documents() {
+    let text = "# made by a tool\n---\n# the cluster\n---\nspec: 1\n---\n# nothing\n...\n---\n";
+    check(
+        text,
+        &expect![[r#"
+        apiVersion: is missing; it must be etcd.edge-operator.io/v1alpha1
+        kind: is missing; it must be EtcdCluster
+        metadata.name: is missing; it names the cluster
+        line 5: spec: found the number 1, allowed: a map"#]],
+    );
+}
+
 #[test]
 fn duplicate_keys() {
     check(

@@ -47,11 +47,11 @@ fn several_at_once_even_where_they_are_wrong_in_themselves() {
     check_spec(
         "spec:\n  storage:\n    path: /mnt\n    memory: {sizeLimit: much}\n    volumeClaim: {}\n  bootstrap: latest\n  hosts: [{name: One}]\n  pod:\n    labels: {a: 1}\n",
         &expect![[r#"
-            line 8: spec.storage.memory.sizeLimit: found 'much', allowed: a size such as 512Mi or 2Gi
+            line 8: spec.storage.memory.sizeLimit: found 'much': 'm' (character 1) is no digit; allowed: a size such as 512Mi or 2Gi
             line 8: spec.storage.memory: not supported yet
             line 9: spec.storage.volumeClaim.size: is missing
             line 10: spec.bootstrap: found 'latest', allowed: a map
-            line 11: spec.hosts[0].name: found 'One', allowed: lower-case letters, digits and '-', beginning and ending with a letter or digit
+            line 11: spec.hosts[0].name: found 'One': 'O' (character 1) is not allowed; allowed: lower-case letters, digits and '-', beginning and ending with a letter or digit
             line 11: spec.hosts[0].address: is missing
             line 11: spec.hosts: not supported yet
             line 13: spec.pod.labels.a: found the number 1, allowed: text, in quotes if it looks like a number"#]],
