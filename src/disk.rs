@@ -266,6 +266,12 @@ fn is_whole_by(mounts: &str, path: &str) -> bool {
     })
 }
 
+/// A path that `mountinfo` wrote.
+pub fn unescaped(path: &str) -> String {
+    let path = path.replace("\\040", " ").replace("\\011", "\t");
+    path.replace("\\012", "\n").replace("\\134", "\\")
+}
+
 /// As `mountinfo` writes a path.
 fn escaped(path: &str) -> String {
     let path = path.replace('\\', "\\134");

@@ -11,3 +11,37 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+/// A word as a shell reads it back. `'` is the only character that ends a quoted one.
+pub fn shell_word(text: &str) -> String {
+    let plain = |it: u8| it.is_ascii_alphanumeric() || b"-_./:=,@%+".contains(&it);
+    if !text.is_empty() && text.bytes().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a real shell reads it")]
+    fn a_shell_reads_a_word_back() {
+        for text in [
+            "/media/pi/USB DISK",
+            "/mnt/Sicherung ä",
+            "it's",
+            "$(id)",
+            "",
+            "a\nb",
+        ] {
+            let mut shell = std::process::Command::new("sh");
+            let read = shell
+                .arg("-c")
+                .arg(format!("printf %s {}", shell_word(text)));
+            assert_eq!(read.output().unwrap().stdout, text.as_bytes());
+        }
+        assert_eq!(shell_word("/mnt/usb"), "/mnt/usb");
+    }
+}

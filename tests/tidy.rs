@@ -60,7 +60,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("process", &["spec", "clock"]),
     ("tls", &["cluster", "state"]),
-    ("s3", &["cluster", "clock", "state", "untrusted"]),
+    ("s3", &["cluster", "clock", "error", "state", "untrusted"]),
     (
         "etcd",
         &[

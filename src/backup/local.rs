@@ -13,6 +13,7 @@ use super::manifest::{Manifest, ManifestError, Verified};
 use super::name::SnapshotName;
 use crate::cluster::Timestamp;
 use crate::disk;
+use crate::error::shell_word;
 use crate::state::{self, StateError};
 use crate::untrusted::Folder;
 
@@ -51,7 +52,7 @@ pub enum LocalError {
     #[error("{} is a link: put a directory in its place, or name the link's target in the document", .0.display())]
     Link(PathBuf),
     /// It is another user's.
-    #[error("the operator may not write to {}: give it to the user that the operator runs as; on a host: sudo chown etcd-operator:etcd-operator {}", .0.display(), .0.display())]
+    #[error("the operator may not write to {}: give it to the user that the operator runs as; on a host: sudo chown etcd-operator:etcd-operator {}", .0.display(), shell_word(&.0.to_string_lossy()))]
     NotOurs(PathBuf),
     /// Nothing can be written there.
     #[error("{} is read-only for the operator: if the document named it only now, sudo systemctl restart etcd-operator (etcd runs on); else see the kernel's log (dmesg), and mount it for writing or replace the disk", .0.display())]

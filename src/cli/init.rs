@@ -13,6 +13,7 @@ use crate::accounts::USER;
 use crate::cluster::is_dns_label;
 use crate::disk;
 use crate::document;
+use crate::error::shell_word;
 use crate::etcd::store;
 use crate::member::{place, records};
 use crate::process;
@@ -146,9 +147,17 @@ fn further_disk(mounts: &str) -> Option<PathBuf> {
         let mut fields = line.split(' ');
         let (device, point) = (fields.next()?, fields.next()?);
         let there = MOUNTS.iter().any(|it| point.starts_with(it));
-        // A blank in a mount point is written as an escape, which no document needs.
-        (device.starts_with("/dev/") && there && !point.contains('\\')).then(|| point.into())
+        (device.starts_with("/dev/") && there).then(|| disk::unescaped(point).into())
     })
+}
+
+/// A path within a map of one line.
+fn quoted_path(path: &str) -> String {
+    let plain = |it: u8| it.is_ascii_alphanumeric() || b"-_./".contains(&it);
+    if path.bytes().all(plain) {
+        return path.to_owned();
+    }
+    format!("'{}'", path.replace('\'', "''"))
 }
 
 fn quoted(name: &str) -> String {
@@ -207,7 +216,8 @@ fn text(shown: &Shown) -> String {
         }
         None => (PathBuf::from("/mnt/usb/etcd"), String::new()),
     };
-    let backup = backup.display();
+    let backup = backup.to_string_lossy();
+    let (word, backup) = (shell_word(&backup), quoted_path(&backup));
     let network = network(shown);
     format!(
         "\
@@ -228,7 +238,7 @@ spec:
   # The data lies in {data}{free}.{unsafe_filesystem}
   # storage: {{path: /mnt/ssd/etcd}}  # another disk; fixed once the cluster is created
   # Snapshots, best on another disk.{found} The directory belongs to the operator's user:
-  #   sudo install -d -o {USER} -g {USER} -m 700 {backup}
+  #   sudo install -d -o {USER} -g {USER} -m 700 {word}
   # backup:
   #   interval: 6h
   #   destinations:
@@ -368,26 +378,33 @@ mod tests {
     /// What stands behind a `#` works once the `#` is taken away.
     #[test]
     fn what_is_commented_out_is_good_too() {
-        let text = text(&shown("edge"));
-        let lines = text.lines().map(|line| match line.strip_prefix("  # ") {
-            Some(it) if it.starts_with(['n', 's', 'b', ' ']) && it.contains([':', '-']) => {
-                format!("  {it}")
-            }
-            _ => line.to_owned(),
-        });
-        let lines: Vec<String> = lines.filter(|it| !it.contains("sudo")).collect();
-        let spec = document::parse(lines.join("\n").as_bytes()).unwrap();
-        assert_eq!(spec.network.listen.len(), 1);
-        assert_eq!(spec.storage_path.as_deref(), Some("/mnt/ssd/etcd"));
-        let backup = spec.backup.unwrap();
-        assert_eq!(backup.destinations[0].local_path(), Some("/mnt/usb/etcd"));
+        for disk in ["/mnt/usb", "/media/pi/USB DISK", "/mnt/Sicherung 'ä', {1}"] {
+            let text = text(&Shown {
+                disk: Some((PathBuf::from(disk), None)),
+                ..shown("edge")
+            });
+            let lines = text.lines().map(|line| match line.strip_prefix("  # ") {
+                Some(it) if it.starts_with(['n', 's', 'b', ' ']) && it.contains([':', '-']) => {
+                    format!("  {it}")
+                }
+                _ => line.to_owned(),
+            });
+            let lines: Vec<String> = lines.filter(|it| !it.contains("sudo")).collect();
+            let spec = document::parse(lines.join("\n").as_bytes()).unwrap();
+            assert_eq!(spec.network.listen.len(), 1);
+            assert_eq!(spec.storage_path.as_deref(), Some("/mnt/ssd/etcd"));
+            let backup = spec.backup.unwrap();
+            let place = format!("{disk}/etcd");
+            assert_eq!(backup.destinations[0].local_path(), Some(&*place));
+        }
     }
 
     #[test]
     fn a_further_disk_is_a_device_where_people_mount_disks() {
         let mounts = "/dev/mmcblk0p2 / ext4 rw 0 0\ntmpfs /mnt/ram tmpfs rw 0 0\n\
                       /dev/sdb1 /media/my\\040stick vfat rw 0 0\n/dev/sda1 /mnt/usb ext4 rw 0 0\n";
-        assert_eq!(further_disk(mounts), Some(PathBuf::from("/mnt/usb")));
+        let stick = PathBuf::from("/media/my stick");
+        assert_eq!(further_disk(mounts), Some(stick));
         assert_eq!(further_disk("proc /proc proc rw 0 0\n"), None);
     }
 }

@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, CWD, Gid, Mode, OFlags, ResolveFlags, Uid, access, openat2};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use super::show::quoted;
 use super::{
     BackupCommand, CertsCommand, Command, Context, DriverChoice, EtcdCommand, FAILED, Failure,
     USAGE,
 };
+use crate::error::shell_word;
 use crate::s3::Credentials;
 use crate::systemd;
 
@@ -178,7 +178,7 @@ fn check_rights(context: &Context, command: &Command) -> Result<(), Failure> {
     let next = if by_unit {
         "sudo systemctl start etcd-operator".to_owned()
     } else {
-        let words = std::env::args().skip(1).map(|it| quoted(&it));
+        let words = std::env::args().skip(1).map(|it| shell_word(&it));
         format!("sudo etcd-operator {}", words.collect::<Vec<_>>().join(" "))
     };
     let text = format!("{} is not this user's: {next}", lib.display());

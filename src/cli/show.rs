@@ -16,6 +16,7 @@ use crate::api::status::PlanStatus;
 use crate::clock;
 use crate::cluster::ADMIN;
 use crate::document::Document;
+use crate::error::shell_word;
 use crate::member::place;
 use crate::member::records::Running;
 use crate::state;
@@ -163,15 +164,6 @@ pub(super) fn plan(context: &Context, output: Output) -> Outcome {
     })
 }
 
-/// A word as a shell reads it back. `'` is the only character that ends a quoted one.
-pub(super) fn quoted(text: &str) -> String {
-    let plain = |it: u8| it.is_ascii_alphanumeric() || b"-_./:=,@%+".contains(&it);
-    if !text.is_empty() && text.bytes().all(plain) {
-        return text.to_owned();
-    }
-    format!("'{}'", text.replace('\'', "'\\''"))
-}
-
 /// Where clients on this host reach etcd: as it runs, else as the document in force says.
 fn own_url(context: &Context) -> Result<String, Failure> {
     if let Some(running) = Running::load(&context.paths) {
@@ -221,7 +213,7 @@ pub(super) fn env(context: &Context, k3s: bool) -> Outcome {
         ))?;
         return Ok(DONE);
     }
-    let line = |name: &str, value: &str| format!("export ETCDCTL_{name}={}\n", quoted(value));
+    let line = |name: &str, value: &str| format!("export ETCDCTL_{name}={}\n", shell_word(value));
     print::text(
         &[
             line("ENDPOINTS", &url),

@@ -5,6 +5,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::error::shell_word;
+
 /// A refusal without a reason.
 pub(super) const NO_WORDS: &str = "no reason given";
 
@@ -49,7 +51,7 @@ pub enum S3Error {
         source: io::Error,
     },
     /// Others can read the file of credentials.
-    #[error("the S3 credentials {} can be read by others (mode {mode:o}): chmod 600 it, and change the keys if others have been on this machine", path.display())]
+    #[error("the S3 credentials {} can be read by others (mode {mode:o}): chmod 600 {}, and change the keys if others have been on this machine", path.display(), shell_word(&path.to_string_lossy()))]
     CredentialsOpen {
         /// Which one.
         path: PathBuf,

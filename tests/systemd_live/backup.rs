@@ -11,9 +11,9 @@ fn snapshots_trial_restores_and_a_restore_work_within_the_units() {
     let Some(machine) = Machine::serving() else {
         return;
     };
-    machine.sh("install -d -o etcd-operator -g etcd-operator -m 700 /srv/snapshots");
+    machine.sh("install -d -o etcd-operator -g etcd-operator -m 700 '/srv/USB DISK ä'");
     machine.write_document(
-        "  backup: {interval: 1s, destinations: [{local: {path: /srv/snapshots}}], verify: {level: 4}}\n",
+        "  backup: {interval: 1s, destinations: [{local: {path: /srv/USB DISK ä}}], verify: {level: 4}}\n",
     );
     // The unit is written anew, and the protection of the operator's changes with its next start.
     machine.sh(&format!("systemctl restart {OPERATOR}"));
@@ -23,14 +23,14 @@ fn snapshots_trial_restores_and_a_restore_work_within_the_units() {
         it["backups"]["lastVerified"]["level"] == 4
     });
     machine.sh(&format!("systemctl stop {OPERATOR}"));
-    machine.write_document("  backup: {destinations: [{local: {path: /srv/snapshots}}]}\n");
+    machine.write_document("  backup: {destinations: [{local: {path: /srv/USB DISK ä}}]}\n");
     machine.sh(&format!("systemctl start {OPERATOR}"));
     let status = machine.wait_available();
     assert_eq!(condition(&status, "BackupHealthy").0, "True");
     assert!(machine.put("a", "2"));
     // Root's command runs as the user to whom the snapshots belong.
     machine.sh("etcd-operator backup create");
-    let owners = machine.sh("stat -c %U:%a /srv/snapshots/edge/*.db.zst | sort -u");
+    let owners = machine.sh("stat -c %U:%a '/srv/USB DISK ä'/edge/*.db.zst | sort -u");
     assert_eq!(owners.trim(), "etcd-operator:600");
     assert!(machine.put("a", "3"));
     let before = machine.pid(MEMBER);

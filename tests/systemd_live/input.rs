@@ -196,14 +196,14 @@ fn a_data_disk_that_is_mounted_late_is_waited_for_with_and_without_the_operator(
     );
     machine.trust_clock();
     machine.install_files();
-    machine.sh("install -d -o etcd-operator -g etcd-operator -m 0700 /mnt/ssd/etcd");
-    machine.write_document("  storage: {path: /mnt/ssd/etcd}\n");
+    machine.sh("install -d -o etcd-operator -g etcd-operator -m 0700 '/mnt/ssd/etcd ä'");
+    machine.write_document("  storage: {path: /mnt/ssd/etcd ä}\n");
     machine.install_etcd();
     // The very first start may write there already.
     machine.sh(&format!("systemctl enable --now --quiet {OPERATOR}"));
     let before = machine.wait_available();
     assert!(machine.put("a", "1"));
-    assert!(machine.path("/mnt/ssd/etcd/data/member").exists());
+    assert!(machine.path("/mnt/ssd/etcd ä/data/member").exists());
 
     for verb in ["disable", "enable"] {
         machine.sh(&format!(

@@ -7,7 +7,8 @@ use crate::machine::Machine;
 
 const DOCUMENT: &str = "/etc/etcd-operator/cluster.yaml";
 /// The box's data lies on a disk of its own, small enough to be filled.
-const DISK: &str = "/mnt/ssd";
+/// Disks have such names.
+const DISK: &str = "/mnt/SD CARD ä";
 
 /// The document of the box, with further lines below `spec:`.
 fn edit(machine: &Machine, spec: &str) {
@@ -57,8 +58,8 @@ fn first_start(machine: &Machine, package: &std::path::Path) {
     let wrote = machine.sh("etcd-operator init --name edge");
     assert!(wrote.contains("cluster edge"), "{wrote}");
     machine.sh(&format!(
-        "mkdir -p {DISK}; mount -t tmpfs -o size=400m none {DISK}; \
-         install -d -o etcd-operator -g etcd-operator -m 700 {DISK}/etcd /srv/snapshots"
+        "mkdir -p '{DISK}'; mount -t tmpfs -o size=400m none '{DISK}'; \
+         install -d -o etcd-operator -g etcd-operator -m 700 '{DISK}/etcd' '/srv/USB STICK'"
     ));
     edit(machine, "");
     machine.sh(&format!("systemctl enable --now --quiet {OPERATOR}"));
@@ -69,7 +70,7 @@ fn first_start(machine: &Machine, package: &std::path::Path) {
 
 /// What an edit does is said beforehand; a bad one is refused, and nothing of it stays.
 fn edits(machine: &Machine) {
-    const BACKUP: &str = "  backup: {destinations: [{local: {path: /srv/snapshots}}]}\n";
+    const BACKUP: &str = "  backup: {destinations: [{local: {path: /srv/USB STICK}}]}\n";
     let etcd = machine.pid(MEMBER);
     edit(machine, BACKUP);
     let diff = machine.try_sh("etcd-operator diff");
@@ -129,12 +130,12 @@ fn damage(machine: &Machine) {
     }
     machine.sh(&format!("systemctl stop {OPERATOR} {MEMBER}"));
     let segment = machine.sh(&format!(
-        "grep -l where-the-byte-flips {DISK}/etcd/data/member/wal/*.wal | head -n 1"
+        "grep -l where-the-byte-flips '{DISK}'/etcd/data/member/wal/*.wal | head -n 1"
     ));
     let segment = segment.trim();
     machine.sh(&format!(
-        "at=$(grep -abo where-the-byte-flips {segment} | head -n 1 | cut -d : -f 1); \
-         printf X | dd of={segment} bs=1 seek=$at conv=notrunc status=none"
+        "at=$(grep -abo where-the-byte-flips '{segment}' | head -n 1 | cut -d : -f 1); \
+         printf X | dd of='{segment}' bs=1 seek=$at conv=notrunc status=none"
     ));
     machine.sh(&format!("systemctl start {OPERATOR}"));
     let status = machine.wait_hold("WalDamaged");
@@ -154,17 +155,17 @@ fn damage(machine: &Machine) {
     assert_eq!(machine.get("first").as_deref(), Some("1"));
     assert_eq!(machine.get("while-refused").as_deref(), Some("1"));
     // What the restore set aside is removed by a person alone.
-    let aside = machine.sh(&format!("ls {DISK}/etcd"));
+    let aside = machine.sh(&format!("ls '{DISK}/etcd'"));
     assert!(aside.contains("data.before-restore-"), "{aside}");
     machine.sh("etcd-operator restore clean --yes");
-    let left = machine.sh(&format!("ls {DISK}/etcd"));
+    let left = machine.sh(&format!("ls '{DISK}/etcd'"));
     assert!(!left.contains("data.before-restore-"), "{left}");
 }
 
 /// Something else fills the disk, etcd dies of it, and is back by itself once there is room.
 fn full_disk(machine: &Machine) {
     machine.sh(&format!(
-        "fallocate -l $(df --output=avail -B1 {DISK} | tail -n 1) {DISK}/ballast"
+        "fallocate -l $(df --output=avail -B1 '{DISK}' | tail -n 1) '{DISK}/ballast'"
     ));
     machine.sh("head -c 60000 /dev/zero | tr '\\0' v > /var/tmp/value");
     let writes = machine.try_sh(
@@ -178,7 +179,7 @@ fn full_disk(machine: &Machine) {
     assert_eq!(condition(&status, "Available"), ("False", "DiskFull"));
     let said = first_line(machine);
     assert!(said.starts_with("ATTENTION: DiskFull"), "{said}");
-    machine.sh(&format!("rm {DISK}/ballast"));
+    machine.sh(&format!("rm '{DISK}/ballast'"));
     machine.until(SOON, "a write with no person's help", || {
         machine.put("after", "1")
     });

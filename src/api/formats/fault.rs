@@ -8,7 +8,7 @@ const PART_MAX: usize = 24;
 /// A part of a text as it may stand in a message: on one line, and not endless.
 fn part(text: &str) -> String {
     let shown = text.chars().take(PART_MAX);
-    let shown: String = shown.flat_map(|it| it.escape_debug()).collect();
+    let shown: String = shown.flat_map(char::escape_debug).collect();
     let more = text.chars().nth(PART_MAX).map_or("", |_| "...");
     format!("{shown}{more}")
 }
@@ -241,10 +241,10 @@ pub(super) fn bucket(text: &str) -> String {
 pub(super) fn prefix(text: &str) -> String {
     let first = |it: char| it.is_ascii_alphanumeric() || it == '_';
     let fault = character(text, |it| first(it) || ".=-/".contains(it));
-    let part = text
+    let wrong = text
         .split('/')
         .find(|it| !it.chars().next().is_some_and(first));
-    match (fault, part) {
+    match (fault, wrong) {
         (Some(fault), _) => fault,
         (None, _) if text.is_empty() => "it is empty".to_owned(),
         (None, _) if text.starts_with('/') => "it begins with /".to_owned(),
@@ -252,7 +252,7 @@ pub(super) fn prefix(text: &str) -> String {
         (None, Some("")) => "it has // in it".to_owned(),
         (None, it) => format!(
             "'{}' does not begin with a letter or digit",
-            part.unwrap_or_default()
+            part(it.unwrap_or_default())
         ),
     }
 }

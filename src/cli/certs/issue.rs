@@ -19,6 +19,7 @@ use crate::agent::{self, Locking};
 use crate::clock;
 use crate::clock::parse_rfc3339;
 use crate::clock::rfc3339;
+use crate::error::shell_word;
 use crate::member::certificates::client_due;
 use crate::member::{place, records};
 use crate::observed::Clock;
@@ -199,10 +200,10 @@ fn create(out: &Path, arguments: &IssueArgs) -> Result<(), Failure> {
     match fs::DirBuilder::new().mode(0o700).create(out) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let out = out.display();
+            let (word, out) = (shell_word(&out.to_string_lossy()), out.display());
             let owner = arguments.owner.as_deref().unwrap_or("USER");
             let text = format!(
-                "{owner} may not create {out}: sudo install -d -o {owner} -m 700 {out}, then run this again"
+                "{owner} may not create {out}: sudo install -d -o {owner} -m 700 {word}, then run this again"
             );
             Err(Failure::new(FAILED, text))
         }
