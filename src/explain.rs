@@ -1,6 +1,8 @@
 //! What a reason means: one table, the page `src/explain/troubleshooting.md`, which is read by people as it is
 //! and by `etcd-operator explain`. `tests/tidy` finds a reason that has no entry.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 const PAGE: &str = include_str!("explain/troubleshooting.md");
@@ -26,6 +28,19 @@ pub struct Explanation {
     pub never: Option<String>,
 }
 
+/// What the kinds of the page are, in the order in which a person looks for them. Each reason stands in the first of its kinds.
+pub const KINDS: [(&str, &str); 9] = [
+    ("Type", "Types of conditions"),
+    ("Refusal", "Why no etcd is started"),
+    ("Hold", "Why the operator takes no further step"),
+    ("Diagnosis", "What preflight and the start of etcd find"),
+    ("Host", "What the host needs"),
+    ("Condition", "What conditions say"),
+    ("Request", "How backups and restores stand"),
+    ("Alert", "Alerts"),
+    ("Event", "Events"),
+];
+
 /// All of them, in alphabetical order.
 pub fn entries() -> impl Iterator<Item = Explanation> {
     let mut parts = PAGE.split("\n## ");
@@ -33,18 +48,113 @@ pub fn entries() -> impl Iterator<Item = Explanation> {
     parts.filter_map(parse)
 }
 
-/// The one with this reason, however it is written; else those that are much like it.
-pub fn find(reason: &str) -> Result<Explanation, Vec<&'static str>> {
-    let wanted = reason.to_lowercase();
-    let is = |it: &Explanation| it.reason.to_lowercase() == wanted;
-    if let Some(it) = entries().find(is) {
-        return Ok(it);
+/// What a text that a person gives is about.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It names this one, however it is written.
+    Named(Explanation),
+    /// A message: this one is most like it, and then these.
+    Like(Explanation, Vec<&'static str>),
+    /// None; these have a similar name.
+    None(Vec<&'static str>),
+}
+
+/// Characters of a message that are looked at; the rest of a longer one says nothing new.
+const MESSAGE_MAX: usize = 4096;
+/// A message is like an entry that has words of this weight in common with it: three that few others have.
+const WEIGHT_MIN: f64 = 9.0;
+/// Words of etcd, of its clients and of the kernel, and the reason under which this page speaks of them.
+const OTHERS_WORDS: &[(&str, &str)] = &[
+    ("no space left on device", "DiskFull"),
+    ("database space exceeded", "NoSpace"),
+    ("certificate has expired", "Expired"),
+    ("certificate is not yet valid", "NotYetValid"),
+    (
+        "certificate signed by unknown authority",
+        "AuthorityReplaced",
+    ),
+    ("etcdserver: no leader", "NoLeader"),
+    ("etcdserver: request timed out", "QuorumLost"),
+    ("context deadline exceeded", "NoAnswer"),
+    ("connection refused", "NoAnswer"),
+    ("crc mismatch", "WalDamaged"),
+    ("address already in use", "PortTaken"),
+    ("cannot assign requested address", "AddressGone"),
+    ("read-only file system", "FilesystemReadOnly"),
+    ("exec format error", "BinaryWrongArchitecture"),
+];
+/// Entries that are named beside the one that is most like a message.
+const OTHERS: usize = 3;
+
+/// What is meant by the name of a reason, of a condition or of an alert, or by a whole message.
+pub fn find(text: &str) -> Found {
+    let end = text
+        .char_indices()
+        .nth(MESSAGE_MAX)
+        .map_or(text.len(), |it| it.0);
+    let text = text[..end].trim();
+    let wanted = text.to_lowercase();
+    let all: Vec<Explanation> = entries().collect();
+    let named = |name: &str| {
+        all.iter()
+            .find(|it| it.reason.to_lowercase() == name)
+            .cloned()
+    };
+    if let Some(it) = named(&wanted) {
+        return Found::Named(it);
     }
-    let alike = |it: &Explanation| {
+    let words = |it: char| !it.is_alphanumeric();
+    if text.contains(' ') {
+        // A reason is one word with a capital within; words such as "valid" and "waits" are only words.
+        let reason = |it: &&str| it.chars().skip(1).any(char::is_uppercase);
+        let mut reasons = text.split(words).filter(reason);
+        let told = reasons.find_map(|it| named(&it.to_lowercase()));
+        let others = || OTHERS_WORDS.iter().find(|it| wanted.contains(it.0));
+        let told = told.or_else(|| named(&others()?.1.to_lowercase()));
+        return match told {
+            Some(it) => Found::Named(it),
+            None => most_like(&wanted, &all),
+        };
+    }
+    let alike = |it: &&Explanation| {
+        if wanted.is_empty() {
+            return false;
+        }
         let name = it.reason.to_lowercase();
         name.contains(&wanted) || (wanted.len() > 3 && wanted.contains(&name))
     };
-    Err(entries().filter(alike).map(|it| it.reason).collect())
+    Found::None(all.iter().filter(alike).map(|it| it.reason).collect())
+}
+
+/// The entry that has most words in common with a message, each weighed by how few entries have it.
+fn most_like(message: &str, all: &[Explanation]) -> Found {
+    fn words(text: &str) -> BTreeSet<&str> {
+        let all = text.split(|it: char| !it.is_alphabetic());
+        all.filter(|it| it.len() > 2).collect()
+    }
+    let text = |it: &Explanation| format!("{} {}", it.means, it.you).to_lowercase();
+    let texts: Vec<String> = all.iter().map(text).collect();
+    let texts: Vec<BTreeSet<&str>> = texts.iter().map(|it| words(it)).collect();
+    let count = |it: usize| f64::from(u32::try_from(it).unwrap_or(u32::MAX));
+    let weighed = words(message).into_iter().map(|word| {
+        let having = texts.iter().filter(|it| it.contains(word)).count();
+        (word, (count(all.len()) / count(having.max(1))).ln())
+    });
+    let weighed: Vec<(&str, f64)> = weighed.collect();
+    let weight = |text: &BTreeSet<&str>| {
+        let common = weighed.iter().filter(|it| text.contains(it.0));
+        common.map(|it| it.1).sum::<f64>()
+    };
+    let mut found: Vec<(f64, &Explanation)> = texts.iter().map(weight).zip(all).collect();
+    found.sort_by(|one, other| other.0.total_cmp(&one.0));
+    let mut found = found.into_iter().filter(|it| it.0 >= WEIGHT_MIN);
+    match found.next() {
+        Some((_, it)) => {
+            let others = found.take(OTHERS).map(|it| it.1.reason);
+            Found::Like(it.clone(), others.collect())
+        }
+        None => Found::None(Vec::new()),
+    }
 }
 
 fn parse(text: &'static str) -> Option<Explanation> {
@@ -73,16 +183,6 @@ fn parse(text: &'static str) -> Option<Explanation> {
 mod tests {
     use super::*;
 
-    const KINDS: [&str; 8] = [
-        "Hold",
-        "Refusal",
-        "Condition",
-        "Host",
-        "Event",
-        "Request",
-        "Diagnosis",
-        "Alert",
-    ];
     /// Who meets one of these wants to know everything.
     const WHOLE: [&str; 4] = ["Hold", "Refusal", "Diagnosis", "Alert"];
 
@@ -95,7 +195,8 @@ mod tests {
             "one cannot be read"
         );
         for it in &all {
-            let known = it.kinds.iter().all(|it| KINDS.contains(it));
+            let is = |kind: &&str| KINDS.iter().any(|it| it.0 == *kind);
+            let known = it.kinds.iter().all(is);
             assert!(
                 known && !it.kinds.is_empty(),
                 "{}: {:?}",
@@ -113,8 +214,44 @@ mod tests {
 
     #[test]
     fn a_reason_is_found_however_it_is_written() {
-        assert_eq!(find("diskfull").unwrap().reason, "DiskFull");
-        assert!(find("Wal").unwrap_err().contains(&"WalDamaged"));
-        assert!(find("nothing of the kind").unwrap_err().is_empty());
+        let named = |text: &str| match find(text) {
+            Found::Named(it) => it.reason,
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(named("diskfull"), "DiskFull");
+        assert_eq!(named("available"), "Available");
+        assert_eq!(named(" EtcdBackupOld "), "EtcdBackupOld");
+        let pasted = "shop-0: SnapshotFailed: the backup worker does not say";
+        assert_eq!(named(pasted), "SnapshotFailed");
+        let log = "2026-11-20T10:00:00Z WARN hold=QuorumLost cluster=shop";
+        assert_eq!(named(log), "QuorumLost");
+        assert!(matches!(find("Wal"), Found::None(it) if it.contains(&"WalDamaged")));
+        for (words, reason) in OTHERS_WORDS {
+            assert_eq!(named(&format!("error: {words} (1)")), *reason);
+        }
+        for nothing in ["nothing of the kind", "", " ", "???", "the of and"] {
+            assert_eq!(find(nothing), Found::None(Vec::new()), "{nothing}");
+        }
+        let endless = "a word that says nothing ".repeat(50_000);
+        assert_eq!(find(&endless), Found::None(Vec::new()));
+    }
+
+    /// Words of holds and refusals, as a person pastes them.
+    #[test]
+    fn a_pasted_message_finds_its_reason() {
+        use crate::plan::Hold;
+        for hold in [
+            Hold::QuorumLost,
+            Hold::Unreachable,
+            Hold::ClaimDeleted,
+            Hold::Terminating,
+        ] {
+            let message = format!("{hold}; next: {}", hold.next_step());
+            let Found::Like(first, others) = find(&message) else {
+                panic!("{message}");
+            };
+            let found = first.reason == hold.reason() || others.contains(&hold.reason());
+            assert!(found, "{message}: {} {others:?}", first.reason);
+        }
     }
 }

@@ -166,7 +166,7 @@ pub(super) enum Command {
     Version,
     /// Explains a reason of status, an Event or an alert, and what to do
     #[command(
-        after_help = "Examples:\n  etcd-operator explain DiskFull\n  etcd-operator explain --list"
+        after_help = "Examples:\n  etcd-operator explain DiskFull\n  etcd-operator explain \"shop-0: a majority of the members does not answer\"\n  etcd-operator explain"
     )]
     Explain(ExplainArgs),
     /// Prints the CustomResourceDefinition: the document's fields, explained
@@ -176,12 +176,8 @@ pub(super) enum Command {
 
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
-    /// The reason, in upper or lower case
-    #[arg(required_unless_present = "list")]
+    /// A reason, the type of a condition, an alert, or a whole message in quotes; none: the list of all
     pub(super) reason: Option<String>,
-    /// Lists all reasons
-    #[arg(long, conflicts_with = "reason")]
-    pub(super) list: bool,
     /// How to print
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub(super) output: Output,

@@ -4,13 +4,27 @@ use std::fmt::Write as _;
 
 use super::print::{self, Output};
 use super::{DONE, ExplainArgs, FAILED, Failure, Outcome};
-use crate::explain::{self, Explanation};
+use crate::explain::{self, Explanation, Found};
 
 pub(super) fn explain(arguments: &ExplainArgs) -> Outcome {
-    let Some(reason) = &arguments.reason else {
+    let Some(text) = &arguments.reason else {
         return list(arguments.output);
     };
-    let entry = explain::find(reason).map_err(|alike| unknown(reason, &alike))?;
+    let (entry, others) = match explain::find(text) {
+        Found::Named(it) => (it, None),
+        Found::Like(it, others) => (it, Some(others)),
+        Found::None(alike) => return Err(unknown(text, &alike)),
+    };
+    if let Some(others) = others {
+        let or = match others.as_slice() {
+            [] => String::new(),
+            some => format!("; or {}", some.join(", ")),
+        };
+        eprintln!(
+            "etcd-operator: no reason stands in this message; most like it is {}{or}",
+            entry.reason
+        );
+    }
     match arguments.output {
         Output::Table => print::text(&page(&entry))?,
         other => print::value(other, &entry)?,
@@ -19,26 +33,37 @@ pub(super) fn explain(arguments: &ExplainArgs) -> Outcome {
 }
 
 fn list(output: Output) -> Outcome {
-    let all: Vec<Explanation> = explain::entries().collect();
+    let mut all: Vec<Explanation> = explain::entries().collect();
     if output != Output::Table {
         print::value(output, &all)?;
         return Ok(DONE);
     }
-    let mut rows = vec![["REASON", "WHERE", "MEANS"].map(str::to_owned)];
-    for it in all {
-        let first = it.means.split_inclusive(". ").next().unwrap_or_default();
-        let first = first.trim().to_owned();
-        rows.push([it.reason.to_owned(), it.kinds.join(", "), first]);
+    for (kind, title) in explain::KINDS {
+        let (here, others): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|it| it.kinds.contains(&kind));
+        all = others;
+        let mut rows = vec![[title.to_uppercase(), "MEANS".to_owned()]];
+        for it in here {
+            let first = it.means.split_inclusive(". ").next().unwrap_or_default();
+            rows.push([it.reason.to_owned(), first.trim().to_owned()]);
+        }
+        print::table(&rows)?;
+        print::text("\n")?;
     }
-    print::table(&rows)?;
+    print::text("etcd-operator explain REASON tells more; also for a whole message, in quotes.\n")?;
     Ok(DONE)
 }
 
 fn unknown(reason: &str, alike: &[&str]) -> Failure {
+    let shown: String = reason
+        .chars()
+        .take(60)
+        .flat_map(char::escape_debug)
+        .collect();
     let text = match alike {
-        [] => format!("there is no reason {reason}: see etcd-operator explain --list"),
+        [] => format!("there is no reason {shown}: see etcd-operator explain"),
         some => format!(
-            "there is no reason {reason}; did you mean {}?",
+            "there is no reason {shown}; did you mean {}?",
             some.join(", ")
         ),
     };

@@ -236,7 +236,7 @@ fn mistakes() -> Vec<(&'static str, Value)> {
         ("spec.paused", json!({"paused": "maybe"})),
         ("spec.clients", json!({"clients": {"name": "a"}})),
         ("spec.clients[0].name", json!({"clients": [{"name": "A"}]})),
-        ("spec.storage.quota", json!({"storage": {"quota": "512M"}})),
+        ("spec.storage.quota", json!({"storage": {"quota": "512MB"}})),
         (
             "spec.storage.path",
             json!({"storage": {"path": "relative"}}),

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::agent::Report;
 use crate::cli::print::{Tone, toned};
-use crate::explain;
+use crate::explain::{self, Found};
 
 /// Which verdict of a condition is the good one; worst first. One that is not listed is good when it is
 /// True.
@@ -67,7 +67,10 @@ impl Headline {
 
     /// The reason, where there is more to say about it.
     pub(super) fn explained(&self) -> Option<&str> {
-        explain::find(&self.reason).ok().map(|it| it.reason)
+        match explain::find(&self.reason) {
+            Found::Named(it) => Some(it.reason),
+            _ => None,
+        }
     }
 
     /// One line, and what to do next on another.
