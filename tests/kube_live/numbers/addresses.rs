@@ -84,9 +84,9 @@ fn serves(it: &Operated, name: &str) -> bool {
 
 fn again(it: &Operated, made: &Value, within: Duration) -> Option<Duration> {
     let name = made["metadata"]["name"].as_str().unwrap();
-    it.kubectl(&["delete", "pod", name, "--grace-period=0", "--force"])
-        .good();
     let begun = Instant::now();
+    it.kubectl(&["delete", "pod", name, "--grace-period=1"])
+        .good();
     it.apply(&made.to_string());
     while begun.elapsed() < within {
         if serves(it, name) {
