@@ -12,6 +12,23 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// A text as it may stand in a message: on one line, without control characters, at most so many characters of it.
+pub fn shown(text: &str, most: usize) -> String {
+    let mut shown = String::new();
+    for (count, it) in text.chars().enumerate() {
+        if count == most {
+            shown.push_str("...");
+            break;
+        }
+        if it.is_control() {
+            shown.extend(it.escape_default());
+        } else {
+            shown.push(it);
+        }
+    }
+    shown
+}
+
 /// A word as a shell reads it back. `'` is the only character that ends a quoted one.
 pub fn shell_word(text: &str) -> String {
     let plain = |it: u8| it.is_ascii_alphanumeric() || b"-_./:=,@%+".contains(&it);

@@ -42,9 +42,11 @@ const EDGES: &[(&str, &[&str])] = &[
     // Adapters.
     (
         "api",
-        &["cluster", "version", "spec", "observed", "status", "clock"],
+        &[
+            "cluster", "version", "spec", "observed", "status", "clock", "error",
+        ],
     ),
-    ("document", &["api", "spec"]),
+    ("document", &["api", "error", "spec"]),
     ("error", &[]),
     ("explain", &[]),
     ("paths", &[]),

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::print::{self, Output};
 use super::{DONE, ExplainArgs, FAILED, Failure, Outcome};
+use crate::error;
 use crate::explain::{self, Explanation, Found};
 
 pub(super) fn explain(arguments: &ExplainArgs) -> Outcome {
@@ -54,12 +55,11 @@ fn list(output: Output) -> Outcome {
     Ok(DONE)
 }
 
+/// Characters of what a person typed that a message shows.
+const SHOWN: usize = 60;
+
 fn unknown(reason: &str, alike: &[&str]) -> Failure {
-    let shown: String = reason
-        .chars()
-        .take(60)
-        .flat_map(char::escape_debug)
-        .collect();
+    let shown = error::shown(reason, SHOWN);
     let text = match alike {
         [] => format!("there is no reason {shown}: see etcd-operator explain"),
         some => format!(

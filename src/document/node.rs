@@ -3,6 +3,8 @@
 
 use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, Tag};
 
+use crate::error::shown;
+
 /// A value and where it stands.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
@@ -305,19 +307,7 @@ fn float(text: &str) -> Result<Option<f64>, String> {
 
 /// A text as it may stand in a message: on one line, without control characters, not endless.
 pub(super) fn printable(text: &str) -> String {
-    let mut shown = String::new();
-    for (count, it) in text.chars().enumerate() {
-        if count == TEXT_MAX {
-            shown.push_str("...");
-            break;
-        }
-        if it.is_control() {
-            shown.extend(it.escape_default());
-        } else {
-            shown.push(it);
-        }
-    }
-    shown
+    shown(text, TEXT_MAX)
 }
 
 /// Characters of a text that a message shows.

@@ -115,9 +115,8 @@ fn check_node(node: &Node, schema: &Json, path: &str, problems: &mut Vec<Problem
     };
     if let Value::Text(text) = &node.value
         && let Some(format) = format_of(schema)
-        && !(format.accepts)(text)
+        && let Some(fault) = (format.fault)(text)
     {
-        let fault = format.fault(text);
         refuse(format!(": {fault}; allowed: {}", format.allowed));
     }
     let mut wrong = |allowed: String| refuse(format!(", allowed: {allowed}"));

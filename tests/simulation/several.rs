@@ -504,11 +504,11 @@ impl World {
 
     /// The Pod is gone, or made anew with the next claim, which any node takes.
     fn begin_anew(&mut self, index: usize) {
+        self.hosts[index].former = false;
+        self.end(index);
         let host = &mut self.hosts[index];
-        (host.process, host.refused, host.frozen) = (None, None, false);
-        host.ends = None;
         (host.data, host.marker) = (None, None);
-        (host.lost, host.former, host.cut) = (None, false, false);
+        (host.lost, host.cut) = (None, false);
         host.failed = 0;
     }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::claims::claim;
 use crate::lab::{SOON, is_true};
 use crate::operated::Operated;
 use crate::table::{Row, Table};
@@ -33,14 +34,6 @@ fn service(name: &str, by: By) -> Value {
         it["spec"]["clusterIP"] = json!("None");
     }
     it
-}
-
-fn claim(name: &str) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-    })
 }
 
 fn pod(image: &str, name: &str, urls: &[String; 3]) -> Value {
@@ -113,7 +106,7 @@ fn measure(it: &Operated, image: &str, by: By) -> Measured {
     let pods = MEMBERS.map(|name| pod(image, name, &urls));
     let begun = Instant::now();
     for (name, pod) in MEMBERS.iter().zip(&pods) {
-        it.apply(&claim(name).to_string());
+        it.apply(&claim(name));
         it.apply(&pod.to_string());
     }
     for name in MEMBERS {
