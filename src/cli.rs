@@ -7,6 +7,7 @@ mod arguments;
 mod backup;
 mod certs;
 mod edit;
+mod env;
 mod etcdctl;
 mod explain;
 mod init;
@@ -46,7 +47,7 @@ pub use print::Output;
 
 use arguments::{
     AgentArgs, BackupCommand, CertsCommand, CleanArgs, Cli, Command, ControllerArgs, DeleteArgs,
-    DriverChoice, EnvFor, EtcdCommand, ExplainArgs, GuardArgs, InitArgs, IssueArgs, RestoreArgs,
+    DriverChoice, EtcdCommand, ExplainArgs, GuardArgs, InitArgs, IssueArgs, RestoreArgs,
     RestoreCommand, StatusArgs,
 };
 
@@ -186,7 +187,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Resume => pause::resume(&context),
         Command::Diff { file, output } => edit::diff(&context, file.as_deref(), *output),
         Command::Reload(it) => edit::reload(&context, it.output),
-        Command::Env(it) => show::env(&context, it.target == EnvFor::K3s),
+        Command::Env(it) => env::env(&context, it),
         Command::Etcdctl { arguments } => etcdctl::etcdctl(&context, arguments),
         Command::Etcd(EtcdCommand::Install {
             version,

@@ -137,14 +137,29 @@ pub fn etcd_conf_yaml(spec: &ClusterSpec, line: Line, place: &Place<'_>) -> Stri
     cluster_and_network(spec, place, &mut put);
     storage_and_limits(spec, line, place, &mut put);
     security(line, place, &mut put);
+    // A configuration file's default is not the flag's: off.
+    put(
+        "enable-grpc-gateway",
+        if spec.options.http_gateway {
+            "true"
+        } else {
+            "false"
+        },
+    );
     logging(spec, place, &mut put);
     text
 }
 
 type Put<'a> = dyn FnMut(&str, &str) + 'a;
 
-fn quoted(text: &str) -> String {
+/// A text as YAML spells any of one line.
+pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
+}
+
+/// Whether etcd with this configuration answers JSON over HTTP.
+pub fn has_gateway(conf: &str) -> bool {
+    conf.contains("\nenable-grpc-gateway: true\n")
 }
 
 /// An address as a URL spells it.
@@ -305,7 +320,6 @@ fn security(line: Line, place: &Place<'_>, put: &mut Put<'_>) {
     }
     put("peer-transport-security", &peer);
     put("tls-min-version", "TLS1.2"); // rule D43
-    put("enable-grpc-gateway", "false"); // rule D43
 }
 
 fn logging(spec: &ClusterSpec, place: &Place<'_>, put: &mut Put<'_>) {

@@ -208,6 +208,8 @@ pub struct Options {
     pub max_txn_ops: Option<u32>,
     /// Bytes, for Go's runtime.
     pub memory_limit: Option<u64>,
+    /// JSON over HTTP is answered, too.
+    pub http_gateway: bool,
     /// As etcd spells it.
     pub log_level: &'static str,
 }

@@ -395,7 +395,7 @@ impl Worker {
             report.restorable = newest.map(|it| it.name.to_string());
             let counts = |it: &Entry| counting.iter().any(|other| other.name == it.name);
             let all = entries.iter();
-            all.map(|it| (it.name.to_string(), it.level(), counts(it)))
+            all.map(|it| (it.name.clone(), it.level(), counts(it)))
                 .collect()
         });
         self.board.tell(report, snapshots);

@@ -130,6 +130,8 @@ tool() {
         arm64) tests/tools/etcd.sh --arch arm64 "$tools/etcd-arm64" 3.6 ;;
         s3s-fs) tests/tools/s3s-fs.sh "$tools/s3s-fs" ;;
         versitygw) tests/tools/versitygw.sh "$tools/versitygw" ;;
+        clients) tests/tools/clients.sh "$tools/clients" ;;
+        kubeadm) tests/tools/kubernetes.sh "$tools/kubeadm" kubeadm ;;
         kubernetes)
             tests/tools/kubernetes.sh "$tools/kubernetes" kube-apiserver kubectl kube-controller-manager kube-scheduler \
                 kubelet kube-proxy coredns kine local-path-provisioner ;;
@@ -141,7 +143,7 @@ needs() {
         main) echo etcd packages systemd-root prometheus s3s-fs kubernetes ;;
         artefacts) echo etcd packages more-packages trixie ;;
         kubernetes) echo etcd packages more-packages lines prometheus s3s-fs kubernetes ;;
-        etcd) echo etcd packages lines prometheus s3s-fs kubernetes ;;
+        etcd) echo etcd packages lines prometheus s3s-fs kubernetes kubeadm clients ;;
         lines | several | backup) echo etcd packages lines ;;
         s3) echo etcd packages s3s-fs versitygw ;;
         systemd | cgroup2) echo etcd packages systemd-root trixie ;;

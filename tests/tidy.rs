@@ -245,6 +245,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "sysfs",
             "etcd",
             "tls",
+            "render",
             "member",
             "guard",
             "systemd",

@@ -186,6 +186,7 @@ fn options(wire: &EtcdClusterSpec, problems: &mut Vec<Misfit>) -> spec::Options 
             it.memory_limit.as_deref(),
             problems,
         ),
+        http_gateway: it.http_gateway,
         log_level: match it.log_level {
             LogLevel::Debug => "debug",
             LogLevel::Info => "info",

@@ -98,7 +98,7 @@ pub const SNAPSHOT_SOURCE: &str = concat!(
     ")$"
 );
 
-/// `latest`, or the name of a snapshot.
+/// `latest`, or the name of a snapshot or a part of it.
 pub const SNAPSHOT_NAME: &str = r"^[a-z0-9]([A-Za-z0-9-]*[a-z0-9])?$";
 
 /// A format: its pattern, its check and how a message names it.

@@ -118,7 +118,7 @@ pub struct EtcdRestoreSpec {
     /// The EtcdCluster in this namespace whose snapshots are meant.
     #[schemars(length(max = 50), extend("pattern" = formats::DNS_LABEL))]
     pub cluster: String,
-    /// `latest`, the newest verified one, or a snapshot's name.
+    /// `latest`, the newest verified one, or a snapshot's name, its revision such as r1234, or the beginning of its name.
     #[serde(default = "latest")]
     #[schemars(length(min = 1, max = 200), extend("pattern" = formats::SNAPSHOT_NAME))]
     pub from: String,

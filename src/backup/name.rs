@@ -75,6 +75,75 @@ impl fmt::Display for SnapshotName {
     }
 }
 
+/// The fewest characters of a beginning that stand for a name.
+const BEGINNING_MIN: usize = 4;
+/// The most names that are told where a word fits several.
+const TOLD_MAX: usize = 3;
+
+/// A word fits several snapshots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Several {
+    /// What was said.
+    pub word: String,
+    /// All that it fits, by name.
+    pub names: Vec<String>,
+}
+
+impl fmt::Display for Several {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (told, more) = self.names.split_at(self.names.len().min(TOLD_MAX));
+        write!(
+            f,
+            "'{}' fits {} snapshots: {}",
+            self.word,
+            self.names.len(),
+            told.join(", ")
+        )?;
+        if !more.is_empty() {
+            write!(f, " and {} more", more.len())?;
+        }
+        f.write_str("; name one of them, or more of its name")
+    }
+}
+
+impl std::error::Error for Several {}
+
+/// The one of `names` that a person means by this word: its name; `r` and its revision; or the beginning of its name,
+/// or of what follows the member's, of 4 characters at least. None: there is none.
+///
+/// # Errors
+/// It fits several.
+pub fn meant<'a>(
+    word: &str,
+    names: impl Iterator<Item = &'a SnapshotName>,
+) -> Result<Option<&'a SnapshotName>, Several> {
+    let mut fitting: Vec<(String, &SnapshotName)> = Vec::new();
+    for name in names {
+        let whole = name.to_string();
+        if whole == word {
+            return Ok(Some(name));
+        }
+        let own = &whole[name.member.len() + 1..];
+        let begins =
+            word.len() >= BEGINNING_MIN && (whole.starts_with(word) || own.starts_with(word));
+        let revision = word.strip_prefix('r').and_then(|it| it.parse().ok());
+        if begins || revision == Some(name.revision) {
+            fitting.push((whole, name));
+        }
+    }
+    // The same one may lie at several places.
+    fitting.sort_by(|one, other| one.0.cmp(&other.0));
+    fitting.dedup_by(|one, other| one.0 == other.0);
+    match fitting.as_slice() {
+        [] => Ok(None),
+        [(_, name)] => Ok(Some(name)),
+        _ => Err(Several {
+            word: word.to_owned(),
+            names: fitting.into_iter().map(|it| it.0).collect(),
+        }),
+    }
+}
+
 /// It is no name of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a name of a snapshot such as shop-0-20261121T131500Z-r1234-9f3ab2c1")]
@@ -122,6 +191,67 @@ fn parse_time(text: &str) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_means_one_snapshot_or_none_and_several_are_told() {
+        let all = [
+            "shop-0-20261121T131500Z-r1234-9f3ab2c1",
+            "shop-0-20261122T131500Z-r1240-00000001",
+            "shop-0-boot78586e7d23c142a2-r6-aadf92be",
+            "shop-0-boot78586e7d23c142a2-r60-aadf92be",
+            "shop-1-20261123T131500Z-r1240-00000001",
+        ];
+        let names: Vec<SnapshotName> = all.iter().map(|it| it.parse().unwrap()).collect();
+        let means = |word: &str| {
+            let found = meant(word, names.iter().chain(&names))?;
+            Ok::<_, Several>(
+                found.map(|it| all.iter().position(|name| *name == it.to_string()).unwrap()),
+            )
+        };
+        for (word, expected) in [
+            (all[0], Some(0)),
+            ("r1234", Some(0)),
+            ("r6", Some(2)),
+            ("r60", Some(3)),
+            ("20261121", Some(0)),
+            ("20261122T", Some(1)),
+            ("shop-0-20261121", Some(0)),
+            ("shop-1", Some(4)),
+            ("boot78586e7d23c142a2-r60", Some(3)),
+            ("r7", None),
+            ("r", None),
+            ("r-6", None),
+            ("", None),
+            ("sho", None),
+            ("hop-0", None),
+            ("latest", None),
+            ("shop-0-20261121T131500Z-r1234-9f3ab2c10", None),
+        ] {
+            assert_eq!(means(word), Ok(expected), "{word}");
+        }
+        for (word, count) in [
+            ("shop", 5),
+            ("2026", 3),
+            ("r1240", 2),
+            ("boot78586e7d23c142a2-r6", 2),
+        ] {
+            let told = means(word).unwrap_err();
+            assert_eq!(told.names.len(), count, "{word}");
+        }
+        let told = |word| means(word).unwrap_err().to_string();
+        assert_eq!(
+            told("r1240"),
+            format!(
+                "'r1240' fits 2 snapshots: {}, {}; name one of them, or more of its name",
+                all[1], all[4]
+            )
+        );
+        assert!(
+            told("shop").contains(&format!("{} and 2 more;", all[2])),
+            "{}",
+            told("shop")
+        );
+    }
 
     #[test]
     fn a_name_reads_back_as_itself_and_nothing_else_does() {

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 use super::Progress;
 use super::local::LocalError;
+use super::name::Several;
 use super::remote::CopyError;
 use super::verify::{self, VerifyError};
 use crate::disk;
@@ -61,6 +62,9 @@ pub enum RestoreError {
     /// There is no such snapshot.
     #[error("{0}")]
     NoSnapshot(String),
+    /// What it is called by fits several.
+    #[error("{0}")]
+    Several(String),
     /// There are snapshots, and nobody who counts has signed one.
     #[error("{0}")]
     Untrusted(String),
@@ -116,6 +120,12 @@ pub enum RestoreError {
         /// The system's reason.
         source: io::Error,
     },
+}
+
+impl From<Several> for RestoreError {
+    fn from(it: Several) -> Self {
+        RestoreError::Several(it.to_string())
+    }
 }
 
 fn io_error<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> RestoreError + 'a {

@@ -45,6 +45,21 @@ pub struct Served {
     pub why: String,
 }
 
+/// Why a worker sends no manifest.
+#[derive(Debug)]
+pub enum Unsent {
+    /// What was asked for fits several, in its words.
+    Several(String),
+    /// It does not say, or what it says is no manifest.
+    Silent(String),
+}
+
+impl From<String> for Unsent {
+    fn from(why: String) -> Self {
+        Unsent::Silent(why)
+    }
+}
+
 impl Served {
     /// In words, for a person.
     pub fn place(&self) -> String {
@@ -56,7 +71,7 @@ impl Served {
     ///
     /// # Errors
     /// The worker does not say, or what it says is no manifest.
-    pub async fn manifest(&self, tls: &Path, name: &str) -> Result<Option<Manifest>, String> {
+    pub async fn manifest(&self, tls: &Path, name: &str) -> Result<Option<Manifest>, Unsent> {
         let most = usize::try_from(MANIFEST_MAX).unwrap_or(usize::MAX);
         let files = files(tls);
         let path = format!("/snapshots/{name}/manifest");
@@ -82,10 +97,13 @@ impl Served {
                 Ok(Some(manifest))
             }
             (StatusCode::NOT_FOUND, _) => Ok(None),
-            (status, text) => Err(format!(
-                "{status}: {}",
-                String::from_utf8_lossy(&text).trim()
-            )),
+            (status, text) => {
+                let text = String::from_utf8_lossy(&text).trim().to_owned();
+                Err(match status {
+                    StatusCode::CONFLICT => Unsent::Several(text),
+                    _ => Unsent::Silent(format!("{status}: {text}")),
+                })
+            }
         }
     }
 

@@ -106,9 +106,9 @@ pub(super) enum Command {
         after_help = "systemctl reload etcd-operator runs this. It prints what the document changes. Exits with 2 when the\ndocument is refused and the one before stays in force; with 3 when a part of it waits or is refused.\n\nExample:\n  etcd-operator reload"
     )]
     Reload(OutputArgs),
-    /// Prints lines for a shell: how etcdctl, or k3s, connects
+    /// Prints how a program connects: etcdctl, k3s, kubeadm or Patroni
     #[command(
-        after_help = "Example:\n  eval \"$(etcd-operator env)\"; etcdctl endpoint health\n  k3s server $(etcd-operator env --for k3s)"
+        after_help = "With the certificate of the client of the program's name, where the document or certs issue has one,\nelse with the one of admin.\n\nExample:\n  eval \"$(etcd-operator env)\"; etcdctl endpoint health\n  k3s server $(etcd-operator env --for k3s)\n  etcd-operator env --for patroni --tls /etc/patroni/tls >> /etc/patroni/config.yml"
     )]
     Env(EnvArgs),
     /// Pauses the operator, such as while a person works on etcd; ends by itself
@@ -305,8 +305,11 @@ pub(super) struct PreflightArgs {
 #[derive(Debug, Args)]
 pub(super) struct EnvArgs {
     /// The program to print the lines for
-    #[arg(long = "for", value_enum, default_value_t = EnvFor::Etcdctl)]
+    #[arg(long = "for", value_name = "PROGRAM", value_enum, default_value_t = EnvFor::Etcdctl)]
     pub(super) target: EnvFor,
+    /// Where `certs issue --out` copied the client's files
+    #[arg(long, value_name = "DIR")]
+    pub(super) tls: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -315,6 +318,10 @@ pub(super) enum EnvFor {
     Etcdctl,
     /// --datastore-* flags
     K3s,
+    /// ClusterConfiguration
+    Kubeadm,
+    /// The section etcd3 of its file
+    Patroni,
 }
 
 #[derive(Debug, Subcommand)]
@@ -387,7 +394,7 @@ pub(super) struct IssueArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct DeleteArgs {
-    /// Their names
+    /// Their names, revisions such as r1234, or beginnings of names
     #[arg(required = true, value_name = "NAME")]
     pub(super) names: Vec<String>,
     /// Only at this destination, such as /mnt/usb/etcd or s3://BUCKET/PREFIX; left out: all
@@ -440,7 +447,7 @@ pub(super) enum BackupCommand {
     /// Prints the details of a snapshot
     #[command(after_help = "Example:\n  etcd-operator backup show latest")]
     Show {
-        /// Its name, or latest
+        /// Its name, a revision such as r1234, the beginning of a name, or latest
         name: String,
         /// Only at this destination, such as /mnt/usb/etcd or s3://BUCKET/PREFIX; left out: all
         #[arg(long, value_name = "PLACE")]
@@ -453,7 +460,7 @@ pub(super) enum BackupCommand {
     /// (level 2)
     #[command(after_help = "Example:\n  etcd-operator backup verify --level 3")]
     Verify {
-        /// Its name, or latest; left out: all
+        /// Its name, a revision such as r1234, the beginning of a name, or latest; left out: all
         name: Option<String>,
         /// 1 size, 2 hash, 3 structure, 4 a trial restore
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=4))]

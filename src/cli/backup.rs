@@ -8,7 +8,9 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::places::{Kind, Site, lock, nowhere, pick, pick_remote, primary, sites, trusted_now};
+use super::places::{
+    Kind, Site, lock, nowhere, pick, pick_name, pick_remote, primary, sites, trusted_now,
+};
 use super::print::{self, Output, bytes};
 use super::progress::Display;
 use super::{BackupCommand, Context, DONE, FAILED, Failure, Outcome, USAGE, runtime};

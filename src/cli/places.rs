@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{Context, FAILED, Failure, HELD, USAGE, runtime};
 use crate::backup::local::{Entry, LocalStore};
-use crate::backup::name::{LATEST, SnapshotName};
+use crate::backup::name::{LATEST, SnapshotName, meant};
 use crate::backup::place::{self, BackupLock, Work};
 use crate::backup::remote::{RemoteEntry, RemoteStore};
 use crate::retention::VERIFIED;
@@ -139,22 +139,41 @@ impl Site<'_> {
     }
 }
 
-/// The snapshot that a person means among these; `latest`: the newest verified one.
-fn pick_by<T>(entries: Vec<T>, name: &str, told: impl Fn(&T) -> (&SnapshotName, u8)) -> Option<T> {
-    entries.into_iter().find(|it| match (name, told(it)) {
-        (LATEST, (_, level)) => level >= VERIFIED,
-        (name, (its, _)) => its.to_string() == name,
-    })
+/// The snapshot that a person means among these: the newest verified one by `latest`, else as [`meant`] says.
+fn pick_by<T>(
+    mut entries: Vec<T>,
+    word: &str,
+    told: impl Fn(&T) -> (&SnapshotName, u8),
+) -> Result<Option<T>, Failure> {
+    let at = if word == LATEST {
+        entries.iter().position(|it| told(it).1 >= VERIFIED)
+    } else {
+        let found = meant(word, entries.iter().map(|it| told(it).0));
+        let found = found.map_err(|it| Failure::new(FAILED, it.to_string()))?;
+        found.and_then(|name| entries.iter().position(|it| told(it).0 == name))
+    };
+    Ok(at.map(|it| entries.swap_remove(it)))
 }
 
 /// The same of a directory.
-pub(super) fn pick(entries: Vec<Entry>, name: &str) -> Option<Entry> {
-    pick_by(entries, name, |it| (&it.name, it.level()))
+pub(super) fn pick(entries: Vec<Entry>, word: &str) -> Result<Option<Entry>, Failure> {
+    pick_by(entries, word, |it| (&it.name, it.level()))
 }
 
 /// The same of a bucket.
-pub(super) fn pick_remote(entries: Vec<RemoteEntry>, name: &str) -> Option<RemoteEntry> {
-    pick_by(entries, name, |it| (&it.name, it.level()))
+pub(super) fn pick_remote(
+    entries: Vec<RemoteEntry>,
+    word: &str,
+) -> Result<Option<RemoteEntry>, Failure> {
+    pick_by(entries, word, |it| (&it.name, it.level()))
+}
+
+/// The same of names with their levels, the newest first.
+pub(super) fn pick_name(
+    names: Vec<(SnapshotName, u8)>,
+    word: &str,
+) -> Result<Option<SnapshotName>, Failure> {
+    Ok(pick_by(names, word, |it| (&it.0, it.1))?.map(|it| it.0))
 }
 
 /// None of these places has it.

@@ -14,11 +14,7 @@ use crate::agent::socket::{Reply, Request, ask};
 use crate::agent::{self, Agent, AgentError, Locking, Report};
 use crate::api::status::PlanStatus;
 use crate::clock;
-use crate::cluster::ADMIN;
 use crate::document::Document;
-use crate::error::shell_word;
-use crate::member::place;
-use crate::member::records::Running;
 use crate::state;
 use crate::systemd;
 use crate::tls::{Certificates, ClientFiles};
@@ -91,7 +87,11 @@ fn last_report(context: &Context, locked: AgentError) -> Result<Report, Failure>
 }
 
 /// Which document is in force, where another one is named.
-fn tell_which(context: &Context, named: &Document, report: &Report) -> Result<(), Failure> {
+pub(super) fn tell_which(
+    context: &Context,
+    named: &Document,
+    report: &Report,
+) -> Result<(), Failure> {
     let in_force = match edit::known(context)? {
         Known::Is(it) => it,
         Known::NotAllowed => return Ok(()),
@@ -162,68 +162,6 @@ pub(super) fn plan(context: &Context, output: Output) -> Outcome {
         DONE if plan.hold.is_some() => HELD,
         code => code,
     })
-}
-
-/// Where clients on this host reach etcd: as it runs, else as the document in force says.
-fn own_url(context: &Context) -> Result<String, Failure> {
-    if let Some(running) = Running::load(&context.paths) {
-        return Ok(running.launch.client_url);
-    }
-    let document = match kept::choose(&context.paths, &context.config) {
-        Ok((accepted, _)) => accepted.document,
-        Err(_) => context.read()?,
-    };
-    Ok(place::resolve(&context.paths, &document.spec).client_url)
-}
-
-pub(super) fn env(context: &Context, k3s: bool) -> Outcome {
-    let named = context.named.then(|| context.read()).transpose()?;
-    // Of what runs, whatever the document says by now.
-    let url = match runtime()?.block_on(ask(&context.paths.socket(), &Request::Status)) {
-        Reply::Answered(text) => {
-            let report = serde_json::from_str::<Report>(&text)?;
-            if let Some(named) = &named {
-                tell_which(context, named, &report)?;
-            }
-            report.host.etcd.client_url
-        }
-        _ => own_url(context)?,
-    };
-    let certificates = Certificates::at(context.paths.tls());
-    let client = if k3s && certificates.client_leaf("k3s").is_ok() {
-        "k3s"
-    } else {
-        ADMIN
-    };
-    let ClientFiles { ca, cert, key, .. } = client_files(context, client)?;
-    if k3s {
-        let embedded = context.paths.k3s_embedded_etcd();
-        if embedded.exists() {
-            // Rule A11: k3s says nothing when it ignores these flags.
-            eprintln!(
-                "etcd-operator: warning: k3s ignores --datastore-endpoint while {} exists: move it aside first",
-                embedded.display()
-            );
-        }
-        print::text(&format!(
-            "--datastore-endpoint={url}\n--datastore-cafile={}\n--datastore-certfile={}\n--datastore-keyfile={}\n",
-            ca.display(),
-            cert.display(),
-            key.display()
-        ))?;
-        return Ok(DONE);
-    }
-    let line = |name: &str, value: &str| format!("export ETCDCTL_{name}={}\n", shell_word(value));
-    print::text(
-        &[
-            line("ENDPOINTS", &url),
-            line("CACERT", &ca.to_string_lossy()),
-            line("CERT", &cert.to_string_lossy()),
-            line("KEY", &key.to_string_lossy()),
-        ]
-        .concat(),
-    )?;
-    Ok(DONE)
 }
 
 /// The files of a client that has a usable certificate.

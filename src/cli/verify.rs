@@ -87,7 +87,7 @@ fn local(
 ) -> Result<Vec<Checked>, Failure> {
     let entries = store.list()?;
     let entries = match name {
-        Some(name) => pick(entries, name).into_iter().collect(),
+        Some(name) => pick(entries, name)?.into_iter().collect(),
         None => entries,
     };
     let mut checked = Vec::new();
@@ -116,7 +116,7 @@ fn bucket(
 ) -> Result<Vec<Checked>, Failure> {
     let (mut store, entries) = site.look(context, s3, spec)?;
     let entries: Vec<RemoteEntry> = match name {
-        Some(name) => pick_remote(entries, name).into_iter().collect(),
+        Some(name) => pick_remote(entries, name)?.into_iter().collect(),
         None => entries,
     };
     // The agent may be writing down what has arrived.

@@ -14,7 +14,6 @@ use super::restore::wire_now;
 use super::{Cluster, ControllerError, Watched};
 use crate::api::EtcdBackup;
 use crate::api::requests::{EtcdBackupStatus, Phase};
-use crate::backup::name::LATEST;
 use crate::backup::place;
 use crate::backup::work::Made;
 use crate::cluster::{Detail, Timestamp, detail};
@@ -143,11 +142,8 @@ impl Cluster {
             return Ok(None);
         }
         let found = self.find(from).await?;
-        if from == LATEST {
-            return Ok(found.restorable);
-        }
         let counts = found.counts && found.level.is_some_and(|it| it >= VERIFIED);
-        Ok(counts.then(|| from.to_owned()))
+        Ok(found.name.filter(|_| counts))
     }
 
     /// What has ended is told. `waits`: why nobody begins what was asked for.

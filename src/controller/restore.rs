@@ -29,6 +29,7 @@ use crate::observed::{Membership, Observed, RestorePhase, Restoring};
 use crate::plan::Hold;
 use crate::spec::ClusterSpec;
 use crate::start::Refusal;
+use crate::worker::report::Found;
 pub(super) use pod::document;
 use pod::{Outcome, asked_by, outcome};
 
@@ -90,6 +91,8 @@ enum Source {
     Elsewhere(Detail),
     /// The worker says that there is none, and nobody else could have it.
     Missing,
+    /// What is asked for fits several, in the worker's words.
+    Several(String),
     /// The worker does not say, and nobody else could have it.
     Unknown(Detail),
 }
@@ -306,7 +309,11 @@ impl Cluster {
                         format!("the restore takes its snapshot from a further destination: {why}");
                     self.tell("Restoring", &text, true).await;
                 }
-                Source::Missing => return self.refuse_restore(&asked).await,
+                Source::Missing => {
+                    let text = format!("there is no snapshot {} of {}", asked.from, self.name);
+                    return self.refuse_restore(&asked, text).await;
+                }
+                Source::Several(text) => return self.refuse_restore(&asked, text).await,
                 Source::Unknown(why) => return self.not_begun(&asked, &why).await,
             }
         }
@@ -346,6 +353,10 @@ impl Cluster {
         }
         let alone = !self.has_other_places();
         match self.find(from).await {
+            Ok(Found {
+                several: Some(text),
+                ..
+            }) => Source::Several(text),
             Ok(found) if found.level.is_none() && alone => Source::Missing,
             Ok(_) => Source::There,
             Err(why) if alone => Source::Unknown(why),
@@ -353,13 +364,12 @@ impl Cluster {
         }
     }
 
-    /// Ends a request for a snapshot that is not there. The member runs on.
-    async fn refuse_restore(&mut self, asked: &Asked) {
+    /// Ends a request for a snapshot that is not there, or not to be told from others. The member runs on.
+    async fn refuse_restore(&mut self, asked: &Asked, why: String) {
         let Some(request) = asked.request() else {
             return;
         };
-        let (name, from) = (&self.name, &asked.from);
-        let text = format!("there is no snapshot {from} of {name}, which runs on unchanged");
+        let text = format!("{why}; {} runs on unchanged", self.name);
         match self
             .answer(request, &new_cluster::failed(text.clone()))
             .await

@@ -138,6 +138,7 @@ pub const FIELDS: &[Field] = &[
     field("options.autoCompaction.retention", Class::Restart),
     field("options.electionMilliseconds", Class::Restart),
     field("options.heartbeatMilliseconds", Class::Restart),
+    field("options.httpGateway", Class::Restart),
     field("options.logLevel", Class::Restart),
     field("options.maxRequestSize", Class::Restart),
     field("options.maxTransactionOperations", Class::Restart),

@@ -11,7 +11,7 @@ use hyper::{Response, StatusCode};
 use tokio::sync::mpsc;
 
 use crate::backup::local::LocalStore;
-use crate::backup::name::{LATEST, SnapshotName};
+use crate::backup::name::{Several, SnapshotName};
 use crate::error::chain;
 use crate::telemetry::plain;
 
@@ -20,7 +20,8 @@ const PIECE: usize = 64 * 1024;
 
 /// What is asked for.
 pub(super) struct Wanted {
-    name: String,
+    /// Its name, or another word for it.
+    pub(super) name: String,
     /// The file from this byte on; none: the manifest.
     from: Option<u64>,
 }
@@ -38,22 +39,26 @@ pub(super) fn asked(path: &str, query: &str) -> Option<Wanted> {
     Some(Wanted { name, from })
 }
 
-/// What a restore of the latest takes.
-pub(super) enum Latest {
+/// The snapshot that a word means.
+pub(super) enum Meant {
     /// Nobody has looked yet.
     Unknown,
-    /// Nothing that counts.
+    /// None lies there, or none that counts.
     None,
-    Named(String),
+    /// It fits several.
+    Several(Several),
+    Named(SnapshotName),
 }
 
 /// Answers.
 pub(super) async fn respond(
-    wanted: Wanted,
-    latest: Latest,
+    (wanted, meant): (Wanted, Meant),
     store: Option<LocalStore>,
 ) -> Response<Body> {
-    let opened = tokio::task::spawn_blocking(move || open(wanted, latest, store));
+    if let Meant::Several(several) = &meant {
+        return text(StatusCode::CONFLICT, several.to_string());
+    }
+    let opened = tokio::task::spawn_blocking(move || open(wanted.from, meant, store));
     match opened.await {
         Ok(Ok(Some(body))) => Response::new(body),
         Ok(Ok(None)) => text(
@@ -70,21 +75,21 @@ pub(super) fn text(status: StatusCode, text: String) -> Response<Body> {
     plain(status, text).map(Body::Whole)
 }
 
-fn open(wanted: Wanted, latest: Latest, store: Option<LocalStore>) -> Result<Option<Body>, String> {
-    let name = match (wanted.name.as_str(), latest) {
-        (LATEST, Latest::Named(name)) => Some(name),
-        (LATEST, Latest::None) => None,
-        (LATEST, Latest::Unknown) => return Err("it has not listed the snapshots yet".to_owned()),
-        _ => Some(wanted.name),
-    };
-    let name: Option<SnapshotName> = name.and_then(|it| it.parse().ok());
-    let (Some(name), Some(store)) = (name, store) else {
-        return Ok(None);
+/// `from`: the file from this byte on; none: the manifest.
+fn open(
+    from: Option<u64>,
+    meant: Meant,
+    store: Option<LocalStore>,
+) -> Result<Option<Body>, String> {
+    let (name, store) = match (meant, store) {
+        (Meant::Named(name), Some(store)) => (name, store),
+        (Meant::Unknown, _) => return Err("it has not listed the snapshots yet".to_owned()),
+        _ => return Ok(None),
     };
     let Some(found) = store.find(&name).map_err(|it| chain(&it))? else {
         return Ok(None);
     };
-    match (wanted.from, found.manifest) {
+    match (from, found.manifest) {
         (None, Ok(manifest)) => Ok(Some(Body::Whole(Full::new(manifest.encode().into())))),
         (Some(from), _) => {
             let mut file = store.open(&name).map_err(|it| it.to_string())?;
@@ -172,26 +177,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_a_snapshot_of_the_cluster_is_opened() {
+    fn what_does_not_lie_there_is_not_opened() {
         let store = LocalStore::at(std::path::Path::new("/"), "etc");
-        for name in ["passwd", "..", "../etc/passwd", "etc-0", ""] {
-            for from in [None, Some(0)] {
-                let wanted = Wanted {
-                    name: name.to_owned(),
-                    from,
-                };
-                let opened = open(wanted, Latest::None, Some(store.clone()));
-                assert!(matches!(opened, Ok(None)), "{name}");
-            }
-        }
-        let latest = |known| {
-            let wanted = Wanted {
-                name: LATEST.to_owned(),
-                from: None,
-            };
-            open(wanted, known, Some(store.clone()))
-        };
-        assert!(matches!(latest(Latest::None), Ok(None)), "there is none");
-        assert!(latest(Latest::Unknown).is_err(), "nobody has looked yet");
+        let open = |meant| open(None, meant, Some(store.clone()));
+        let name = "etc-0-20261121T131500Z-r1234-9f3ab2c1".parse().unwrap();
+        assert!(matches!(open(Meant::Named(name)), Ok(None)));
+        assert!(matches!(open(Meant::None), Ok(None)));
+        assert!(open(Meant::Unknown).is_err(), "nobody has looked yet");
     }
 }

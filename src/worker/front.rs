@@ -26,10 +26,10 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::files::{self, Latest};
+use super::files::{self, Meant};
 use super::report::{Ended, Found, Report};
 use crate::backup::local::LocalStore;
-use crate::backup::name::LATEST;
+use crate::backup::name::{LATEST, SnapshotName, meant};
 use crate::clock;
 use crate::error::chain;
 use crate::http;
@@ -58,7 +58,7 @@ pub(super) struct Board {
 struct Posted {
     report: Report,
     /// Names, levels, and whether they count; none before the first look that succeeded.
-    snapshots: Option<Vec<(String, u8, bool)>>,
+    snapshots: Option<Vec<(SnapshotName, u8, bool)>>,
     asked: VecDeque<String>,
     ended: VecDeque<Ended>,
     /// From the time since boot to the wall clock, while the operator trusts the clock.
@@ -114,7 +114,7 @@ impl Board {
         posted.ended.push_back(ended);
     }
 
-    pub(super) fn tell(&self, report: Report, snapshots: Option<Vec<(String, u8, bool)>>) {
+    pub(super) fn tell(&self, report: Report, snapshots: Option<Vec<(SnapshotName, u8, bool)>>) {
         let posted = &mut *self.posted();
         (posted.report, posted.snapshots) = (report, snapshots);
     }
@@ -153,32 +153,46 @@ impl Board {
         report
     }
 
-    /// What a restore of the latest takes.
-    fn latest(&self) -> Latest {
+    /// The snapshot that a word means: a name, another word for it, or the latest.
+    fn meant(&self, word: &str) -> Meant {
+        if let Ok(name) = word.parse() {
+            return Meant::Named(name);
+        }
         let posted = self.posted();
-        match (&posted.snapshots, &posted.report.restorable) {
-            (None, _) => Latest::Unknown,
-            (Some(_), None) => Latest::None,
-            (Some(_), Some(name)) => Latest::Named(name.clone()),
+        let Some(all) = &posted.snapshots else {
+            return Meant::Unknown;
+        };
+        if word == LATEST {
+            let name = posted.report.restorable.as_ref();
+            let name = name.and_then(|it| it.parse().ok());
+            return name.map_or(Meant::None, Meant::Named);
+        }
+        match meant(word, all.iter().map(|it| &it.0)) {
+            Ok(name) => name.cloned().map_or(Meant::None, Meant::Named),
+            Err(several) => Meant::Several(several),
         }
     }
 
-    fn found(&self, name: &str) -> Option<Found> {
+    fn found(&self, word: &str) -> Option<Found> {
+        let meant = self.meant(word);
         let posted = self.posted();
         let all = posted.snapshots.as_ref()?;
-        if name == LATEST {
-            return Some(Found {
-                restorable: posted.report.restorable.clone(),
-                level: all.iter().map(|it| it.1).max(),
-                counts: true,
-            });
+        let mut found = Found::default();
+        match meant {
+            Meant::Named(name) => {
+                if let Some((_, level, counts)) = all.iter().find(|it| it.0 == name) {
+                    (found.level, found.counts) = (Some(*level), *counts);
+                }
+                found.name = Some(name.to_string());
+            }
+            Meant::Several(several) => found.several = Some(several.to_string()),
+            Meant::None | Meant::Unknown => {}
         }
-        let found = all.iter().find(|it| it.0 == name);
-        Some(Found {
-            level: found.map(|it| it.1),
-            counts: found.is_some_and(|it| it.2),
-            restorable: None,
-        })
+        if word == LATEST {
+            found.level = all.iter().map(|it| it.1).max();
+            found.counts = true;
+        }
+        Some(found)
     }
 
     fn respond(&self, method: &Method, path: &str, query: &str) -> (StatusCode, String) {
@@ -282,7 +296,10 @@ async fn answer(
             let fetches = may && method == Method::GET;
             let wanted = files::asked(path, query).filter(|_| fetches);
             Ok::<_, Infallible>(match wanted {
-                Some(wanted) => files::respond(wanted, board.latest(), store).await,
+                Some(wanted) => {
+                    let meant = board.meant(&wanted.name);
+                    files::respond((wanted, meant), store).await
+                }
                 None if operator => {
                     let (status, text) = board.respond(method, path, query);
                     files::text(status, text)
@@ -382,20 +399,20 @@ mod tests {
             validity,
         };
         own.mint(&leaves).unwrap();
-        own.issue("till", validity).unwrap();
+        let till = own.issue("till", validity).unwrap();
         let store = LocalStore::at(&room, "shop");
         store.prepare(false).unwrap();
         let content: Vec<u8> = (0..300_000_u32).map(|it| (it % 251) as u8).collect();
         let mut manifest = crate::backup::manifest::tests::manifest();
         manifest.file.size = content.len() as u64;
         crate::state::write_file(&store.part(), &content).unwrap();
-        let name = manifest.name.parse().unwrap();
+        let name: SnapshotName = manifest.name.parse().unwrap();
         store.commit(&store.part(), &name, &manifest).unwrap();
 
         let board = Arc::<Board>::default();
         let mut report = Report::default();
         report.restorable = Some(manifest.name.clone());
-        board.tell(report, Some(vec![(manifest.name.clone(), 3, true)]));
+        board.tell(report, Some(vec![(name, 3, true)]));
         let files = served::files(&own.current());
         let port = serve(0, files.clone(), board, Some(store)).await.unwrap();
         let served = Served {
@@ -421,7 +438,6 @@ mod tests {
         assert!(fetched.await.unwrap_err().contains("longer"));
 
         let operator = own.operator_files();
-        let till = own.client_files("till");
         for (who, path, expected) in [
             (&operator, "/report", StatusCode::OK),
             (&operator, "/snapshots/latest/manifest", StatusCode::OK),
@@ -449,14 +465,29 @@ mod tests {
         let board = Board::default();
         let get = |name: &str| board.respond(&Method::GET, &format!("/snapshots/{name}"), "");
         assert_eq!(get("latest").0, StatusCode::SERVICE_UNAVAILABLE);
-        board.tell(Report::default(), Some(vec![("a".to_owned(), 3, false)]));
-        let found = |name: &str| serde_json::from_str::<Found>(&get(name).1).unwrap();
-        assert_eq!((found("a").level, found("a").counts), (Some(3), false));
-        assert_eq!(found("b").level, None);
+        let name = "shop-0-20261121T131500Z-r6-9f3ab2c1";
+        let later = "shop-0-20261122T131500Z-r7-9f3ab2c1";
+        let all = [(name, 3), (later, 1)].map(|it| (it.0.parse().unwrap(), it.1, false));
+        board.tell(Report::default(), Some(all.to_vec()));
+        let found = |word: &str| serde_json::from_str::<Found>(&get(word).1).unwrap();
+        for word in [name, "r6", "20261121", "shop-0-20261121"] {
+            let found = found(word);
+            let expected = (Some(3), false, Some(name.to_owned()));
+            assert_eq!((found.level, found.counts, found.name), expected, "{word}");
+        }
+        assert_eq!(found("r8"), Found::default());
+        assert_eq!(found("passwd"), Found::default());
+        let several = found("shop-0");
+        assert!(
+            several.level.is_none()
+                && several
+                    .several
+                    .is_some_and(|it| it.contains("fits 2 snapshots"))
+        );
         let latest = found("latest");
-        assert_eq!((latest.level, latest.restorable), (Some(3), None));
+        assert_eq!((latest.level, latest.name), (Some(3), None));
         board.tell(Report::default(), None);
-        assert_eq!(get("a").0, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(get(name).0, StatusCode::SERVICE_UNAVAILABLE);
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub struct Report {
     check_retry_in: u64,
 }
 
-/// What lies in the first destination of one name.
+/// What lies in the first destination under one name, or another word for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Found {
@@ -60,8 +60,10 @@ pub struct Found {
     pub level: Option<u8>,
     /// A key that counts has signed it.
     pub counts: bool,
-    /// Of the latest: the name of the one that a restore takes.
-    pub restorable: Option<String>,
+    /// Its name. Of the latest: the name of the one that a restore takes.
+    pub name: Option<String>,
+    /// The word fits several, in words.
+    pub several: Option<String>,
 }
 
 /// How a request ended.

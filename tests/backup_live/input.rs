@@ -311,6 +311,62 @@ fn a_snapshot_alone_or_under_the_name_of_another_is_none() {
 }
 
 #[test]
+fn a_snapshot_is_called_by_its_revision_or_the_beginning_of_its_name() {
+    let stage = Stage::new("3.6");
+    let names: Vec<String> = (0..3)
+        .map(|number| {
+            stage.etcdctl(&["put", "key", &number.to_string()]);
+            stage.saved().1.name
+        })
+        .collect();
+    let words = |name: &str| {
+        let revision = name.rsplit('-').nth(1).unwrap();
+        let until = name.find(&format!("-{revision}-")).unwrap() + revision.len() + 2;
+        [
+            revision.to_owned(),
+            name[..until].to_owned(),
+            name["lab-0-".len()..until].to_owned(),
+        ]
+    };
+    for name in &names {
+        for word in words(name) {
+            says(&stage, &["backup", "show", &word], 0, &[name]);
+            says(&stage, &["backup", "verify", &word], 0, &[name, "verified"]);
+        }
+    }
+    for command in ["show", "verify", "delete"] {
+        let several = ["'lab-0' fits 3 snapshots", &names[0], "or more of its name"];
+        says(&stage, &["backup", command, "lab-0"], 1, &several);
+        says(
+            &stage,
+            &["backup", command, "r999"],
+            1,
+            &["there is no snapshot r999"],
+        );
+        says(
+            &stage,
+            &["backup", command, "lab"],
+            1,
+            &["there is no snapshot lab"],
+        );
+    }
+    let [revision, ..] = words(&names[0]);
+    says(
+        &stage,
+        &["backup", "delete", &revision, "--yes"],
+        0,
+        &[&names[0], "deleted"],
+    );
+    says(
+        &stage,
+        &["backup", "delete", "latest", "--yes"],
+        3,
+        &[&names[2], "--force"],
+    );
+    assert_eq!(stage.entries().len(), 2);
+}
+
+#[test]
 fn exit_codes_tell_usage_from_failure_and_from_a_hold() {
     let mut stage = Stage::new("3.6");
     stage.fill("key", 3000, 10_000);

@@ -81,7 +81,7 @@ fn versions() {
 #[test]
 fn wrong_types() {
     check_spec(
-        "spec:\n  size: big\n  paused: maybe\n  profile: 5\n  storage: [a]\n  network: none\n  clients: {name: k3s}\n  options:\n    logLevel: true\n    snapshotCount: many\n    autoCompaction:\n      mode: off\n",
+        "spec:\n  size: big\n  paused: maybe\n  profile: 5\n  storage: [a]\n  network: none\n  clients: {name: k3s}\n  options:\n    logLevel: true\n    httpGateway: maybe\n    snapshotCount: many\n    autoCompaction:\n      mode: off\n",
         &expect![[r#"
             line 6: spec.size: found 'big', allowed: a whole number
             line 7: spec.paused: found 'maybe', allowed: true or false
@@ -90,8 +90,9 @@ fn wrong_types() {
             line 10: spec.network: found 'none', allowed: a map
             line 11: spec.clients: found a map, allowed: a list
             line 13: spec.options.logLevel: found true, allowed: one of debug, info, warn, error, in quotes
-            line 14: spec.options.snapshotCount: found 'many', allowed: a whole number
-            line 16: spec.options.autoCompaction.mode: found false, allowed: one of periodic, revision, disabled, in quotes"#]],
+            line 14: spec.options.httpGateway: found 'maybe', allowed: true or false
+            line 15: spec.options.snapshotCount: found 'many', allowed: a whole number
+            line 17: spec.options.autoCompaction.mode: found false, allowed: one of periodic, revision, disabled, in quotes"#]],
     );
 }
 

@@ -50,6 +50,7 @@ spec:
     maxRequestSize: 1536Ki
     maxTransactionOperations: 256
     memoryLimit: 128Mi
+    httpGateway: false
     logLevel: warn
   maintenance: {onNoSpace: hold, windows: []}
   recovery:
@@ -202,6 +203,7 @@ fn an_empty_spec_takes_every_default() {
                 max_request_bytes: None,
                 max_txn_ops: None,
                 memory_limit: None,
+                http_gateway: true,
                 log_level: "info",
             },
             repair_no_space: true,
@@ -242,10 +244,10 @@ fn every_field_with_an_effect_arrives() {
         (true, false)
         Network { client_port: 12379, peer_port: 12380, metrics_port: 12381, listen: [127.0.0.1, ::1, 10.0.0.1], advertised: ["edge.local", "10.0.0.1"] }
         ["k3s", "backup"]
-        Options { auto_compaction: Off, heartbeat: Some(100), election: Some(1000), snapshot_count: Some(5000), max_request_bytes: Some(1572864), max_txn_ops: Some(256), memory_limit: Some(134217728), log_level: "warn" }
+        Options { auto_compaction: Off, heartbeat: Some(100), election: Some(1000), snapshot_count: Some(5000), max_request_bytes: Some(1572864), max_txn_ops: Some(256), memory_limit: Some(134217728), http_gateway: false, log_level: "warn" }
         Some(Backup { trigger: Some(Schedule("15 3 * * 1-5")), destinations: [Destination { place: Local("/mnt/backup"), keep: Keep { last: 3, hourly: 0, daily: 7, weekly: 0, max_bytes: 2147483648 } }, Destination { place: S3(S3 { bucket: "backup", prefix: "shops/berlin", endpoint: Some("https://s3.example.com:9000"), region: Some("garage"), path_style: true, ca_file: Some("/etc/ca.pem"), credentials: Some("/etc/s3"), bandwidth: Some(1048576), recipients: ["age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p"] }), keep: Keep { last: 30, hourly: 0, daily: 0, weekly: 0, max_bytes: 68719476736 } }], verify_level: 4, verify_every: Some(604800), copy_grace: 259200, trusted_signers: ["ed25519:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="] })
         (Some(Latest), true)
-        Settings(5610680129723329656)"#]].assert_eq(&parts.join("\n"));
+        Settings(14186547243880335383)"#]].assert_eq(&parts.join("\n"));
     assert_eq!(it, accepted(&typed(LARGEST)));
 }
 

@@ -311,6 +311,7 @@ fn options(random: &mut Random) -> Options {
         max_request_size: random.rarely(2, |it| it.pick(QUANTITIES).into()),
         max_transaction_operations: random.rarely(2, |it| it.pick(&[1, 128, 100_000])),
         memory_limit: random.rarely(2, |it| it.pick(QUANTITIES).into()),
+        http_gateway: random.one_in(2),
         log_level: random.pick(&[
             LogLevel::Debug,
             LogLevel::Info,

@@ -51,7 +51,7 @@ fn born(lines: &[&str]) -> (Lab, u32) {
     (lab, pid)
 }
 
-fn serial(pem: &Path) -> String {
+pub fn serial(pem: &Path) -> String {
     run(
         "openssl",
         &["x509", "-noout", "-serial", "-in", pem.to_str().unwrap()],
@@ -70,12 +70,12 @@ fn served_serial(lab: &Lab) -> String {
     run("sh", &["-c", &script]).unwrap()
 }
 
-fn server_file(lab: &Lab, name: &str) -> PathBuf {
+pub fn server_file(lab: &Lab, name: &str) -> PathBuf {
     lab.lib("tls/current").join(name)
 }
 
 /// Waits until the leaves in use are other ones and serve; the status of a later pass.
-fn wait_renewed(lab: &Lab, old: &str) -> Value {
+pub fn wait_renewed(lab: &Lab, old: &str) -> Value {
     lab.wait("renewed", |_| {
         serial(&server_file(lab, "server.crt")) != old
     });

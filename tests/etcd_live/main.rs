@@ -20,6 +20,7 @@ mod backup;
 mod belongings;
 mod beside;
 mod certificates;
+mod clients;
 mod damage;
 mod datastore;
 mod disk;

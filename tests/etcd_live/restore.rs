@@ -106,7 +106,17 @@ fn restored(line: &str) {
     let names = json(&lab, &["backup", "list"]);
     let first = names[1]["name"].as_str().unwrap();
     assert!(lab.put("d", "4"));
-    let report = json(&lab, &["restore", "--from", first, "--yes"]);
+    // All of them are this member's.
+    let unclear = lab.operator(&["restore", "--from", "lab-0", "--yes"]);
+    let said = text(&unclear.stderr);
+    assert_eq!(unclear.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("'lab-0' fits 2 snapshots") && said.contains(first),
+        "{said}"
+    );
+    assert_eq!(lab.get("d").as_deref(), Some("4"));
+    let revision = first.rsplit('-').nth(1).unwrap();
+    let report = json(&lab, &["restore", "--from", revision, "--yes"]);
     assert_eq!(report["outcome"], "restored");
     assert_eq!(report["revisionsLost"], 2, "c and d, not the jump between");
     is_restored(&lab);

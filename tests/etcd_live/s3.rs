@@ -383,7 +383,8 @@ fn a_snapshot_is_deleted_from_the_bucket_too_and_not_copied_again() {
     assert_eq!(json(&lab, &["backup", "copy"])["queued"], 0);
     assert_eq!(server.objects().len(), 4);
     // Everywhere.
-    let rows = json(&lab, &["backup", "delete", &names[1], "--yes"]);
+    let revision = names[1].rsplit('-').nth(1).unwrap();
+    let rows = json(&lab, &["backup", "delete", revision, "--yes"]);
     assert_eq!(rows.as_array().unwrap().len(), 2, "{rows}");
     assert_eq!(server.objects().len(), 2);
     let listed = json(&lab, &["backup", "list"]);

@@ -146,6 +146,7 @@ fn create(it: &Operated) {
         it.kubectl(&["get", "service", service]).good();
     }
     is_found_by_name(it, "shop");
+    speaks_json(it, "shop");
     let told: Vec<String> = it.eventually("the story in Events", SOON, || {
         let events = it.events("default");
         let reasons: Vec<String> = events.into_iter().map(|(reason, _)| reason).collect();
@@ -158,6 +159,25 @@ fn create(it: &Operated) {
     for reason in ["Born", "CertificatesMade", "PodCreated", "Serving"] {
         assert!(told.contains(&reason.to_owned()), "{reason} in {told:?}");
     }
+}
+
+/// A client that has HTTP and no gRPC, with the Secret of a client.
+fn speaks_json(it: &Operated, cluster: &str) {
+    let dir = std::env::temp_dir().join(format!("json-{}", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    for file in ["ca.crt", "tls.crt", "tls.key"] {
+        let secret = it.secret(&format!("{cluster}-client-admin"), file);
+        std::fs::write(dir.join(file), secret).unwrap();
+    }
+    let pod = it.json(&["get", "pod", &format!("{cluster}-0")]);
+    let address = format!("{}:2379", pod["status"]["podIP"].as_str().unwrap());
+    let script = r#"cd "$1"
+        printf 'POST /v3/kv/range HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\nContent-Length: 18\r\n\r\n{"key":"Zmlyc3Q="}' |
+            openssl s_client -quiet -connect "$0" -CAfile ca.crt -cert tls.crt -key tls.key 2>&1"#;
+    let run = ["sh", "-c", script, &address, dir.to_str().unwrap()];
+    let answer = it.run_in_node(&run).good();
+    std::fs::remove_dir_all(dir).unwrap();
+    assert!(answer.contains(r#""value":"MQ==""#), "{answer}"); // 1
 }
 
 /// From its birth on a member's peers reach it by a name that outlives its Pod.

@@ -78,6 +78,7 @@ pub fn spec(members: &[&str]) -> ClusterSpec {
             max_request_bytes: None,
             max_txn_ops: None,
             memory_limit: None,
+            http_gateway: true,
             log_level: "info",
         },
         repair_no_space: true,

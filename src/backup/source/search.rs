@@ -5,10 +5,10 @@ use std::path::Path;
 use super::{Found, fetched, file as file_of, found, is_latest, unresolved};
 use crate::backup::local::{Entry, LocalStore, SNAPSHOT};
 use crate::backup::manifest::Manifest;
-use crate::backup::name::{LATEST, SnapshotName};
+use crate::backup::name::{LATEST, Several, SnapshotName, meant};
 use crate::backup::remote::{CopyError, RemoteEntry, RemoteStore};
 use crate::backup::restore::{RestoreError, check_version};
-use crate::backup::served::Served;
+use crate::backup::served::{Served, Unsent};
 use crate::backup::trust::{Distrust, Trust, Whose};
 use crate::backup::{Progress, place, verify};
 use crate::error::chain;
@@ -66,6 +66,33 @@ impl Search<'_> {
     fn of_store(&self, store: &LocalStore) -> Result<Found, RestoreError> {
         let mut entries = store.list()?;
         entries.retain(|it| !self.passed.contains(&it.name.to_string()));
+        let wanted = self.whole_name(entries.iter().map(|it| &it.name))?;
+        Search {
+            wanted: &wanted,
+            ..*self
+        }
+        .of_listed(store, entries)
+    }
+
+    /// What is looked for, with the whole name of a snapshot where a part of it was said.
+    fn whole_name<'b>(
+        &self,
+        names: impl Iterator<Item = &'b SnapshotName>,
+    ) -> Result<SourceFile, Several> {
+        let mut wanted = self.wanted.clone();
+        if wanted.name != LATEST
+            && let Some(name) = meant(&wanted.name, names)?
+        {
+            wanted.name = name.to_string();
+        }
+        Ok(wanted)
+    }
+
+    fn of_listed(
+        &self,
+        store: &LocalStore,
+        mut entries: Vec<Entry>,
+    ) -> Result<Found, RestoreError> {
         let at = store.path().display().to_string();
         let mut doubted = None;
         entries.retain(|it| {
@@ -194,7 +221,11 @@ impl Search<'_> {
         let silent =
             |why: String| RestoreError::NoSnapshot(format!("{at} does not send it: {why}"));
         let wanted = self.wanted.name.as_str();
-        let manifest = served.manifest(tls, wanted).await.map_err(silent)?;
+        let manifest = served.manifest(tls, wanted).await;
+        let manifest = manifest.map_err(|it| match it {
+            Unsent::Several(text) => RestoreError::Several(text),
+            Unsent::Silent(why) => silent(why),
+        })?;
         let of_it = manifest.filter(|it| it.cluster == served.cluster);
         let named = of_it.and_then(|it| Some((it.name.parse::<SnapshotName>().ok()?, it)));
         let Some((name, manifest)) = named else {
@@ -275,6 +306,23 @@ impl Search<'_> {
         let mut store = RemoteStore::open(self.paths, destination, s3, &self.spec.name)?;
         let mut entries = store.list().await?;
         entries.retain(|it| !self.passed.contains(&it.name.to_string()));
+        let wanted = self.whole_name(entries.iter().map(|it| &it.name))?;
+        let found = Search {
+            wanted: &wanted,
+            ..*self
+        };
+        found
+            .of_bucket((s3, named), (store, entries), progress)
+            .await
+    }
+
+    /// The same of what lies there.
+    async fn of_bucket(
+        &self,
+        (s3, named): (&S3, bool),
+        (mut store, mut entries): (RemoteStore, Vec<RemoteEntry>),
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Result<Found, Option<Doubted>>, RestoreError> {
         // Whoever demands encryption takes nothing that anybody could have put there in clear, but for what a person
         // names by its path.
         if !s3.recipients.is_empty() && !named {

@@ -12,7 +12,8 @@ use crate::cli::print::Output;
 pub(in crate::cli) struct RestoreArgs {
     #[command(subcommand)]
     pub(in crate::cli) command: Option<RestoreCommand>,
-    /// latest (the newest verified one), a snapshot's name, a file, or s3://BUCKET/KEY
+    /// latest (the newest verified one), a snapshot's name or its beginning, a revision such as r1234, a file, or
+    /// s3://BUCKET/KEY
     #[arg(long, value_name = "SNAPSHOT", default_value = "latest")]
     pub(in crate::cli) from: String,
     /// The file with the secret key of age, for a snapshot that is encrypted

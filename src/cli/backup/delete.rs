@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::super::print::{self, Output};
 use super::super::{Context, DONE, DeleteArgs, FAILED, Failure, HELD, Outcome, runtime};
-use super::{Kind, Site, lock, nowhere, ours, primary, sites};
+use super::{Kind, Site, lock, nowhere, ours, pick_name, primary, sites};
 use crate::backup::copy;
 use crate::backup::local::{Entry, LocalStore};
 use crate::backup::place::{self, Work};
@@ -48,7 +48,7 @@ pub(super) fn delete(context: &Context, arguments: &DeleteArgs) -> Outcome {
     let ours = ours(context, &spec)?;
     let further = sites.iter().any(|it| it.name != place_of(&first));
     let _copies = further.then(|| lock(context, Work::Copies)).transpose()?;
-    let mut found = Vec::new();
+    let (mut listed, mut names) = (Vec::new(), Vec::new());
     for site in &sites {
         if let Some(why) = site.lacks_keys().filter(|_| at.is_none()) {
             eprintln!("etcd-operator: warning: {why}");
@@ -56,31 +56,35 @@ pub(super) fn delete(context: &Context, arguments: &DeleteArgs) -> Outcome {
         }
         let (all, here) = match &site.kind {
             Kind::Local(store) => {
-                let mut entries = store.list()?;
+                let entries = store.list()?;
+                names.extend(entries.iter().map(|it| (it.name.clone(), it.level())));
                 let all: Vec<Candidate> = entries
                     .iter()
                     .map(|it| local_candidate(it, &ours))
                     .collect();
-                entries.retain(|it| arguments.names.contains(&it.name.to_string()));
                 (all, Found::Local(store, entries))
             }
             Kind::Bucket(s3) => {
-                let (store, mut entries) = site.look(context, s3, &spec)?;
+                let (store, entries) = site.look(context, s3, &spec)?;
+                names.extend(entries.iter().map(|it| (it.name.clone(), it.level())));
                 let all: Vec<Candidate> = entries
                     .iter()
                     .map(|it| bucket_candidate(it, &ours))
                     .collect();
-                entries.retain(|it| arguments.names.contains(&it.name.to_string()));
                 (all, Found::Bucket(Box::new(store), entries))
             }
         };
-        check(site, &all, arguments, &ours.clusters)?;
-        found.push((site, here));
+        listed.push((site, all, here));
     }
-    for name in &arguments.names {
-        if !found.iter().any(|(_, it)| it.names().contains(name)) {
-            return Err(nowhere(name, &sites));
-        }
+    let mut wanted = Vec::new();
+    for word in &arguments.names {
+        let name = pick_name(names.clone(), word)?;
+        wanted.push(name.ok_or_else(|| nowhere(word, &sites))?.to_string());
+    }
+    let mut found = Vec::new();
+    for (site, all, here) in listed {
+        check(site, &all, (&wanted, arguments.force), &ours.clusters)?;
+        found.push((site, here.only(&wanted)));
     }
     if !arguments.yes && !confirmed(&found)? {
         let text = "nothing was deleted: say --yes to delete without being asked";
@@ -132,7 +136,7 @@ fn bucket_candidate(it: &RemoteEntry, ours: &Ours) -> Candidate {
 fn check(
     site: &Site<'_>,
     all: &[Candidate],
-    arguments: &DeleteArgs,
+    (wanted, force): (&[String], bool),
     clusters: &[String],
 ) -> Result<(), Failure> {
     // The ids that a cluster had before its restores are its own.
@@ -140,12 +144,12 @@ fn check(
         let ours = |it: &Option<String>| it.as_ref().is_some_and(|it| clusters.contains(it));
         one == other || ours(one) && ours(other)
     };
-    for it in all.iter().filter(|it| arguments.names.contains(&it.name)) {
+    for it in all.iter().filter(|it| wanted.contains(&it.name)) {
         let newer = all.iter().any(|other| {
-            let stays = !arguments.names.contains(&other.name);
+            let stays = !wanted.contains(&other.name);
             stays && other.verified && same(&other.cluster, &it.cluster) && other.order >= it.order
         });
-        if it.verified && !newer && !arguments.force {
+        if it.verified && !newer && !force {
             let text = format!(
                 "nothing was deleted: {} is the newest verified snapshot in {}; --force deletes it anyway",
                 it.name, site.name
@@ -157,6 +161,15 @@ fn check(
 }
 
 impl Found<'_> {
+    /// Those of these names.
+    fn only(mut self, wanted: &[String]) -> Self {
+        match &mut self {
+            Found::Local(_, all) => all.retain(|it| wanted.contains(&it.name.to_string())),
+            Found::Bucket(_, all) => all.retain(|it| wanted.contains(&it.name.to_string())),
+        }
+        self
+    }
+
     fn names(&self) -> Vec<String> {
         match self {
             Found::Local(_, entries) => entries.iter().map(|it| it.name.to_string()).collect(),

@@ -262,7 +262,7 @@ fn find(
 ) -> Result<Option<(String, Manifest)>, Failure> {
     let damaged = |why: &str| Failure::new(FAILED, format!("{name} in {}: {why}", site.name));
     match &site.kind {
-        Kind::Local(store) => match pick(store.list()?, name) {
+        Kind::Local(store) => match pick(store.list()?, name)? {
             Some(entry) => {
                 let path = store.snapshot(&entry.name).display().to_string();
                 let manifest = entry.manifest.map_err(|why| damaged(&why))?;
@@ -272,7 +272,7 @@ fn find(
         },
         Kind::Bucket(s3) => {
             let (mut store, entries) = site.look(context, s3, spec)?;
-            let Some(entry) = pick_remote(entries, name) else {
+            let Some(entry) = pick_remote(entries, name)? else {
                 return Ok(None);
             };
             let name = entry.name.to_string();

@@ -9,7 +9,6 @@ use hyper::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use crate::backup::name::{LATEST, SnapshotName};
 use crate::backup::served::{PORT, Served};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
@@ -168,8 +167,11 @@ impl Cluster {
 
     /// What lies there of this name, or of the latest.
     pub(in crate::controller) async fn find(&mut self, name: &str) -> Result<Found, Detail> {
-        // Nothing lies there under what is no name of a snapshot; and it is no path of a request.
-        if name != LATEST && name.parse::<SnapshotName>().is_err() {
+        // Nothing lies there under what is no part of a name; and it is no path of a request.
+        if !name
+            .bytes()
+            .all(|it| it.is_ascii_alphanumeric() || it == b'-')
+        {
             return Ok(Found::default());
         }
         let path = format!("/snapshots/{name}");
