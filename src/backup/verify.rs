@@ -353,6 +353,20 @@ pub(super) fn hex_of(hash: u32) -> String {
     format!("{hash:08x}")
 }
 
+/// What the database file of a data directory may lack, for a person. etcd writes it some seconds after it has
+/// acknowledged a write (5 s in the profile `edge`); until then that is only in its log.
+pub fn not_in_a_database(file: &Path) -> String {
+    let member = file.parent().and_then(Path::parent);
+    let log = member.map(|it| it.join("wal")).filter(|it| it.is_dir());
+    let log = log.map_or_else(
+        || "member/wal beside it".to_owned(),
+        |it| it.display().to_string(),
+    );
+    format!(
+        "it is the database of a data directory: the newest writes may be only in the log, {log}, and cannot be counted. The whole directory is the better source: start etcd on a copy of it (etcd --data-dir COPY), and take a snapshot (etcdctl snapshot save FILE)"
+    )
+}
+
 /// Everything that can be said of a snapshot without a manifest, such as one of etcdctl or k3s.
 pub fn examine(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Examined, VerifyError> {
     let (mut content, packed) = open_content(path)?;

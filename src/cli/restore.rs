@@ -2,21 +2,19 @@
 
 mod clean;
 mod origin;
+mod proposal;
 mod undo;
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Serialize;
-
 use origin::Origin;
 pub(super) use origin::trust;
+use proposal::{lines, not_in_it, propose, show};
 
 use super::places::trusted_now;
-use super::print::bytes;
 use super::print::{self, Output};
 use super::progress::Display;
 use super::{
@@ -32,16 +30,14 @@ use crate::backup::served::Served;
 use crate::backup::source::{self, Found, Search};
 use crate::backup::trust::Trust;
 use crate::clock;
-use crate::clock::parse_rfc3339;
 use crate::clock::rfc3339;
-use crate::disk;
 use crate::etcd::client;
 use crate::member::crash::CrashPoint;
 use crate::member::pause;
 use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, IdentityFile, SeenFile};
 use crate::member::restore_record::{
-    self, LostIs, Outcome as Ended, Reason, RestoreRecord, RestoreReport, SourceFile,
+    self, Outcome as Ended, Reason, RestoreRecord, RestoreReport, SourceFile,
 };
 use crate::spec::ClusterSpec;
 use crate::tls::Certificates;
@@ -51,31 +47,6 @@ use crate::version::Version;
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 /// Between two looks whether the restore has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-
-/// What a restore would do.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Proposal {
-    snapshot: String,
-    file: PathBuf,
-    snapshot_revision: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    created: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    age_seconds: Option<i64>,
-    /// None where it is not known.
-    live_revision: Option<i64>,
-    /// What is there now and would not be any more.
-    revisions_lost: Option<i64>,
-    /// What kind of number that is.
-    lost_is: LostIs,
-    needed_bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    free_bytes: Option<u64>,
-    #[serde(flatten)]
-    origin: Origin,
-    steps: Vec<String>,
-}
 
 pub(super) fn restore(context: &Context, arguments: &RestoreArgs) -> Outcome {
     if let Some(RestoreCommand::Clean(it)) = &arguments.command {
@@ -147,6 +118,9 @@ fn choose(
     if !arguments.yes && !print::confirmed(&format!("{}restore?", lines(&proposal)))? {
         let text = "nothing was done: say --yes to restore; --dry-run shows what would be done";
         return Err(Failure::new(HELD, text));
+    }
+    if let Some(text) = not_in_it(&found.file).filter(|_| arguments.yes) {
+        eprintln!("etcd-operator: warning: {}: {text}", found.file.name);
     }
     found.import(&context.paths)?;
     if crate::systemd::runs(&context.paths) {
@@ -318,79 +292,6 @@ fn request(
     let reader = version.and_then(Version::line);
     restore::count_loss(&mut record, None, storage_dir, reader, index);
     record
-}
-
-fn propose(
-    context: &Context,
-    storage_dir: &Path,
-    found: &Found,
-    record: &RestoreRecord,
-    origin: Origin,
-) -> Proposal {
-    let former = record.former.as_ref();
-    let (revisions_lost, lost_is) = record.loss();
-    let created = found.created.as_deref().and_then(parse_rfc3339);
-    let age = created.and_then(|it| Some(trusted_now(context)?.seconds_since(it)));
-    let aside = if former.is_some() {
-        format!(
-            "stop etcd, rename {} aside (it is kept)",
-            records::data_dir(storage_dir).display()
-        )
-    } else {
-        "create the cluster with this data".to_owned()
-    };
-    Proposal {
-        snapshot: found.file.name.clone(),
-        file: found.file.path.clone(),
-        snapshot_revision: found.file.revision,
-        created: found.created.clone(),
-        age_seconds: age,
-        live_revision: record.live_revision.max(record.live_at_most),
-        revisions_lost,
-        lost_is,
-        needed_bytes: restore::needed(found.file.database),
-        free_bytes: disk::free_bytes(storage_dir),
-        origin,
-        steps: vec![
-            "verify the snapshot again and make new data from it beside the old data, with a new cluster id"
-                .to_owned(),
-            aside,
-            "put the new data in its place; revisions go on 1,000,000,000 beyond the last one seen"
-                .to_owned(),
-            "start etcd, read and write; if it does not serve, put the old data back".to_owned(),
-        ],
-    }
-}
-
-fn lines(it: &Proposal) -> String {
-    let unknown = || "unknown (etcd does not answer)".to_owned();
-    let age = it.age_seconds.map_or_else(String::new, |age| {
-        format!(", {} h {} min old", age / 3600, age % 3600 / 60)
-    });
-    let mut text = format!(
-        "snapshot   {}\n           revision {}, taken {}{age}\n{}live data  revision {}\nlost       {}\nspace      {} needed, {} free\n",
-        it.snapshot,
-        it.snapshot_revision,
-        it.created.as_deref().unwrap_or("at an unknown time"),
-        it.origin.lines(),
-        it.live_revision.map_or_else(unknown, |it| it.to_string()),
-        it.revisions_lost.map_or_else(unknown, |lost| {
-            restore_record::lost_words(Some(lost), it.lost_is)
-        }),
-        bytes(it.needed_bytes),
-        it.free_bytes.map_or_else(|| "?".to_owned(), bytes),
-    );
-    for (number, step) in (1..).zip(&it.steps) {
-        let _ = writeln!(text, "step {number}     {step}");
-    }
-    text
-}
-
-fn show(output: Output, proposal: &Proposal) -> std::io::Result<()> {
-    match output {
-        Output::Table => print::text(&lines(proposal)),
-        other => print::value(other, proposal),
-    }
 }
 
 /// Writes the restore down and waits for its end: by the agent, or without one by this process.

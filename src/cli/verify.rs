@@ -219,6 +219,9 @@ pub(super) fn verify_snapshot(file: &Path, output: Output) -> Outcome {
         total_keys: u64,
         total_size: u64,
         checksummed: bool,
+        /// What may not be in it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        not_in_it: Option<String>,
         #[serde(skip_serializing_if = "Option::is_none")]
         cluster_version: Option<String>,
     }
@@ -232,12 +235,13 @@ pub(super) fn verify_snapshot(file: &Path, output: Output) -> Outcome {
         total_keys: it.entries,
         total_size: it.size,
         checksummed: examined.checksummed,
+        not_in_it: (!examined.checksummed).then(|| levels::not_in_a_database(file)),
         cluster_version: it.cluster_version.clone(),
     };
     if output == Output::Table {
         let header = ["HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "CHECKSUM"];
         let row = [
-            answer.hash,
+            answer.hash.clone(),
             it.revision.to_string(),
             it.entries.to_string(),
             bytes(it.size),
@@ -249,6 +253,9 @@ pub(super) fn verify_snapshot(file: &Path, output: Output) -> Outcome {
             .to_owned(),
         ];
         print::table(&[header.map(str::to_owned), row])?;
+        if let Some(text) = &answer.not_in_it {
+            eprintln!("etcd-operator: warning: {text}");
+        }
     } else {
         print::value(output, &answer)?;
     }

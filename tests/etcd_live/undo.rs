@@ -67,10 +67,26 @@ fn a_restore_is_taken_back(line: &str) {
     let names = aside(&lab);
     assert_eq!(names.len(), 1);
     let database = lab.lib("member").join(&names[0]).join("member/snap/db");
-    json(
-        &lab,
-        &["restore", "--yes", "--from", database.to_str().unwrap()],
+    // What a person is told of a database alone.
+    let from = database.to_str().unwrap();
+    let log = lab.lib("member").join(&names[0]).join("member/wal");
+    let words = format!(
+        "may be only in the log, {}, and cannot be counted",
+        log.display()
     );
+    for command in [
+        &["verify-snapshot", from][..],
+        &["restore", "--dry-run", "--from", from],
+        &["restore", "--yes", "--from", from],
+    ] {
+        let output = lab.operator(command);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(
+            said.contains(&words) && said.contains("etcdctl snapshot save"),
+            "{said}"
+        );
+    }
     assert_eq!(lab.get("c").as_deref(), Some("3"));
     assert_eq!(lab.get("d"), None);
 }
