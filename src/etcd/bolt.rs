@@ -19,7 +19,7 @@ pub use error::BoltError;
 use error::damaged;
 use keys::Kind;
 use level::{Level, PageSet};
-pub use live::{LiveError, TakenUp, taken_up, walk_live};
+pub use live::{LiveError, TakenUp, head, taken_up, walk_live};
 use page::{Header, Meta, Page};
 
 use super::read_at::ReadAt;

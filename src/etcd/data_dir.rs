@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::cluster::{Detail, detail};
-use crate::etcd::examine::{ends_too_early, taken_up};
+use crate::etcd::examine::{ends_too_early, headless, taken_up};
 use crate::etcd::files::{Unreadable, database, files, list, open_regular};
 use crate::etcd::wal;
 use crate::start::{Completeness, DataDir, Database, Log, Room};
@@ -75,9 +75,14 @@ fn look_at(data_dir: &Path, line: Option<Line>, read_log: bool) -> Result<DataDi
     } else {
         wal::Found::default()
     };
-    let damage = log
-        .damage
-        .clone()
+    let headless = if read_log && !is_empty {
+        headless(&db)?
+    } else {
+        None
+    };
+    let damage = log.damage.clone();
+    let damage = damage
+        .or(headless)
         .or_else(|| ends_too_early(segments.last(), log.last_index, applied?));
     let snapshots = files(&data_dir.join("member/snap"), "snap")?.len();
     Ok(DataDir {

@@ -77,8 +77,21 @@ pub(super) fn ends_too_early(
 /// Walks the database; an error of the disk is none of the data.
 fn walk(db: &Path) -> Result<Result<Summary, Damage>, Unreadable> {
     let (mut file, _) = open_regular(db)?;
-    match bolt::walk_live(&mut file) {
-        Ok(summary) => Ok(Ok(summary)),
+    read(db, bolt::walk_live(&mut file))
+}
+
+/// A database without its head: etcd panics on it, and says little.
+pub(super) fn headless(db: &Path) -> Result<Option<Damage>, Unreadable> {
+    let (mut file, size) = open_regular(db)?;
+    if size == 0 {
+        return Ok(None);
+    }
+    Ok(read(db, bolt::head(&mut file))?.err())
+}
+
+fn read<T>(db: &Path, read: Result<T, LiveError>) -> Result<Result<T, Damage>, Unreadable> {
+    match read {
+        Ok(read) => Ok(Ok(read)),
         Err(LiveError {
             error: BoltError::Io { source, .. },
             ..

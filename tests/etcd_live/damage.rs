@@ -202,7 +202,7 @@ fn pages_of_the_database_overwritten(line: &str) {
 fn both_meta_pages_overwritten(line: &str) {
     let lab = filled(line, With::Nothing);
     garbage_meta(&lab);
-    held(lab, "DatabaseDamaged", Seen::ByEtcd);
+    held_at(lab, "DatabaseDamaged", Seen::ByGuard, "member/snap/db", 0);
 }
 
 fn database_gone_and_the_whole_log_there(line: &str) {
@@ -524,7 +524,7 @@ fn damage_is_held_until_the_data_changes_or_a_person_asks() {
     let db = lab.data("member/snap/db");
     let copy = lab.root.join("db-copy");
     fs::copy(&db, &copy).unwrap();
-    garbage_meta(&lab);
+    garbage_pages(&lab);
     lab.start_agent();
     lab.wait_hold("DatabaseDamaged");
     assert_eq!(lab.starts(), 1);

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use etcd_operator::tls::{Certificates, Leaves, Validity};
 use serde_json::Value;
 
 use crate::lab::{Lab, condition, program, skip, text};
-use crate::tools::{break_pem, garbage_pages, open};
+use crate::tools::{break_pem, garbage_meta, garbage_pages, open};
 
 const KEYS: u32 = 20;
 
@@ -618,6 +619,25 @@ fn damage_is_seen_with_the_operator_dead() {
     assert!(code != 3 && code != 0, "etcd ends by itself: {code}");
     refused(&mut lab, "DatabaseDamaged");
     assert_eq!(lab.starts(), 1);
+}
+
+#[test]
+fn a_database_without_its_head_is_refused_before_etcd_panics_on_it() {
+    let mut lab = served();
+    let db = open(&lab.data("member/snap/db"));
+    // etcd needs one of its two meta pages.
+    db.write_all_at(&[0x55; 4096], 0).unwrap();
+    let (code, words) = lab.guard();
+    assert_eq!(code, 0, "{words}");
+    garbage_meta(&lab);
+    let starts = lab.starts();
+    let (code, words) = lab.guard();
+    assert_eq!(code, 3, "{words}");
+    for told in ["DatabaseDamaged", "member/snap/db", "byte 0"] {
+        assert!(words.contains(told), "{told}: {words}");
+    }
+    assert_eq!(lab.starts(), starts, "etcd was not started");
+    refused(&mut lab, "DatabaseDamaged");
 }
 
 #[test]

@@ -17,18 +17,30 @@ pub struct LiveError {
 /// documents allow has sound data nevertheless, and what is said of it here can lead to a restore.
 const LEAF_BYTES_MAX: u64 = 128 << 20;
 
+/// Reads its meta pages alone: 84 bytes each.
+///
+/// # Errors
+/// [`LiveError`]: neither is sound, and bbolt panics.
+pub fn head(source: &mut dyn ReadAt) -> Result<(), LiveError> {
+    live_meta(source).map(|_| ())
+}
+
+fn live_meta(source: &mut dyn ReadAt) -> Result<page::Meta, LiveError> {
+    page::read_live_meta(source).map_err(|error| LiveError {
+        offset: error
+            .offset(0)
+            .filter(|_| matches!(error, BoltError::Damaged { page: 0, .. })),
+        error,
+    })
+}
+
 /// Walks a member's own database, which nobody has open. bbolt opens it with one sound meta page, and
 /// does not mind what lies in pages that nothing points to: neither does this.
 ///
 /// # Errors
 /// [`LiveError`] at the first thing that keeps bbolt from reading it.
 pub fn walk_live(source: &mut dyn ReadAt) -> Result<Summary, LiveError> {
-    let meta = page::read_live_meta(source).map_err(|error| LiveError {
-        offset: error
-            .offset(0)
-            .filter(|_| matches!(error, BoltError::Damaged { page: 0, .. })),
-        error,
-    })?;
+    let meta = live_meta(source)?;
     let mut ignored = |_| ();
     let mut walk = Walk::new(source, &mut ignored, meta);
     walk.leaf_max = LEAF_BYTES_MAX;
