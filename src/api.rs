@@ -257,7 +257,8 @@ pub struct Network {
     #[serde(default = "metrics_port")]
     #[schemars(range(min = 1, max = 65535))]
     pub metrics_port: u16,
-    /// IP addresses on which clients are served. Left out: loopback and the host's address.
+    /// IP addresses on which clients are served; of those that went from the host, the others are. Left out: loopback and
+    /// the host's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4), inner(length(max = 45), regex(pattern = formats::IP_ADDRESS)))]
     pub listen_addresses: Option<Vec<String>>,

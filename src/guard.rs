@@ -8,6 +8,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -218,8 +219,11 @@ fn start(
     if gathered.facts.data.log.replays_v2 && version.line() == Some(Line::V3_6) {
         conf = render::with_short_log(&conf);
     }
+    if !gathered.left_out.is_empty() {
+        conf = render::listening_on(&conf, &launch.clients_but(&gathered.left_out));
+    }
     state::write_changed(&paths.etcd_conf(), conf.as_bytes())?;
-    record_process(paths, &launch)?;
+    record_process(paths, &launch, gathered.left_out)?;
     starts::record(paths);
     let _ = fs::remove_file(paths.refusal());
     if keeper == Keeper::Pod {
@@ -358,7 +362,11 @@ fn set_aside(data: &Path) -> Result<(), GuardError> {
 }
 
 /// Records the process before exec. Exec keeps the id and start time, so they are already etcd's.
-fn record_process(paths: &Paths, launch: &Launch) -> Result<(), GuardError> {
+fn record_process(
+    paths: &Paths,
+    launch: &Launch,
+    left_out: Vec<SocketAddr>,
+) -> Result<(), GuardError> {
     let process = ProcessRecord::of(std::process::id())
         .ok_or_else(|| system("read /proc/self/stat")(io::Error::from(io::ErrorKind::NotFound)))?;
     let before = state::load_volatile::<Running>(&paths.process());
@@ -367,6 +375,7 @@ fn record_process(paths: &Paths, launch: &Launch) -> Result<(), GuardError> {
         process,
         launch: launch.clone(),
         starts: before.map_or(0, |it| it.starts) + 1,
+        left_out,
     };
     Ok(state::save_volatile(&paths.process(), &record)?)
 }

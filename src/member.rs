@@ -9,6 +9,7 @@ pub mod crash;
 mod ending;
 pub mod examiner;
 pub mod facts;
+mod launch;
 pub mod listen;
 pub mod pause;
 pub mod place;

@@ -12,7 +12,7 @@ mod upgrade;
 use crate::cluster::{ClusterId, Detail, MemberId, MemberName, Timestamp, VOTERS_MAX, detail};
 use crate::host::HostFacts;
 use crate::spec::Settings;
-use crate::start::{Binary, Facts, Refusal, Writable};
+use crate::start::{Binary, Facts, Refusal, Unserved, Writable};
 use crate::version::Version;
 
 pub use backups::{
@@ -195,6 +195,8 @@ pub struct Instance {
     pub machine_changed: bool,
     /// The driver that keeps the running process is not the one that should.
     pub kept_elsewhere: bool,
+    /// Addresses of clients on which it serves nobody.
+    pub unserved: Option<Unserved>,
     /// Who tells it the cluster's list if it joins.
     pub list_from: ListFrom,
     /// The last attempt to regain space, while the NOSPACE alarm is raised.

@@ -6,7 +6,7 @@
 pub mod unit;
 
 use core::fmt::Write as _;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use crate::cluster::LEARNERS_MAX;
 use crate::spec::{AutoCompaction, ClusterSpec, Profile};
@@ -104,6 +104,25 @@ pub fn with_short_log(conf: &str) -> String {
         }
     };
     conf.lines().map(shorter).collect()
+}
+
+/// Whether etcd with this configuration serves clients of an address.
+pub fn listens_on(conf: &str, client: SocketAddr) -> bool {
+    let line = conf
+        .lines()
+        .find_map(|it| it.strip_prefix("listen-client-urls: "));
+    let url = format!("https://{client}");
+    line.is_some_and(|it| it.trim_matches('\'').split(',').any(|it| it == url))
+}
+
+/// The same for clients of these addresses alone.
+pub fn listening_on(conf: &str, clients: &[SocketAddr]) -> String {
+    let all: Vec<String> = clients.iter().map(|it| format!("https://{it}")).collect();
+    let listening = |line: &str| match line.strip_prefix("listen-client-urls: ") {
+        Some(_) => format!("listen-client-urls: {}\n", quoted(&all.join(","))),
+        None => format!("{line}\n"),
+    };
+    conf.lines().map(listening).collect()
 }
 
 /// The same with the list that a member joins by.

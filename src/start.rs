@@ -3,6 +3,7 @@
 //!
 //! The predicate reads no file and no clock. Rules B9, C6, D1-D3, D5, D9, A10.
 
+mod addresses;
 pub mod damage;
 mod data;
 mod history;
@@ -13,6 +14,7 @@ mod words;
 use crate::cluster::{ClusterId, ClusterName, Detail};
 use crate::version::{Line, Version};
 
+pub use addresses::{AddressConflict, BACK_SECONDS, NETWORK_SECONDS, Unserved, does_without};
 use damage::Damage;
 pub use data::{Completeness, DataDir, Database, Log, Room};
 pub use history::{Ending, How, LastWords, StartHistory};
@@ -87,21 +89,6 @@ pub enum CertificatesUsable {
     Yes,
     /// They are not usable and cannot be made.
     No,
-}
-
-/// An address that etcd should listen on but cannot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AddressConflict {
-    /// `IP:port`.
-    pub address: heapless::String<64>,
-    /// The host has no such address (else: the port is taken).
-    pub not_ours: bool,
-    /// This user may not listen there.
-    pub denied: bool,
-    /// Who holds the port, as far as it can be seen.
-    pub holder: heapless::String<64>,
-    /// A k3s with an embedded etcd keeps its data on this host (rule A10).
-    pub k3s_embedded: bool,
 }
 
 /// Everything that the predicate looks at.

@@ -25,7 +25,7 @@ use etcd_operator::spec::backup::Source;
 use etcd_operator::spec::{ClusterSpec, Settings};
 use etcd_operator::start::{
     self, AddressConflict, Binary, CertificatesUsable, Completeness, DataDir, Filesystem, Identity,
-    Room, Start, StartHistory, Writable,
+    Room, Start, StartHistory, Unserved, Writable,
 };
 use etcd_operator::status::{Kind, Verdict, status};
 use world::{
@@ -336,7 +336,7 @@ fn is_harmless(step: &Upkeep) -> bool {
 // ------------------------------------------------------------------------------------------------
 // A running member: what may interrupt it, and what may be called available.
 
-const RUNNING: &str = "size 0/1 x paused x settings, age and driver 5 x read 5 x write 3 x alarms 4 x proposals 3 x \
+const RUNNING: &str = "size 0/1 x paused x settings, age, driver and address 6 x read 5 x write 3 x alarms 4 x proposals 3 x \
      certificates 6 x provisional 2 x clock 3 x served 2 x writable 3 x membership 1-4 x no-space policy 2";
 
 /// The list of a single member with somebody else's in it.
@@ -350,6 +350,23 @@ fn joined_by(role: Role) -> MemberSet {
 }
 
 const STRANGER: MemberId = MemberId(0xbad);
+
+/// What a restart of a sound member is for.
+#[derive(Clone, Copy, PartialEq)]
+enum Reason {
+    Nothing,
+    Driver,
+    Address,
+}
+
+impl Reason {
+    fn unserved(self) -> Option<Unserved> {
+        (self == Reason::Address).then(|| Unserved {
+            addresses: "192.168.1.7".try_into().unwrap(),
+            back: true,
+        })
+    }
+}
 
 fn running_members(mut visit: impl FnMut(&ClusterSpec, &Observed)) {
     let failed = || "failed".try_into().unwrap();
@@ -403,12 +420,13 @@ fn running_members(mut visit: impl FnMut(&ClusterSpec, &Observed)) {
             repair_no_space,
             ..spec(&["test-0"])
         };
-        for (settings, seconds, kept_elsewhere) in [
-            (SETTINGS, 1, false),
-            (SETTINGS, 999, false),
-            (SETTINGS, 999, true),
-            (Settings(1), 1, false),
-            (Settings(1), 999, false),
+        for (settings, seconds, reason) in [
+            (SETTINGS, 1, Reason::Nothing),
+            (SETTINGS, 999, Reason::Nothing),
+            (SETTINGS, 999, Reason::Driver),
+            (SETTINGS, 999, Reason::Address),
+            (Settings(1), 1, Reason::Nothing),
+            (Settings(1), 999, Reason::Nothing),
         ] {
             for (read, write) in reads
                 .iter()
@@ -427,7 +445,8 @@ fn running_members(mut visit: impl FnMut(&ClusterSpec, &Observed)) {
                             for writable in [Writable::Yes, Writable::ReadOnly, Writable::Stalled] {
                                 let mut instance = running_instance();
                                 instance.process = running(settings, seconds);
-                                instance.kept_elsewhere = kept_elsewhere;
+                                instance.kept_elsewhere = reason == Reason::Driver;
+                                instance.unserved = reason.unserved();
                                 instance.facts.identity = Some(identity(served));
                                 instance.facts.writable = writable;
                                 instance.writable = writable;
@@ -496,7 +515,9 @@ fn a_running_member_is_interrupted_only_by_declaration_and_available_only_in_tru
                 Act::Stop => assert_eq!(spec.size, 0),
                 Act::Restart => {
                     assert!(
-                        settings != spec.settings || instance.kept_elsewhere,
+                        settings != spec.settings
+                            || instance.kept_elsewhere
+                            || instance.unserved.as_ref().is_some_and(|it| it.back),
                         "nobody asked for a restart"
                     );
                     assert_eq!(
@@ -644,6 +665,7 @@ fn apply(spec: &ClusterSpec, instance: &mut Instance, plan: &Plan) {
 fn starts(spec: &ClusterSpec, instance: &mut Instance) {
     instance.process = running(spec.settings, 1);
     instance.kept_elsewhere = false;
+    instance.unserved = None;
     instance.facts.data = data(true, true, Some(CLUSTER));
     instance.service = Service {
         write: Writing::NotTried,

@@ -26,7 +26,7 @@ use etcd_operator::plan::plan;
 use etcd_operator::spec::backup::Source;
 use etcd_operator::spec::{ClusterSpec, Settings};
 use etcd_operator::start::{
-    AddressConflict, Binary, CertificatesUsable, DataDir, Filesystem, How, Room, Writable,
+    AddressConflict, Binary, CertificatesUsable, DataDir, Filesystem, How, Room, Unserved, Writable,
 };
 use etcd_operator::status::{Kind, Verdict, status};
 use world::{
@@ -46,6 +46,13 @@ fn taken_by(holder: &str) -> AddressConflict {
         denied: false,
         holder: holder.try_into().unwrap(),
         k3s_embedded: holder == "k3s",
+    }
+}
+
+fn unserved(back: bool) -> Unserved {
+    Unserved {
+        addresses: "192.168.1.7".try_into().unwrap(),
+        back,
     }
 }
 
@@ -151,8 +158,7 @@ impl Scene {
             }
             ("port-taken-by", holder) => host.facts.conflict = Some(taken_by(holder)),
             ("failed-starts", number) => {
-                let failed = number.parse().unwrap();
-                host.facts.history.failed = failed;
+                host.facts.history.failed = number.parse().unwrap();
                 host.facts.history.window_left = 300;
             }
             ("ended-with", text) => {
@@ -172,6 +178,7 @@ impl Scene {
             ("clock", "behind") => self.seen.clock = Clock::BehindKnown { newest: NOW },
             ("machine", "another") => host.machine_changed = true,
             ("kept", "elsewhere") => host.kept_elsewhere = true,
+            ("address", _) => host.unserved = Some(unserved(value == "back")),
             ("operator", "none") => self.seen.looker = Looker::Command,
             ("process", "foreign") => host.process = Process::Foreign { pid: Some(4711) },
             ("process", "unknown") => host.process = Process::Unknown,

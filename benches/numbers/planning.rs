@@ -124,6 +124,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
         refused: None,
         machine_changed: false,
         kept_elsewhere: false,
+        unserved: None,
         list_from: ListFrom::Operator,
         regain: None,
     }

@@ -5,6 +5,7 @@
 //! the member of the identity. Until then it is somebody else's, and not signalled.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::Agent;
@@ -63,7 +64,7 @@ impl Agent {
             return None;
         }
         let stat = process::stat(pid)?;
-        let launch = self.launch_in_force()?;
+        let (launch, left_out) = self.launch_in_force()?;
         let identity = self.served_identity(&launch)?;
         let files = self.certificates.operator_files();
         let look = client::look(&launch.client_url, &files);
@@ -83,16 +84,27 @@ impl Agent {
             process,
             launch,
             starts: 1,
+            left_out,
         })
     }
 
     /// What etcd was started with: the guard wrote that configuration right before.
-    fn launch_in_force(&self) -> Option<Launch> {
+    /// And the addresses that it was started without.
+    fn launch_in_force(&self) -> Option<(Launch, Vec<SocketAddr>)> {
         let conf = fs::read_to_string(self.paths.etcd_conf()).ok()?;
         let next = state::load::<Launch>(&self.paths.launch()).ok().flatten();
         let served = self.served().map(|it| it.launch);
-        let is_of = |it: &Launch| it.conf == conf || render::with_short_log(&it.conf) == conf;
-        next.into_iter().chain(served).find(is_of)
+        next.into_iter().chain(served).find_map(|it| {
+            let mut left_out = it.clients_but(&[]);
+            left_out.retain(|it| !render::listens_on(&conf, *it));
+            let same = if left_out.is_empty() {
+                it.conf.clone()
+            } else {
+                render::listening_on(&it.conf, &it.clients_but(&left_out))
+            };
+            let is_of = same == conf || render::with_short_log(&same) == conf;
+            is_of.then_some((it, left_out))
+        })
     }
 
     /// Who lives there, once it has served.

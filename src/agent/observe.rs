@@ -6,13 +6,14 @@ use super::Agent;
 use super::driver::Driver as _;
 use super::report::Reached;
 use crate::clock;
-use crate::cluster::{MemberName, Timestamp};
+use crate::cluster::{MemberName, Timestamp, detail};
 use crate::disk;
 use crate::etcd::{data_dir, store};
 use crate::host::HostFacts;
 use crate::member::certificates::{self, survey_by_clock};
 use crate::member::contact::Endpoint;
 use crate::member::facts;
+use crate::member::listen;
 use crate::member::pause;
 use crate::member::place::{self, HostPlace};
 use crate::member::records::{self, Launch, RefusalFile, Running, Served};
@@ -22,7 +23,7 @@ use crate::observed::{
     Observed, Placement, Predecessors, Process, Restoring,
 };
 use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT};
-use crate::start::{self, Facts, Refusal, Writable};
+use crate::start::{self, BACK_SECONDS, Facts, Refusal, Unserved, Writable};
 use crate::state;
 use crate::sysfs;
 use crate::systemd;
@@ -51,9 +52,8 @@ impl Agent {
         let process = self.process().await;
         let runs = matches!(process, Process::Running { .. });
         let running = Running::load(&self.paths).filter(|_| runs);
-        let place = self.place(spec);
         self.ask_timedated().await;
-        let now = clock::now();
+        let (place, now) = (self.place(spec), clock::now());
         let (mut summary, clock) = self.certificates(spec, &place, now);
         let (restoring, upgrade) = (self.restoring(), self.upgrade(spec));
         let mut found = self.found(spec, &place, running.as_ref(), &mut summary);
@@ -90,6 +90,7 @@ impl Agent {
             refused,
             machine_changed: found.machine_changed,
             kept_elsewhere: self.driver.kept_elsewhere(),
+            unserved: running.as_ref().and_then(|it| self.unserved(it)),
             list_from: ListFrom::Operator,
             regain,
             unheard: None, // it runs where this agent does
@@ -182,6 +183,30 @@ impl Agent {
         }
     }
 
+    /// Addresses on which the running etcd serves nobody.
+    fn unserved(&mut self, running: &Running) -> Option<Unserved> {
+        let clients = running.launch.clients_but(&[]);
+        let gone = listen::gone(&clients);
+        let left_out = &running.left_out;
+        let returned = !left_out.is_empty() && !left_out.iter().any(|it| gone.contains(it));
+        let now = clock::since_boot().as_secs();
+        let since = &mut self.memory.address_back;
+        *since = returned.then(|| since.unwrap_or(now));
+        let mut all = gone;
+        all.extend(
+            left_out
+                .iter()
+                .filter(|it| !all.contains(it))
+                .copied()
+                .collect::<Vec<_>>(),
+        );
+        let names: Vec<String> = all.iter().map(|it| it.ip().to_string()).collect();
+        (!names.is_empty()).then(|| Unserved {
+            addresses: detail(format_args!("{}", names.join(", "))),
+            back: since.is_some_and(|it| now >= it + BACK_SECONDS),
+        })
+    }
+
     /// What a start would find.
     fn found(
         &mut self,
@@ -246,12 +271,15 @@ impl Agent {
 
     /// Where etcd is reached and where its data lies: from the running etcd, else from the document.
     pub(super) fn reached(&self, spec: &ClusterSpec) -> Reached {
-        let launch = Running::load(&self.paths).map_or_else(
-            || place::resolve(&self.paths, spec).launch(spec, Version::new(0, 0, 0)),
-            |it| it.launch,
-        );
+        let (client_url, launch) = if let Some(it) = Running::load(&self.paths) {
+            (it.client_url(), it.launch)
+        } else {
+            let place = place::resolve(&self.paths, spec);
+            let launch = place.launch(spec, Version::new(0, 0, 0));
+            (launch.client_url.clone(), launch)
+        };
         Reached {
-            client_url: launch.client_url,
+            client_url,
             metrics: launch.metrics,
             storage_dir: launch.storage_dir,
         }

@@ -46,7 +46,7 @@ fn etcd(context: &Context) -> Result<Etcd, Failure> {
     let named = context.named.then(|| context.read()).transpose()?;
     let running = Running::load(&context.paths).map(|it| Etcd {
         gateway: render::has_gateway(&it.launch.conf),
-        url: it.launch.client_url,
+        url: it.client_url(),
     });
     if let Reply::Answered(text) =
         runtime()?.block_on(ask(&context.paths.socket(), &Request::Status))

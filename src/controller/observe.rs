@@ -153,6 +153,7 @@ impl Cluster {
             refused: waiting.refusal(),
             machine_changed: false,
             kept_elsewhere: false,
+            unserved: None, // etcd listens on all addresses of its Pod
             list_from: ListFrom::Peers,
             regain,
             unheard,

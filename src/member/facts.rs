@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::examiner::Examiner;
 use super::listen::{self, Taken};
-use super::records::{self, IdentityFile, Launch, SeenFile};
+use super::records::{self, IdentityFile, Launch, SeenFile, Served};
 use super::starts;
 use crate::clock;
 use crate::cluster::{ClusterName, detail};
@@ -17,6 +17,7 @@ use crate::process;
 use crate::start::damage::Lost;
 use crate::start::{
     AddressConflict, CertificatesUsable, DataDir, Facts, Log, Room, StartHistory, Writable,
+    does_without,
 };
 use crate::state;
 use crate::version::{Line, Version};
@@ -32,6 +33,8 @@ pub struct Gathered {
     pub identity: Option<IdentityFile>,
     /// The copy beside the data.
     pub marker: Option<IdentityFile>,
+    /// The addresses of clients that a start does without: they went from this host.
+    pub left_out: Vec<SocketAddr>,
 }
 
 /// Gathers everything that decides whether etcd may start. `running`: the launch of our etcd if it
@@ -80,6 +83,9 @@ pub fn gather(
         (false, false) => look_at_data(paths, launch, (line, changes), examiner),
     };
     let served = identity.as_ref().or(marker.as_ref());
+    let left_out = left_out(paths, launch);
+    let mut addresses = launch.addresses.clone();
+    addresses.retain(|it| !left_out.contains(it));
     let unborn = !running && !stalled && served.is_none_or(|it| it.member.id.is_none());
     let facts = Facts {
         cluster: ClusterName::try_from(launch.cluster.as_str()).unwrap_or_default(),
@@ -101,12 +107,13 @@ pub fn gather(
         writable,
         binary: store::binary(&paths.store(), version),
         certificates,
-        conflict: conflict(paths, &launch.addresses, taken),
+        conflict: conflict(paths, &addresses, taken),
     };
     Gathered {
         facts,
         identity,
         marker,
+        left_out,
     }
 }
 
@@ -167,6 +174,23 @@ fn seen_index(paths: &Paths, data: &DataDir) -> Option<u64> {
     let (owner, _) = data.owner?;
     (seen.boot_id == clock::boot_id() && seen.cluster_id == owner.to_string())
         .then_some(seen.raft_index)
+}
+
+/// The addresses of clients that a start with these settings does without.
+fn left_out(paths: &Paths, launch: &Launch) -> Vec<SocketAddr> {
+    let gone = listen::gone(&launch.addresses);
+    if gone.is_empty() {
+        return gone;
+    }
+    let served = state::load::<Served>(&paths.served()).ok().flatten();
+    let served = served.map(|it| it.launch.addresses).unwrap_or_default();
+    let asked = (launch.addresses.as_slice(), gone.as_slice());
+    let up = clock::since_boot().as_secs();
+    if does_without(asked, &served, launch.client_port(), up) {
+        gone
+    } else {
+        Vec::new()
+    }
 }
 
 /// The first address that etcd could not listen on, once it has released the addresses in `own`.

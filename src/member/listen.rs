@@ -58,6 +58,12 @@ pub fn first_taken(asked: &[SocketAddr], own: &[SocketAddr]) -> Option<(SocketAd
     })
 }
 
+/// Those that are no addresses of this host.
+pub fn gone(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    let is_gone = |it: &&SocketAddr| bind(SocketAddr::new(it.ip(), 0)) == Some(Taken::Address);
+    addresses.iter().filter(is_gone).copied().collect()
+}
+
 /// Tries to listen. An error that does not concern the address, such as too many open files, is left for
 /// etcd to report.
 fn bind(address: SocketAddr) -> Option<Taken> {

@@ -1,17 +1,18 @@
 //! Records of the member on disk: who it is, how it is started, why it was not.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{ClusterId, ClusterName, MemberId, MemberName, detail};
 use crate::paths::Paths;
-use crate::process::{self, ProcessRecord};
+
 use crate::spec::ClusterSpec;
 use crate::start::{Identity, Refusal};
 use crate::state::{self, StateError};
 use crate::version::Version;
+
+pub use super::launch::{Launch, Running, Served};
 
 /// The identity file (rule B9), in the state directory and beside the data: which cluster the data belongs to, and
 /// which member of it this place has. The member may change, where it is removed and joins again; the cluster does
@@ -283,82 +284,6 @@ pub fn new_token(cluster: &str) -> Option<String> {
 /// The copy of the identity beside the data.
 pub fn marker_path(storage_dir: &Path) -> PathBuf {
     storage_dir.join("identity.json")
-}
-
-/// What the guard needs for a start, written by the operator before it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Launch {
-    /// The document's name.
-    pub cluster: String,
-    /// The version of etcd.
-    pub version: String,
-    /// Where the data directory lies.
-    pub storage_dir: PathBuf,
-    /// The storage directory was named by the document and is not made by us.
-    pub storage_named: bool,
-    /// The document accepts a file system that loses data.
-    pub unsafe_filesystem_allowed: bool,
-    /// Every address on which etcd will listen.
-    pub addresses: Vec<SocketAddr>,
-    /// Names for a provisional server certificate.
-    pub names: Vec<String>,
-    /// The same for the peer's.
-    #[serde(default)]
-    pub peer_names: Vec<String>,
-    /// Life of a leaf certificate, in seconds.
-    pub leaf_seconds: i64,
-    /// Environment of etcd; nothing else is in it.
-    pub environment: Vec<(String, String)>,
-    /// etcd's configuration file.
-    pub conf: String,
-    /// The database quota in it, in bytes.
-    pub quota: u64,
-    /// Where clients on this host reach it.
-    #[serde(rename = "clientURL")]
-    pub client_url: String,
-    /// Its metrics.
-    pub metrics: SocketAddr,
-    /// [`crate::spec::Settings`] of the document.
-    pub settings: u64,
-    /// What the document says of these settings, as [`crate::api::convert::settings_of`] has it.
-    pub asked: serde_json::Value,
-    /// `size: 0`. Not part of the record: see [`Paths::hibernates`].
-    #[serde(skip)]
-    pub hibernates: bool,
-}
-
-/// The process that the guard became, and what it was started with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Running {
-    /// The process.
-    #[serde(flatten)]
-    pub process: ProcessRecord,
-    /// Its settings: what is in force, whatever the document says by now.
-    pub launch: Launch,
-    /// How often etcd was started in this boot, this start included.
-    #[serde(default)]
-    pub starts: u32,
-}
-
-impl Running {
-    /// The process that runs, as the guard recorded it. A record is anybody's word who can write to /run:
-    /// it counts where that very process holds the member's lock.
-    pub fn load(paths: &Paths) -> Option<Self> {
-        state::load_volatile::<Self>(&paths.process())
-            .filter(|it| it.process.is_alive())
-            .filter(|it| process::holds_lock(it.process.pid, &paths.member_lock()))
-    }
-}
-
-/// The settings that served last. They are kept, so that an edit that cannot be started is no outage.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Served {
-    /// What etcd was started with.
-    pub launch: Launch,
-    /// From its start to the first write, in milliseconds, where the operator saw both.
-    pub took_milliseconds: Option<u64>,
 }
 
 /// etcd's `data-dir`.

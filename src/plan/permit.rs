@@ -45,6 +45,8 @@ pub enum Declared {
     SizeZero,
     /// The host moved to another driver, so etcd has to leave the driver that kept it.
     DriverChanged,
+    /// An address of the document is on the host again, and etcd was started without it: its clients are not served.
+    AddressBack,
     /// A restore, by a person's command or by the document's policy for damaged data.
     Restore,
     /// `maintenance.onNoSpace: repair`. etcd already refuses writes.

@@ -161,7 +161,7 @@ fn repair(
 }
 
 /// Plans the restart that a changed document needs. etcd restarts only because the document was
-/// edited or the host was moved to another driver. It never restarts because this operator would
+/// edited, the host was moved to another driver, or an address of the document is back that etcd was started without. It never restarts because this operator would
 /// render something else than the operator before it.
 fn edit_steps(
     spec: &ClusterSpec,
@@ -186,6 +186,8 @@ fn edit_steps(
         Some(Declared::DocumentEdited)
     } else if instance.kept_elsewhere {
         Some(Declared::DriverChanged)
+    } else if instance.unserved.as_ref().is_some_and(|it| it.back) {
+        Some(Declared::AddressBack)
     } else {
         None
     };

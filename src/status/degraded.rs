@@ -123,6 +123,19 @@ fn of_instance(spec: &ClusterSpec, instance: &Instance) -> Option<(&'static str,
     if let Some(Class::Warn(bug) | Class::NeverCreate(bug)) = class {
         return Some(("VersionHasKnownBug", detail(format_args!("{bug}"))));
     }
+    if let Some(it) = &instance.unserved {
+        let addresses = &it.addresses;
+        let message = if it.back {
+            detail(format_args!(
+                "{addresses} is back, and etcd was started without it: the operator restarts etcd"
+            ))
+        } else {
+            detail(format_args!(
+                "{addresses} is no address of this host now: clients are served on the others, and there again once it is back; next: check the network (ip address), or correct network.listenAddresses"
+            ))
+        };
+        return Some(("AddressGone", message));
+    }
     if instance.machine_changed {
         let message = detail(format_args!(
             "the data was moved to another machine since the cluster was born; next: if this is the right disk, sudo systemctl reload etcd-operator"

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::host::{MEMBER, OPERATOR, SOON};
 use crate::lab::{condition, text};
 use crate::machine::Machine;
@@ -112,6 +114,112 @@ fn a_bad_document_fails_the_reload_and_the_one_before_stays_in_force_over_a_rebo
     assert!(!reload.status.success(), "a part of it is refused");
     let status = machine.wait_hold("QuotaSmaller");
     assert_eq!(condition(&status, "DocumentAccepted").0, "False");
+}
+
+/// The clients on the box itself go on, whatever becomes of the network.
+#[test]
+fn an_address_that_went_leaves_the_others_served_and_is_taken_when_it_is_back() {
+    let Some(machine) = Machine::serving() else {
+        return;
+    };
+    let address = |machine: &Machine, what: &str| {
+        machine.sh(&format!("ip address {what} 192.168.77.7/32 dev lo"));
+    };
+    let serves_at = |machine: &Machine, address: &str| {
+        let files = "/var/lib/etcd-operator/tls/clients/admin";
+        let etcdctl = format!(
+            "/usr/local/lib/etcd/etcdctl --endpoints=https://{address}:2379 --cacert {files}/ca.crt --cert {files}/client.crt --key {files}/client.key --command-timeout=3s get a"
+        );
+        machine.try_sh(&etcdctl).status.success()
+    };
+    let degraded = |it: &Value| condition(it, "Degraded").1.to_owned();
+    // An edit that asks for what was never there waits.
+    let both = machine
+        .sh("cat /etc/etcd-operator/cluster.yaml")
+        .replace("[127.0.0.1]", "[192.168.77.7, 127.0.0.1]");
+    machine.write("/etc/etcd-operator/cluster.yaml", &both);
+    let reload = machine.try_sh(&format!("systemctl reload {OPERATOR}"));
+    assert!(!reload.status.success(), "it waits");
+    machine.wait_hold("AddressGone");
+    address(&machine, "add");
+    machine.wait("both addresses", |it| degraded(it) == "AsAsked");
+    machine.until(SOON, "the new address", || {
+        serves_at(&machine, "192.168.77.7")
+    });
+    assert!(machine.put("a", "1"));
+
+    // It goes: told, and nothing is done for it.
+    let etcd = machine.pid(MEMBER);
+    address(&machine, "del");
+    machine.wait("the address to be missed", |it| {
+        degraded(it) == "AddressGone"
+    });
+    assert_eq!(machine.pid(MEMBER), etcd);
+    // It is gone when etcd dies, with the operator and without it, and when the box comes up.
+    machine.kill("KILL", MEMBER);
+    machine.wait_restarted(etcd);
+    machine.wait_available();
+    assert!(machine.serves() && !serves_at(&machine, "192.168.77.7"));
+    machine.sh(&format!("systemctl stop {OPERATOR}"));
+    let etcd = machine.pid(MEMBER);
+    machine.kill("KILL", MEMBER);
+    machine.until(SOON, "etcd without its operator", || {
+        machine.pid(MEMBER) != etcd && machine.serves()
+    });
+    machine.sh(&format!("systemctl start {OPERATOR}"));
+    let status = machine.wait_available();
+    let (degraded_is, why) = condition(&status, "Degraded");
+    assert_eq!((degraded_is, why), ("True", "AddressGone"));
+
+    // It flaps, ten times in half a minute: no restart for that.
+    let etcd = machine.pid(MEMBER);
+    for _ in 0..10 {
+        address(&machine, "add");
+        std::thread::sleep(Duration::from_millis(1500));
+        address(&machine, "del");
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    assert_eq!(machine.pid(MEMBER), etcd);
+    // It stays: one restart, and none where it goes once more.
+    address(&machine, "add");
+    // After a minute.
+    machine.until(Duration::from_secs(150), "the address that is back", || {
+        degraded(&machine.status()) == "AsAsked"
+    });
+    assert!(serves_at(&machine, "192.168.77.7"));
+    assert_ne!(machine.pid(MEMBER), etcd);
+    let etcd = machine.pid(MEMBER);
+    address(&machine, "del");
+    address(&machine, "add");
+    machine.until(SOON, "the same etcd there", || {
+        serves_at(&machine, "192.168.77.7")
+    });
+    assert_eq!(machine.pid(MEMBER), etcd);
+    assert_eq!(machine.get("a").as_deref(), Some("1"));
+}
+
+#[test]
+fn where_no_address_of_the_clients_is_left_etcd_waits_for_one() {
+    let Some(machine) = Machine::serving() else {
+        return;
+    };
+    let alone = machine
+        .sh("cat /etc/etcd-operator/cluster.yaml")
+        .replace("[127.0.0.1]", "[192.168.77.7]");
+    let etcd = machine.pid(MEMBER);
+    machine.sh("ip address add 192.168.77.7/32 dev lo");
+    machine.write("/etc/etcd-operator/cluster.yaml", &alone);
+    machine.sh(&format!("systemctl reload {OPERATOR}"));
+    machine.until(SOON, "another etcd", || machine.pid(MEMBER) != etcd);
+    machine.wait("served there", |it| {
+        condition(it, "Degraded").1 == "AsAsked"
+    });
+    machine.sh("ip address del 192.168.77.7/32 dev lo");
+    machine.kill("KILL", MEMBER);
+    let status = machine.wait_hold("AddressGone");
+    assert_eq!(condition(&status, "Available").0, "False");
+    machine.sh("ip address add 192.168.77.7/32 dev lo");
+    machine.wait_available();
 }
 
 #[test]

@@ -249,6 +249,7 @@ pub fn stopped() -> Instance {
         refused: None,
         machine_changed: false,
         kept_elsewhere: false,
+        unserved: None,
         list_from: ListFrom::Operator,
         regain: None,
         unheard: None,

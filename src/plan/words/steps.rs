@@ -142,6 +142,11 @@ impl Permit<Interruption> {
             Act::Restart if self.grounds() == Grounds::DeclaredOutage(Declared::DriverChanged) => {
                 detail(format_args!("restart etcd under the driver of this host"))
             }
+            Act::Restart if self.grounds() == Grounds::DeclaredOutage(Declared::AddressBack) => {
+                detail(format_args!(
+                    "restart etcd, which was started without an address that is back"
+                ))
+            }
             Act::Restart if self.grounds() == Grounds::NothingRuns => detail(format_args!(
                 "replace what waits to run with what the edited document asks for"
             )),

@@ -1,0 +1,81 @@
+//! Addresses that etcd should listen on: one that it cannot, and those that a start does without.
+
+use core::net::SocketAddr;
+
+use crate::cluster::Detail;
+
+/// An address that etcd should listen on but cannot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressConflict {
+    /// `IP:port`.
+    pub address: heapless::String<64>,
+    /// The host has no such address (else: the port is taken).
+    pub not_ours: bool,
+    /// This user may not listen there.
+    pub denied: bool,
+    /// Who holds the port, as far as it can be seen.
+    pub holder: heapless::String<64>,
+    /// A k3s with an embedded etcd keeps its data on this host (rule A10).
+    pub k3s_embedded: bool,
+}
+
+/// So many seconds after a boot an address that is not there is waited for: the network comes up.
+pub const NETWORK_SECONDS: u64 = 60;
+
+/// Whether a start does without the addresses that are `gone` from this host, of those that were `asked` for: etcd has
+/// `served` on them before, so that none of them is a mistake of an edit; all are clients'; and one of the clients' is left.
+/// `up`: seconds since boot.
+pub fn does_without(
+    (asked, gone): (&[SocketAddr], &[SocketAddr]),
+    served: &[SocketAddr],
+    client_port: u16,
+    up: u64,
+) -> bool {
+    let is_clients = |it: &SocketAddr| it.port() == client_port;
+    let left = asked.iter().any(|it| is_clients(it) && !gone.contains(it));
+    left && up >= NETWORK_SECONDS && gone.iter().all(|it| is_clients(it) && served.contains(it))
+}
+
+/// Addresses of clients on which a running etcd serves nobody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unserved {
+    /// Which.
+    pub addresses: Detail,
+    /// etcd was started without them, and they are this host's again, for as long as [`BACK_SECONDS`]: a restart
+    /// takes them. Else they are not this host's.
+    pub back: bool,
+}
+
+/// So many seconds an address is there before etcd is restarted for it: one that flaps costs no restart.
+pub const BACK_SECONDS: u64 = 60;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_does_without_what_it_had_and_lost_as_long_as_clients_have_another_way() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let all = [
+            "127.0.0.1:2379",
+            "10.0.0.7:2379",
+            "127.0.0.1:2380",
+            "127.0.0.1:2381",
+        ]
+        .map(at);
+        let gone = [at("10.0.0.7:2379")];
+        let does = |gone: &[SocketAddr], served: &[SocketAddr], up| {
+            does_without((&all, gone), served, 2379, up)
+        };
+        assert!(does(&gone, &all, NETWORK_SECONDS));
+        assert!(
+            !does(&gone, &all, NETWORK_SECONDS - 1),
+            "the network comes up"
+        );
+        assert!(!does(&gone, &all[..1], 999), "an edit's mistake");
+        assert!(!does(&gone, &[], 999), "it never served");
+        assert!(!does(&all[..2], &all, 999), "no way is left");
+        let peers = [gone[0], all[2]];
+        assert!(!does(&peers, &all, 999), "peers need theirs");
+    }
+}
