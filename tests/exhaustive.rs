@@ -24,8 +24,8 @@ use etcd_operator::plan::{Act, Asked, Change, Hold, Mint, Plan, STEPS_MAX, Task,
 use etcd_operator::spec::backup::Source;
 use etcd_operator::spec::{ClusterSpec, Settings};
 use etcd_operator::start::{
-    self, AddressConflict, Binary, CertificatesUsable, Completeness, DataDir, Filesystem, Identity,
-    Room, Start, StartHistory, Unserved, Writable,
+    self, AddressConflict, BACK_SECONDS, Binary, CertificatesUsable, Completeness, DataDir,
+    Filesystem, Identity, Room, Start, StartHistory, Unserved, Writable,
 };
 use etcd_operator::status::{Kind, Verdict, status};
 use world::{
@@ -363,7 +363,7 @@ impl Reason {
     fn unserved(self) -> Option<Unserved> {
         (self == Reason::Address).then(|| Unserved {
             addresses: "192.168.1.7".try_into().unwrap(),
-            back: true,
+            there: Some(BACK_SECONDS),
         })
     }
 }
@@ -517,7 +517,7 @@ fn a_running_member_is_interrupted_only_by_declaration_and_available_only_in_tru
                     assert!(
                         settings != spec.settings
                             || instance.kept_elsewhere
-                            || instance.unserved.as_ref().is_some_and(|it| it.back),
+                            || instance.unserved.as_ref().is_some_and(Unserved::is_back),
                         "nobody asked for a restart"
                     );
                     assert_eq!(

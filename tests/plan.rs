@@ -49,10 +49,10 @@ fn taken_by(holder: &str) -> AddressConflict {
     }
 }
 
-fn unserved(back: bool) -> Unserved {
+fn unserved(there: &str) -> Unserved {
     Unserved {
         addresses: "192.168.1.7".try_into().unwrap(),
-        back,
+        there: there.parse().ok(),
     }
 }
 
@@ -178,7 +178,7 @@ impl Scene {
             ("clock", "behind") => self.seen.clock = Clock::BehindKnown { newest: NOW },
             ("machine", "another") => host.machine_changed = true,
             ("kept", "elsewhere") => host.kept_elsewhere = true,
-            ("address", _) => host.unserved = Some(unserved(value == "back")),
+            ("address", there) => host.unserved = Some(unserved(there)),
             ("operator", "none") => self.seen.looker = Looker::Command,
             ("process", "foreign") => host.process = Process::Foreign { pid: Some(4711) },
             ("process", "unknown") => host.process = Process::Unknown,

@@ -23,7 +23,7 @@ use crate::observed::{
     Observed, Placement, Predecessors, Process, Restoring,
 };
 use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT};
-use crate::start::{self, BACK_SECONDS, Facts, Refusal, Unserved, Writable};
+use crate::start::{self, Facts, Refusal, Unserved, Writable};
 use crate::state;
 use crate::sysfs;
 use crate::systemd;
@@ -203,7 +203,7 @@ impl Agent {
         let names: Vec<String> = all.iter().map(|it| it.ip().to_string()).collect();
         (!names.is_empty()).then(|| Unserved {
             addresses: detail(format_args!("{}", names.join(", "))),
-            back: since.is_some_and(|it| now >= it + BACK_SECONDS),
+            there: since.map(|it| now.saturating_sub(it)),
         })
     }
 

@@ -5,7 +5,7 @@ use super::{Act, Hold, Steps, Upkeep, backup, certificate, edit, join, space, ve
 use crate::cluster::Member;
 use crate::observed::{Claim, Instance, Membership, Observed, Process, Reading, Writing};
 use crate::spec::ClusterSpec;
-use crate::start::{self, Refusal, Writable};
+use crate::start::{self, Refusal, Unserved, Writable};
 
 /// Plans what a running instance needs. The hold is returned last and prevents no independent step:
 /// the operator still proves what is served, records identities and takes snapshots.
@@ -186,7 +186,7 @@ fn edit_steps(
         Some(Declared::DocumentEdited)
     } else if instance.kept_elsewhere {
         Some(Declared::DriverChanged)
-    } else if instance.unserved.as_ref().is_some_and(|it| it.back) {
+    } else if instance.unserved.as_ref().is_some_and(Unserved::is_back) {
         Some(Declared::AddressBack)
     } else {
         None

@@ -41,9 +41,15 @@ pub fn does_without(
 pub struct Unserved {
     /// Which.
     pub addresses: Detail,
-    /// etcd was started without them, and they are this host's again, for as long as [`BACK_SECONDS`]: a restart
-    /// takes them. Else they are not this host's.
-    pub back: bool,
+    /// Seconds since they are this host's again, where etcd was started without them; none: they are not.
+    pub there: Option<u64>,
+}
+
+impl Unserved {
+    /// They stay, so that a restart takes them.
+    pub fn is_back(&self) -> bool {
+        self.there.is_some_and(|it| it >= BACK_SECONDS)
+    }
 }
 
 /// So many seconds an address is there before etcd is restarted for it: one that flaps costs no restart.

@@ -6,7 +6,7 @@ use crate::observed::{Claim, DocumentSeen, Instance, Membership, Observed, Proce
 use crate::plan::version::expects_downgrade;
 use crate::plan::{Held, Hold};
 use crate::spec::ClusterSpec;
-use crate::start::Refusal;
+use crate::start::{BACK_SECONDS, Refusal};
 use crate::version::{Class, classify};
 
 /// Whether something needs a person, or the cluster falls short of its specification.
@@ -125,14 +125,13 @@ fn of_instance(spec: &ClusterSpec, instance: &Instance) -> Option<(&'static str,
     }
     if let Some(it) = &instance.unserved {
         let addresses = &it.addresses;
-        let message = if it.back {
-            detail(format_args!(
-                "{addresses} is back, and etcd was started without it: the operator restarts etcd"
-            ))
-        } else {
-            detail(format_args!(
+        let message = match it.there {
+            Some(_) => detail(format_args!(
+                "{addresses} is back, and etcd was started without it: the operator restarts etcd once it was there for {BACK_SECONDS} s"
+            )),
+            None => detail(format_args!(
                 "{addresses} is no address of this host now: clients are served on the others, and there again once it is back; next: check the network (ip address), or correct network.listenAddresses"
-            ))
+            )),
         };
         return Some(("AddressGone", message));
     }
