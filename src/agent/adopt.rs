@@ -65,31 +65,32 @@ impl Agent {
         }
         let stat = process::stat(pid)?;
         let (launch, left_out) = self.launch_in_force()?;
-        let identity = self.served_identity(&launch)?;
-        let files = self.certificates.operator_files();
-        let look = client::look(&launch.client_url, &files);
-        let look = tokio::time::timeout(ANSWER_DEADLINE, look).await.ok()?;
-        let details = look.details?;
-        if Some((details.cluster, details.member)) != identity.served {
-            return None;
-        }
         let process = ProcessRecord {
             pid,
             start_time: stat.start_time,
             boot_id: clock::boot_id(),
             started: stat.start_time.saturating_mul(1000) / rustix::param::clock_ticks_per_second(),
         };
-        // Nothing was put in its place meanwhile.
-        process.is_alive().then_some(Running {
+        let running = Running {
             process,
             launch,
             starts: 1,
             left_out,
-        })
+        };
+        let identity = self.served_identity(&running.launch)?;
+        let (url, files) = (running.client_url(), self.certificates.operator_files());
+        let look = client::look(&url, &files);
+        let look = tokio::time::timeout(ANSWER_DEADLINE, look).await.ok()?;
+        let details = look.details?;
+        if Some((details.cluster, details.member)) != identity.served {
+            return None;
+        }
+        // Nothing was put in its place meanwhile.
+        running.process.is_alive().then_some(running)
     }
 
-    /// What etcd was started with: the guard wrote that configuration right before.
-    /// And the addresses that it was started without.
+    /// What etcd was started with, and the addresses that it was started without: the guard wrote that configuration
+    /// right before.
     fn launch_in_force(&self) -> Option<(Launch, Vec<SocketAddr>)> {
         let conf = fs::read_to_string(self.paths.etcd_conf()).ok()?;
         let next = state::load::<Launch>(&self.paths.launch()).ok().flatten();

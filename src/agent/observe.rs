@@ -1,5 +1,6 @@
 //! What one pass sees on this host. Reads only; a failed read is a value.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use super::Agent;
@@ -90,7 +91,7 @@ impl Agent {
             refused,
             machine_changed: found.machine_changed,
             kept_elsewhere: self.driver.kept_elsewhere(),
-            unserved: running.as_ref().and_then(|it| self.unserved(it)),
+            unserved: running.and_then(|it| self.unserved(&it, &place.listen)),
             list_from: ListFrom::Operator,
             regain,
             unheard: None, // it runs where this agent does
@@ -183,24 +184,17 @@ impl Agent {
         }
     }
 
-    /// Addresses on which the running etcd serves nobody.
-    fn unserved(&mut self, running: &Running) -> Option<Unserved> {
-        let clients = running.launch.clients_but(&[]);
-        let gone = listen::gone(&clients);
-        let left_out = &running.left_out;
-        let returned = !left_out.is_empty() && !left_out.iter().any(|it| gone.contains(it));
+    /// Addresses of clients that the document asks for, and on which the running etcd serves nobody.
+    fn unserved(&mut self, running: &Running, asked: &[IpAddr]) -> Option<Unserved> {
+        let mut clients = running.launch.clients_but(&[]);
+        clients.retain(|it| asked.contains(&it.ip()));
+        let (gone, left_out) = (listen::gone(&clients), &running.left_out);
+        clients.retain(|it| gone.contains(it) || left_out.contains(it));
+        let returned = gone.is_empty() && !clients.is_empty();
         let now = clock::since_boot().as_secs();
         let since = &mut self.memory.address_back;
         *since = returned.then(|| since.unwrap_or(now));
-        let mut all = gone;
-        all.extend(
-            left_out
-                .iter()
-                .filter(|it| !all.contains(it))
-                .copied()
-                .collect::<Vec<_>>(),
-        );
-        let names: Vec<String> = all.iter().map(|it| it.ip().to_string()).collect();
+        let names: Vec<String> = clients.iter().map(|it| it.ip().to_string()).collect();
         (!names.is_empty()).then(|| Unserved {
             addresses: detail(format_args!("{}", names.join(", "))),
             there: since.map(|it| now.saturating_sub(it)),
