@@ -205,8 +205,8 @@ struct Memory {
     document: String,
     /// The last index that was written down as seen.
     seen: Option<u64>,
-    /// Since when (seconds since boot) all addresses are there that etcd was started without.
-    address_back: Option<u64>,
+    /// The addresses that are back, and that etcd was started without.
+    returned: crate::start::Returned,
     /// How often the document was read; 0 in a command that runs without an agent.
     generation: i64,
 }

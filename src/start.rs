@@ -14,7 +14,9 @@ mod words;
 use crate::cluster::{ClusterId, ClusterName, Detail};
 use crate::version::{Line, Version};
 
-pub use addresses::{AddressConflict, BACK_SECONDS, NETWORK_SECONDS, Unserved, does_without};
+pub use addresses::{
+    AddressConflict, BACK_SECONDS, NETWORK_SECONDS, Returned, Unserved, does_without,
+};
 use damage::Damage;
 pub use data::{Completeness, DataDir, Database, Log, Room};
 pub use history::{Ending, How, LastWords, StartHistory};

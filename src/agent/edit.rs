@@ -116,7 +116,7 @@ impl InForce {
             name: identity.as_ref().map(|it| it.cluster.name.clone()).or(name),
             spec,
             running: launch.map(|it| it.version.clone()),
-            addresses: launch.map(|it| it.addresses.clone()).unwrap_or_default(),
+            addresses: running.map(Running::bound).unwrap_or_default(),
             quota,
             identity,
             database: None,
@@ -186,7 +186,7 @@ impl InForce {
         let lives_here = self.identity.as_ref().filter(|_| elsewhere);
         let moved = lives_here.and_then(|it| not_moved(it, &launch.storage_dir));
         moved.or_else(|| {
-            let conflict = facts::conflict(paths, &launch.addresses, &self.addresses);
+            let conflict = facts::conflict(paths, &launch, &self.addresses);
             conflict.map(Refusal::AddressUnavailable)
         })
     }

@@ -1,6 +1,6 @@
 //! What one pass sees on this host. Reads only; a failed read is a value.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use super::Agent;
@@ -184,20 +184,21 @@ impl Agent {
         }
     }
 
-    /// Addresses of clients that the document asks for, and on which the running etcd serves nobody.
+    /// Addresses of clients that the document asks for, and on which the running etcd serves nobody: those that are back,
+    /// else those that are gone.
     fn unserved(&mut self, running: &Running, asked: &[IpAddr]) -> Option<Unserved> {
         let mut clients = running.launch.clients_but(&[]);
         clients.retain(|it| asked.contains(&it.ip()));
-        let (gone, left_out) = (listen::gone(&clients), &running.left_out);
-        clients.retain(|it| gone.contains(it) || left_out.contains(it));
-        let returned = gone.is_empty() && !clients.is_empty();
+        let gone = listen::gone(&clients);
+        let is_back = |it: &&SocketAddr| running.left_out.contains(it) && !gone.contains(it);
+        let back: Vec<SocketAddr> = clients.iter().filter(is_back).copied().collect();
         let now = clock::since_boot().as_secs();
-        let since = &mut self.memory.address_back;
-        *since = returned.then(|| since.unwrap_or(now));
-        let names: Vec<String> = clients.iter().map(|it| it.ip().to_string()).collect();
+        let there = self.memory.returned.note(running.process.pid, &back, now);
+        let told = if back.is_empty() { gone } else { back };
+        let names: Vec<String> = told.iter().map(|it| it.ip().to_string()).collect();
         (!names.is_empty()).then(|| Unserved {
             addresses: detail(format_args!("{}", names.join(", "))),
-            there: since.map(|it| now.saturating_sub(it)),
+            there,
         })
     }
 
@@ -212,11 +213,18 @@ impl Agent {
         let newest_installed = store::newest_supported(&self.paths.store());
         let version = self.version(spec, place, newest_installed);
         let launch = place.launch(spec, version);
-        let in_force = running.map(|it| &it.launch);
+        let (in_force, bound) = (running.map(|it| &it.launch), running.map(Running::bound));
         let usable = certificates::usable(certificates);
         self.look_into_the_last_start(running, &launch);
         let examiner = &mut self.memory.examiner;
-        let gathered = facts::gather(&self.paths, &launch, version, usable, in_force, examiner);
+        let gathered = facts::gather(
+            &self.paths,
+            &launch,
+            version,
+            usable,
+            bound.as_deref(),
+            examiner,
+        );
         let (facts, identity) = (gathered.facts, gathered.identity);
         let own = facts::machine_id(&self.paths);
         let machine_changed = identity

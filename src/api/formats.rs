@@ -93,13 +93,13 @@ pub const RECIPIENT: &str = r"^age1[02-9ac-hj-np-z]{58}$";
 pub const SIGNER: &str = r"^ed25519:[A-Za-z0-9+/]{43}=$";
 /// `latest`, the name of a snapshot, either of them of another cluster, or a file.
 pub const SNAPSHOT_SOURCE: &str = concat!(
-    r"^([a-z0-9]([A-Za-z0-9-]*[a-z0-9])?(/[a-z0-9]([A-Za-z0-9-]*[a-z0-9])?)?|",
+    r"^([a-z0-9][A-Za-z0-9-]*(/[a-z0-9][A-Za-z0-9-]*)?|",
     path!(),
     ")$"
 );
 
 /// `latest`, or the name of a snapshot or a part of it.
-pub const SNAPSHOT_NAME: &str = r"^[a-z0-9]([A-Za-z0-9-]*[a-z0-9])?$";
+pub const SNAPSHOT_NAME: &str = r"^[a-z0-9][A-Za-z0-9-]*$";
 
 /// A format: its pattern, its check and how a message names it.
 pub struct Format {

@@ -1,6 +1,6 @@
 //! `env`: how a program connects to the etcd of this host, in the words of that program.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::arguments::{EnvArgs, EnvFor};
 use super::show::{client_files, tell_which};
@@ -10,7 +10,7 @@ use crate::agent::kept;
 use crate::agent::socket::{Reply, Request, ask};
 use crate::cluster::ADMIN;
 use crate::error::shell_word;
-use crate::member::place;
+use crate::member::place::{self, HostPlace};
 use crate::member::records::Running;
 use crate::render;
 use crate::tls::{Certificates, ClientFiles};
@@ -30,9 +30,24 @@ impl EnvFor {
 pub(super) fn env(context: &Context, args: &EnvArgs) -> Outcome {
     let etcd = etcd(context)?;
     let files = files(context, args)?;
+    let paths = [&files.ca, &files.cert, &files.key];
+    let has_blank = |it: &&PathBuf| it.to_string_lossy().contains(char::is_whitespace);
+    if let (EnvFor::K3s, Some(path)) = (args.target, paths.into_iter().find(has_blank)) {
+        let text = format!(
+            "{}: a shell splits k3s' flags at the blank: copy the files to a directory without one",
+            path.display()
+        );
+        return Err(Failure::new(FAILED, text));
+    }
     warn(context, args, &etcd);
     print::text(&lines(args.target, &etcd.url, &files))?;
     Ok(DONE)
+}
+
+/// Where the etcd of this host is reached: as it runs, else as the document says.
+pub(super) fn client_url(context: &Context, place: &HostPlace) -> String {
+    let running = Running::load(&context.paths);
+    running.map_or_else(|| place.client_url.clone(), |it| it.client_url())
 }
 
 /// Of the etcd that runs, whatever the document says by now; else of the one that would.
@@ -40,36 +55,39 @@ struct Etcd {
     url: String,
     /// It answers JSON over HTTP.
     gateway: bool,
+    /// The document asks for that.
+    asked: bool,
 }
 
 fn etcd(context: &Context) -> Result<Etcd, Failure> {
     let named = context.named.then(|| context.read()).transpose()?;
-    let running = Running::load(&context.paths).map(|it| Etcd {
-        gateway: render::has_gateway(&it.launch.conf),
-        url: it.client_url(),
-    });
-    if let Reply::Answered(text) =
-        runtime()?.block_on(ask(&context.paths.socket(), &Request::Status))
-    {
+    let document = match kept::choose(&context.paths, &context.config) {
+        Ok((accepted, _)) => Ok(accepted.document),
+        Err(_) => context.read(),
+    };
+    let asked = document
+        .as_ref()
+        .is_ok_and(|it| it.spec.options.http_gateway);
+    let running = Running::load(&context.paths);
+    let gateway = running
+        .as_ref()
+        .map_or(asked, |it| render::has_gateway(&it.launch.conf));
+    let status = runtime()?.block_on(ask(&context.paths.socket(), &Request::Status));
+    let url = if let Reply::Answered(text) = status {
         let report = serde_json::from_str::<Report>(&text)?;
         if let Some(named) = &named {
             tell_which(context, named, &report)?;
         }
-        return Ok(Etcd {
-            url: report.host.etcd.client_url,
-            gateway: running.is_none_or(|it| it.gateway),
-        });
-    }
-    if let Some(running) = running {
-        return Ok(running);
-    }
-    let document = match kept::choose(&context.paths, &context.config) {
-        Ok((accepted, _)) => accepted.document,
-        Err(_) => context.read()?,
+        report.host.etcd.client_url
+    } else if let Some(running) = running {
+        running.client_url()
+    } else {
+        place::resolve(&context.paths, &document?.spec).client_url
     };
     Ok(Etcd {
-        url: place::resolve(&context.paths, &document.spec).client_url,
-        gateway: document.spec.options.http_gateway,
+        url,
+        gateway,
+        asked,
     })
 }
 
@@ -118,9 +136,14 @@ fn warn(context: &Context, args: &EnvArgs, etcd: &Etcd) {
         ));
     }
     if args.target == EnvFor::Patroni && !etcd.gateway {
-        warn(
-            "Patroni speaks JSON over HTTP, and this etcd does not: remove options.httpGateway from the document",
-        );
+        let next = if etcd.asked {
+            "it was started before that was asked for: restart it"
+        } else {
+            "remove options.httpGateway from the document"
+        };
+        warn(&format!(
+            "Patroni speaks JSON over HTTP, and this etcd does not: {next}"
+        ));
     }
     if args.target == EnvFor::Patroni && args.tls.is_none() {
         warn(

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 
+use super::env::client_url;
 use super::show::client_files;
 use super::{Context, FAILED, Failure, Outcome, runtime};
 use crate::agent::Report;
@@ -60,5 +61,5 @@ fn endpoint(context: &Context) -> Result<(String, Version), Failure> {
         let text = "there is no cluster here yet: start the operator first";
         Failure::new(FAILED, text)
     })?;
-    Ok((place.client_url, version))
+    Ok((client_url(context, &place), version))
 }

@@ -267,8 +267,8 @@ fn polkit(root: &Path) -> Polkit {
 fn port_taken(paths: &Paths, spec: &ClusterSpec) -> Option<Detail> {
     let place = place::resolve(paths, spec);
     let launch = place.launch(spec, Version::new(0, 0, 0));
-    let own = records::Running::load(paths).map(|it| it.launch.addresses);
-    let conflict = facts::conflict(paths, &launch.addresses, &own.unwrap_or_default())?;
+    let own = records::Running::load(paths).map(|it| it.bound());
+    let conflict = facts::conflict(paths, &launch, &own.unwrap_or_default())?;
     Some(if conflict.holder.is_empty() {
         detail(format_args!("etcd cannot listen on {}", conflict.address))
     } else {

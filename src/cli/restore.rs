@@ -14,6 +14,7 @@ use origin::Origin;
 pub(super) use origin::trust;
 use proposal::{lines, not_in_it, propose, show};
 
+use super::env::client_url;
 use super::places::trusted_now;
 use super::print::{self, Output};
 use super::progress::Display;
@@ -105,7 +106,7 @@ fn choose(
         let mut display = Display::new();
         found.prove(&mut |it| display.show(it))?;
     }
-    let live = runtime()?.block_on(live_revision(context, &place.client_url));
+    let live = runtime()?.block_on(live_revision(context, &client_url(context, place)));
     let record = request(context, &place.storage_dir, &found.file, live, former);
     let origin = Origin::of(spec, &found, &trust);
     let proposal = propose(context, &place.storage_dir, &found, &record, origin);

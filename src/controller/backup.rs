@@ -142,6 +142,9 @@ impl Cluster {
             return Ok(None);
         }
         let found = self.find(from).await?;
+        if let Some(several) = found.several {
+            return Err(detail(format_args!("{several}")));
+        }
         let counts = found.counts && found.level.is_some_and(|it| it >= VERIFIED);
         Ok(found.name.filter(|_| counts))
     }

@@ -82,11 +82,14 @@ pub(super) struct Tried {
     id: String,
     /// In seconds since boot; `None`: it would.
     refused_at: Option<u64>,
+    /// The snapshot that it asks for: another word may mean another one later.
+    meant: Option<String>,
 }
 
 /// What is known of the snapshot of a restore, before anything stops for it.
 enum Source {
-    There,
+    /// By its name, where something else than the latest was asked for.
+    There(Option<String>),
     /// The worker does not say; others may have it.
     Elsewhere(Detail),
     /// The worker says that there is none, and nobody else could have it.
@@ -131,7 +134,12 @@ impl Cluster {
     fn in_place(&self) -> Option<Asked> {
         let mut all = self.requests().into_iter();
         let found = all.find(|it| it.object.spec.replace_data.as_ref() == Some(&self.name));
-        found.map(Asked::of)
+        let mut asked = Asked::of(found?);
+        let tried = self.memory.tried.as_ref().filter(|it| it.id == asked.id);
+        if let Some(name) = tried.and_then(|it| it.meant.as_ref()) {
+            asked.from.clone_from(name);
+        }
+        Some(asked)
     }
 
     /// Takes up a restore that was asked for.
@@ -227,7 +235,7 @@ impl Cluster {
             return Ok(());
         };
         // Each try counts: none begins while nobody can say whether there is a snapshot.
-        if !matches!(self.source_of(LATEST).await, Source::There) {
+        if !matches!(self.source_of(LATEST).await, Source::There(_)) {
             return Ok(());
         }
         note_recovery(&self.paths, now)?;
@@ -301,9 +309,10 @@ impl Cluster {
         if refused_at.is_some_and(|it| now < it + TRIED_AFTER_SECONDS) {
             return;
         }
+        let mut meant = tried.and_then(|it| it.meant.clone());
         if tried.is_none() {
             match self.source_of(&asked.from).await {
-                Source::There => {}
+                Source::There(name) => meant = name,
                 Source::Elsewhere(why) => {
                     let text =
                         format!("the restore takes its snapshot from a further destination: {why}");
@@ -321,6 +330,7 @@ impl Cluster {
             self.memory.tried = Some(Tried {
                 id: asked.id,
                 refused_at: None,
+                meant,
             });
             return self.take_up_restore();
         };
@@ -328,6 +338,7 @@ impl Cluster {
             self.memory.tried = Some(Tried {
                 id: asked.id.clone(),
                 refused_at: Some(now),
+                meant,
             });
         }
         let hint = match unplaceable(&error) {
@@ -358,7 +369,7 @@ impl Cluster {
                 ..
             }) => Source::Several(text),
             Ok(found) if found.level.is_none() && alone => Source::Missing,
-            Ok(_) => Source::There,
+            Ok(found) => Source::There(found.name.filter(|_| from != LATEST)),
             Err(why) if alone => Source::Unknown(why),
             Err(why) => Source::Elsewhere(why),
         }

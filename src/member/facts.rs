@@ -37,17 +37,17 @@ pub struct Gathered {
     pub left_out: Vec<SocketAddr>,
 }
 
-/// Gathers everything that decides whether etcd may start. `running`: the launch of our etcd if it
+/// Gathers everything that decides whether etcd may start. `running`: where our etcd listens if it
 /// runs. Its ports then count as its own and its data as open, and no earlier start is examined.
 pub fn gather(
     paths: &Paths,
     launch: &Launch,
     version: Version,
     certificates: CertificatesUsable,
-    running: Option<&Launch>,
+    running: Option<&[SocketAddr]>,
     examiner: &mut Examiner,
 ) -> Gathered {
-    let taken = running.map_or(&[][..], |it| &it.addresses);
+    let taken = running.unwrap_or_default();
     let running = running.is_some();
     let data = records::data_dir(&launch.storage_dir);
     let writable = match disk::writable(&launch.storage_dir, DISK_DEADLINE) {
@@ -83,9 +83,7 @@ pub fn gather(
         (false, false) => look_at_data(paths, launch, (line, changes), examiner),
     };
     let served = identity.as_ref().or(marker.as_ref());
-    let left_out = left_out(paths, launch);
-    let mut addresses = launch.addresses.clone();
-    addresses.retain(|it| !left_out.contains(it));
+    let (left_out, addresses) = left_out(paths, launch);
     let unborn = !running && !stalled && served.is_none_or(|it| it.member.id.is_none());
     let facts = Facts {
         cluster: ClusterName::try_from(launch.cluster.as_str()).unwrap_or_default(),
@@ -107,7 +105,7 @@ pub fn gather(
         writable,
         binary: store::binary(&paths.store(), version),
         certificates,
-        conflict: conflict(paths, &addresses, taken),
+        conflict: first_conflict(paths, &addresses, taken),
     };
     Gathered {
         facts,
@@ -176,25 +174,28 @@ fn seen_index(paths: &Paths, data: &DataDir) -> Option<u64> {
         .then_some(seen.raft_index)
 }
 
-/// The addresses of clients that a start with these settings does without.
-fn left_out(paths: &Paths, launch: &Launch) -> Vec<SocketAddr> {
+/// The addresses of clients that a start with these settings does without, and all others.
+fn left_out(paths: &Paths, launch: &Launch) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
     let gone = listen::gone(&launch.addresses);
-    if gone.is_empty() {
-        return gone;
+    if !gone.iter().all(|it| launch.named.contains(it)) || gone.is_empty() {
+        return (Vec::new(), launch.addresses.clone());
     }
     let served = state::load::<Served>(&paths.served()).ok().flatten();
     let served = served.map(|it| it.launch.addresses).unwrap_or_default();
     let asked = (launch.addresses.as_slice(), gone.as_slice());
     let up = clock::since_boot().as_secs();
-    if does_without(asked, &served, launch.client_port(), up) {
-        gone
-    } else {
-        Vec::new()
+    if !does_without(asked, &served, launch.client_port(), up) {
+        return (Vec::new(), launch.addresses.clone());
     }
+    launch.addresses.iter().partition(|it| gone.contains(it))
 }
 
-/// The first address that etcd could not listen on, once it has released the addresses in `own`.
-pub fn conflict(
+/// The first address of these settings that etcd could not listen on, once it has released the addresses in `own`.
+pub fn conflict(paths: &Paths, launch: &Launch, own: &[SocketAddr]) -> Option<AddressConflict> {
+    first_conflict(paths, &left_out(paths, launch).1, own)
+}
+
+fn first_conflict(
     paths: &Paths,
     asked: &[SocketAddr],
     own: &[SocketAddr],

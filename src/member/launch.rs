@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::listen;
 use crate::paths::Paths;
 use crate::process::{self, ProcessRecord};
 use crate::state;
@@ -25,6 +26,9 @@ pub struct Launch {
     pub unsafe_filesystem_allowed: bool,
     /// Every address on which etcd will listen.
     pub addresses: Vec<SocketAddr>,
+    /// Those of them that the document names: another start would ask for the same.
+    #[serde(default)]
+    pub named: Vec<SocketAddr>,
     /// Names for a provisional server certificate.
     pub names: Vec<String>,
     /// The same for the peer's.
@@ -84,17 +88,23 @@ impl Launch {
 }
 
 impl Running {
-    /// Where clients on this host reach it.
+    /// Where it listens.
+    pub fn bound(&self) -> Vec<SocketAddr> {
+        let mut all = self.launch.addresses.clone();
+        all.retain(|it| !self.left_out.contains(it));
+        all
+    }
+
+    /// Where clients on this host reach it: at the first of its addresses that is there, where the usual one is not.
     pub fn client_url(&self) -> String {
         let url = &self.launch.client_url;
-        let is_left_out = self
-            .left_out
-            .iter()
-            .any(|it| format!("https://{it}") == *url);
-        let others = self.launch.clients_but(&self.left_out);
-        match others.first().filter(|_| is_left_out) {
-            Some(it) => format!("https://{it}"),
-            None => url.clone(),
+        let clients = self.launch.clients_but(&self.left_out);
+        let gone = listen::gone(&self.launch.clients_but(&[]));
+        let is_url = |it: &SocketAddr| format!("https://{it}") == *url;
+        let is_away = gone.iter().chain(&self.left_out).any(is_url);
+        match clients.iter().find(|it| !gone.contains(it)) {
+            Some(it) if is_away => format!("https://{it}"),
+            _ => url.clone(),
         }
     }
 

@@ -122,18 +122,25 @@ pub fn hostname() -> Option<String> {
 }
 
 impl HostPlace {
+    /// Where clients are served.
+    fn clients(&self, spec: &ClusterSpec) -> Vec<SocketAddr> {
+        let at = |it: &IpAddr| SocketAddr::new(*it, spec.network.client_port);
+        self.listen.iter().map(at).collect()
+    }
+
     /// Every address that etcd listens on. On a host a single member's peers are on loopback: its address
     /// may change without a word (rule A13).
     fn addresses(&self, spec: &ClusterSpec) -> Vec<SocketAddr> {
         let network = &spec.network;
         let peers = render::listen_for_peers(&spec.peer_url(), &self.listen);
-        let at = |port| move |it: &IpAddr| SocketAddr::new(*it, port);
-        self.listen
-            .iter()
-            .map(at(network.client_port))
-            .chain(peers.iter().map(at(network.peer_port)))
-            .chain([SocketAddr::new(self.metrics_listen, network.metrics_port)])
-            .collect()
+        let mut all = self.clients(spec);
+        all.extend(
+            peers
+                .iter()
+                .map(|it| SocketAddr::new(*it, network.peer_port)),
+        );
+        all.push(SocketAddr::new(self.metrics_listen, network.metrics_port));
+        all
     }
 
     /// What the guard needs, as far as it is known before a birth: all but etcd's configuration.
@@ -145,6 +152,11 @@ impl HostPlace {
             storage_named: self.storage_named,
             unsafe_filesystem_allowed: spec.unsafe_filesystem_allowed,
             addresses: self.addresses(spec),
+            named: if spec.network.listen.is_empty() {
+                Vec::new()
+            } else {
+                self.clients(spec)
+            },
             names: self.names.clone(),
             peer_names: certificates::peer_names(spec),
             leaf_seconds: spec.leaf_seconds,

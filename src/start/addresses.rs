@@ -52,6 +52,45 @@ impl Unserved {
     }
 }
 
+/// After a restart for an address, so many seconds pass until the next one: an address that leaves whenever etcd is away,
+/// as one that follows a check of etcd, costs one restart in that time.
+const AGAIN_SECONDS: u64 = 3600;
+
+/// Since when addresses are back that an etcd was started without. Losing it costs a wait.
+#[derive(Clone, Debug, Default)]
+pub struct Returned {
+    pid: u32,
+    since: Vec<(SocketAddr, u64)>,
+    /// Another etcd runs since it was to be restarted for an address.
+    restarted: Option<u64>,
+}
+
+impl Returned {
+    /// Notes those that are `back` now (seconds since boot) and that this process serves nobody on; for how long the first
+    /// of them was, not counted before a restart may follow.
+    pub fn note(&mut self, pid: u32, back: &[SocketAddr], now: u64) -> Option<u64> {
+        if pid != self.pid {
+            if self.there(now).is_some_and(|it| it >= BACK_SECONDS) {
+                self.restarted = Some(now);
+            }
+            (self.pid, self.since) = (pid, Vec::new());
+        }
+        self.since.retain(|(it, _)| back.contains(it));
+        for it in back {
+            if !self.since.iter().any(|(known, _)| known == it) {
+                self.since.push((*it, now));
+            }
+        }
+        self.there(now)
+    }
+
+    fn there(&self, now: u64) -> Option<u64> {
+        let first = self.since.iter().map(|it| it.1).min()?;
+        let from = self.restarted.map_or(0, |it| it + AGAIN_SECONDS);
+        Some(now.saturating_sub(first.max(from)))
+    }
+}
+
 /// So many seconds an address is there before etcd is restarted for it: one that flaps costs no restart.
 pub const BACK_SECONDS: u64 = 60;
 
@@ -83,5 +122,31 @@ mod tests {
         assert!(!does(&all[..2], &all, 999), "no way is left");
         let peers = [gone[0], all[2]];
         assert!(!does(&peers, &all, 999), "peers need theirs");
+    }
+
+    #[test]
+    fn an_address_counts_from_its_last_return_and_restarts_etcd_once_an_hour() {
+        let one = "10.0.0.7:2379".parse().unwrap();
+        let other = "10.0.0.8:2379".parse().unwrap();
+        let mut seen = Returned::default();
+        assert_eq!(seen.note(1, &[one], 100), Some(0));
+        assert_eq!(seen.note(1, &[one], 130), Some(30));
+        assert_eq!(seen.note(1, &[], 140), None, "it went once more");
+        assert_eq!(seen.note(1, &[one], 150), Some(0));
+        assert_eq!(seen.note(1, &[one, other], 180), Some(30));
+        assert_eq!(
+            seen.note(1, &[one], 210),
+            Some(60),
+            "whatever becomes of the other"
+        );
+        // It was restarted, and the address was away just then.
+        assert_eq!(seen.note(2, &[one], 220), Some(0));
+        assert_eq!(seen.note(2, &[one], 3000), Some(0));
+        assert_eq!(seen.note(2, &[one], 220 + AGAIN_SECONDS + 60), Some(60));
+        // One that died by itself is no restart for an address.
+        let mut seen = Returned::default();
+        seen.note(1, &[one], 100);
+        assert_eq!(seen.note(2, &[one], 110), Some(0));
+        assert_eq!(seen.note(2, &[one], 170), Some(60));
     }
 }

@@ -317,6 +317,13 @@ fn env_prints_the_section_of_each_program() {
         "{said}"
     );
     issue(&lab, &["patroni", "--out", copies]);
+    issue(&lab, &["k3s", "--out", copies]);
+    let split = lab.operator(&["env", "--for", "k3s", "--tls", copies]);
+    let said = text(&split.stderr);
+    assert!(
+        !split.status.success() && said.contains("a shell splits k3s' flags"),
+        "{said}"
+    );
     let (_, warned) = env(&lab, &["--for", "patroni", "--tls", copies]);
     assert_eq!(warned, "");
     let etcd3 = &of(&["--for", "patroni", "--tls", copies])["etcd3"];

@@ -358,5 +358,11 @@ pub(super) fn snapshot_source(text: &str) -> Option<String> {
     if text.matches('/').count() > 1 {
         return Some("it has more than one /".to_owned());
     }
-    text.split('/').find_map(|it| ends(it, allowed, lower))
+    // A part of a name ends as it likes.
+    text.split('/').find_map(|it| match it.chars().next() {
+        None => Some("it is empty".to_owned()),
+        first => first
+            .filter(|it| !lower(*it))
+            .map(|it| format!("it begins with '{it}'")),
+    })
 }

@@ -66,23 +66,35 @@ impl Search<'_> {
     fn of_store(&self, store: &LocalStore) -> Result<Found, RestoreError> {
         let mut entries = store.list()?;
         entries.retain(|it| !self.passed.contains(&it.name.to_string()));
-        let wanted = self.whole_name(entries.iter().map(|it| &it.name))?;
-        Search {
+        let counts = |it: &&Entry| match (self.trust, &it.manifest) {
+            (Some(trust), Ok(manifest)) => trust.judge(manifest).is_ok(),
+            _ => true,
+        };
+        let counting = entries.iter().filter(counts).map(|it| &it.name);
+        let wanted = self.whole_name(counting, entries.iter().map(|it| &it.name))?;
+        let named = Search {
             wanted: &wanted,
             ..*self
-        }
-        .of_listed(store, entries)
+        };
+        named.of_listed(store, entries)
     }
 
-    /// What is looked for, with the whole name of a snapshot where a part of it was said.
+    /// What is looked for, with the whole name of a snapshot where a part of it was said: of those that count, so that
+    /// nobody makes a word unclear by what he puts there; else of all, of which is told why they do not.
     fn whole_name<'b>(
         &self,
-        names: impl Iterator<Item = &'b SnapshotName>,
+        counting: impl Iterator<Item = &'b SnapshotName>,
+        all: impl Iterator<Item = &'b SnapshotName>,
     ) -> Result<SourceFile, Several> {
         let mut wanted = self.wanted.clone();
-        if wanted.name != LATEST
-            && let Some(name) = meant(&wanted.name, names)?
-        {
+        if wanted.name == LATEST {
+            return Ok(wanted);
+        }
+        let found = match meant(&wanted.name, counting)? {
+            None => meant(&wanted.name, all)?,
+            found => found,
+        };
+        if let Some(name) = found {
             wanted.name = name.to_string();
         }
         Ok(wanted)
@@ -177,6 +189,7 @@ impl Search<'_> {
                     let store = place::local(self.spec, destination);
                     match store.map(|it| self.of_store(&it)) {
                         Some(Ok(found)) => return Ok(found),
+                        Some(Err(several @ RestoreError::Several(_))) => return Err(several),
                         other => failures.extend(other.and_then(Result::err)),
                     }
                     continue;
@@ -187,6 +200,7 @@ impl Search<'_> {
             match self.fetch(destination, (it, false), progress).await {
                 Ok(Ok(found)) => return Ok(found),
                 Ok(Err(doubted)) => failures.push(self.none_there(&at, doubted.as_ref())),
+                Err(several @ RestoreError::Several(_)) => return Err(several),
                 Err(error) => {
                     let why = chain(&error);
                     tracing::warn!(at, "passed over: {why}");
@@ -306,12 +320,27 @@ impl Search<'_> {
         let mut store = RemoteStore::open(self.paths, destination, s3, &self.spec.name)?;
         let mut entries = store.list().await?;
         entries.retain(|it| !self.passed.contains(&it.name.to_string()));
-        let wanted = self.whole_name(entries.iter().map(|it| &it.name))?;
-        let found = Search {
+        // A key is a whole name.
+        if named {
+            return self
+                .of_bucket((s3, named), (store, entries), progress)
+                .await;
+        }
+        let counts = |it: &&RemoteEntry| {
+            let signer = it.known.as_ref().map(|it| it.signer.as_deref());
+            let trusted = match (self.trust, signer) {
+                (Some(trust), Some(signer)) => trust.signer_at(signer, it.created()).is_ok(),
+                _ => true,
+            };
+            trusted && (s3.recipients.is_empty() || it.encrypted)
+        };
+        let counting = entries.iter().filter(counts).map(|it| &it.name);
+        let wanted = self.whole_name(counting, entries.iter().map(|it| &it.name))?;
+        let whole = Search {
             wanted: &wanted,
             ..*self
         };
-        found
+        whole
             .of_bucket((s3, named), (store, entries), progress)
             .await
     }

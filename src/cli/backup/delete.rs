@@ -9,6 +9,7 @@ use super::super::{Context, DONE, DeleteArgs, FAILED, Failure, HELD, Outcome, ru
 use super::{Kind, Site, lock, nowhere, ours, pick_name, primary, sites};
 use crate::backup::copy;
 use crate::backup::local::{Entry, LocalStore};
+use crate::backup::name::{LATEST, SnapshotName};
 use crate::backup::place::{self, Work};
 use crate::backup::prune::Ours;
 use crate::backup::remote::{RemoteEntry, RemoteStore};
@@ -48,10 +49,11 @@ pub(super) fn delete(context: &Context, arguments: &DeleteArgs) -> Outcome {
     let ours = ours(context, &spec)?;
     let further = sites.iter().any(|it| it.name != place_of(&first));
     let _copies = further.then(|| lock(context, Work::Copies)).transpose()?;
-    let (mut listed, mut names) = (Vec::new(), Vec::new());
+    let (mut listed, mut names, mut skipped) = (Vec::new(), Vec::new(), false);
     for site in &sites {
         if let Some(why) = site.lacks_keys().filter(|_| at.is_none()) {
             eprintln!("etcd-operator: warning: {why}");
+            skipped = true;
             continue;
         }
         let (all, here) = match &site.kind {
@@ -76,11 +78,7 @@ pub(super) fn delete(context: &Context, arguments: &DeleteArgs) -> Outcome {
         };
         listed.push((site, all, here));
     }
-    let mut wanted = Vec::new();
-    for word in &arguments.names {
-        let name = pick_name(names.clone(), word)?;
-        wanted.push(name.ok_or_else(|| nowhere(word, &sites))?.to_string());
-    }
+    let wanted = whole_names(&arguments.names, &names, skipped, &sites)?;
     let mut found = Vec::new();
     for (site, all, here) in listed {
         check(site, &all, (&wanted, arguments.force), &ours.clusters)?;
@@ -107,6 +105,31 @@ pub(super) fn delete(context: &Context, arguments: &DeleteArgs) -> Outcome {
         print::value(arguments.output, &rows)?;
     }
     Ok(if kept { FAILED } else { DONE })
+}
+
+/// What these words mean. `skipped`: a place could not be looked at, so that part of a name may mean another one there.
+fn whole_names(
+    words: &[String],
+    names: &[(SnapshotName, u8)],
+    skipped: bool,
+    sites: &[Site<'_>],
+) -> Result<Vec<String>, Failure> {
+    let mut wanted = Vec::new();
+    for word in words {
+        if word == LATEST || skipped && word.parse::<SnapshotName>().is_err() {
+            let when = if skipped {
+                "where nobody could look"
+            } else {
+                "the next time"
+            };
+            let text =
+                format!("nothing was deleted: {word} may mean another one {when}; name it whole");
+            return Err(Failure::new(HELD, text));
+        }
+        let name = pick_name(names.to_vec(), word)?;
+        wanted.push(name.ok_or_else(|| nowhere(word, sites))?.to_string());
+    }
+    Ok(wanted)
 }
 
 fn place_of(store: &LocalStore) -> String {

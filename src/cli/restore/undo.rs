@@ -8,6 +8,7 @@ use super::super::print::{self, Output};
 use super::super::{Context, Failure, HELD, RestoreArgs, runtime};
 use super::{former, live_revision, request};
 use crate::backup::restore;
+use crate::cli::env::client_url;
 use crate::member::place::HostPlace;
 use crate::member::records::revisions_lost;
 use crate::member::restore_record::{self, Aside, LostIs, RestoreRecord, SourceFile};
@@ -61,7 +62,7 @@ pub(super) fn choose(
         sha256: None,
         hash: None,
     };
-    let live = runtime()?.block_on(live_revision(context, &place.client_url));
+    let live = runtime()?.block_on(live_revision(context, &client_url(context, place)));
     let record = RestoreRecord {
         next: Some(next),
         takes_back: Some(aside.directory.clone()),
