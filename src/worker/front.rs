@@ -387,7 +387,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_snapshot_is_fetched_over_a_link_that_is_cut_by_the_member_and_by_no_client() {
-        let room = std::env::temp_dir().join(format!("served-{}", std::process::id()));
+        let room = std::env::temp_dir().join(format!("fetched-over-a-link-{}", std::process::id()));
         let own = Certificates::at(room.join("tls"));
         let validity = Validity::trusted(clock::now(), 3600);
         own.ensure_authorities("shop", clock::now()).unwrap();
