@@ -98,14 +98,17 @@ impl Running {
     /// Where clients on this host reach it: at the first of its addresses that is there, where the usual one is not.
     pub fn client_url(&self) -> String {
         let url = &self.launch.client_url;
-        let clients = self.launch.clients_but(&self.left_out);
-        let gone = listen::gone(&self.launch.clients_but(&[]));
-        let is_url = |it: &SocketAddr| format!("https://{it}") == *url;
-        let is_away = gone.iter().chain(&self.left_out).any(is_url);
-        match clients.iter().find(|it| !gone.contains(it)) {
-            Some(it) if is_away => format!("https://{it}"),
-            _ => url.clone(),
+        let serves =
+            |it: &SocketAddr| !self.left_out.contains(it) && listen::gone(&[*it]).is_empty();
+        let mut clients = self.launch.clients_but(&[]);
+        let usual = clients.iter().find(|it| format!("https://{it}") == *url);
+        if usual.is_none_or(serves) {
+            return url.clone();
         }
+        clients.retain(serves);
+        clients
+            .first()
+            .map_or_else(|| url.clone(), |it| format!("https://{it}"))
     }
 
     /// The process that runs, as the guard recorded it. A record is anybody's word who can write to /run:

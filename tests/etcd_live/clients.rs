@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::certificates::{serial, server_file, wait_renewed};
 use crate::disk::run;
+use crate::edits::born;
 use crate::lab::{Lab, skip, text};
 
 /// Until a client is back after a restart of etcd: grpc waits up to 20 s between two tries.
@@ -116,17 +117,8 @@ fn env(lab: &Lab, arguments: &[&str]) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-fn born(lines: &[&str]) -> Lab {
-    let mut lab = Lab::new("3.6");
-    for line in lines {
-        lab.add(line);
-    }
-    lab.start_agent();
-    lab.wait_available();
-    lab
-}
-
-fn issue(lab: &Lab, arguments: &[&str]) -> Value {
+/// `certs issue` with these words; what it says of the files.
+pub fn issue(lab: &Lab, arguments: &[&str]) -> Value {
     let issued = lab.operator(&[&["certs", "issue", "-o", "json"], arguments].concat());
     assert!(issued.status.success(), "{}", text(&issued.stderr));
     serde_json::from_slice(&issued.stdout).unwrap()

@@ -181,9 +181,7 @@ fn born() -> Lab {
 
 /// `certs issue k3s`; its files.
 fn issue(lab: &Lab) -> Value {
-    let issued = lab.operator(&["certs", "issue", "k3s", "-o", "json"]);
-    assert!(issued.status.success(), "{}", text(&issued.stderr));
-    serde_json::from_slice(&issued.stdout).unwrap()
+    crate::clients::issue(lab, &["k3s"])
 }
 
 /// k3s' flags, and what was said beside them.

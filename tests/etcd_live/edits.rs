@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::lab::{Lab, condition, free_ports, text};
 
-fn born(lines: &[&str]) -> Lab {
+pub fn born(lines: &[&str]) -> Lab {
     let mut lab = Lab::new("3.6");
     for it in lines {
         lab.add(it);

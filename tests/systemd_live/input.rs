@@ -121,6 +121,12 @@ fn address(machine: &Machine, what: &str) {
     machine.sh(&format!("ip address {what} 192.168.77.7/32 dev lo"));
 }
 
+fn listen_on(machine: &Machine, addresses: &str) {
+    let file = "/etc/etcd-operator/cluster.yaml";
+    let document = machine.sh(&format!("cat {file}"));
+    machine.write(file, &document.replace("[127.0.0.1]", addresses));
+}
+
 fn serves_there(machine: &Machine) -> bool {
     let files = "/var/lib/etcd-operator/tls/clients/admin";
     let etcdctl = format!(
@@ -140,10 +146,7 @@ fn an_address_that_went_leaves_the_others_served_and_is_taken_when_it_is_back() 
         return;
     };
     // An edit that asks for what was never there waits.
-    let both = machine
-        .sh("cat /etc/etcd-operator/cluster.yaml")
-        .replace("[127.0.0.1]", "[192.168.77.7, 127.0.0.1]");
-    machine.write("/etc/etcd-operator/cluster.yaml", &both);
+    listen_on(&machine, "[192.168.77.7, 127.0.0.1]");
     let reload = machine.try_sh(&format!("systemctl reload {OPERATOR}"));
     assert!(!reload.status.success(), "it waits");
     machine.wait_hold("AddressGone");
@@ -209,12 +212,9 @@ fn where_no_address_of_the_clients_is_left_etcd_waits_for_one() {
     let Some(machine) = Machine::serving() else {
         return;
     };
-    let alone = machine
-        .sh("cat /etc/etcd-operator/cluster.yaml")
-        .replace("[127.0.0.1]", "[192.168.77.7]");
     let etcd = machine.pid(MEMBER);
     address(&machine, "add");
-    machine.write("/etc/etcd-operator/cluster.yaml", &alone);
+    listen_on(&machine, "[192.168.77.7]");
     machine.sh(&format!("systemctl reload {OPERATOR}"));
     machine.until(SOON, "another etcd", || machine.pid(MEMBER) != etcd);
     machine.wait("served there", |it| {

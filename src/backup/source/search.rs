@@ -9,7 +9,7 @@ use crate::backup::name::{LATEST, Several, SnapshotName, meant};
 use crate::backup::remote::{CopyError, RemoteEntry, RemoteStore};
 use crate::backup::restore::{RestoreError, check_version};
 use crate::backup::served::{Served, Unsent};
-use crate::backup::trust::{Distrust, Trust, Whose};
+use crate::backup::trust::{Distrust, Trust};
 use crate::backup::{Progress, place, verify};
 use crate::error::chain;
 use crate::member::pod::TLS_DIR;
@@ -66,11 +66,8 @@ impl Search<'_> {
     fn of_store(&self, store: &LocalStore) -> Result<Found, RestoreError> {
         let mut entries = store.list()?;
         entries.retain(|it| !self.passed.contains(&it.name.to_string()));
-        let counts = |it: &&Entry| match (self.trust, &it.manifest) {
-            (Some(trust), Ok(manifest)) => trust.judge(manifest).is_ok(),
-            _ => true,
-        };
-        let counting = entries.iter().filter(counts).map(|it| &it.name);
+        let counting = entries.iter().filter(|it| self.judge(it).is_ok());
+        let counting = counting.map(|it| &it.name);
         let wanted = self.whole_name(counting, entries.iter().map(|it| &it.name))?;
         let named = Search {
             wanted: &wanted,
@@ -108,11 +105,9 @@ impl Search<'_> {
         let at = store.path().display().to_string();
         let mut doubted = None;
         entries.retain(|it| {
-            let (Some(trust), Ok(manifest)) = (self.trust, &it.manifest) else {
-                return true;
-            };
-            let asked = self.asks_for(&it.name, it.level(), Some(&manifest.cluster_id));
-            keeps(&mut doubted, &it.name, asked, trust.judge(manifest))
+            let cluster = it.manifest.as_ref().ok().map(|it| it.cluster_id.as_str());
+            let asked = self.asks_for(&it.name, it.level(), cluster);
+            keeps(&mut doubted, &it.name, asked, self.judge(it))
         });
         if is_latest(self.wanted) {
             let readable = |it: &Entry| it.manifest.as_ref().is_ok_and(|it| self.can_read(it));
@@ -129,6 +124,23 @@ impl Search<'_> {
             store,
             entry.ok_or_else(|| self.none_there(&at, doubted.as_ref()))?,
         )
+    }
+
+    /// Whether its origin counts, as far as it says one.
+    fn judge(&self, entry: &Entry) -> Result<(), Distrust> {
+        match (self.trust, &entry.manifest) {
+            (Some(trust), Ok(manifest)) => trust.judge(manifest).map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same of one in a bucket, by what is known of it.
+    fn judge_remote(&self, entry: &RemoteEntry) -> Result<(), Distrust> {
+        let signer = entry.known.as_ref().map(|it| it.signer.as_deref());
+        match (self.trust, signer) {
+            (Some(trust), Some(signer)) => trust.signer_at(signer, entry.created()).map(|_| ()),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the etcd that gets the data can read this one.
@@ -327,12 +339,7 @@ impl Search<'_> {
                 .await;
         }
         let counts = |it: &&RemoteEntry| {
-            let signer = it.known.as_ref().map(|it| it.signer.as_deref());
-            let trusted = match (self.trust, signer) {
-                (Some(trust), Some(signer)) => trust.signer_at(signer, it.created()).is_ok(),
-                _ => true,
-            };
-            trusted && (s3.recipients.is_empty() || it.encrypted)
+            self.judge_remote(it).is_ok() && (s3.recipients.is_empty() || it.encrypted)
         };
         let counting = entries.iter().filter(counts).map(|it| &it.name);
         let wanted = self.whole_name(counting, entries.iter().map(|it| &it.name))?;
@@ -360,13 +367,8 @@ impl Search<'_> {
         let mut doubted = None;
         // What does not count has no say about which cluster of the name lived last, either.
         entries.retain(|it| {
-            let signer = it.known.as_ref().map(|it| it.signer.as_deref());
-            let (Some(trust), Some(signer)) = (self.trust, signer) else {
-                return true;
-            };
             let asked = self.asks_for(&it.name, it.level(), it.cluster_id());
-            let judged = trust.signer_at(signer, it.created());
-            keeps(&mut doubted, &it.name, asked, judged)
+            keeps(&mut doubted, &it.name, asked, self.judge_remote(it))
         });
         let into = fetched(self.paths, self.spec);
         let (found, encrypted) = loop {
@@ -446,7 +448,7 @@ fn keeps(
     doubted: &mut Option<Doubted>,
     name: &SnapshotName,
     asked: bool,
-    judged: Result<Whose, Distrust>,
+    judged: Result<(), Distrust>,
 ) -> bool {
     let Err(why) = judged else { return true };
     if asked && doubted.is_none() {
