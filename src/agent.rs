@@ -199,6 +199,8 @@ struct Memory {
     counts: crate::member::counts::Counts,
     /// What is written down of changes of the version, once it was read.
     changes: Option<crate::changes::Changes>,
+    /// How far the data of a version that failed reaches, and what the data was known by.
+    reach: Option<(crate::observed::Reach, String)>,
     /// A trial of another version.
     rehearsal: Option<upgrade::Rehearsal>,
     /// The sha256 of the document that is in force.

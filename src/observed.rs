@@ -22,7 +22,7 @@ pub use clock::Clock;
 pub use membership::Membership;
 pub use predecessor::{Predecessor, Predecessors};
 pub use service::{Alarms, Details, Proposals, Reading, Service, Writing, answer};
-pub use upgrade::{Failed, Upgrade};
+pub use upgrade::{Failed, Reach, Upgrade};
 
 /// Members that one process runs: those that shall exist, and one that leaves.
 pub const INSTANCES_MAX: usize = VOTERS_MAX + 1;
@@ -345,6 +345,8 @@ pub struct Tries {
     pub downgrade: Option<Version>,
     /// Its etcd is made from another image than the document names now.
     pub has_another_image: bool,
+    /// How far its data reaches, where its version has failed.
+    pub reach: Reach,
 }
 
 /// Questions to the running process in vain, since this operator first asked it. The time that

@@ -41,6 +41,7 @@ pub use join::leaves_its_claim;
 use permit::{Declared, Permit};
 pub use requeue::{REQUEUE_CONVERGED, REQUEUE_PROGRESSING, REQUEUE_STARTING};
 pub use step::{Act, Asked, Change, Interruption, Task, Upkeep};
+use version::WayBack;
 
 /// Steps of upkeep of one member in one pass.
 pub const STEPS_MAX: usize = 8;
@@ -101,7 +102,7 @@ pub enum Hold {
     /// The version that the document asks for is a newer line, and no snapshot would be kept that leads back.
     UpgradeNeedsBackup(Version),
     /// The version that the document asks for does not serve the data, and the one before cannot open it any more.
-    UpgradeStuck(Version, Detail),
+    UpgradeStuck(Version, Detail, Option<WayBack>),
     /// The version that the document asks for could not be tried on a copy of the data for now.
     UpgradeNotRehearsed(Version, Detail),
     /// The version that the document asks for did not serve. It is not tried again until the document changes.

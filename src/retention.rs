@@ -7,6 +7,7 @@
 use crate::cluster::Timestamp;
 use crate::observed::Clock;
 use crate::spec::backup::Keep;
+use crate::version::Line;
 
 /// A jump of the clock by more than this many seconds freezes retention until a person confirms
 /// (rule G5).
@@ -29,6 +30,8 @@ pub struct Kept {
     pub created: Option<Timestamp>,
     /// Of its file.
     pub bytes: u64,
+    /// The line of the etcd that it was taken from, where that is known.
+    pub line: Option<Line>,
 }
 
 /// What happens to a snapshot, and why.
@@ -42,6 +45,8 @@ pub enum Fate {
     Outlived,
     /// The newest one that is verified.
     NewestVerified,
+    /// The newest verified one of the line of etcd that ran before: nothing else leads back to that line.
+    LineBefore,
     /// Among the newest ones.
     Last,
     /// The newest of an hour, a day or a week.
@@ -114,6 +119,10 @@ pub struct Retention {
     undated: u32,
     bytes: u64,
     verified: bool,
+    /// The line of the newest verified one.
+    line: Option<Line>,
+    /// One of the line before stays.
+    leads_back: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -158,6 +167,8 @@ impl Retention {
             },
             bytes: 0,
             verified: false,
+            line: None,
+            leads_back: false,
         }
     }
 
@@ -169,11 +180,20 @@ impl Retention {
         let verified = it.level >= VERIFIED;
         let newest_verified = verified && !self.verified;
         self.verified |= verified;
+        if newest_verified {
+            self.line = it.line;
+        }
         let fate = self.judge(it, verified, newest_verified);
         if !fate.removes() {
+            self.leads_back |= verified && self.is_of_another_line(it);
             self.bytes = self.bytes.saturating_add(it.bytes);
         }
         fate
+    }
+
+    fn is_of_another_line(&self, it: &Kept) -> bool {
+        let lines = self.line.zip(it.line);
+        lines.is_some_and(|(newest, own)| newest != own)
     }
 
     fn judge(&mut self, it: &Kept, verified: bool, newest_verified: bool) -> Fate {
@@ -205,6 +225,9 @@ impl Retention {
         self.last = self.last.saturating_add(1);
         if newest_verified {
             return Fate::NewestVerified;
+        }
+        if !self.leads_back && self.is_of_another_line(it) {
+            return Fate::LineBefore;
         }
         let fate = if self.last <= self.keep.last {
             Fate::Last
@@ -243,6 +266,7 @@ mod tests {
             level: 3,
             created: Some(Timestamp(2_000_000_000 - hours_ago * 3600)),
             bytes: 10,
+            line: Some(Line::V3_6),
         }
     }
 
@@ -253,6 +277,61 @@ mod tests {
     fn fates_by(clock: Clock, keep: Keep, listing: &[Kept]) -> Vec<Fate> {
         let mut fold = Retention::new(keep, clock);
         listing.iter().map(|it| fold.next(it)).collect()
+    }
+
+    /// Of 3.7 nothing but a snapshot of 3.6 leads back, however many of 3.7 there are, and however large.
+    #[test]
+    fn one_of_the_line_before_stays() {
+        let keep = Keep {
+            daily: 0,
+            max_bytes: 25,
+            ..KEEP
+        };
+        let of = |line, level, hours_ago| Kept {
+            level,
+            line,
+            ..kept(hours_ago)
+        };
+        let [older, old, new] = [Line::V3_5, Line::V3_6, Line::V3_7].map(Some);
+        let stay = |listing: &[Kept]| {
+            let fates = fates(keep, listing);
+            let stay = fates.iter().map(|it| !it.removes());
+            stay.collect::<Vec<_>>()
+        };
+        let listing = [
+            of(new, 3, 0),
+            of(new, 3, 1),
+            of(new, 3, 2),
+            of(old, 0, 3),
+            of(old, 3, 4),
+            of(old, 3, 5),
+            of(older, 3, 6),
+        ];
+        assert_eq!(
+            stay(&listing),
+            [true, true, false, false, true, false, false]
+        );
+        assert_eq!(fates(keep, &listing)[4], Fate::LineBefore);
+        // The same after a way back, and not where a line is unknown.
+        assert_eq!(
+            stay(&[of(old, 3, 0), of(new, 3, 1), of(new, 3, 2), of(new, 3, 3)]),
+            [true, true, false, false]
+        );
+        assert_eq!(
+            stay(&[of(new, 3, 0), of(new, 3, 1), of(None, 3, 2), of(None, 3, 3)]),
+            [true, true, false, false]
+        );
+        // What a person took leads back as well, until its time has passed.
+        let by_person = |outlived| Kept {
+            on_demand: true,
+            outlived,
+            ..of(old, 3, 2)
+        };
+        for outlived in [false, true] {
+            let newer = [of(new, 3, 0), of(new, 3, 1)];
+            let all = [newer[0], newer[1], by_person(outlived), of(old, 3, 3)];
+            assert_eq!(stay(&all), [true, true, !outlived, outlived]);
+        }
     }
 
     #[test]
@@ -290,6 +369,7 @@ mod tests {
                 level,
                 created,
                 bytes: 10,
+                line: None,
             })
             .collect();
         let mut seen = 0_u64;

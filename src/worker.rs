@@ -353,7 +353,7 @@ impl Worker {
                     let number = self.failure.as_ref().map_or(0, |it| it.0);
                     self.failure = Some((number + 1, text));
                 }
-                Told::Rehearsed(..) => {} // the controller's to ask for
+                Told::Rehearsed(..) | Told::Counted(..) => {} // where the data is
                 Told::Asked(asked) => {
                     let Asked { id, result } = *asked;
                     self.work.copy_soon();

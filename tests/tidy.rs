@@ -26,7 +26,17 @@ const EDGES: &[(&str, &[&str])] = &[
     ("start", &["cluster", "version", "diagnosis"]),
     ("host", &["cluster"]),
     ("observed", &["cluster", "version", "spec", "start", "host"]),
-    ("plan", &["cluster", "version", "spec", "start", "observed"]),
+    (
+        "plan",
+        &[
+            "cluster",
+            "version",
+            "spec",
+            "start",
+            "observed",
+            "retention",
+        ],
+    ),
     (
         "status",
         &[
@@ -34,7 +44,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("render", &["cluster", "version", "spec"]),
-    ("retention", &["cluster", "spec", "observed"]),
+    ("retention", &["cluster", "spec", "observed", "version"]),
     (
         "runtime",
         &["cluster", "spec", "observed", "plan", "status"],

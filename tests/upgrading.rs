@@ -9,8 +9,8 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
 
 use etcd_operator::observed::{
-    Details, Failed, MadeFor, Observed, Process, Reading, Service, SnapshotSeen, Unanswered,
-    Upgrade, Writing,
+    Details, Failed, MadeFor, Observed, Process, Reach, Reading, Service, SnapshotNamed,
+    SnapshotSeen, Unanswered, Upgrade, Writing,
 };
 use etcd_operator::plan::version::{
     Back, ENDS_MAX, SERVES_WITHIN_LOOKS, SKIPS_SECONDS, STABLE_SECONDS, why_back,
@@ -597,7 +597,67 @@ fn of_age(seconds: u64) -> SnapshotSeen {
         level: 2,
         bytes: 1,
         seconds: Some(seconds),
+        version: None,
     }
+}
+
+/// Where no older line opens the data any more, the hold names the snapshot that one can read, and what it lacks.
+#[test]
+fn what_leads_back_from_a_newer_line_is_named_and_counted() {
+    let stuck = World {
+        new: NEW[1],
+        asked: NEW[1],
+        identity: NEW[1],
+        data: Data::Newer,
+        runs: None,
+        failed: Some(NEW[1]),
+        same: true,
+        ..World::BEGIN
+    };
+    let named = |revision, level, version| SnapshotNamed {
+        name: "any".try_into().unwrap(),
+        seen: SnapshotSeen {
+            revision,
+            level,
+            version,
+            ..of_age(60)
+        },
+    };
+    let next = |reach: Reach, all: &[SnapshotNamed]| {
+        let mut seen = stuck.observed(Quality::ServesThenEnds);
+        seen.backups.named = all.iter().cloned().collect();
+        seen.instances[0].tries.reach = reach;
+        let plan = plan(&stuck.spec(), &seen);
+        let hold = plan.hold().unwrap();
+        assert_eq!(hold.reason(), "UpgradeStuck");
+        hold.next_step().to_string()
+    };
+    let reach = |at_least, at_most| Reach { at_least, at_most };
+    // Of the newer line, damaged, of nobody knows what; then the one.
+    let all = [
+        named(90, 3, Some(NEW[1])),
+        named(80, 2, Some(OLD)),
+        named(70, 3, None),
+        named(60, 3, Some(OLD)),
+        named(50, 3, Some(OLD)),
+    ];
+    for (reach, lacks) in [
+        (reach(Some(60), Some(60)), "no write"),
+        (reach(Some(61), Some(61)), "1 write"),
+        (reach(Some(62), Some(67)), "2 to 7 writes"),
+        (reach(Some(60), Some(67)), "at most 7 writes"),
+        (reach(Some(67), Some(67)), "7 writes"),
+        (reach(None, Some(67)), "at most 7 writes"),
+        (reach(Some(67), None), "at least 7 writes"),
+        (reach(Some(60), None), "nobody knows how many writes"),
+        (reach(None, None), "nobody knows how many writes"),
+    ] {
+        let next = next(reach, &all);
+        let words = format!("restore r60, which lacks {lacks}: ");
+        assert!(next.contains(&words), "{next}");
+    }
+    let next = next(reach(Some(60), Some(60)), &all[..3]);
+    assert!(!next.contains("restore r"), "{next}");
 }
 
 /// The word names one version, and a newer line still needs what leads back.

@@ -23,6 +23,7 @@ impl Agent {
                 Told::Prepared(prepared) => self.restore_prepared(*prepared),
                 Told::Asked(_) => {} // on a host a command takes them itself
                 Told::Rehearsed(to, result) => self.rehearsed(to, result),
+                Told::Counted(reach, stamp) => self.memory.reach = Some((reach, stamp)),
             }
         }
         self.work.is_busy()
@@ -34,8 +35,13 @@ impl Agent {
         let trusted = clock.trusted(now);
         let failed = self.restore_failed(spec, trusted);
         let (restore_failed, restore_retry_in) = failed.unzip();
+        let failed = self.memory.reach.is_some();
         let seen = self.with_member(spec, |work, member| {
-            work.look(member, clock, now, restore_failed)
+            let mut seen = work.look(member, clock, now, restore_failed);
+            if failed && spec.backup.is_none() {
+                seen.named = work::of_changes(member);
+            }
+            seen
         });
         Backups {
             restore_retry_in: restore_retry_in.flatten(),

@@ -193,6 +193,7 @@ async fn ask(
             seconds: now
                 .zip(it.created())
                 .and_then(|(now, at)| u64::try_from(now.seconds_since(at)).ok()),
+            version: None,
         },
         signer: it.known.as_ref().and_then(|it| key(it.signer.as_deref()?)),
         place: detail(format_args!("{}", place::describe(destination))),

@@ -3,18 +3,19 @@
 use std::path::Path;
 
 use super::{Agent, AgentError};
-use crate::backup::work::{Live, NotRehearsed};
+use crate::backup::work::{Ended as Job, Live, NotRehearsed};
 use crate::backup::{place, trial};
 use crate::changes::{Changes, Ended, REHEARSED_SECONDS, retry_seconds};
 use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::error::chain;
+use crate::etcd::reach::reach;
 use crate::etcd::{data_dir, store};
 use crate::member::contact;
 use crate::member::crash::CrashPoint;
 use crate::member::records::{self, IdentityFile};
 use crate::member::starts;
-use crate::observed::{Instance, Pairs, Process, Service, Tries, Upgrade};
+use crate::observed::{Instance, Pairs, Process, Reach, Service, Tries, Upgrade};
 use crate::plan::version::given_up;
 use crate::spec::ClusterSpec;
 use crate::start::Facts;
@@ -103,13 +104,43 @@ impl Agent {
         let asked = spec.version;
         let other = asked.filter(|it| born.is_some_and(|born| born.version != *it));
         let _ = self.know_changes(); // told with the change that is asked for
+        let reach = self.reach(facts, storage_dir, process);
         Tries {
+            reach,
             downgrade: self.memory.changes.as_ref().and_then(Changes::downgrade),
             ends: starts::ends(&self.paths),
             database: data_dir::database_bytes(&records::data_dir(storage_dir)),
             asked_binary: other.map(|it| store::binary(&self.paths.store(), it)),
             ..self.memory.counts.look(process, service, pairs.are_taken())
         }
+    }
+
+    /// How far the data of a version that failed reaches: read beside the loop, once after each end of etcd.
+    fn reach(&mut self, facts: &Facts, storage_dir: &Path, process: Process) -> Reach {
+        let failed = self
+            .memory
+            .changes
+            .as_ref()
+            .and_then(|it| it.failed.as_ref());
+        let in_force = facts.born().filter(|it| it.other_version.is_none());
+        let version = in_force.map(|it| it.version);
+        let Some(version) = version.filter(|it| failed.is_some_and(|f| f.to == it.to_string()))
+        else {
+            return Reach::default();
+        };
+        let data = records::data_dir(storage_dir);
+        let stamp = data_dir::stamp(&data);
+        let read = self.memory.reach.as_ref().filter(|it| it.1 == stamp);
+        if read.is_none() && process == Process::Stopped {
+            let seen = facts.seen;
+            self.begin(move || {
+                let lies_still = || !data_dir::is_in_use(&data) && data_dir::stamp(&data) == stamp;
+                let reach = reach(&data, version.line(), &[], seen).unwrap_or_default();
+                Job::Counted(lies_still().then_some(reach), stamp)
+            });
+        }
+        let read = self.memory.reach.as_ref();
+        read.map(|it| it.0).unwrap_or_default()
     }
 
     /// Reads what is written down of changes, once: only this agent writes it.

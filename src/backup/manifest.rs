@@ -7,6 +7,7 @@ use crate::clock::parse_rfc3339;
 use crate::cluster::Timestamp;
 use crate::state::sha256;
 use crate::tls::{Signed, Signer};
+use crate::version::Version;
 
 /// The format that this version writes. A change that an older version cannot read raises it.
 pub const FORMAT: u32 = 1;
@@ -227,6 +228,11 @@ impl Manifest {
     /// When it was taken, by a trusted clock.
     pub fn created(&self) -> Option<Timestamp> {
         parse_rfc3339(self.created.as_deref()?)
+    }
+
+    /// The etcd that can read it; none where what is written there is no version.
+    pub fn etcd(&self) -> Option<Version> {
+        self.etcd_version.parse().ok()
     }
 }
 

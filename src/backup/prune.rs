@@ -10,6 +10,7 @@ use crate::cluster::Timestamp;
 use crate::observed::Clock;
 use crate::retention::{self, Fate, Frozen, Kept, Retention};
 use crate::spec::backup::Keep;
+use crate::version::Version;
 
 /// Which snapshots retention counts and removes, and which are copied.
 ///
@@ -55,6 +56,7 @@ fn kept(entry: &Entry, ours: &Ours, ages: &Ages) -> Kept {
         level: entry.level(),
         created: manifest.and_then(Manifest::created),
         bytes: entry.size.unwrap_or(0),
+        line: manifest.and_then(Manifest::etcd).and_then(Version::line),
     }
 }
 
@@ -154,6 +156,7 @@ pub fn fate_words(fate: Fate) -> &'static str {
         Fate::OnDemand => "taken by a person: stays until a person removes it",
         Fate::Outlived => "goes: older than the --ttl that it was taken with",
         Fate::NewestVerified => "the newest verified one",
+        Fate::LineBefore => "the newest verified one of the line of etcd before",
         Fate::Last => "among the newest",
         Fate::Period => "the newest of its hour, day or week",
         Fate::AgeUnknown => "of unknown age: hours, days and weeks wait for a trusted clock",

@@ -38,6 +38,7 @@ use crate::s3::{Bucket, Credentials, Location, Patience, Upload};
 use crate::spec::backup::{Destination, S3};
 use crate::state;
 use crate::tls::{Certificates, SignedBundle};
+use crate::version::{Line, Version};
 
 /// What an encrypted snapshot's key ends with, behind [`SNAPSHOT`].
 const ENCRYPTED: &str = ".age";
@@ -87,6 +88,12 @@ impl RemoteEntry {
     /// For how many seconds a person wants it; none: until a person removes it.
     pub fn ttl(&self) -> Option<u64> {
         self.known.as_ref()?.ttl
+    }
+
+    /// The line of the etcd that it was taken from.
+    pub fn line(&self) -> Option<Line> {
+        let version: Version = self.known.as_ref()?.etcd.as_ref()?.parse().ok()?;
+        version.line()
     }
 
     /// When it was taken, by a trusted clock.
@@ -514,6 +521,7 @@ mod tests {
                 ttl: None,
                 size: Some(900),
                 signer: None,
+                etcd: None,
             }),
             size,
             encrypted,

@@ -7,6 +7,7 @@
 mod attempts;
 mod due;
 mod jobs;
+mod own;
 mod places;
 mod rehearsal;
 mod turns;
@@ -28,11 +29,8 @@ use crate::clock;
 use crate::cluster::{Detail, Timestamp, detail};
 use crate::disk::Look;
 use crate::member::records::IdentityFile;
-use crate::observed::{
-    BackupFailure, Backups, Clock, DestinationSeen, NAMED_MAX, SnapshotNamed, SnapshotSeen,
-};
+use crate::observed::{BackupFailure, Backups, Clock, DestinationSeen, Reach, SnapshotSeen};
 use crate::paths::Paths;
-use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::{DESTINATIONS_MAX, Keep, PublicKey};
 use crate::tls::{Certificates, ClientFiles};
@@ -40,11 +38,13 @@ use crate::version::Version;
 
 pub use due::{note_check, skip};
 pub use jobs::{Made, lacks_room, runtime};
+pub use own::of_changes;
 pub use rehearsal::{Live, NotRehearsed, rehearse_alone};
 
 use attempts::Attempts;
 use due::{checked, due_in};
 use jobs::{SnapshotJob, check, failure, locked, trial};
+use own::{named, newest_own};
 use places::{Asked as Place, First, Further};
 
 /// What is kept was looked at, and is not whole.
@@ -86,6 +86,8 @@ pub enum Ended {
     Asked(Box<Asked>),
     /// Another version was tried on a copy of the data.
     Rehearsed(Version, Result<i64, NotRehearsed>),
+    /// It was read how far data reaches; none: etcd was started meanwhile. And what the data was known by.
+    Counted(Option<Reach>, String),
 }
 
 /// Whose snapshots are worked on, as one pass knows it.
@@ -127,39 +129,6 @@ impl Member<'_> {
     }
 }
 
-/// Whether this key signed a snapshot. Where none is known, nobody asks.
-fn is_signed(entry: &Entry, key: Option<&str>) -> bool {
-    key.is_none_or(|key| entry.signer() == Some(key))
-}
-
-/// The newest, and the newest verified one, that this key signed: from what somebody else signed this cluster is not
-/// restored by itself.
-fn newest_own<'a>(ours: &[&'a Entry], key: Option<&str>) -> (Option<&'a Entry>, Option<&'a Entry>) {
-    let mut own = ours.iter().copied().filter(|it| is_signed(it, key));
-    let newest = own.next();
-    let verified = newest
-        .into_iter()
-        .chain(own)
-        .find(|it| it.level() >= VERIFIED);
-    (newest, verified)
-}
-
-/// The newest ones that this key signed, by name.
-fn named(
-    ours: &[&Entry],
-    key: Option<&str>,
-    ages: &Ages,
-) -> heapless::Vec<SnapshotNamed, NAMED_MAX> {
-    let own = ours.iter().copied().filter(|it| is_signed(it, key));
-    let named = own.filter_map(|it| {
-        Some(SnapshotNamed {
-            name: it.name.to_string().as_str().try_into().ok()?,
-            seen: seen(it, ages),
-        })
-    });
-    named.take(NAMED_MAX).collect()
-}
-
 /// How many, and their bytes.
 fn count(entries: &[&Entry]) -> (u32, u64) {
     entries.iter().fold((0, 0), |(count, bytes), it| {
@@ -177,6 +146,8 @@ pub enum Told {
     Asked(Box<Asked>),
     /// Another version was tried on a copy of the data: the revision of the snapshot that it was made of.
     Rehearsed(Version, Result<i64, NotRehearsed>),
+    /// How far data reaches, and what the data was known by.
+    Counted(Reach, String),
 }
 
 /// A snapshot that a person asked for.
@@ -270,6 +241,7 @@ impl Work {
             Ended::Prepared(prepared) => return Some(Told::Prepared(prepared)),
             Ended::Asked(asked) => return Some(Told::Asked(asked)),
             Ended::Rehearsed(to, result) => return Some(Told::Rehearsed(to, result)),
+            Ended::Counted(reach, stamp) => return Some(Told::Counted(reach?, stamp)),
         };
         if result.as_ref().is_err_and(|it| it.reason == BUSY) {
             // A command works on the snapshots: that is no failure, and soon over.
@@ -492,5 +464,6 @@ pub fn seen(entry: &Entry, ages: &Ages) -> SnapshotSeen {
         level: entry.level(),
         bytes: entry.size.unwrap_or(0),
         seconds: manifest.and_then(|it| ages.of(it)),
+        version: manifest.and_then(Manifest::etcd),
     }
 }

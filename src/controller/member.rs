@@ -32,6 +32,8 @@ pub(super) struct Member {
     pub(super) ends: Ends,
     /// Bytes of its database, when it last answered.
     pub(super) database: u64,
+    /// The last revision that it answered with.
+    pub(super) revision: Option<i64>,
     /// What keeps its Pod from its place.
     pub(super) unplaceable: Option<(&'static str, Detail)>,
     /// Its Pod that was made and says nothing.

@@ -2,6 +2,7 @@
 
 use crate::cluster::{MemberName, VOTERS_MAX};
 use crate::spec::member_name;
+use crate::state;
 
 /// The reason of a document that is refused.
 pub(super) const SPEC_INVALID: &str = "SpecInvalid";
@@ -61,8 +62,21 @@ pub(super) const CONTAINER: &str = "etcd";
 /// The init container that brings the guard.
 pub(super) const GUARD: &str = "guard";
 
-/// The user of every Pod, and the group of a member's volume.
+/// The user of every Pod, and its own group.
 pub(super) const USER: u32 = 65532;
+
+/// The least group of a cluster's volumes: above what distributions and images give to people and programs.
+const GROUPS_FROM: u32 = 1_000_000_000;
+/// How many there are: ids of groups end at 2^31, where Kubernetes does.
+const GROUPS: u32 = 1_000_000_000;
+
+/// The group of a cluster's volumes, always the same for its namespace and name. It keeps accidents apart, a file that
+/// its group may read for one; two clusters in a billion share one.
+pub(super) fn group(namespace: &str, cluster: &str) -> u32 {
+    let sum = state::sha256(format!("{namespace}/{cluster}").as_bytes());
+    let number = sum.get(..8).and_then(|it| u32::from_str_radix(it, 16).ok());
+    GROUPS_FROM + number.unwrap_or_default() % GROUPS
+}
 
 /// The member that a cluster is born as.
 pub(super) fn founder(cluster: &str) -> String {
@@ -125,3 +139,16 @@ pub(super) fn client_secret(cluster: &str, client: &str) -> String {
 
 /// On a cluster that an EtcdRestore made: its UID.
 pub(super) const RESTORED_BY: &str = "etcd.edge-operator.io/restored-by";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_keeps_its_group_and_shares_it_with_no_neighbour() {
+        let neighbours = [("default", "shop"), ("default", "shop1"), ("other", "shop")];
+        let groups = neighbours.map(|(namespace, name)| group(namespace, name));
+        assert_eq!(groups, [1_541_700_042, 1_125_695_857, 1_972_093_666]);
+        assert!(groups.iter().all(|it| i32::try_from(*it).is_ok()));
+    }
+}

@@ -293,7 +293,7 @@ fn pod(parts: &Parts<'_>, name: &str, component: &str, container: &Value) -> Val
             "runAsNonRoot": true,
             "runAsUser": USER,
             "runAsGroup": USER,
-            "fsGroup": USER,
+            "fsGroup": names::group(parts.namespace, parts.name),
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },

@@ -12,7 +12,7 @@ use crate::changes::{Changes, Ended};
 use crate::cluster::Timestamp;
 use crate::member::contact;
 use crate::member::records::IdentityFile;
-use crate::observed::{Instance, Pairs, Process, Service, Tries, Unanswered};
+use crate::observed::{Instance, Pairs, Process, Reach, Service, Tries, Unanswered};
 use crate::plan::version::{SERVES_WITHIN_LOOKS, given_up};
 use crate::spec::ClusterSpec;
 use crate::start::LastWords;
@@ -142,6 +142,7 @@ impl Cluster {
         let member = &mut self.members[number];
         if let Some(details) = service.details {
             member.database = details.db_size;
+            member.revision = member.revision.max(Some(details.revision));
         }
         // Silence may be the network's, so the kubelet has to say the same.
         let unready = pod.and_then(|it| it.not_ready.as_ref());
@@ -165,6 +166,11 @@ impl Cluster {
             ends: member.ends.seen(pod, member.identity.as_ref()),
             database: known.unwrap_or(most),
             downgrade: self.memory.changes.downgrade(),
+            // No operator reads a log on a claim.
+            reach: Reach {
+                at_least: member.revision,
+                at_most: None,
+            },
             has_another_image: made_from.is_some_and(|it| it != &self.object.object.spec.image),
             ..tries
         }

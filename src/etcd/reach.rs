@@ -9,6 +9,7 @@ use std::path::Path;
 use super::bolt;
 use super::files::{Unreadable, database, open_regular};
 use super::wal;
+use crate::observed::Reach;
 use crate::start::damage::Lost;
 use crate::version::Line;
 
@@ -26,15 +27,6 @@ pub const BORN: Point = Point {
     revision: 1,
     index: 0,
 };
-
-/// How far data reaches: a revision of the store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
-    /// The database holds this one.
-    pub at_least: Option<i64>,
-    /// The log makes no more than this one of it. None: the log does not tell where it ends.
-    pub at_most: Option<i64>,
-}
 
 /// How far this data can have reached, by its log from one of these points or its own database on.
 /// `seen`: an entry that was there for certain.

@@ -2,6 +2,7 @@
 
 use crate::cluster::{Detail, Timestamp};
 use crate::spec::backup::{Backup, DESTINATIONS_MAX, PublicKey};
+use crate::version::Version;
 
 /// Snapshots that are told by name: as many as a person reads.
 pub const NAMED_MAX: usize = 10;
@@ -123,6 +124,8 @@ pub struct SnapshotSeen {
     pub bytes: u64,
     /// Its age in seconds, where that is known.
     pub seconds: Option<u64>,
+    /// The etcd that it was taken from, where that is known.
+    pub version: Option<Version>,
 }
 
 /// A snapshot by its name.
@@ -189,6 +192,7 @@ mod tests {
                 level,
                 bytes: 1,
                 seconds: None,
+                version: None,
             }),
             ..Backups::default()
         }

@@ -45,6 +45,15 @@ impl Upgrade {
     }
 }
 
+/// How far data reaches: a revision of the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// It holds this one.
+    pub at_least: Option<i64>,
+    /// It holds none after this one. None: nobody knows where it ends.
+    pub at_most: Option<i64>,
+}
+
 /// A version that did not serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {

@@ -21,7 +21,10 @@ mod words;
 use super::permit::{Declared, permit};
 use super::{Act, Hold, Steps, Upkeep};
 use crate::cluster::{Detail, Health, Role, detail};
-use crate::observed::{Failed, Instance, Membership, Observed, Process, Unanswered, Upgrade};
+use crate::observed::{
+    Failed, Instance, Membership, Observed, Process, Reach, SnapshotSeen, Unanswered, Upgrade,
+};
+use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
 use crate::start::{self, CRASH_LOOP, DATA_NEWER, Identity, LOG_TOO_OLD, Refusal};
 use crate::version::Version;
@@ -258,10 +261,38 @@ pub(super) fn stuck(
             Err(hold)
         }
         (_, Some((version, why))) if instance.tries.served < STABLE_SECONDS => {
-            Err(Hold::UpgradeStuck(version, why))
+            let back = leads_back(observed, instance, version);
+            Err(Hold::UpgradeStuck(version, why, back))
         }
         (taken, _) => taken,
     }
+}
+
+/// The snapshot that leads back to an older line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WayBack {
+    /// The last revision in it.
+    pub revision: i64,
+    /// How many revisions the data has after it.
+    pub lacks: Reach,
+}
+
+/// The newest verified snapshot that an older line than this version's can read.
+fn leads_back(observed: &Observed, instance: &Instance, version: Version) -> Option<WayBack> {
+    let readable = |it: &SnapshotSeen| it.version.is_some_and(|it| version.is_newer_line_than(it));
+    let mut named = observed.backups.named.iter().map(|it| it.seen);
+    let revision = named
+        .find(|it| it.level >= VERIFIED && readable(it))?
+        .revision;
+    let after = |it: i64| it.saturating_sub(revision).max(0);
+    let reach = instance.tries.reach;
+    Some(WayBack {
+        revision,
+        lacks: Reach {
+            at_least: reach.at_least.map(after),
+            at_most: reach.at_most.map(after),
+        },
+    })
 }
 
 /// The version in force, where it is one that failed and has no way back.

@@ -7,7 +7,7 @@ use core::fmt;
 use super::version::First;
 use super::{Hold, space};
 use crate::cluster::{Detail, MemberId, OPERATOR, detail};
-use crate::observed::{Predecessor, RestorePhase};
+use crate::observed::{Predecessor, Reach, RestorePhase};
 use crate::start::Refusal;
 
 impl Hold {
@@ -131,8 +131,13 @@ impl Hold {
             Hold::UpgradeNeedsBackup(_) => detail(format_args!(
                 "add backup to the document; the least is destinations: [{{local: {{}}}}]"
             )),
-            Hold::UpgradeStuck(..) => detail(format_args!(
+            Hold::UpgradeStuck(_, _, None) => detail(format_args!(
                 "set version to another patch of this line; etcd-operator explain UpgradeStuck tells the way back by a snapshot"
+            )),
+            Hold::UpgradeStuck(_, _, Some(back)) => detail(format_args!(
+                "set version to another patch of this line; or to an older line, and restore r{}, which lacks {}: etcd-operator explain UpgradeStuck",
+                back.revision,
+                Writes(back.lacks)
             )),
             Hold::UpgradeNotRehearsed(to, _) => detail(format_args!(
                 "remove the cause: the operator tries again by itself; or skip the trial of this version: upgrade: {{skipRehearsal: {to}}}"
@@ -250,7 +255,7 @@ impl fmt::Display for Hold {
                 f,
                 "only a snapshot leads back from the line of etcd {to}, and the document has no backup"
             ),
-            Hold::UpgradeStuck(to, why) => write!(
+            Hold::UpgradeStuck(to, why, _) => write!(
                 f,
                 "etcd {to} does not serve the data, which no older line can open any more: {why}"
             ),
@@ -395,5 +400,24 @@ fn words(phase: RestorePhase) -> &'static str {
         RestorePhase::Swapping => "the operator puts the new data in place of the old data",
         RestorePhase::Starting => "etcd starts with the new data",
         RestorePhase::Undoing => "the operator puts the old data back",
+    }
+}
+
+/// How many writes, as far as that is known.
+struct Writes(Reach);
+
+impl fmt::Display for Writes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Reach { at_least, at_most } = self.0;
+        match (at_least, at_most) {
+            (_, Some(0)) => return write!(f, "no write"),
+            (None | Some(0), None) => return write!(f, "nobody knows how many writes"),
+            (None | Some(0), Some(most)) => write!(f, "at most {most}")?,
+            (Some(least), Some(most)) if least < most => write!(f, "{least} to {most}")?,
+            (Some(least), None) => write!(f, "at least {least}")?,
+            (Some(_), Some(most)) => write!(f, "{most}")?,
+        }
+        let one = at_most.or(at_least) == Some(1);
+        write!(f, " write{}", if one { "" } else { "s" })
     }
 }

@@ -79,13 +79,14 @@ pub struct Ended {
 }
 
 /// A snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Seen {
     revision: i64,
     created: Option<i64>,
     level: u8,
     bytes: u64,
     seconds: Option<u64>,
+    version: Option<String>,
 }
 
 /// A destination, in the document's order.
@@ -168,16 +169,18 @@ impl Seen {
             level: it.level,
             bytes: it.bytes,
             seconds: it.seconds,
+            version: it.version.map(|it| it.to_string()),
         }
     }
 
-    fn seen(self, older: u64) -> SnapshotSeen {
+    fn seen(&self, older: u64) -> SnapshotSeen {
         SnapshotSeen {
             revision: self.revision,
             created: self.created.map(Timestamp),
             level: self.level,
             bytes: self.bytes,
             seconds: self.seconds.map(|it| it.saturating_add(older)),
+            version: self.version.as_ref().and_then(|it| it.parse().ok()),
         }
     }
 }
@@ -226,11 +229,11 @@ impl Report {
     /// The same, so many seconds after it was told.
     pub fn backups(&self, older: u64) -> Backups {
         let failure = |it: &Option<Failure>| it.as_ref().map(BackupFailure::from);
-        let seen = |it: Option<Seen>| it.map(|it| it.seen(older));
+        let seen = |it: &Option<Seen>| it.as_ref().map(|it| it.seen(older));
         let destinations = self.destinations.iter().take(DESTINATIONS_MAX);
         let destinations = destinations.map(|it| DestinationSeen {
             place: detail(format_args!("{}", it.place)),
-            verified: seen(it.verified),
+            verified: seen(&it.verified),
             queued: it.queued,
             waits_since: it.since.map(Timestamp),
             waits: it
@@ -256,8 +259,8 @@ impl Report {
                 .signer
                 .as_ref()
                 .and_then(|it| it.as_str().try_into().ok()),
-            last: seen(self.last),
-            verified: seen(self.verified),
+            last: seen(&self.last),
+            verified: seen(&self.verified),
             named: named.take(NAMED_MAX).collect(),
             kept: self.kept,
             took_milliseconds: self.took_milliseconds,
@@ -291,6 +294,7 @@ mod tests {
             level: 3,
             bytes: 651,
             seconds: Some(5),
+            version: Some(crate::version::VERSION_AT_BIRTH),
         };
         let name = "shop-0-20330518T033320Z-r7-0123abcd";
         let known = Backups {

@@ -120,6 +120,7 @@ fn from_a_newer_line_3_7_that_has_served_nothing_leads_back() {
     );
     let next = status["plan"]["nextStep"].as_str().unwrap();
     assert!(next.contains("explain UpgradeStuck"), "{next}");
+    names_and_counts_the_way_back(&lab);
     // The guard does not start the older one either.
     let identity = lab.identity().unwrap();
     assert_eq!(
@@ -138,6 +139,33 @@ fn from_a_newer_line_3_7_that_has_served_nothing_leads_back() {
     let status = wait_final(&lab, &good);
     assert_eq!(last_change(&status), (bad, good, "Done".to_owned()));
     assert_kept(&lab);
+}
+
+/// The status names the snapshot that a restore would take, and counts in the log of an etcd that has ended what it lacks.
+fn names_and_counts_the_way_back(lab: &Lab) {
+    // In the few seconds that each of its lives has.
+    let limit = Duration::from_secs(120);
+    let begun = Instant::now();
+    let mut acknowledged = 0;
+    while acknowledged < 5 {
+        assert!(begun.elapsed() < limit, "{acknowledged} writes in all");
+        acknowledged += u64::from(lab.put(&format!("late/{acknowledged}"), "value"));
+    }
+    let most = |next: &str| {
+        let (_, lacks) = next.split_once(", which lacks ")?;
+        let mut words = lacks.split(' ');
+        let last = words.by_ref().take_while(|it| !it.starts_with("write"));
+        last.last()?.parse::<u64>().ok()
+    };
+    let status = lab.wait_for(limit, "the count", |it| {
+        let next = it["plan"]["nextStep"].as_str().unwrap_or_default();
+        most(next).is_some_and(|it| it >= acknowledged)
+    });
+    let next = status["plan"]["nextStep"].as_str().unwrap();
+    let shown = lab.operator(&["restore", "--dry-run", "-o", "json"]);
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let revision = shown["snapshotRevision"].as_i64().unwrap();
+    assert!(next.contains(&format!("restore r{revision}, ")), "{next}");
 }
 
 /// A restore that a person asks for is the way to the older line that the document names.

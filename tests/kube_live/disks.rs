@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use crate::lab::root;
 use crate::operated::Operated;
 
-/// The member's user, and the group of its volumes.
+/// The member's user.
 const USER: u32 = 65532;
 
 /// A file system of its own with what `mkfs.ext4` leaves in it: its root belongs to root, and holds `lost+found`.
@@ -33,8 +33,13 @@ fn a_usb_disk_holds_data_and_snapshots_as_the_example_says() {
     it.put("shop", "kept", "1");
     let first = it.snapshot("shop", "first");
     let disk = it.path(1, "/mnt/usb");
-    let data = std::fs::metadata(disk.join("data/member")).unwrap();
+    let [root, data] = ["data", "data/member"].map(|it| std::fs::metadata(disk.join(it)).unwrap());
     assert_eq!((data.uid(), data.mode() & 0o777), (USER, 0o700));
+    // The volume belongs to the cluster's own group.
+    let group = it.json(&["get", "pod", "shop-0"])["spec"]["securityContext"]["fsGroup"].clone();
+    let group = group.as_u64().unwrap();
+    assert_eq!(u64::from(root.gid()), group);
+    assert!(group >= 1_000_000_000, "{group}");
     let name = first["status"]["snapshot"].as_str().unwrap();
     let file = disk.join(format!("snapshots/shop/{name}.db.zst"));
     assert!(file.exists(), "{}", file.display());

@@ -161,6 +161,7 @@ pub fn predecessors(word: &str) -> Predecessors {
                 level: 3,
                 bytes: 1 << 20,
                 seconds: Some(86_400),
+                version: None,
             },
             place: "/mnt/usb".try_into().unwrap(),
         }),
@@ -347,6 +348,7 @@ pub fn snapshot(revision: i64, level: u8) -> SnapshotSeen {
         level,
         bytes: 1 << 20,
         seconds: None,
+        version: Some(Version::new(3, 6, 14)),
     }
 }
 

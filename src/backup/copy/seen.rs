@@ -89,5 +89,6 @@ fn newest_copy(
         seconds: manifest
             .and_then(|it| ages.of(it))
             .or_else(|| ages.since(name.created())),
+        version: manifest.and_then(Manifest::etcd),
     })
 }

@@ -32,6 +32,9 @@ pub struct Known {
     /// The public key that signed its manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) signer: Option<String>,
+    /// The version of the etcd that it was taken from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) etcd: Option<String>,
 }
 
 /// What is known of a bucket.
@@ -115,6 +118,7 @@ pub(super) fn known(manifest: &Manifest) -> Known {
         created: manifest.created().map(|it| it.0),
         size: Some(manifest.file.size),
         signer: manifest.signer().map(str::to_owned),
+        etcd: Some(manifest.etcd_version.clone()),
     }
 }
 

@@ -18,6 +18,7 @@ pub fn fates(keep: Keep, entries: &[RemoteEntry], ours: &Ours, ages: &Ages) -> V
         level: it.level(),
         created: it.created(),
         bytes: it.size.unwrap_or(0),
+        line: it.line(),
     };
     entries.iter().map(|it| fold.next(&kept(it))).collect()
 }

@@ -145,7 +145,7 @@ impl Search<'_> {
 
     /// Whether the etcd that gets the data can read this one.
     fn can_read(&self, manifest: &Manifest) -> bool {
-        let version = manifest.etcd_version.parse().ok();
+        let version = manifest.etcd();
         check_version(version, self.at_most).is_ok()
     }
 

@@ -151,7 +151,7 @@ fn take(job: &SnapshotJob, to: Version) -> Result<Taken, NotRehearsed> {
     let gone = || waits(detail(format_args!("somebody removed the snapshot {name}")));
     let entry = entry.ok_or_else(gone)?;
     let manifest = entry.manifest.as_ref().map_err(|_| gone())?;
-    let of: Option<Version> = manifest.etcd_version.parse().ok();
+    let of = manifest.etcd();
     if let Some(of) = of.filter(|it| it.is_newer_line_than(to)) {
         return Err(waits(detail(format_args!(
             "the data is of etcd {of} still, which etcd {to} cannot read"
