@@ -74,7 +74,7 @@ test-vm: dist ## The arm64 package in a whole machine whose power is cut: 3 min 
 	@tests/tools/vm/image.sh $(TOOLS)/vm
 	cargo test --test aarch64 -- --ignored --nocapture
 
-bench: dist etcd-3.6 ## The figures of the release artefact, into benches/README.md; 20 min once built
+bench: dist etcd-3.6 etcd-3.6-before ## The figures of the release artefact, into benches/README.md; 20 min once built
 	@tests/tools/systemd-root.sh $(TOOLS)/systemd-root
 	@rm -rf target/figures && mkdir -p target/figures
 	$(FIGURES) cargo bench --bench numbers

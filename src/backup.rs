@@ -11,6 +11,7 @@
 pub mod age;
 pub mod copy;
 pub mod create;
+pub mod directory;
 pub mod encrypt;
 pub mod frames;
 pub mod local;

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::status::{ChangeOutcome, ChangeStatus};
+use crate::api::status::{ChangeOutcome, ChangeStatus, HISTORY_MAX};
 use crate::clock::rfc3339;
 use crate::cluster::{Detail, MemberName, Timestamp, detail};
 use crate::member::records::IdentityFile;
@@ -11,9 +11,6 @@ use crate::observed::Failed;
 use crate::paths::Paths;
 use crate::state::{self, StateError};
 use crate::version::{Class, Version, classify};
-
-/// Changes that are kept.
-const HISTORY_MAX: usize = 10;
 
 /// A rehearsal counts for so many seconds: the snapshot that it began with is one "of now".
 pub const REHEARSED_SECONDS: u64 = 600;

@@ -1,7 +1,8 @@
 //! The promised numbers, as a table: `make bench`, or `cargo bench --bench numbers -- PART...`.
 //!
 //! Everything is a ratio of two things measured in the same run, in turns, or a count. Parts:
-//! `plan`, `size`, `starts`, `guard`, `idle`, `flash`, `memory`, `backup`, `restore`, `several`; and, by name only,
+//! `plan`, `size`, `starts`, `guard`, `idle`, `flash`, `memory`, `backup`, `restore`, `several`,
+//! `upgrade`; and, by name only,
 //! `where` (where the time of a start goes) and `candidates` (settings that the edge profile could have).
 
 #![allow(
@@ -37,6 +38,7 @@ mod several;
 mod skip;
 mod starts;
 mod table;
+mod upgrade;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -49,7 +51,7 @@ const LINE: &str = "3.6";
 /// A part of the table: its name, whether it runs without being named, what makes its rows.
 type Part = (&'static str, bool, fn() -> Vec<Row>);
 
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 13] = [
     ("plan", true, planning::rows),
     ("size", true, size),
     ("starts", true, starts::rows),
@@ -60,6 +62,7 @@ const PARTS: [Part; 12] = [
     ("backup", true, backup::rows),
     ("restore", true, restore::rows),
     ("several", true, several::rows),
+    ("upgrade", true, upgrade::rows),
     ("where", false, starts::where_rows),
     ("candidates", false, candidates::rows),
 ];

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::driver::Driver as _;
 use super::{Agent, AgentError};
 use crate::clock;
-use crate::cluster::{ClusterId, MemberId};
+use crate::cluster::{ClusterId, MemberId, Timestamp};
 use crate::error::chain;
 use crate::etcd::store;
 use crate::member::certificates;
@@ -98,7 +98,7 @@ impl Agent {
                 version,
                 quota,
                 joins,
-            } => self.latch_identity(spec, place, *version, *quota, *joins),
+            } => self.latch_identity((spec, now), place, *version, *quota, *joins),
             Upkeep::SetDataAside => self.set_data_aside(place).await,
             Upkeep::MintCertificates(_) => self.mint_certificates(spec, observed, place),
             Upkeep::MintClients => self.mint_clients(spec, observed, place),
@@ -226,7 +226,7 @@ impl Agent {
 
     fn latch_identity(
         &self,
-        spec: &ClusterSpec,
+        (spec, now): (&ClusterSpec, Option<Timestamp>),
         place: &HostPlace,
         version: Version,
         quota: u64,
@@ -235,7 +235,7 @@ impl Agent {
         let (identity, marker) = records::load_identities(&self.paths, &place.storage_dir)?;
         let mut file = match identity.or(marker) {
             Some(known) => known.with(version, quota),
-            None => self.identity_at_birth(spec, version, quota)?,
+            None => self.identity_at_birth(spec, version, quota)?.born_at(now),
         };
         file.member.joined |= joins;
         if !place.storage_named {

@@ -26,7 +26,9 @@ impl Agent {
             .or(self.memory.before.as_ref());
         let mut wire = to_wire(status, before.map(|it| &it.status), self.memory.generation);
         let changes = self.memory.changes.as_ref();
-        wire.tell_changes(changes.map_or(&[], |it| &it.history));
+        let posted = self.board.lock().identity.clone();
+        let born = posted.and_then(|it| it.cluster.born);
+        wire.tell_changes(changes.map_or(&[], |it| &it.history), born.as_ref());
         let reached = self.reached(spec);
         let host = Host {
             name: spec.name.to_string(),

@@ -113,14 +113,23 @@ pub enum ChangeOutcome {
     Stuck,
 }
 
+/// Changes of the version that are kept.
+pub const HISTORY_MAX: usize = 10;
+
 impl EtcdClusterStatus {
-    /// Adds the last changes of the version, and since when the one in force is.
-    pub fn tell_changes(&mut self, history: &[ChangeStatus]) {
+    /// Adds the last changes of the version, and since when the one in force is: since the birth, where none has
+    /// brought another one.
+    pub fn tell_changes(&mut self, history: &[ChangeStatus], born: Option<&String>) {
         let version = self.version.as_ref();
-        let brought =
-            |it: &&ChangeStatus| it.outcome == ChangeOutcome::Done && version == Some(&it.to);
-        let brought = history.iter().rfind(brought);
-        self.version_since = brought.and_then(|it| it.at.clone());
+        let is_done = |it: &&ChangeStatus| it.outcome == ChangeOutcome::Done;
+        let mut done = history.iter().filter(is_done);
+        let brought = done.clone().rfind(|it| version == Some(&it.to));
+        let since = match brought {
+            Some(it) => it.at.clone(),
+            None if done.next().is_none() && history.len() < HISTORY_MAX => born.cloned(),
+            None => None,
+        };
+        self.version_since = since.filter(|_| version.is_some());
         self.history = history.to_vec();
     }
 

@@ -102,6 +102,14 @@ pub enum RestoreError {
     /// The data made from the snapshot was removed before it took its place.
     #[error("the data made from the snapshot is missing: somebody removed {}", .0.display())]
     NewDataGone(PathBuf),
+    /// A directory that was named is no data of one etcd that can be taken up.
+    #[error("{}: {why}", path.display())]
+    Directory {
+        /// The one that was named.
+        path: PathBuf,
+        /// Why not, and what helps.
+        why: String,
+    },
     /// etcdutl is not in the store, or refused.
     #[error("etcdutl {version}: {why}")]
     Etcdutl {

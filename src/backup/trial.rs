@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use etcd_client::Client;
 use rustix::process::Signal;
 
 use super::Progress;
@@ -24,13 +25,13 @@ use crate::etcd::store::{self, StoreError};
 use crate::member::place::HostPlace;
 use crate::member::records::IdentityFile;
 use crate::member::restore_record::{Reason, RestoreRecord, SourceFile, StoredPhase};
-use crate::observed::Reading;
+use crate::observed::{Membership, Reading};
 use crate::paths::Paths;
 use crate::process::ProcessRecord;
 use crate::spec::ClusterSpec;
 use crate::start::serves_within;
 use crate::state;
-use crate::tls::Certificates;
+use crate::tls::{Certificates, ClientFiles};
 use crate::version::Version;
 
 /// Last words of an etcd that its place has ended, and not its version.
@@ -138,12 +139,23 @@ pub struct Trial<'a> {
 }
 
 /// The scratch directory and the process, gone in the end whatever happens.
-struct Scratch {
-    dir: PathBuf,
+pub(super) struct Scratch {
+    pub(super) dir: PathBuf,
     etcd: Option<Child>,
 }
 
 impl Scratch {
+    /// A new one. What an earlier trial has left there goes.
+    pub(super) fn new(paths: &Paths) -> Self {
+        clear(paths);
+        let dir = scratch_dir(paths);
+        Scratch { dir, etcd: None }
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.join("etcd.log")
+    }
+
     fn end_etcd(&mut self) {
         if let Some(mut child) = self.etcd.take() {
             let _ = child.kill();
@@ -189,31 +201,12 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
             why: "is no version".to_owned(),
         })
     })?;
-    clear(trial.paths);
+    let mut scratch = Scratch::new(trial.paths);
     check_room(trial.paths, trial.database)?;
-    let dir = scratch_dir(trial.paths);
-    let mut scratch = Scratch { dir, etcd: None };
-    let [client_port, peer_port, metrics_port] = free_ports().map_err(io_error("find ports"))?;
-    let mut spec = trial.spec.clone();
-    spec.network.client_port = client_port;
-    spec.network.peer_port = peer_port;
-    spec.network.metrics_port = metrics_port;
-    // One member, on loopback, whatever the cluster is.
-    (spec.members, spec.own) = (heapless::Vec::new(), 0);
+    let (spec, place) = on_loopback(trial.spec, &scratch.dir)?;
     let mut identity = trial.identity.clone().without_ids();
     identity.cluster.token.push_str("-trial");
     identity.member.joined = false;
-    let place = HostPlace {
-        storage_dir: scratch.dir.clone(),
-        storage_named: false,
-        listen: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
-        advertised: vec!["127.0.0.1".to_owned()],
-        names: Vec::new(),
-        client_url: format!("https://127.0.0.1:{client_port}"),
-        metrics_url: String::new(),
-        metrics_listen: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        log_stdout: false,
-    };
     restore::prepare(
         &Preparation {
             record: &record_of(trial),
@@ -229,10 +222,17 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
     let mut served = None;
     for version in [own].into_iter().chain(trial.then) {
         identity.member.version = version.to_string();
-        scratch.etcd = Some(start(trial, &spec, &place, &identity, version)?);
+        let etcd = Etcd {
+            store: &trial.paths.store(),
+            paths: trial.paths,
+            spec: &spec,
+            place: &place,
+            identity: &identity,
+        };
+        scratch.start(&etcd, version)?;
         let hash = wait_until_served(trial, &place, &mut scratch, version).await;
         if let (Err(_), Some(kept)) = (&hash, trial.log) {
-            let _ = fs::copy(scratch.dir.join("etcd.log"), kept);
+            let _ = fs::copy(scratch.log(), kept);
         }
         let hash = hash?;
         // Hashes of what was compacted otherwise cannot be compared.
@@ -283,22 +283,69 @@ fn free_ports() -> std::io::Result<[u16; 3]> {
     Ok(ports)
 }
 
-fn start(
-    trial: &Trial<'_>,
+/// The document as one member of loopback with ports of its own, whatever the cluster is, and its place in this directory.
+pub(super) fn on_loopback(
     spec: &ClusterSpec,
-    place: &HostPlace,
-    identity: &IdentityFile,
+    dir: &Path,
+) -> Result<(ClusterSpec, HostPlace), TrialError> {
+    let [client_port, peer_port, metrics_port] = free_ports().map_err(io_error("find ports"))?;
+    let mut spec = spec.clone();
+    spec.network.client_port = client_port;
+    spec.network.peer_port = peer_port;
+    spec.network.metrics_port = metrics_port;
+    (spec.members, spec.own) = (heapless::Vec::new(), 0);
+    let place = HostPlace {
+        storage_dir: dir.to_owned(),
+        storage_named: false,
+        listen: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+        advertised: vec!["127.0.0.1".to_owned()],
+        names: Vec::new(),
+        client_url: format!("https://127.0.0.1:{client_port}"),
+        metrics_url: String::new(),
+        metrics_listen: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        log_stdout: false,
+    };
+    Ok((spec, place))
+}
+
+/// An etcd on data in scratch.
+pub(super) struct Etcd<'a> {
+    /// The store of versions.
+    pub(super) store: &'a Path,
+    /// Whose certificates it has.
+    pub(super) paths: &'a Paths,
+    pub(super) spec: &'a ClusterSpec,
+    pub(super) place: &'a HostPlace,
+    pub(super) identity: &'a IdentityFile,
+}
+
+impl Scratch {
+    /// Starts it.
+    pub(super) fn start(&mut self, etcd: &Etcd<'_>, version: Version) -> Result<(), TrialError> {
+        self.etcd = Some(start(etcd, version)?);
+        Ok(())
+    }
+}
+
+fn start(
+    &Etcd {
+        store,
+        paths,
+        spec,
+        place,
+        identity,
+    }: &Etcd<'_>,
     version: Version,
 ) -> Result<Child, TrialError> {
-    store::check_program(&trial.paths.store(), version)?;
-    let conf = place.etcd_conf(trial.paths, spec, identity, None);
+    store::check_program(store, version)?;
+    let conf = place.etcd_conf(paths, spec, identity, None);
     let conf = conf.ok_or_else(|| TrialError::NotServed {
         version,
         why: "this operator renders no configuration for it".to_owned(),
         of_the_place: false,
     })?;
     // Its log is its own: the member's is what the guard reads.
-    let own = trial.paths.etcd_log().to_string_lossy().into_owned();
+    let own = paths.etcd_log().to_string_lossy().into_owned();
     let log = place.storage_dir.join("etcd.log");
     let conf = conf.replace(&own, &log.to_string_lossy());
     let path = place.storage_dir.join("etcd.conf.yaml");
@@ -314,7 +361,7 @@ fn start(
         clippy::disallowed_methods,
         reason = "a second etcd, for as long as the trial"
     )]
-    let mut command = Command::new(store::folder(&trial.paths.store(), version).join("etcd"));
+    let mut command = Command::new(store::folder(store, version).join("etcd"));
     command
         .arg("--config-file")
         .arg(path)
@@ -343,44 +390,68 @@ async fn wait_until_served(
     version: Version,
 ) -> Result<(u32, i64), TrialError> {
     let files = Certificates::at(trial.paths.tls()).operator_files();
-    let begin = clock::since_boot();
-    let not_served = |why, of_the_place| TrialError::NotServed {
-        version,
-        why,
-        of_the_place,
-    };
     let patience = Duration::from_secs(serves_within(trial.database));
-    loop {
-        if let Some(child) = &mut scratch.etcd
-            && let Ok(Some(status)) = child.try_wait()
-        {
-            let log = fs::read_to_string(scratch.dir.join("etcd.log")).unwrap_or_default();
-            let last = log.lines().next_back().unwrap_or("without a word");
-            let killed = status.signal() == Some(Signal::KILL.as_raw());
-            let lacks = OF_THE_PLACE.iter().any(|it| last.contains(it));
-            let why = format!("it ended ({status}): {last}");
-            return Err(not_served(why, killed || lacks));
-        }
-        let look = client::look(&place.client_url, &files).await;
-        if let (Reading::Answered, Some(details), Some(mut client)) =
-            (&look.read, look.details, look.client)
-        {
-            // A lease that runs out on the copy writes to it; an empty store's revision is 1 to etcd.
-            if details.revision < trial.revision {
-                return Err(TrialError::Revision {
-                    version,
-                    found: details.revision,
-                    expected: trial.revision,
-                });
+    let at = (place.client_url.as_str(), &files);
+    let (mut client, revision) = scratch.wait(at, patience, version).await?;
+    // A lease that runs out on the copy writes to it; an empty store's revision is 1 to etcd.
+    if revision < trial.revision {
+        return Err(TrialError::Revision {
+            version,
+            found: revision,
+            expected: trial.revision,
+        });
+    }
+    let hash = client.hash_kv(trial.revision.max(1)).await;
+    let hash = hash.map_err(|error| TrialError::NotServed {
+        version,
+        why: client::plain(&error),
+        of_the_place: false,
+    })?;
+    Ok((hash.hash(), hash.compact_version()))
+}
+
+impl Scratch {
+    /// Waits until its etcd reads and tells a revision.
+    pub(super) async fn wait(
+        &mut self,
+        (url, files): (&str, &ClientFiles),
+        patience: Duration,
+        version: Version,
+    ) -> Result<(Client, i64), TrialError> {
+        let begin = clock::since_boot();
+        let not_served = |why, of_the_place| TrialError::NotServed {
+            version,
+            why,
+            of_the_place,
+        };
+        loop {
+            if let Some(child) = &mut self.etcd
+                && let Ok(Some(status)) = child.try_wait()
+            {
+                let log = fs::read_to_string(self.log()).unwrap_or_default();
+                let last = log.lines().next_back().unwrap_or("without a word");
+                let killed = status.signal() == Some(Signal::KILL.as_raw());
+                let lacks = OF_THE_PLACE.iter().any(|it| last.contains(it));
+                let why = format!("it ended ({status}): {last}");
+                return Err(not_served(why, killed || lacks));
             }
-            let hash = client.hash_kv(trial.revision.max(1)).await;
-            let hash = hash.map_err(|error| not_served(client::plain(&error), false))?;
-            return Ok((hash.hash(), hash.compact_version()));
+            let look = client::look(url, files).await;
+            if let (Reading::Answered, Some(details), Some(client)) =
+                (&look.read, look.details, look.client)
+            {
+                return Ok((client, details.revision));
+            }
+            if let Membership::Unconfirmed(all) = &look.membership
+                && all.iter().count() > 1
+            {
+                let why = format!("it is one of {} members", all.iter().count());
+                return Err(not_served(why, false));
+            }
+            if clock::since_boot() > begin + patience {
+                let why = format!("no answer within {} s", patience.as_secs());
+                return Err(not_served(why, false));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        if clock::since_boot() > begin + patience {
-            let why = format!("no answer within {} s", patience.as_secs());
-            return Err(not_served(why, false));
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }

@@ -16,6 +16,7 @@ use super::manifest::Manifest;
 use super::name::SnapshotName;
 use super::window::Windows;
 use super::{Phase, Progress};
+use crate::error::shell_word;
 use crate::etcd::bolt::{self, BoltError, Summary};
 use crate::etcd::read_at::ReadAt;
 use crate::state::hex;
@@ -357,13 +358,14 @@ pub(super) fn hex_of(hash: u32) -> String {
 /// acknowledged a write (5 s in the profile `edge`); until then that is only in its log.
 pub fn not_in_a_database(file: &Path) -> String {
     let member = file.parent().and_then(Path::parent);
-    let log = member.map(|it| it.join("wal")).filter(|it| it.is_dir());
-    let log = log.map_or_else(
+    let member = member.filter(|it| it.join("wal").is_dir());
+    let log = member.map_or_else(
         || "member/wal beside it".to_owned(),
-        |it| it.display().to_string(),
+        |it| it.join("wal").display().to_string(),
     );
+    let dir = member.map_or_else(|| "DIR".to_owned(), |it| shell_word(&it.to_string_lossy()));
     format!(
-        "it is the database of a data directory: the newest writes may be only in the log, {log}, and cannot be counted. The whole directory is the better source: start etcd on a copy of it (etcd --data-dir COPY), and take a snapshot (etcdctl snapshot save FILE)"
+        "it is the database of a data directory: the newest writes may be only in the log, {log}, and cannot be counted. The whole directory is the better source: etcd-operator restore --from {dir}"
     )
 }
 

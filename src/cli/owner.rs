@@ -19,6 +19,7 @@ use super::{
     BackupCommand, CertsCommand, Command, Context, DriverChoice, EtcdCommand, FAILED, Failure,
     USAGE,
 };
+use crate::backup::directory::Parts;
 use crate::error::shell_word;
 use crate::s3::Credentials;
 use crate::systemd;
@@ -36,6 +37,8 @@ const KEYS_MAX: u64 = 64 * 1024;
 pub(super) struct Given {
     /// Of `restore --from`.
     pub(super) snapshot: Option<File>,
+    /// The same, where it is a data directory.
+    pub(super) directory: Option<Parts>,
     /// The copy in memory of `restore --identity`, and its path.
     pub(super) identity: Option<(File, PathBuf)>,
 }
@@ -70,6 +73,7 @@ pub(super) fn act_as_owner(context: &mut Context, command: &Command) -> Result<(
     }
     if let Command::Restore(it) = command {
         context.given.snapshot = open_plainly(Path::new(&it.from));
+        context.given.directory = Parts::open(Path::new(&it.from))?;
         let identity = it.identity.as_deref().and_then(open_plainly);
         context.given.identity = identity.map(in_memory).transpose()?;
     }

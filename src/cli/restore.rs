@@ -25,6 +25,7 @@ use super::{
 use crate::agent::driver::HostDriver;
 use crate::agent::socket::{Reply, Request, ask};
 use crate::agent::{self, Agent, AgentError, Locking, Report};
+use crate::backup::directory::{self, Parts};
 use crate::backup::name::{LATEST, SnapshotName};
 use crate::backup::restore::{self, RestoreError};
 use crate::backup::served::Served;
@@ -42,7 +43,7 @@ use crate::member::restore_record::{
 };
 use crate::spec::ClusterSpec;
 use crate::tls::Certificates;
-use crate::version::Version;
+use crate::version::{VERSION_AT_BIRTH, Version};
 
 /// Between two questions for how far the agent is: each is a look at etcd, too.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
@@ -178,7 +179,18 @@ pub(super) async fn find(
     let found = if let Some(key) = from.strip_prefix("s3://") {
         search.in_bucket(key, &mut show).await?
     } else if names_a_place(context, from) {
-        named_file(context, spec, &std::path::absolute(from)?)?
+        let path = std::path::absolute(from)?;
+        let opened = match &context.given.directory {
+            Some(_) => None,
+            None => Parts::open(&path)?,
+        };
+        match context.given.directory.as_ref().or(opened.as_ref()) {
+            Some(parts) => {
+                let version = target(spec, former).unwrap_or(VERSION_AT_BIRTH);
+                Box::pin(directory::take_up(paths, spec, parts, version)).await?
+            }
+            None => named_file(context, spec, &path)?,
+        }
     } else {
         match search.anywhere(&mut show).await {
             Err(RestoreError::Untrusted(_)) if by_person => {

@@ -167,7 +167,7 @@ impl Cluster {
                 joins,
             } => {
                 let birth = (*version, *quota, *joins);
-                self.latch(&Self::spec_of(spec, number), number, birth)
+                self.latch((&Self::spec_of(spec, number), now), number, birth)
             }
             Upkeep::SetDataAside => self.set_data_aside(spec, observed, number).await,
             Upkeep::GiveUpClaim => {

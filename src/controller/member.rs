@@ -8,7 +8,7 @@ use super::seen::PodSeen;
 use super::upgrade::Ends;
 use super::{Cluster, ControllerError, names};
 use crate::clock::Since;
-use crate::cluster::{Detail, MemberName, detail};
+use crate::cluster::{Detail, MemberName, Timestamp, detail};
 use crate::member::change;
 use crate::member::contact::{CallError, Contact, Endpoint};
 use crate::member::counts::Counts;
@@ -134,13 +134,13 @@ impl Cluster {
     /// `spec`: the member's own.
     pub(super) fn latch(
         &mut self,
-        spec: &ClusterSpec,
+        (spec, now): (&ClusterSpec, Option<Timestamp>),
         number: usize,
         (version, quota, joins): (Version, u64, bool),
     ) -> Result<(), ControllerError> {
         let mut identity = match self.members[number].identity.take() {
             Some(known) => known.with(version, quota),
-            None => self.identity_at_birth(spec, version, quota)?,
+            None => self.identity_at_birth(spec, version, quota)?.born_at(now),
         };
         // Who joins is of the cluster of the others, and takes the image of one with its version.
         let mut others = self.members.iter().filter_map(|it| it.identity.as_ref());

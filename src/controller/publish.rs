@@ -446,7 +446,9 @@ impl Runtime for Cluster {
         metrics.record(observed, status);
         let generation = self.generation();
         let mut wire = to_wire(status, self.memory.published.as_ref(), generation);
-        wire.tell_changes(&self.memory.changes.history);
+        let mut records = self.members.iter().filter_map(|it| it.identity.as_ref());
+        let born = records.find_map(|it| it.cluster.born.as_ref());
+        wire.tell_changes(&self.memory.changes.history, born);
         wire.kept_claims = self.kept_claims(spec, &status.members);
         // Also while it does not answer: it shows that there was one, whatever becomes of its Secrets.
         let born = self.members[0]

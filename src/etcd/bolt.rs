@@ -105,6 +105,7 @@ struct Total {
     cluster_version: Option<String>,
     consistent_index: Option<u64>,
     compacted: i64,
+    members: u32,
 }
 
 /// Neighbouring leaves, in the file as in the order of keys.
@@ -443,6 +444,7 @@ impl Run {
             Kind::Meta if key == b"scheduledCompactRev" => {
                 total.compacted = keys::main_of(value).map_or(0, |(main, _)| main);
             }
+            Kind::Members => total.members = total.members.saturating_add(1),
             Kind::Cluster | Kind::Meta | Kind::Other => {}
         }
         self.crc = crc32c::crc32c_append(self.crc, key);

@@ -113,6 +113,11 @@ pub(super) fn taken_up(data_dir: &Path) -> Option<TakenUp> {
     (size > 0).then(|| bolt::taken_up(&mut file).ok()).flatten()
 }
 
+/// How many members the cluster of this data had. None: its database does not tell.
+pub fn members(data_dir: &Path) -> Option<u32> {
+    taken_up(data_dir).map(|it| it.members)
+}
+
 /// The raft snapshot from which etcd reads on: 3.7 believes the log, the others need its file.
 fn snapshot(data_dir: &Path, line: Option<Line>, log: &Found) -> Result<Mark, Unreadable> {
     let begin = Mark { term: 0, index: 0 };

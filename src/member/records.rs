@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{ClusterId, ClusterName, MemberId, MemberName, detail};
+use crate::clock::rfc3339;
+use crate::cluster::{ClusterId, ClusterName, MemberId, MemberName, Timestamp, detail};
 use crate::paths::Paths;
 
 use crate::spec::ClusterSpec;
@@ -33,6 +34,9 @@ pub struct ClusterRecord {
     pub name: String,
     /// The `initial-cluster-token`.
     pub token: String,
+    /// When it was born, by a trusted clock, as RFC 3339 has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub born: Option<String>,
     /// In hexadecimal, once etcd has served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
@@ -57,6 +61,7 @@ impl ClusterRecord {
         ClusterRecord {
             name: name.to_owned(),
             token,
+            born: None,
             id: None,
             authorities: None,
             former_ids: Vec::new(),
@@ -218,6 +223,13 @@ impl IdentityFile {
                 ..MemberRecord::default()
             },
         }
+    }
+
+    /// The same, born at this time, where the clock was trusted.
+    #[must_use]
+    pub fn born_at(mut self, now: Option<Timestamp>) -> Self {
+        self.cluster.born = now.map(rfc3339);
+        self
     }
 
     /// As the core has it; `None` when a field does not fit, which no version of ours writes.

@@ -484,6 +484,88 @@ async fn write(
     }
 }
 
+/// Watches the writer's keys, and goes on where it was when its etcd has gone.
+pub struct Watcher {
+    stop: Arc<AtomicBool>,
+    /// How many keys it has seen, each in its turn.
+    seen: Arc<AtomicU64>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Watcher {
+    pub fn start(url: String, files: ClientFiles) -> Watcher {
+        let (stop, seen) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (told, count) = (stop.clone(), seen.clone());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            runtime.unwrap().block_on(async {
+                let mut from = 1;
+                while !told.load(Ordering::Relaxed) {
+                    watch(&url, &files, &told, &count, &mut from).await;
+                }
+            });
+        });
+        Watcher { stop, seen, thread }
+    }
+
+    /// How many keys it has seen once it has seen so many, or has had its time.
+    pub fn end(self, all: u64) -> u64 {
+        let begun = Instant::now();
+        let seen = || self.seen.load(Ordering::Relaxed);
+        while seen() < all && begun.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
+        self.seen.load(Ordering::Relaxed)
+    }
+}
+
+/// Until the stream ends. A key that the writer wrote again, for it got no answer, is no news.
+async fn watch(
+    url: &str,
+    files: &ClientFiles,
+    stop: &AtomicBool,
+    seen: &AtomicU64,
+    from: &mut i64,
+) {
+    let patience = Duration::from_secs(2);
+    let connected = tokio::time::timeout(patience, client::connect(url, files)).await;
+    let Ok(Ok(mut client)) = connected else {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        return;
+    };
+    let options = etcd_client::WatchOptions::new()
+        .with_prefix()
+        .with_start_revision(*from);
+    let opened = tokio::time::timeout(patience, client.watch("w/", Some(options))).await;
+    let Ok(Ok(mut stream)) = opened else {
+        return;
+    };
+    let mut quiet = Instant::now();
+    while !stop.load(Ordering::Relaxed) && quiet.elapsed() < 2 * patience {
+        let pause = Duration::from_millis(100);
+        let Ok(next) = tokio::time::timeout(pause, stream.message()).await else {
+            continue;
+        };
+        let Ok(Some(response)) = next else {
+            return;
+        };
+        assert!(!response.canceled(), "{}", response.cancel_reason());
+        quiet = Instant::now();
+        for event in response.events() {
+            let pair = event.kv().unwrap();
+            let number: u64 = pair.key_str().unwrap()[2..].parse().unwrap();
+            assert!(pair.mod_revision() >= *from, "an event twice");
+            let before = seen.fetch_max(number + 1, Ordering::Relaxed);
+            assert!(number <= before, "{number} came before {before}");
+            *from = pair.mod_revision() + 1;
+        }
+    }
+}
+
 /// How many of the writer's keys are there.
 pub async fn written(url: &str, files: &ClientFiles) -> u64 {
     let mut client = client::connect(url, files).await.unwrap();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::fleet::Writer;
+use crate::fleet::{Watcher, Writer};
 use crate::lab::{Lab, condition, etcd_dir, text, version_of};
 use crate::upgrades::{ask_for, assert_kept, install, install_bad_of, wait_final};
 
@@ -40,7 +40,9 @@ fn data_born_on_3_5_is_carried_to_3_7_and_back_under_a_writer() {
     let next = status["plan"]["nextStep"].as_str().unwrap();
     assert!(next.contains("a patch of 3.6 first"), "{next}");
     let url = format!("https://127.0.0.1:{}", lab.ports[0]);
-    let writer = Writer::start(vec![url], lab.certificates().operator_files());
+    let files = lab.certificates().operator_files();
+    let watcher = Watcher::start(url.clone(), files.clone());
+    let writer = Writer::start(vec![url], files);
     let granted = lab.etcdctl(&["lease", "grant", "3600"]);
     let granted = text(&granted.stdout);
     let lease = granted.split_whitespace().nth(1).unwrap();
@@ -64,6 +66,8 @@ fn data_born_on_3_5_is_carried_to_3_7_and_back_under_a_writer() {
         .filter(|it| it.starts_with("w/"))
         .count();
     let there = u64::try_from(there).unwrap();
+    let seen = watcher.end(there);
+    assert_eq!(seen, there, "what the watcher has seen");
     assert!(
         there >= acknowledged && acknowledged > 0,
         "{there} of {acknowledged}"

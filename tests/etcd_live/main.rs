@@ -23,6 +23,7 @@ mod certificates;
 mod clients;
 mod damage;
 mod datastore;
+mod directory;
 mod disk;
 #[path = "../s3_live/editor.rs"]
 mod editor;

@@ -83,7 +83,7 @@ fn a_restore_is_taken_back(line: &str) {
         assert!(output.status.success(), "{}", text(&output.stderr));
         let said = text(&output.stdout) + &text(&output.stderr);
         assert!(
-            said.contains(&words) && said.contains("etcdctl snapshot save"),
+            said.contains(&words) && said.contains("etcd-operator restore --from "),
             "{said}"
         );
     }

@@ -87,6 +87,7 @@ pub fn assert_kept(lab: &Lab) {
 fn a_patch_is_tried_on_a_copy_and_then_serves_under_a_writer() {
     let (mut lab, newer) = born();
     let older = lab.version.clone();
+    assert!(lab.status()["versionSince"].is_string(), "since its birth");
     let writer = |lab: &Lab| {
         let url = format!("https://127.0.0.1:{}", lab.ports[0]);
         Writer::start(vec![url], lab.certificates().operator_files())

@@ -49,11 +49,32 @@ fn snapshots_trial_restores_and_a_restore_work_within_the_units() {
     let restored = machine.try_sh("etcd-operator restore --from /tmp/plain.db --yes");
     assert!(restored.status.success(), "{}", text(&restored.stderr));
     assert_eq!(machine.get("a").as_deref(), Some("4"));
+    of_a_whole_directory(&machine);
     // A boot later, without the operator: the restored data, not a further restore.
     machine.sh(&format!("systemctl disable --quiet {OPERATOR}"));
     let mut machine = machine;
     machine.reboot();
     machine.until(std::time::Duration::from_secs(60), "etcd", || {
-        machine.get("a").as_deref() == Some("4")
+        machine.get("a").as_deref() == Some("6")
     });
+}
+
+/// The data directory of an etcd that was killed, as only root can read it.
+fn of_a_whole_directory(machine: &Machine) {
+    machine.sh(&format!("systemctl stop {OPERATOR}"));
+    assert!(machine.put("a", "6"));
+    machine.sh(&format!(
+        "systemctl kill --signal=KILL {MEMBER}; systemctl stop {MEMBER}"
+    ));
+    machine.sh(
+        "cp -r /var/lib/etcd-operator/member/data '/root/OLD BOX'; chmod -R go= '/root/OLD BOX'",
+    );
+    machine.sh(&format!("systemctl start {OPERATOR}"));
+    machine.wait_available();
+    assert!(machine.put("a", "7"));
+    let restored = machine.try_sh("etcd-operator restore --from '/root/OLD BOX' --yes");
+    assert!(restored.status.success(), "{}", text(&restored.stderr));
+    assert_eq!(machine.get("a").as_deref(), Some("6"));
+    let root = machine.sh("stat -c %U:%a '/root/OLD BOX/member/snap/db'");
+    assert_eq!(root.trim(), "root:600");
 }

@@ -12,14 +12,14 @@ use crate::cli::print::Output;
 pub(in crate::cli) struct RestoreArgs {
     #[command(subcommand)]
     pub(in crate::cli) command: Option<RestoreCommand>,
-    /// latest (the newest verified one), a snapshot's name or its beginning, a revision such as r1234, a file, or
-    /// s3://BUCKET/KEY
+    /// latest (the newest verified one), a snapshot's name or its beginning, a revision such as r1234, a file,
+    /// s3://BUCKET/KEY, or the whole data directory of a box that died
     #[arg(long, value_name = "SNAPSHOT", default_value = "latest")]
     pub(in crate::cli) from: String,
     /// The file with the secret key of age, for a snapshot that is encrypted
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) identity: Option<PathBuf>,
-    /// Also accepts a snapshot of another cluster of the same name
+    /// Also accepts a snapshot of another cluster of the same name, or the data of another cluster
     #[arg(long)]
     pub(in crate::cli) other_cluster: bool,
     /// Also accepts a snapshot, and CAs, that this key signed; or `unsigned`: those that nobody has signed. The key

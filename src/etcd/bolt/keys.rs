@@ -9,6 +9,8 @@ pub(super) enum Kind {
     Cluster,
     /// How far the log is applied.
     Meta,
+    /// The cluster's members.
+    Members,
     /// Anything else.
     Other,
 }
@@ -19,6 +21,7 @@ impl Kind {
             b"key" => Kind::Keys,
             b"cluster" => Kind::Cluster,
             b"meta" => Kind::Meta,
+            b"members" => Kind::Members,
             _ => Kind::Other,
         }
     }

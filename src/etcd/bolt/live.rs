@@ -64,6 +64,8 @@ pub struct TakenUp {
     pub index: Option<u64>,
     /// The version on which the cluster had agreed by then.
     pub cluster_version: Option<String>,
+    /// How many members the cluster had.
+    pub members: u32,
 }
 
 /// How far a member's own database has come.
@@ -75,12 +77,14 @@ pub fn taken_up(source: &mut dyn ReadAt) -> Result<TakenUp, BoltError> {
     let mut ignored = |_| ();
     let mut walk = Walk::new(source, &mut ignored, meta);
     for bucket in &walk.buckets()? {
-        if matches!(Kind::of(&bucket.name), Kind::Meta | Kind::Cluster) {
+        let kind = Kind::of(&bucket.name);
+        if matches!(kind, Kind::Meta | Kind::Cluster | Kind::Members) {
             walk.bucket(bucket)?;
         }
     }
     Ok(TakenUp {
         index: walk.total.consistent_index,
         cluster_version: walk.total.cluster_version,
+        members: walk.total.members,
     })
 }

@@ -1,0 +1,299 @@
+//! A whole data directory as the source of a restore, such as that of a box that died: an etcd of the store takes up what its
+//! log holds, on a copy and on loopback, and a snapshot of that is what is restored. The directory is only read.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use etcd_client::Client;
+use rustix::fs::{FlockOperation, flock};
+
+use super::restore::RestoreError;
+use super::source::{self, Found, fetched};
+use super::trial::{self, Etcd, Scratch, TrialError};
+use crate::clock;
+use crate::error::chain;
+use crate::etcd::client::plain;
+use crate::etcd::{data_dir, examine};
+use crate::member::records::{self, IdentityFile};
+use crate::paths::Paths;
+use crate::spec::{ClusterSpec, QUOTA_DEFAULT};
+use crate::start::{Completeness, serves_within};
+use crate::state;
+use crate::tls::{Certificates, Leaves, Validity};
+use crate::untrusted::Folder;
+use crate::version::{Line, Version};
+
+/// Where `wal` and `snap` lie, from what a person names: the directory `member`, etcd's `data-dir`, and the state of a
+/// host of this operator.
+const PLACES: [&[&str]; 4] = [
+    &[],
+    &["member"],
+    &["data", "member"],
+    &["member", "data", "member"],
+];
+/// Of each kind; etcd keeps five segments of its log and five snapshots of Raft.
+const FILES_MAX: usize = 200;
+/// No certificate is needed for longer.
+const HOUR: i64 = 3600;
+/// Between two pieces of a snapshot on loopback.
+const STALL: Duration = Duration::from_secs(60);
+
+/// The files of a data directory, open.
+pub struct Parts {
+    /// As a person named it.
+    named: PathBuf,
+    /// `wal` or `snap`, and the name below it.
+    files: Vec<(&'static str, String, File)>,
+}
+
+impl Parts {
+    /// Opens what an etcd reads at a start; none where this is no directory.
+    ///
+    /// # Errors
+    /// It holds no data of etcd, or something in it cannot be opened.
+    pub fn open(place: &Path) -> Result<Option<Parts>, RestoreError> {
+        if !place.is_dir() {
+            return Ok(None);
+        }
+        let refused = |why: String| RestoreError::Directory {
+            path: place.to_owned(),
+            why,
+        };
+        let failed = |error: io::Error| refused(format!("it cannot be read: {error}"));
+        let Some(folders) = folders(place).map_err(failed)? else {
+            let text = "no data directory of etcd lies there, with wal and snap in member; for a snapshot, name the file";
+            return Err(refused(text.to_owned()));
+        };
+        let mut files = Vec::new();
+        for (part, folder) in ["wal", "snap"].into_iter().zip(&folders) {
+            let names = folder.names(|it| is_read(part, it).then(|| it.to_owned()));
+            let names = names.map_err(failed)?;
+            if names.len() > FILES_MAX {
+                let text = format!("{part} holds more than {FILES_MAX} files, which is no etcd's");
+                return Err(refused(text));
+            }
+            for name in names {
+                let file = folder.open(&name);
+                let file = file.map_err(|error| refused(format!("{part}/{name}: {error}")))?;
+                files.push((part, name, file));
+            }
+        }
+        Ok(Some(Parts {
+            named: place.to_owned(),
+            files,
+        }))
+    }
+
+    fn refused(&self, why: String) -> RestoreError {
+        RestoreError::Directory {
+            path: self.named.clone(),
+            why,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        let sizes = self
+            .files
+            .iter()
+            .map(|it| it.2.metadata().map_or(0, |it| it.len()));
+        sizes.sum()
+    }
+
+    /// An etcd that runs writes on: a copy would be of no moment.
+    fn check_unused(&self) -> Result<(), RestoreError> {
+        let locked = self.files.iter().any(|(_, name, file)| {
+            name == "db" && flock(file, FlockOperation::NonBlockingLockShared).is_err()
+        });
+        if locked {
+            let text = "a running etcd has it open: take a snapshot of that etcd (etcdctl snapshot save FILE), or stop it first";
+            return Err(self.refused(text.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Copies them to what etcd gets as `data-dir`.
+    fn copy(&self, data: &Path) -> Result<(), RestoreError> {
+        for (part, name, file) in &self.files {
+            let dir = data.join("member").join(part);
+            state::create_private_dir(&dir)?;
+            let path = dir.join(name);
+            let copied = file.metadata().and_then(|it| {
+                let mut to = super::new_file(&path)?;
+                io::copy(&mut file.take(it.len()), &mut to)
+            });
+            copied.map_err(|source| RestoreError::Io {
+                what: "copy to",
+                path,
+                source,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// `wal` and `snap` at the first place that has both.
+fn folders(named: &Path) -> io::Result<Option<[Folder; 2]>> {
+    let top = Folder::named(named)?;
+    for place in PLACES {
+        let both = (below(&top, place, "wal")?, below(&top, place, "snap")?);
+        if let (Some(wal), Some(snap)) = both {
+            return Ok(Some([wal, snap]));
+        }
+    }
+    Ok(None)
+}
+
+/// A directory below another one; none where one of the names is not there.
+fn below(top: &Folder, place: &[&str], last: &str) -> io::Result<Option<Folder>> {
+    let mut at: Option<Folder> = None;
+    for name in place.iter().chain([&last]) {
+        let next = match &at {
+            Some(it) => it.below(name),
+            None => top.below(name),
+        };
+        at = match next {
+            Ok(it) => Some(it),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+    }
+    Ok(at)
+}
+
+/// What etcd reads at a start, of what lies there.
+fn is_read(part: &str, name: &str) -> bool {
+    let name = Path::new(name);
+    let ends = |it: &str| name.extension().is_some_and(|own| own == it);
+    match part {
+        "wal" => ends("wal"),
+        _ => ends("snap") || name.as_os_str() == "db",
+    }
+}
+
+/// What the data in a directory holds, as a snapshot that lies where those from buckets do.
+///
+/// # Errors
+/// The data is in use, damaged, of another line or of several members, or there is no room for a copy.
+pub async fn take_up(
+    paths: &Paths,
+    spec: &ClusterSpec,
+    parts: &Parts,
+    version: Version,
+) -> Result<Found, RestoreError> {
+    parts.check_unused()?;
+    let mut scratch = Scratch::new(paths);
+    trial::check_room(paths, parts.bytes())?;
+    let data = records::data_dir(&scratch.dir);
+    parts.copy(&data)?;
+    parts.check_unused()?;
+    check(parts, &data, version)?;
+    let cluster_id = data_dir::look(&data, version.line(), false).owner;
+    let failed = |error: TrialError| parts.refused(chain(&error));
+    let (spec_here, place) = trial::on_loopback(spec, &scratch.dir).map_err(failed)?;
+    let own = Paths::under(&scratch.dir);
+    let certificates = own_certificates(&own, &spec_here)?;
+    let quota = spec.quota.unwrap_or(QUOTA_DEFAULT);
+    let token = "taken-up".to_owned();
+    let identity = IdentityFile::at_birth(&spec_here, token, version, quota, String::new());
+    let etcd = Etcd {
+        store: &paths.store(),
+        paths: &own,
+        spec: &spec_here,
+        place: &place,
+        identity: &identity,
+    };
+    scratch.start(&etcd, version).map_err(failed)?;
+    let files = certificates.operator_files();
+    let patience = Duration::from_secs(serves_within(parts.bytes()));
+    let at = (place.client_url.as_str(), &files);
+    let (client, _) = scratch.wait(at, patience, version).await.map_err(failed)?;
+    let store = fetched(paths, spec);
+    state::create_private_dir(store.path())?;
+    let path = store.path().join("taken-up");
+    let saved = save(client, &path).await;
+    saved.map_err(|why| parts.refused(format!("no snapshot of it could be taken: {why}")))?;
+    let mut found = source::file(&path)?;
+    found.file.name = parts.named.display().to_string();
+    found.file.cluster_id = cluster_id.map(|it| it.0.to_string());
+    Ok(found)
+}
+
+/// Whether an etcd of this version can take up this data.
+fn check(parts: &Parts, data: &Path, version: Version) -> Result<(), RestoreError> {
+    let seen = data_dir::look(data, version.line(), true);
+    let alone = "its database alone may do: name the file snap/db";
+    if let Some(why) = &seen.unreadable {
+        return Err(parts.refused(format!("it cannot be read: {why}")));
+    }
+    match seen.completeness() {
+        Completeness::Complete => {}
+        Completeness::Empty => return Err(parts.refused("it holds no data".to_owned())),
+        Completeness::LogMissing => {
+            return Err(parts.refused(format!("it has no log: {alone}")));
+        }
+        Completeness::DatabaseMissing => {
+            let text =
+                "its database (snap/db) is missing, and its log does not begin at the beginning";
+            return Err(parts.refused(text.to_owned()));
+        }
+    }
+    if let Some(damage) = &seen.damage {
+        return Err(parts.refused(format!("it is damaged: {damage}; {alone}")));
+    }
+    if let Some(several) = examine::members(data).filter(|it| *it > 1) {
+        let text =
+            format!("it is of one of {several} members, which alone may lack writes: {alone}");
+        return Err(parts.refused(text));
+    }
+    if let Some(agreed) = seen.agreed.filter(|it| it.is_newer_line_than(version)) {
+        let text = format!(
+            "it is data of etcd {agreed}, which etcd {version} cannot read: set version to a patch of that line"
+        );
+        return Err(parts.refused(text));
+    }
+    let old = seen.agreed.and_then(Version::line) == Some(Line::V3_5);
+    if version.line() == Some(Line::V3_7) && (old || seen.log.replays_v2) {
+        let text = format!(
+            "it is data of etcd 3.5, which etcd {version} does not read: set version to a patch of 3.6 first"
+        );
+        return Err(parts.refused(text));
+    }
+    Ok(())
+}
+
+/// CAs and pairs of its own: nobody else is to talk to it.
+fn own_certificates(own: &Paths, spec: &ClusterSpec) -> Result<Certificates, RestoreError> {
+    let certificates = Certificates::at(own.tls());
+    let (now, names) = (clock::now(), ["127.0.0.1".to_owned()]);
+    let made = certificates
+        .ensure_authorities(&spec.name, now)
+        .and_then(|()| {
+            certificates.mint(&Leaves {
+                names: &names,
+                peer_names: &names,
+                cluster: &spec.name,
+                validity: Validity::trusted(now, HOUR),
+            })
+        });
+    made.map_err(super::remote::CopyError::from)?;
+    Ok(certificates)
+}
+
+/// Saves etcd's own snapshot, which ends with its checksum.
+async fn save(mut client: Client, path: &Path) -> Result<(), String> {
+    let _ = fs::remove_file(path);
+    let mut file = super::new_file(path).map_err(|error| error.to_string())?;
+    let mut stream = client.snapshot().await.map_err(|error| plain(&error))?;
+    loop {
+        let message = tokio::time::timeout(STALL, stream.message()).await;
+        let message = message.map_err(|_| "etcd stalls".to_owned())?;
+        let Some(message) = message.map_err(|error| plain(&error))? else {
+            break;
+        };
+        let written = file.write_all(message.blob());
+        written.map_err(|error| error.to_string())?;
+    }
+    file.sync_all().map_err(|error| error.to_string())
+}
