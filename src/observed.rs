@@ -343,6 +343,8 @@ pub struct Tries {
     pub asked_binary: Option<Binary>,
     /// etcd's own downgrade to the line of this version, which this operator enabled and has not seen the end of.
     pub downgrade: Option<Version>,
+    /// For so many seconds a downgrade has been enabled, and its data is still of the newer line.
+    pub lowering: u64,
     /// Its etcd is made from another image than the document names now.
     pub has_another_image: bool,
     /// How far its data reaches, where its version has failed.

@@ -107,6 +107,8 @@ pub enum Hold {
     UpgradeNotRehearsed(Version, Detail),
     /// The version that the document asks for did not serve. It is not tried again until the document changes.
     UpgradeFailed(Version, Detail),
+    /// etcd of this version was told to lower its data to an older line, and has not for longer than that takes.
+    DowngradeStalled(Version, Version),
     /// Members have several versions, and the document names none: the oldest and the newest.
     VersionsDiffer(Version, Version),
     /// A process that is not ours holds the lock.

@@ -13,7 +13,8 @@ use etcd_operator::observed::{
     SnapshotSeen, Unanswered, Upgrade, Writing,
 };
 use etcd_operator::plan::version::{
-    Back, ENDS_MAX, SERVES_WITHIN_LOOKS, SKIPS_SECONDS, STABLE_SECONDS, why_back,
+    Back, ENDS_MAX, LOWERS_WITHIN_SECONDS, SERVES_WITHIN_LOOKS, SKIPS_SECONDS, STABLE_SECONDS,
+    why_back,
 };
 use etcd_operator::plan::{Act, Hold, Plan, Upkeep, plan};
 use etcd_operator::spec::ClusterSpec;
@@ -599,6 +600,41 @@ fn of_age(seconds: u64) -> SnapshotSeen {
         seconds: Some(seconds),
         version: None,
     }
+}
+
+/// etcd serves on, and the way out is told: an edit back ends the downgrade.
+#[test]
+fn a_downgrade_that_etcd_does_not_carry_out_is_told() {
+    let lowers = World {
+        new: NEW[1],
+        asked: OLD,
+        identity: NEW[1],
+        runs: Some(NEW[1]),
+        data: Data::Newer,
+        lowering: Lowering {
+            enabled: true,
+            written: true,
+        },
+        ..World::BEGIN
+    };
+    let plan_after = |world: World, seconds: u64| {
+        let mut seen = world.observed(Quality::Good);
+        seen.instances[0].tries.lowering = seconds;
+        plan(&world.spec(), &seen)
+    };
+    let waits = plan_after(lowers, LOWERS_WITHIN_SECONDS);
+    assert_eq!((waits.hold(), waits.act()), (None, None));
+    let told = plan_after(lowers, LOWERS_WITHIN_SECONDS + 1);
+    let hold = Hold::DowngradeStalled(NEW[1], OLD);
+    assert_eq!((told.hold(), told.act()), (Some(&hold), None));
+    assert!(hold.next_step().contains(&NEW[1].to_string()));
+    let back = World {
+        asked: NEW[1],
+        ..lowers
+    };
+    let ends = plan_after(back, LOWERS_WITHIN_SECONDS + 1);
+    assert!(ends.steps().any(|it| *it == Upkeep::CancelDowngrade));
+    assert_eq!(ends.hold(), None);
 }
 
 /// Where no older line opens the data any more, the hold names the snapshot that one can read, and what it lacks.

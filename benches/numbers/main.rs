@@ -48,6 +48,9 @@ use table::{Row, Table};
 /// The version line that is measured.
 const LINE: &str = "3.6";
 
+/// The part with a table of its own.
+const CHANGES: &str = "upgrade";
+
 /// A part of the table: its name, whether it runs without being named, what makes its rows.
 type Part = (&'static str, bool, fn() -> Vec<Row>);
 
@@ -62,7 +65,7 @@ const PARTS: [Part; 13] = [
     ("backup", true, backup::rows),
     ("restore", true, restore::rows),
     ("several", true, several::rows),
-    ("upgrade", true, upgrade::rows),
+    (CHANGES, true, upgrade::rows),
     ("where", false, starts::where_rows),
     ("candidates", false, candidates::rows),
 ];
@@ -80,16 +83,23 @@ fn main() {
         let known = PARTS.map(|(name, ..)| name).join(", ");
         panic!("no part '{unknown}'; there are {known}");
     }
-    let mut table = Table::default();
+    let [mut table, mut changes] = [(); 2].map(|()| Table::default());
     for (name, by_default, rows) in PARTS {
         if named.is_empty() && by_default || named.iter().any(|it| it == name) {
             let begin = Instant::now();
             eprintln!("{name} ...");
-            table.extend(rows());
+            let of = if name == CHANGES {
+                &mut changes
+            } else {
+                &mut table
+            };
+            of.extend(rows());
             eprintln!("{name}: {} s", begin.elapsed().as_secs());
         }
     }
-    table.publish("host");
+    for (table, part) in [(table, "host"), (changes, "host-upgrade")] {
+        table.publish(part);
+    }
 }
 
 /// A host whose agent has nothing left to do.

@@ -85,6 +85,9 @@ impl Table {
     /// Prints the table, and keeps it for benches/README.md where `make bench` asks for that.
     #[allow(clippy::print_stdout, reason = "the table is the result")]
     pub fn publish(&self, part: &str) {
+        if self.rows.is_empty() {
+            return;
+        }
         println!("{self}");
         if let Some(dir) = std::env::var_os(COLLECTED_IN) {
             let file = Path::new(&dir).join(format!("{part}.md"));

@@ -42,7 +42,6 @@ impl Place {
         let count = format!("options: {{snapshotCount: {SNAPSHOT_COUNT}, ");
         lab.spec
             .push_str(&SHORT_ELECTION.replace("options: {", &count));
-        lab.add("quota: 2Gi");
         lab.start_agent();
         lab.wait_available();
         let newer = etcd_dir(LINE);

@@ -9,6 +9,7 @@ use crate::observed::{Membership, Process, Reading, Service, Tries, Unanswered, 
 pub struct Counts {
     answers: Option<Spell>,
     serves: Option<Spell>,
+    lowers: Option<Spell>,
 }
 
 /// A process does one thing, or does not, for a while.
@@ -62,8 +63,15 @@ impl Counts {
         let now = clock::since_boot().as_secs();
         let answers = Spell::with(self.answers, pid, service.read == Reading::Answered, now);
         self.answers = Some(answers);
+        let lowers = service.details.is_some_and(|it| {
+            let storage = it.storage.zip(it.downgrade_to);
+            storage.is_some_and(|(storage, to)| storage.is_newer_line_than(to))
+        });
+        let lowers = Spell::with(self.lowers, pid, lowers, now);
+        self.lowers = Some(lowers);
         let mut tries = Tries {
             unanswered: answers.in_vain(now),
+            lowering: if lowers.does { lowers.seconds(now) } else { 0 },
             ..Tries::default()
         };
         let permitted = !matches!(service.read, Reading::NotPermitted(_));

@@ -116,6 +116,7 @@ fn waits_for_a_person(hold: &Hold) -> bool {
             | Hold::UpgradeNeedsBackup(_)
             | Hold::UpgradeNotRehearsed(..)
             | Hold::UpgradeFailed(..)
+            | Hold::DowngradeStalled(..)
             | Hold::VersionsDiffer(..)
             | Hold::MemberFailed(_)
             | Hold::QuotaSmaller { .. }

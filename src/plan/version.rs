@@ -28,7 +28,7 @@ use crate::retention::VERIFIED;
 use crate::spec::ClusterSpec;
 use crate::start::{self, CRASH_LOOP, DATA_NEWER, Identity, LOG_TOO_OLD, Refusal};
 use crate::version::Version;
-pub use downgrade::expects_downgrade;
+pub use downgrade::{LOWERS_WITHIN_SECONDS, expects_downgrade};
 use downgrade::{end_downgrade, is_held_back};
 pub use hop::{First, hop};
 pub use rehearsal::SKIPS_SECONDS;

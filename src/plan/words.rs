@@ -4,7 +4,7 @@ mod steps;
 
 use core::fmt;
 
-use super::version::First;
+use super::version::{First, LOWERS_WITHIN_SECONDS};
 use super::{Hold, space};
 use crate::cluster::{Detail, MemberId, OPERATOR, detail};
 use crate::observed::{Predecessor, Reach, RestorePhase};
@@ -60,6 +60,7 @@ impl Hold {
             Hold::UpgradeStuck(..) => "UpgradeStuck",
             Hold::UpgradeNotRehearsed(..) => "UpgradeNotRehearsed",
             Hold::UpgradeFailed(..) => "UpgradeFailed",
+            Hold::DowngradeStalled(..) => "DowngradeStalled",
             Hold::VersionsDiffer(..) => "VersionsDiffer",
             Hold::ForeignProcess(_) => "ForeignProcess",
             Hold::Terminating => "Terminating",
@@ -144,6 +145,9 @@ impl Hold {
             )),
             Hold::UpgradeFailed(to, _) => detail(format_args!(
                 "set version back, or to another one than {to}; any edit of the document makes the operator try again"
+            )),
+            Hold::DowngradeStalled(from, _) => detail(format_args!(
+                "set version back to {from}, which ends the downgrade; from this data only a snapshot may lead back: etcd-operator explain DowngradeStalled"
             )),
             Hold::VersionsDiffer(old, new) => {
                 detail(format_args!("set version to {new}, or to {old}"))
@@ -266,6 +270,10 @@ impl fmt::Display for Hold {
             Hold::UpgradeFailed(to, why) => write!(
                 f,
                 "etcd {to} did not serve this data, so the version before runs: {why}"
+            ),
+            Hold::DowngradeStalled(from, to) => write!(
+                f,
+                "etcd {from} was told {LOWERS_WITHIN_SECONDS} s ago to lower its data for etcd {to}, and has not: it serves on"
             ),
             Hold::VersionsDiffer(old, new) => write!(
                 f,

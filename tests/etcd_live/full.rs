@@ -45,7 +45,7 @@ fn data(disk: &Disk) -> PathBuf {
 }
 
 /// Writes until etcd has died of the full disk; the number of acknowledged keys.
-fn write_until_it_ends(lab: &Lab) -> u32 {
+pub fn write_until_it_ends(lab: &Lab) -> u32 {
     let value = "v".repeat(60_000);
     let deadline = Instant::now() + Duration::from_secs(60);
     let pid = lab.etcd_pid();

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::disk::{Disk, may_mount};
 use crate::fleet::Writer;
+use crate::full::write_until_it_ends;
 use crate::lab::{Lab, bad_etcd, condition, etcd_dir, text, version_of};
 use crate::lines;
 use crate::restore::json;
@@ -265,6 +266,12 @@ fn a_version_that_serves_and_then_ends_is_taken_back() {
 
 /// Asks for a version with an agent that ends at this place, then starts one that does not.
 fn cut_at(point: CrashPoint, lab: &mut Lab, version: &str) {
+    ends_at(point, lab, version);
+    lab.start_agent();
+}
+
+/// Asks for a version with an agent that ends at this place.
+fn ends_at(point: CrashPoint, lab: &mut Lab, version: &str) {
     lab.stop_agent();
     let cut = ("ETCD_OPERATOR_CRASH_AT".to_owned(), format!("{point:?}"));
     lab.environment.push(cut);
@@ -281,7 +288,6 @@ fn cut_at(point: CrashPoint, lab: &mut Lab, version: &str) {
         std::thread::sleep(Duration::from_millis(50));
     }
     lab.environment.clear();
-    lab.start_agent();
 }
 
 #[test]
@@ -383,6 +389,46 @@ fn a_version_that_is_not_in_the_store_waits_for_it_and_the_guard_starts_no_third
     );
     lab.start_agent();
     wait_final(&lab, &newer);
+}
+
+/// The disk fills up once the new version is written down, and again while it has not served for long: each time etcd dies of
+/// it, and neither death counts against the version.
+#[test]
+fn a_disk_that_fills_up_in_the_middle_is_no_failure_of_the_version() {
+    if !may_mount() {
+        return;
+    }
+    let disk = Disk::new("full-in-the-middle", 400);
+    let mut lab = Lab::new("3.6-before");
+    lab.storage(&format!("path: {}, quota: 64Mi", disk.path.display()));
+    lab.start_agent();
+    lab.wait_available();
+    for it in 0..20 {
+        assert!(lab.put(&format!("key/{it}"), "value"));
+    }
+    let newer = version_of(&etcd_dir("3.6"));
+    install(&lab, &etcd_dir("3.6"), &newer);
+    ends_at(CrashPoint::VersionWritten, &mut lab, &newer);
+    let mut acknowledged = 0;
+    for time in ["written down", "served for a moment"] {
+        let ballast = disk.fill();
+        acknowledged = acknowledged.max(write_until_it_ends(&lab));
+        if time == "written down" {
+            lab.start_agent();
+        }
+        let status = lab.wait_hold("DiskFull");
+        assert_eq!(condition(&status, "Available").1, "DiskFull", "{time}");
+        fs::remove_file(ballast).unwrap();
+        wait_serving(&lab, &newer);
+    }
+    let status = wait_final(&lab, &newer);
+    let history = status["history"].as_array().unwrap();
+    assert_eq!(history.len(), 1, "{history:?}");
+    assert_eq!(history[0]["outcome"], "Done");
+    assert_kept(&lab);
+    let keys = lab.etcdctl(&["get", "--prefix", "full/", "--keys-only"]);
+    let found = text(&keys.stdout).matches("full/").count();
+    assert!(found >= acknowledged as usize, "{found} of {acknowledged}");
 }
 
 /// A small device has no room for a copy of its data: a person skips the trial of one version, and of no other.

@@ -6,6 +6,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::lab::{SOON, is_true};
+use crate::operated::Operated;
+
 /// Those of which this holds.
 pub fn all(wanted: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
@@ -62,4 +65,19 @@ fn signal(process: &Path, name: &str) -> bool {
     let number = process.file_name().unwrap();
     let sent = Command::new("kill").arg(name).arg(number).status();
     sent.unwrap().success()
+}
+
+/// Ends etcd of a Pod as a power cut would, and waits for the one after it.
+pub fn kill_etcd_of(it: &Operated, name: &str) {
+    let etcd = etcd_of(&it.json(&["get", "pod", name]));
+    let pid = etcd.file_name().unwrap().to_str().unwrap().to_owned();
+    let killed = std::process::Command::new("kill")
+        .args(["-9", &pid])
+        .status();
+    assert!(killed.unwrap().success());
+    it.eventually("its etcd anew", SOON, || {
+        let pod = it.try_json(&["get", "pod", name])?;
+        let restarts = pod["status"]["containerStatuses"][0]["restartCount"].as_u64()?;
+        (restarts > 0 && is_true(&pod, "Ready")).then_some(())
+    });
 }

@@ -4,11 +4,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use etcd_operator::member::crash::CrashPoint;
 use serde_json::{Value, json};
 
 use crate::images::{bad_etcd, version_of};
 use crate::lab::{is_true, skip, status_of};
 use crate::operated::{Operated, document};
+use crate::processes::kill_etcd_of;
 use crate::writer::Writer;
 
 /// A rehearsal, a restart and 30 s, and for one that answers nothing a minute more.
@@ -334,6 +336,63 @@ fn back_through_a_snapshot_and_another_operator(it: &Operated, older: &str, newe
     // The first snapshot of this cluster is the one that was taken for it.
     assert_eq!(status["backups"]["count"], 1, "{status}");
     assert_eq!(status["backups"]["lastVerified"]["level"], 3, "{status}");
+}
+
+/// Has the operator end at this place, once, as by SIGKILL, and waits until it does.
+fn ends_at(it: &Operated, point: CrashPoint, happens: impl FnOnce()) {
+    let set = "daemonset/etcd-operator";
+    let place = format!("ETCD_OPERATOR_CRASH_AT={point:?}");
+    let before = it.acting()["metadata"]["uid"].clone();
+    it.kubectl(&["set", "env", "-n", "etcd-operator", set, &place])
+        .good();
+    let operator = || {
+        let pods = it.try_json(&["get", "pods", "-n", "etcd-operator"])?;
+        let pod = pods["items"].as_array()?.first()?.clone();
+        (pod["metadata"]["uid"] != before).then_some(pod)
+    };
+    it.eventually("the operator that will end", CHANGES_WITHIN, || {
+        let pod = operator()?;
+        (pod["status"]["containerStatuses"][0]["ready"] == true).then_some(())
+    });
+    happens();
+    it.eventually(&format!("its end at {point:?}"), CHANGES_WITHIN, || {
+        let pod = operator()?;
+        let ended = &pod["status"]["containerStatuses"][0]["restartCount"];
+        (ended.as_u64()? > 0).then_some(())
+    });
+}
+
+/// etcd is killed as well, while the version is new to its data.
+#[test]
+fn an_operator_that_ends_at_any_place_leaves_the_old_version_or_the_new_one() {
+    let Some((it, older, newer)) = born() else {
+        return;
+    };
+    it.import(&bad_etcd(&it.dir, "3.6.92", "ends"));
+    let versions = [
+        (&newer, CrashPoint::VersionWritten),
+        (&older, CrashPoint::VersionFinal),
+    ];
+    for (changes, (version, point)) in (1..).zip(versions) {
+        ends_at(&it, point, || ask_for(&it, version));
+        if point == CrashPoint::VersionWritten {
+            it.eventually("the new version to serve", CHANGES_WITHIN, || {
+                let status = it.cluster("one")["status"].clone();
+                (status["version"] == version.as_str()).then_some(())
+            });
+            kill_etcd_of(&it, "one-0");
+        }
+        let status = wait_final(&it, version, changes);
+        assert_eq!(last_change(&status).2, "Done");
+        assert_eq!(it.get("one", "kept"), "1");
+    }
+    ends_at(&it, CrashPoint::VersionTakenBack, || ask_for(&it, "3.6.92"));
+    held(&it, "UpgradeFailed", "ended by itself");
+    let status = wait_final(&it, &older, 3);
+    let change = (older.clone(), "3.6.92".to_owned(), "RolledBack".to_owned());
+    assert_eq!(last_change(&status), change);
+    assert!(image_of(&it).ends_with(&older));
+    assert_eq!(it.get("one", "kept"), "1");
 }
 
 #[test]

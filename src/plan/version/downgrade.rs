@@ -6,6 +6,9 @@ use crate::plan::{Steps, Upkeep};
 use crate::spec::ClusterSpec;
 use crate::version::Version;
 
+/// etcd looks every 5 s whether it can lower its data, and begins its log anew before. Taken so long, it is told of.
+pub const LOWERS_WITHIN_SECONDS: u64 = 300;
+
 /// How far etcd's own downgrade has come: it lowers the version of its data to that of an older line (rule D24).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lowering {

@@ -2,7 +2,7 @@
 
 use super::super::permit::{Declared, permit};
 use super::super::{Act, Hold, Steps, Upkeep};
-use super::downgrade::{Lowering, lowering};
+use super::downgrade::{LOWERS_WITHIN_SECONDS, Lowering, lowering};
 use super::{has, is_in_the_store};
 use crate::cluster::detail;
 use crate::observed::{Instance, Observed, SnapshotSeen, Upgrade};
@@ -42,6 +42,9 @@ pub(super) fn rehearse_or_change(
         Lowering::NotBegun => {
             steps.push(Upkeep::EnableDowngrade(to));
             return Ok(());
+        }
+        Lowering::UnderWay if instance.tries.lowering > LOWERS_WITHIN_SECONDS => {
+            return Err(Hold::DowngradeStalled(from, to));
         }
         Lowering::UnderWay => return Ok(()),
         Lowering::Done => {}

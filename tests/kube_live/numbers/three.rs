@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::{BARE, bare_ready, mean, resident, row};
 use crate::images::version_of;
-use crate::lab::{SOON, is_true, skip};
+use crate::lab::{is_true, skip};
 use crate::operated::{Operated, document, pass};
 use crate::operator::USER;
-use crate::processes;
+use crate::processes::kill_etcd_of;
 use crate::several::{GROWS_WITHIN, MEMBERS, id_of};
 use crate::stream::Stream;
 use crate::table::{Row, Table};
@@ -114,20 +114,6 @@ fn leaders(it: &Operated) -> Row {
         ratio,
         Some(ELECTION_RATIO_MAX),
     )
-}
-
-fn kill_etcd_of(it: &Operated, name: &str) {
-    let etcd = processes::etcd_of(&it.json(&["get", "pod", name]));
-    let pid = etcd.file_name().unwrap().to_str().unwrap().to_owned();
-    let killed = std::process::Command::new("kill")
-        .args(["-9", &pid])
-        .status();
-    assert!(killed.unwrap().success());
-    it.eventually("its etcd anew", SOON, || {
-        let pod = it.try_json(&["get", "pod", name])?;
-        let restarts = pod["status"]["containerStatuses"][0]["restartCount"].as_u64()?;
-        (restarts > 0 && is_true(&pod, "Ready")).then_some(())
-    });
 }
 
 fn grown(it: &Operated, version: &str) -> Vec<Row> {
