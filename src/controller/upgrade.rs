@@ -11,7 +11,6 @@ use super::{Cluster, ControllerError};
 use crate::changes::{Changes, Ended};
 use crate::cluster::Timestamp;
 use crate::member::contact;
-use crate::member::crash::CrashPoint;
 use crate::member::records::IdentityFile;
 use crate::observed::{Instance, Pairs, Process, Reach, Service, Tries, Unanswered};
 use crate::plan::version::{SERVES_WITHIN_LOOKS, given_up};
@@ -206,7 +205,6 @@ impl Cluster {
     ) -> Result<(), ControllerError> {
         self.memory.changes.downgrade = Some(to.to_string());
         self.push().await?;
-        CrashPoint::DowngradeWritten.pass();
         Ok(contact::enable_downgrade(&self.endpoint_now(spec, number), to).await?)
     }
 
@@ -230,7 +228,6 @@ impl Cluster {
         let image = self.object.object.spec.image.clone();
         self.change_identity(number, |it| it.change_to(to, image))
             .await?;
-        CrashPoint::VersionWritten.pass();
         self.memory.rehearsal = None;
         Ok(())
     }
@@ -251,9 +248,7 @@ impl Cluster {
         instance: Option<&Instance>,
     ) -> Result<(), ControllerError> {
         self.note_failure(spec, instance);
-        self.change_identity(number, IdentityFile::go_back).await?; // the hold tells why
-        CrashPoint::VersionTakenBack.pass();
-        Ok(())
+        self.change_identity(number, IdentityFile::go_back).await // the hold tells why
     }
 
     /// The version that serves is final, and has not failed.
@@ -299,9 +294,7 @@ impl Cluster {
             return self.push().await; // of the record alone
         };
         note(&mut self.memory.changes, ended);
-        self.change_identity(number, |it| end(it).is_some()).await?;
-        CrashPoint::VersionFinal.pass();
-        Ok(())
+        self.change_identity(number, |it| end(it).is_some()).await
     }
 }
 

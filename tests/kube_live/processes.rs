@@ -31,13 +31,18 @@ pub fn groups(process: &Path) -> String {
 
 /// The etcd of a Pod.
 pub fn etcd_of(pod: &Value) -> PathBuf {
+    process_of(pod, "etcd")
+}
+
+/// The process of this name in a Pod.
+pub fn process_of(pod: &Value, name: &str) -> PathBuf {
     let uid = pod["metadata"]["uid"].as_str().unwrap();
     let mut found = all(|it| {
-        let is_etcd = fs::read_to_string(it.join("comm")).is_ok_and(|it| it == "etcd\n");
+        let is_it = fs::read_to_string(it.join("comm")).is_ok_and(|it| it.trim_end() == name);
         let groups = groups(it);
-        is_etcd && (groups.contains(uid) || groups.contains(&uid.replace('-', "_")))
+        is_it && (groups.contains(uid) || groups.contains(&uid.replace('-', "_")))
     });
-    assert_eq!(found.len(), 1, "one etcd in the Pod {uid}");
+    assert_eq!(found.len(), 1, "one {name} in the Pod {uid}");
     found.remove(0)
 }
 
@@ -61,6 +66,11 @@ impl Drop for Frozen {
     }
 }
 
+/// Ends a process as a power cut would.
+pub fn kill(process: &Path) {
+    assert!(signal(process, "-KILL"), "{} has gone", process.display());
+}
+
 fn signal(process: &Path, name: &str) -> bool {
     let number = process.file_name().unwrap();
     let sent = Command::new("kill").arg(name).arg(number).status();
@@ -69,12 +79,7 @@ fn signal(process: &Path, name: &str) -> bool {
 
 /// Ends etcd of a Pod as a power cut would, and waits for the one after it.
 pub fn kill_etcd_of(it: &Operated, name: &str) {
-    let etcd = etcd_of(&it.json(&["get", "pod", name]));
-    let pid = etcd.file_name().unwrap().to_str().unwrap().to_owned();
-    let killed = std::process::Command::new("kill")
-        .args(["-9", &pid])
-        .status();
-    assert!(killed.unwrap().success());
+    kill(&etcd_of(&it.json(&["get", "pod", name])));
     it.eventually("its etcd anew", SOON, || {
         let pod = it.try_json(&["get", "pod", name])?;
         let restarts = pod["status"]["containerStatuses"][0]["restartCount"].as_u64()?;

@@ -4,13 +4,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use etcd_operator::member::crash::CrashPoint;
 use serde_json::{Value, json};
 
 use crate::images::{bad_etcd, version_of};
 use crate::lab::{is_true, skip, status_of};
 use crate::operated::{Operated, document};
-use crate::processes::kill_etcd_of;
+use crate::processes::{kill, kill_etcd_of, process_of};
 use crate::writer::Writer;
 
 /// A rehearsal, a restart and 30 s, and for one that answers nothing a minute more.
@@ -338,59 +337,56 @@ fn back_through_a_snapshot_and_another_operator(it: &Operated, older: &str, newe
     assert_eq!(status["backups"]["lastVerified"]["level"], 3, "{status}");
 }
 
-/// Has the operator end at this place, once, as by SIGKILL, and waits until it does.
-fn ends_at(it: &Operated, point: CrashPoint, happens: impl FnOnce()) {
-    let set = "daemonset/etcd-operator";
-    let place = format!("ETCD_OPERATOR_CRASH_AT={point:?}");
-    let before = it.acting()["metadata"]["uid"].clone();
-    it.kubectl(&["set", "env", "-n", "etcd-operator", set, &place])
-        .good();
-    let operator = || {
-        let pods = it.try_json(&["get", "pods", "-n", "etcd-operator"])?;
-        let pod = pods["items"].as_array()?.first()?.clone();
-        (pod["metadata"]["uid"] != before).then_some(pod)
-    };
-    it.eventually("the operator that will end", CHANGES_WITHIN, || {
-        let pod = operator()?;
-        (pod["status"]["containerStatuses"][0]["ready"] == true).then_some(())
+/// Kills the operator once an Event tells of this step, with this word in its message.
+fn killed_at(it: &Operated, (reason, word): (&str, &str)) {
+    let what = format!("the Event {reason} with {word}");
+    it.eventually(&what, CHANGES_WITHIN, || {
+        let told = it.events("default");
+        let told = told.iter().any(|it| it.0 == reason && it.1.contains(word));
+        told.then_some(())
     });
-    happens();
-    it.eventually(&format!("its end at {point:?}"), CHANGES_WITHIN, || {
-        let pod = operator()?;
-        let ended = &pod["status"]["containerStatuses"][0]["restartCount"];
-        (ended.as_u64()? > 0).then_some(())
+    let pod = it.acting();
+    let operator = process_of(&pod, "etcd-operator");
+    kill(&operator);
+    it.eventually("the operator to be back", CHANGES_WITHIN, || {
+        let now = it.acting();
+        let restarts = |it: &Value| it["status"]["containerStatuses"][0]["restartCount"].as_u64();
+        (restarts(&now) > restarts(&pod)).then_some(())
     });
 }
 
-/// etcd is killed as well, while the version is new to its data.
+/// So is etcd, while its version is new to the data.
 #[test]
-fn an_operator_that_ends_at_any_place_leaves_the_old_version_or_the_new_one() {
+fn an_operator_that_is_killed_at_any_step_leaves_the_old_version_or_the_new_one() {
     let Some((it, older, newer)) = born() else {
         return;
     };
     it.import(&bad_etcd(&it.dir, "3.6.92", "ends"));
-    let versions = [
-        (&newer, CrashPoint::VersionWritten),
-        (&older, CrashPoint::VersionFinal),
-    ];
-    for (changes, (version, point)) in (1..).zip(versions) {
-        ends_at(&it, point, || ask_for(&it, version));
-        if point == CrashPoint::VersionWritten {
-            it.eventually("the new version to serve", CHANGES_WITHIN, || {
-                let status = it.cluster("one")["status"].clone();
-                (status["version"] == version.as_str()).then_some(())
-            });
-            kill_etcd_of(&it, "one-0");
-        }
-        let status = wait_final(&it, version, changes);
-        assert_eq!(last_change(&status).2, "Done");
-        assert_eq!(it.get("one", "kept"), "1");
-    }
-    ends_at(&it, CrashPoint::VersionTakenBack, || ask_for(&it, "3.6.92"));
+    ask_for(&it, &newer);
+    killed_at(&it, ("RehearsingVersion", &newer));
+    killed_at(&it, ("ChangingVersion", &newer));
+    it.eventually("the new version to serve", CHANGES_WITHIN, || {
+        let pod = it.try_json(&["get", "pod", "one-0"])?;
+        let image = pod["spec"]["containers"][0]["image"].as_str()?;
+        (image.ends_with(&newer) && is_true(&pod, "Ready")).then_some(())
+    });
+    kill_etcd_of(&it, "one-0");
+    let change = last_change(&wait_final(&it, &newer, 1));
+    assert_eq!(change, (older.clone(), newer.clone(), "Done".to_owned()));
+    ask_for(&it, &older);
+    killed_at(&it, ("VersionRehearsed", &older));
+    let change = last_change(&wait_final(&it, &older, 2));
+    assert_eq!(change, (newer, older.clone(), "Done".to_owned()));
+    let bad = "3.6.92";
+    ask_for(&it, bad);
+    killed_at(&it, ("ChangingVersion", bad));
+    killed_at(&it, ("ChangingVersion", "back"));
     held(&it, "UpgradeFailed", "ended by itself");
-    let status = wait_final(&it, &older, 3);
-    let change = (older.clone(), "3.6.92".to_owned(), "RolledBack".to_owned());
-    assert_eq!(last_change(&status), change);
+    let change = last_change(&wait_final(&it, &older, 3));
+    assert_eq!(
+        change,
+        (older.clone(), bad.to_owned(), "RolledBack".to_owned())
+    );
     assert!(image_of(&it).ends_with(&older));
     assert_eq!(it.get("one", "kept"), "1");
 }
