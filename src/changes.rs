@@ -235,6 +235,7 @@ impl IdentityFile {
     pub fn restore_as(&mut self, older: Version) {
         let _ = self.finish_version();
         self.member.version = older.to_string();
+        self.cluster.born = None; // with another version
     }
 
     /// The newer one of two versions stays, whichever was to be started.

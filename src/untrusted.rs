@@ -10,7 +10,9 @@ use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, statat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat,
+};
 use rustix::io::Errno;
 
 /// More names than any destination holds: retention keeps some dozens, and each has two files.
@@ -25,6 +27,18 @@ impl Folder {
     pub fn named(path: &Path) -> io::Result<Folder> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Folder(openat(CWD, path, flags, Mode::empty())?))
+    }
+
+    /// The same by a path without a link in it.
+    pub fn without_links(path: &Path) -> io::Result<Folder> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+        opened.map(Folder).map_err(|error| match error {
+            Errno::LOOP => {
+                io::Error::other("there is a link in its path: name the directory itself")
+            }
+            other => other.into(),
+        })
     }
 
     /// The directory of this name in it; no link to one.

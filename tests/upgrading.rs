@@ -668,7 +668,11 @@ fn what_leads_back_from_a_newer_line_is_named_and_counted() {
         assert_eq!(hold.reason(), "UpgradeStuck");
         hold.next_step().to_string()
     };
-    let reach = |at_least, at_most| Reach { at_least, at_most };
+    let reach = |at_least, at_most| Reach {
+        begun: 0,
+        at_least,
+        at_most,
+    };
     // Of the newer line, damaged, of nobody knows what; then the one.
     let all = [
         named(90, 3, Some(NEW[1])),
@@ -678,20 +682,30 @@ fn what_leads_back_from_a_newer_line_is_named_and_counted() {
         named(50, 3, Some(OLD)),
     ];
     for (reach, lacks) in [
-        (reach(Some(60), Some(60)), "no write"),
-        (reach(Some(61), Some(61)), "1 write"),
-        (reach(Some(62), Some(67)), "2 to 7 writes"),
-        (reach(Some(60), Some(67)), "at most 7 writes"),
-        (reach(Some(67), Some(67)), "7 writes"),
-        (reach(None, Some(67)), "at most 7 writes"),
-        (reach(Some(67), None), "at least 7 writes"),
-        (reach(Some(60), None), "nobody knows how many writes"),
-        (reach(None, None), "nobody knows how many writes"),
+        (reach(Some(60), Some(60)), "lacks no write"),
+        (reach(Some(61), Some(61)), "lacks 1 write"),
+        (reach(Some(62), Some(67)), "lacks 2 to 7 writes"),
+        (reach(Some(60), Some(67)), "lacks at most 7 writes"),
+        (reach(Some(67), Some(67)), "lacks 7 writes"),
+        (reach(None, Some(67)), "lacks at most 7 writes"),
+        (reach(Some(67), None), "lacks at least 7 writes"),
+        (
+            reach(Some(60), None),
+            "may lack writes, nobody knows how many",
+        ),
+        (reach(None, None), "may lack writes, nobody knows how many"),
     ] {
         let next = next(reach, &all);
-        let words = format!("restore r60, which lacks {lacks}: ");
+        let words = format!("restore r60, which {lacks}: ");
         assert!(next.contains(&words), "{next}");
     }
+    // Of a life before a restore that jumped.
+    let later = Reach {
+        begun: 1_000_000_060,
+        at_least: Some(1_000_000_065),
+        at_most: Some(1_000_000_065),
+    };
+    assert!(next(later, &all).contains("restore r60, which may lack writes"));
     let next = next(reach(Some(60), Some(60)), &all[..3]);
     assert!(!next.contains("restore r"), "{next}");
 }

@@ -104,7 +104,8 @@ impl Agent {
         let asked = spec.version;
         let other = asked.filter(|it| born.is_some_and(|born| born.version != *it));
         let _ = self.know_changes(); // told with the change that is asked for
-        let reach = self.reach(facts, storage_dir, process);
+        let live = service.details.map(|it| it.revision);
+        let reach = self.reach(facts, storage_dir, (process, live));
         Tries {
             reach,
             downgrade: self.memory.changes.as_ref().and_then(Changes::downgrade),
@@ -116,7 +117,13 @@ impl Agent {
     }
 
     /// How far the data of a version that failed reaches: read beside the loop, once after each end of etcd.
-    fn reach(&mut self, facts: &Facts, storage_dir: &Path, process: Process) -> Reach {
+    /// What it has been given since, only etcd knows.
+    fn reach(
+        &mut self,
+        facts: &Facts,
+        storage_dir: &Path,
+        (process, live): (Process, Option<i64>),
+    ) -> Reach {
         let failed = self
             .memory
             .changes
@@ -126,21 +133,27 @@ impl Agent {
         let version = in_force.map(|it| it.version);
         let Some(version) = version.filter(|it| failed.is_some_and(|f| f.to == it.to_string()))
         else {
+            self.memory.reach = None;
             return Reach::default();
         };
         let data = records::data_dir(storage_dir);
         let stamp = data_dir::stamp(&data);
         let read = self.memory.reach.as_ref().filter(|it| it.1 == stamp);
         if read.is_none() && process == Process::Stopped {
-            let seen = facts.seen;
+            let (seen, stamp) = (facts.seen, stamp.clone());
             self.begin(move || {
                 let lies_still = || !data_dir::is_in_use(&data) && data_dir::stamp(&data) == stamp;
                 let reach = reach(&data, version.line(), &[], seen).unwrap_or_default();
                 Job::Counted(lies_still().then_some(reach), stamp)
             });
         }
+        let posted = self.board.lock().identity.clone();
         let read = self.memory.reach.as_ref();
-        read.map(|it| it.0).unwrap_or_default()
+        Reach {
+            begun: posted.map_or(0, |it| it.begun()),
+            at_least: live.max(read.and_then(|it| it.0.at_least)),
+            at_most: read.filter(|it| it.1 == stamp).and_then(|it| it.0.at_most),
+        }
     }
 
     /// Reads what is written down of changes, once: only this agent writes it.

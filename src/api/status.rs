@@ -50,7 +50,7 @@ pub struct EtcdClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub version: Option<String>,
-    /// Since when, where a change brought it and the clock was trusted.
+    /// Since when: a change, or its birth. Left out where the clock was not trusted then, or a restore brought it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub version_since: Option<String>,
@@ -121,7 +121,8 @@ impl EtcdClusterStatus {
     /// brought another one.
     pub fn tell_changes(&mut self, history: &[ChangeStatus], born: Option<&String>) {
         let version = self.version.as_ref();
-        let is_done = |it: &&ChangeStatus| it.outcome == ChangeOutcome::Done;
+        let brings = [ChangeOutcome::Done, ChangeOutcome::Stuck];
+        let is_done = |it: &&ChangeStatus| brings.contains(&it.outcome);
         let mut done = history.iter().filter(is_done);
         let brought = done.clone().rfind(|it| version == Some(&it.to));
         let since = match brought {

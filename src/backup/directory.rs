@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use etcd_client::Client;
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::restore::RestoreError;
 use super::source::{self, Found, fetched};
 use super::trial::{self, Etcd, Scratch, TrialError};
+use super::{Phase, Progress, place};
 use crate::clock;
 use crate::error::chain;
 use crate::etcd::client::plain;
@@ -35,10 +37,21 @@ const PLACES: [&[&str]; 4] = [
 ];
 /// Of each kind; etcd keeps five segments of its log and five snapshots of Raft.
 const FILES_MAX: usize = 200;
-/// No certificate is needed for longer.
-const HOUR: i64 = 3600;
+/// So much is copied at a time.
+const PIECE: u64 = 1 << 20;
+/// Ten years: the clock may be set meanwhile.
+const LIFE_SECONDS: i64 = 10 * 365 * 86_400;
 /// Between two pieces of a snapshot on loopback.
 const STALL: Duration = Duration::from_secs(60);
+
+/// Links in the path of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// They are the word of the person who names it.
+    Followed,
+    /// There may be none.
+    Refused,
+}
 
 /// The files of a data directory, open.
 pub struct Parts {
@@ -49,11 +62,12 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Opens what an etcd reads at a start; none where this is no directory.
+    /// Opens what an etcd reads at a start; none where this is no directory. `links`: the path may lead through links.
+    /// Where root opens it for another user, it may not: that user could put a link to a file of root's there.
     ///
     /// # Errors
     /// It holds no data of etcd, or something in it cannot be opened.
-    pub fn open(place: &Path) -> Result<Option<Parts>, RestoreError> {
+    pub fn open(place: &Path, links: Links) -> Result<Option<Parts>, RestoreError> {
         if !place.is_dir() {
             return Ok(None);
         }
@@ -62,7 +76,7 @@ impl Parts {
             why,
         };
         let failed = |error: io::Error| refused(format!("it cannot be read: {error}"));
-        let Some(folders) = folders(place).map_err(failed)? else {
+        let Some(folders) = folders(place, links).map_err(failed)? else {
             let text = "no data directory of etcd lies there, with wal and snap in member; for a snapshot, name the file";
             return Err(refused(text.to_owned()));
         };
@@ -104,7 +118,14 @@ impl Parts {
     /// An etcd that runs writes on: a copy would be of no moment.
     fn check_unused(&self) -> Result<(), RestoreError> {
         let locked = self.files.iter().any(|(_, name, file)| {
-            name == "db" && flock(file, FlockOperation::NonBlockingLockShared).is_err()
+            if name != "db" {
+                return false;
+            }
+            let locked = flock(file, FlockOperation::NonBlockingLockShared);
+            if locked.is_ok() {
+                let _ = flock(file, FlockOperation::Unlock); // an etcd that is started waits for it
+            }
+            locked == Err(Errno::WOULDBLOCK)
         });
         if locked {
             let text = "a running etcd has it open: take a snapshot of that etcd (etcdctl snapshot save FILE), or stop it first";
@@ -113,29 +134,53 @@ impl Parts {
         Ok(())
     }
 
-    /// Copies them to what etcd gets as `data-dir`.
-    fn copy(&self, data: &Path) -> Result<(), RestoreError> {
+    /// Copies them to what etcd gets as `data-dir`. Whoever waits can end it between two pieces.
+    async fn copy(
+        &self,
+        data: &Path,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(), RestoreError> {
+        let (mut done, total) = (0, self.bytes());
+        let mut buffer = Vec::new();
         for (part, name, file) in &self.files {
             let dir = data.join("member").join(part);
             state::create_private_dir(&dir)?;
             let path = dir.join(name);
-            let copied = file.metadata().and_then(|it| {
-                let mut to = super::new_file(&path)?;
-                io::copy(&mut file.take(it.len()), &mut to)
-            });
-            copied.map_err(|source| RestoreError::Io {
+            let failed = |source| RestoreError::Io {
                 what: "copy to",
-                path,
+                path: path.clone(),
                 source,
-            })?;
+            };
+            let mut left = file.metadata().map_err(failed)?.len();
+            let (from, mut to) = (file, super::new_file(&path).map_err(failed)?);
+            while left > 0 {
+                let piece = from.take(left.min(PIECE)).read_to_end(&mut buffer);
+                let piece = piece.map_err(failed)? as u64;
+                to.write_all(&buffer).map_err(failed)?;
+                buffer.clear();
+                if piece == 0 {
+                    break; // it has become shorter, which its reader finds
+                }
+                left -= piece;
+                done += piece;
+                progress(Progress {
+                    phase: Phase::Copying,
+                    done,
+                    total,
+                });
+                tokio::task::yield_now().await;
+            }
         }
         Ok(())
     }
 }
 
 /// `wal` and `snap` at the first place that has both.
-fn folders(named: &Path) -> io::Result<Option<[Folder; 2]>> {
-    let top = Folder::named(named)?;
+fn folders(named: &Path, links: Links) -> io::Result<Option<[Folder; 2]>> {
+    let top = match links {
+        Links::Followed => Folder::named(named)?,
+        Links::Refused => Folder::without_links(named)?,
+    };
     for place in PLACES {
         let both = (below(&top, place, "wal")?, below(&top, place, "snap")?);
         if let (Some(wal), Some(snap)) = both {
@@ -181,12 +226,20 @@ pub async fn take_up(
     spec: &ClusterSpec,
     parts: &Parts,
     version: Version,
+    progress: &mut dyn FnMut(Progress),
 ) -> Result<Found, RestoreError> {
     parts.check_unused()?;
+    // Scratch is the agent's as well, for its trials.
+    let lock = place::lock(paths, place::Work::Local);
+    let lock = lock.map_err(|error| parts.refused(chain(&error)))?;
+    let Some(_lock) = lock else {
+        let text = "another process takes, checks or tries snapshots: try again when it is done";
+        return Err(parts.refused(text.to_owned()));
+    };
     let mut scratch = Scratch::new(paths);
     trial::check_room(paths, parts.bytes())?;
     let data = records::data_dir(&scratch.dir);
-    parts.copy(&data)?;
+    parts.copy(&data, progress).await?;
     parts.check_unused()?;
     check(parts, &data, version)?;
     let cluster_id = data_dir::look(&data, version.line(), false).owner;
@@ -274,7 +327,7 @@ fn own_certificates(own: &Paths, spec: &ClusterSpec) -> Result<Certificates, Res
                 names: &names,
                 peer_names: &names,
                 cluster: &spec.name,
-                validity: Validity::trusted(now, HOUR),
+                validity: Validity::provisional(now, LIFE_SECONDS),
             })
         });
     made.map_err(super::remote::CopyError::from)?;

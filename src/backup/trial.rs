@@ -25,7 +25,7 @@ use crate::etcd::store::{self, StoreError};
 use crate::member::place::HostPlace;
 use crate::member::records::IdentityFile;
 use crate::member::restore_record::{Reason, RestoreRecord, SourceFile, StoredPhase};
-use crate::observed::{Membership, Reading};
+use crate::observed::Reading;
 use crate::paths::Paths;
 use crate::process::ProcessRecord;
 use crate::spec::ClusterSpec;
@@ -441,11 +441,9 @@ impl Scratch {
             {
                 return Ok((client, details.revision));
             }
-            if let Membership::Unconfirmed(all) = &look.membership
-                && all.iter().count() > 1
-            {
-                let why = format!("it is one of {} members", all.iter().count());
-                return Err(not_served(why, false));
+            if matches!(look.read, Reading::NotPermitted(_)) {
+                let why = "its users are on (auth), and it lets nobody else in: start etcd on a copy, and as its root take a snapshot: etcdctl --user root snapshot save FILE";
+                return Err(not_served(why.to_owned(), false));
             }
             if clock::since_boot() > begin + patience {
                 let why = format!("no answer within {} s", patience.as_secs());

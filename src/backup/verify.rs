@@ -333,6 +333,11 @@ pub(super) fn is_packed(path: &Path, file: &mut dyn ReadAt) -> Result<bool, Veri
     if head.starts_with(b"<") || head.starts_with(b"{") {
         return not("is text and no snapshot: was an error page saved?");
     }
+    if head[16..20] == bolt::MAGIC.to_be_bytes() {
+        return not(
+            "was written on a machine of the other byte order, such as s390x: start etcd on it there, and copy its keys with etcdctl make-mirror",
+        );
+    }
     if file.size() < bolt::SIZE_MIN {
         return not("is no snapshot: the smallest database of etcd has 16 KiB");
     }

@@ -15,11 +15,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, CWD, Gid, Mode, OFlags, ResolveFlags, Uid, access, openat2};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
+use super::restore::is_name;
 use super::{
     BackupCommand, CertsCommand, Command, Context, DriverChoice, EtcdCommand, FAILED, Failure,
     USAGE,
 };
-use crate::backup::directory::Parts;
+use crate::backup::directory::{Links, Parts};
 use crate::error::shell_word;
 use crate::s3::Credentials;
 use crate::systemd;
@@ -73,7 +74,10 @@ pub(super) fn act_as_owner(context: &mut Context, command: &Command) -> Result<(
     }
     if let Command::Restore(it) = command {
         context.given.snapshot = open_plainly(Path::new(&it.from));
-        context.given.directory = Parts::open(Path::new(&it.from))?;
+        let names_one = it.command.is_none() && !it.undo && !is_name(&it.from);
+        if names_one {
+            context.given.directory = Parts::open(Path::new(&it.from), Links::Refused)?;
+        }
         let identity = it.identity.as_deref().and_then(open_plainly);
         context.given.identity = identity.map(in_memory).transpose()?;
     }

@@ -25,7 +25,7 @@ use super::{
 use crate::agent::driver::HostDriver;
 use crate::agent::socket::{Reply, Request, ask};
 use crate::agent::{self, Agent, AgentError, Locking, Report};
-use crate::backup::directory::{self, Parts};
+use crate::backup::directory::{self, Links, Parts};
 use crate::backup::name::{LATEST, SnapshotName};
 use crate::backup::restore::{self, RestoreError};
 use crate::backup::served::Served;
@@ -182,12 +182,17 @@ pub(super) async fn find(
         let path = std::path::absolute(from)?;
         let opened = match &context.given.directory {
             Some(_) => None,
-            None => Parts::open(&path)?,
+            None => Parts::open(&path, Links::Followed)?,
         };
         match context.given.directory.as_ref().or(opened.as_ref()) {
             Some(parts) => {
                 let version = target(spec, former).unwrap_or(VERSION_AT_BIRTH);
-                Box::pin(directory::take_up(paths, spec, parts, version)).await?
+                let taken_up = directory::take_up(paths, spec, parts, version, &mut show);
+                // What it has copied goes with it.
+                tokio::select! {
+                    found = Box::pin(taken_up) => found?,
+                    () = ended() => return Err(Failure::new(INTERRUPTED, "nothing was done")),
+                }
             }
             None => named_file(context, spec, &path)?,
         }
@@ -208,8 +213,13 @@ pub(super) async fn find(
 
 /// Whether the words name a file or an object: that is a person's word for it, whoever signed it.
 fn names_a_place(context: &Context, from: &str) -> bool {
-    let is_name = from == LATEST || from.parse::<SnapshotName>().is_ok();
-    !is_name && (from.contains('/') || Path::new(from).exists() || context.given.snapshot.is_some())
+    let given = context.given.snapshot.is_some() || context.given.directory.is_some();
+    !is_name(from) && (from.contains('/') || Path::new(from).exists() || given)
+}
+
+/// Whether the word is a snapshot's name, and no file's or directory's.
+pub(super) fn is_name(from: &str) -> bool {
+    from == LATEST || from.parse::<SnapshotName>().is_ok()
 }
 
 /// A file of the command line. Root's own was opened by root.
@@ -340,6 +350,22 @@ fn carry_out(
     restore_record::last_report(&context.paths)
         .filter(|it| it.id == record.id)
         .ok_or_else(|| Failure::new(FAILED, "the restore left no report; see the operator's log"))
+}
+
+/// Until somebody ends this command.
+async fn ended() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let end = |kind| async move {
+        match signal(kind) {
+            Ok(mut it) => drop(it.recv().await),
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = end(SignalKind::interrupt()) => {}
+        () = end(SignalKind::terminate()) => {}
+        () = end(SignalKind::hangup()) => {}
+    }
 }
 
 /// Ctrl-C ends this command and not the restore, which is written down.

@@ -66,12 +66,12 @@ pub(super) const GUARD: &str = "guard";
 pub(super) const USER: u32 = 65532;
 
 /// The least group of a cluster's volumes: above what distributions and images give to people and programs.
-const GROUPS_FROM: u32 = 1_000_000_000;
-/// How many there are: ids of groups end at 2^31, where Kubernetes does.
-const GROUPS: u32 = 1_000_000_000;
+const GROUPS_FROM: u32 = 20_000;
+/// How many there are: a node in a namespace of users has ids below 65,536 alone.
+const GROUPS: u32 = 40_000;
 
 /// The group of a cluster's volumes, always the same for its namespace and name. It keeps accidents apart, a file that
-/// its group may read for one; two clusters in a billion share one.
+/// its group may read for one; two clusters in 40,000 share one.
 pub(super) fn group(namespace: &str, cluster: &str) -> u32 {
     let sum = state::sha256(format!("{namespace}/{cluster}").as_bytes());
     let number = sum.get(..8).and_then(|it| u32::from_str_radix(it, 16).ok());
@@ -148,7 +148,7 @@ mod tests {
     fn a_cluster_keeps_its_group_and_shares_it_with_no_neighbour() {
         let neighbours = [("default", "shop"), ("default", "shop1"), ("other", "shop")];
         let groups = neighbours.map(|(namespace, name)| group(namespace, name));
-        assert_eq!(groups, [1_541_700_042, 1_125_695_857, 1_972_093_666]);
-        assert!(groups.iter().all(|it| i32::try_from(*it).is_ok()));
+        assert_eq!(groups, [40_042, 35_857, 33_666]);
+        assert!(groups.iter().all(|it| (20_000..60_000).contains(it)));
     }
 }

@@ -168,6 +168,7 @@ impl Cluster {
             downgrade: self.memory.changes.downgrade(),
             // No operator reads a log on a claim.
             reach: Reach {
+                begun: member.identity.as_ref().map_or(0, IdentityFile::begun),
                 at_least: member.revision,
                 at_most: None,
             },

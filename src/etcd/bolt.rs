@@ -20,6 +20,7 @@ use error::damaged;
 use keys::Kind;
 use level::{Level, PageSet};
 pub use live::{LiveError, TakenUp, head, taken_up, walk_live};
+pub use page::MAGIC;
 use page::{Header, Meta, Page};
 
 use super::read_at::ReadAt;

@@ -40,6 +40,7 @@ pub fn reach(
     let mut points = known.to_vec();
     points.extend(own);
     Ok(Reach {
+        begun: 0,
         at_least: own.map(|it| it.revision),
         at_most: highest_revision(data_dir, line, &points, seen)?,
     })

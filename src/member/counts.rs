@@ -63,10 +63,12 @@ impl Counts {
         let now = clock::since_boot().as_secs();
         let answers = Spell::with(self.answers, pid, service.read == Reading::Answered, now);
         self.answers = Some(answers);
-        let lowers = service.details.is_some_and(|it| {
+        let known = service.details.map(|it| {
             let storage = it.storage.zip(it.downgrade_to);
             storage.is_some_and(|(storage, to)| storage.is_newer_line_than(to))
         });
+        // One look without an answer begins nothing anew.
+        let lowers = known.or_else(|| Some(self.lowers?.does)) == Some(true);
         let lowers = Spell::with(self.lowers, pid, lowers, now);
         self.lowers = Some(lowers);
         let mut tries = Tries {

@@ -225,6 +225,11 @@ impl IdentityFile {
         }
     }
 
+    /// The revision from which the present life's count on: where the last restore jumped to; 0: at its birth.
+    pub fn begun(&self) -> i64 {
+        self.cluster.jumps.last().map_or(0, |it| it.to)
+    }
+
     /// The same, born at this time, where the clock was trusted.
     #[must_use]
     pub fn born_at(mut self, now: Option<Timestamp>) -> Self {

@@ -48,6 +48,8 @@ impl Upgrade {
 /// How far data reaches: a revision of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
+    /// Those of this life begin with this one, to which a restore jumped; 0: at birth.
+    pub begun: i64,
     /// It holds this one.
     pub at_least: Option<i64>,
     /// It holds none after this one. None: nobody knows where it ends.

@@ -284,13 +284,15 @@ fn leads_back(observed: &Observed, instance: &Instance, version: Version) -> Opt
     let revision = named
         .find(|it| it.level >= VERIFIED && readable(it))?
         .revision;
-    let after = |it: i64| it.saturating_sub(revision).max(0);
     let reach = instance.tries.reach;
+    // Of another life: the jump between them would be counted, too.
+    let after = |it: i64| Some((it - revision).max(0)).filter(|_| revision >= reach.begun);
     Some(WayBack {
         revision,
         lacks: Reach {
-            at_least: reach.at_least.map(after),
-            at_most: reach.at_most.map(after),
+            begun: 0,
+            at_least: reach.at_least.and_then(after),
+            at_most: reach.at_most.and_then(after),
         },
     })
 }

@@ -136,7 +136,7 @@ impl Hold {
                 "set version to another patch of this line; etcd-operator explain UpgradeStuck tells the way back by a snapshot"
             )),
             Hold::UpgradeStuck(_, _, Some(back)) => detail(format_args!(
-                "set version to another patch of this line; or to an older line, and restore r{}, which lacks {}: etcd-operator explain UpgradeStuck",
+                "set version to another patch of this line; or to an older line, and restore r{}, which {}: etcd-operator explain UpgradeStuck",
                 back.revision,
                 Writes(back.lacks)
             )),
@@ -273,7 +273,8 @@ impl fmt::Display for Hold {
             ),
             Hold::DowngradeStalled(from, to) => write!(
                 f,
-                "etcd {from} was told {LOWERS_WITHIN_SECONDS} s ago to lower its data for etcd {to}, and has not: it serves on"
+                "etcd {from} was told more than {} min ago to lower its data for etcd {to}, and has not: it serves on",
+                LOWERS_WITHIN_SECONDS / 60
             ),
             Hold::VersionsDiffer(old, new) => write!(
                 f,
@@ -416,14 +417,18 @@ struct Writes(Reach);
 
 impl fmt::Display for Writes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Reach { at_least, at_most } = self.0;
+        let Reach {
+            at_least, at_most, ..
+        } = self.0;
         match (at_least, at_most) {
-            (_, Some(0)) => return write!(f, "no write"),
-            (None | Some(0), None) => return write!(f, "nobody knows how many writes"),
-            (None | Some(0), Some(most)) => write!(f, "at most {most}")?,
-            (Some(least), Some(most)) if least < most => write!(f, "{least} to {most}")?,
-            (Some(least), None) => write!(f, "at least {least}")?,
-            (Some(_), Some(most)) => write!(f, "{most}")?,
+            (_, Some(0)) => return write!(f, "lacks no write"),
+            (None | Some(0), None) => {
+                return write!(f, "may lack writes, nobody knows how many");
+            }
+            (None | Some(0), Some(most)) => write!(f, "lacks at most {most}")?,
+            (Some(least), Some(most)) if least < most => write!(f, "lacks {least} to {most}")?,
+            (Some(least), None) => write!(f, "lacks at least {least}")?,
+            (Some(_), Some(most)) => write!(f, "lacks {most}")?,
         }
         let one = at_most.or(at_least) == Some(1);
         write!(f, " write{}", if one { "" } else { "s" })

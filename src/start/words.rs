@@ -120,7 +120,7 @@ impl Refusal {
                 detail(format_args!("check which disk is mounted at storage.path"))
             }
             Refusal::DataForeign | Refusal::DataOfAnotherEtcd(_) => detail(format_args!(
-                "to take the data over: etcdctl snapshot save FILE, stop that etcd, etcd-operator restore --from FILE (if it was stopped cleanly: --from DIR/member/snap/db); else name an empty directory in storage.path"
+                "to take the data over: etcdctl snapshot save FILE, stop that etcd, etcd-operator restore --from FILE (of an etcd that does not run: --from DIR); else name an empty directory in storage.path"
             )),
             Refusal::DataMissing => detail(format_args!(
                 "mount the disk that holds the data; if the data is lost for good, restore a snapshot"

@@ -138,17 +138,17 @@ fn a_document_may_take_another_etcds_snapshot_over() {
     assert_eq!(lab.get("theirs").as_deref(), Some("1"));
 }
 
-/// Data of another etcd right where ours would lie: its own file serves, once it was stopped.
+/// Data of another etcd right where ours would lie: its directory serves, once it was stopped.
 #[test]
-fn foreign_data_in_our_own_place_is_taken_over_from_its_file() {
+fn foreign_data_in_our_own_place_is_taken_over_from_its_directory() {
     let (mut lab, dir) = host_at("etcd");
     Plain::start(&lab, &dir.join("data")).stop();
     lab.start_agent();
     let status = lab.wait_hold("DataForeign");
     let next = status["plan"]["nextStep"].as_str().unwrap_or_default();
-    assert!(next.contains("member/snap/db"), "{status:#}");
-    let file = dir.join("data/member/snap/db");
-    let output = lab.operator(&["restore", "--from", file.to_str().unwrap(), "--yes"]);
+    assert!(next.contains("--from DIR)"), "{status:#}");
+    let data = dir.join("data");
+    let output = lab.operator(&["restore", "--from", data.to_str().unwrap(), "--yes"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     lab.wait_available();
     assert_eq!(lab.get("theirs").as_deref(), Some("1"));

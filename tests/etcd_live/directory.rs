@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::lab::{Lab, etcd_dir, free_ports, text};
+use etcd_operator::backup::place;
+use etcd_operator::paths::Paths;
+use etcd_operator::process::ProcessRecord;
+
+use crate::lab::{Lab, etcd_dir, free_ports, kill, program, text};
 use crate::restore::json;
 
 /// Acknowledged, and younger than the last commit of the database.
@@ -170,6 +174,79 @@ fn a_directory_that_is_no_source_is_told_with_what_helps() {
     refused(&lab, &link, "snap/db: ");
     refused(&lab, &of_two(&lab), "it is of one of 2 members");
     assert!(lab.put("still", "serves"));
+}
+
+#[test]
+fn a_directory_whose_etcd_has_users_is_told() {
+    let mut dead = Lab::new("3.6");
+    dead.start_agent();
+    dead.wait_available();
+    for words in [
+        &["user", "add", "root", "--no-password"][..],
+        &["user", "grant-role", "root", "root"],
+        &["auth", "enable"],
+    ] {
+        let done = dead.etcdctl(words);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+    }
+    dead.kill_agent();
+    dead.kill_etcd();
+    let lab = new_box("3.6");
+    let begun = Instant::now();
+    refused(&lab, &dead.data(""), "its users are on (auth)");
+    assert!(
+        begun.elapsed() < Duration::from_secs(30),
+        "it waited in vain"
+    );
+}
+
+/// Scratch is the agent's for its trials, too; and whoever ends the command leaves nothing there.
+#[test]
+fn a_directory_is_taken_up_by_one_alone_and_an_interrupted_command_leaves_nothing() {
+    let dead = dead_box("3.6");
+    let lab = new_box("3.6");
+    let paths = Paths::under(&lab.root);
+    let held = place::lock(&paths, place::Work::Local).unwrap().unwrap();
+    refused(
+        &lab,
+        &dead.data(""),
+        "another process takes, checks or tries",
+    );
+    drop(held);
+    for signal in ["INT", "TERM", "HUP"] {
+        let mut command = Command::new(program())
+            .args(["restore", "--dry-run", "--other-cluster", "--from"])
+            .arg(dead.data(""))
+            .arg("--root")
+            .arg(&lab.root)
+            .spawn()
+            .unwrap();
+        let trial = lab.lib("backup/trial/process.json");
+        let begun = Instant::now();
+        let etcd = loop {
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "no etcd of its own"
+            );
+            if let Some(it) = etcd_operator::state::load_volatile::<ProcessRecord>(&trial) {
+                break it;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        kill(signal, command.id());
+        let ended = command.wait().unwrap();
+        // One that was as good as done may have ended before.
+        assert!(matches!(ended.code(), Some(130 | 0)), "{signal}: {ended}");
+        assert!(!etcd.is_alive(), "{signal}: its etcd runs on");
+        assert!(
+            !lab.lib("backup/trial").exists(),
+            "{signal}: a copy was left"
+        );
+        assert!(
+            !lab.lib("backup/fetched").exists(),
+            "{signal}: a snapshot was left"
+        );
+    }
 }
 
 /// The data of a member whose other one never came.

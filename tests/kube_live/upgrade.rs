@@ -150,12 +150,15 @@ fn a_newer_line_that_served_and_ends_is_told_as_stuck() {
     let message = held(&it, "UpgradeStuck", "ended by itself");
     assert!(message.contains("3.7.95"), "{message}");
     assert!(image_of(&it).ends_with("3.7.95"), "nothing leads back");
+    // In the few seconds that each of its lives has.
+    it.eventually("a late write", CHANGES_WITHIN, || {
+        it.try_etcdctl("one", &["put", "late", "1"]).map(drop)
+    });
     // What the operator saw of it tells at least so much.
     it.eventually("the snapshot that leads back", CHANGES_WITHIN, || {
         let now = it.try_json(&["get", "etcdcluster", "one"])?;
         let next = now["status"]["plan"]["nextStep"].as_str()?;
-        println!("{next}");
-        (next.contains("restore r") && next.contains(", which lacks ")).then_some(())
+        (next.contains("restore r") && next.contains(", which lacks at least ")).then_some(())
     });
     ask_for(&it, &version_of(&good));
     let status = wait_final(&it, &version_of(&good), 2);

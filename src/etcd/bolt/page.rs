@@ -13,7 +13,8 @@ const LEAF_PAGE: u16 = 0x02;
 const META_PAGE: u16 = 0x04;
 const FREE_LIST_PAGE: u16 = 0x10;
 const ELEMENT: usize = 16;
-const MAGIC: u32 = 0xED0C_DAED;
+/// What a meta page begins with, behind its header.
+pub const MAGIC: u32 = 0xED0C_DAED;
 const VERSION: u32 = 2;
 /// Bytes of a meta after the header, its checksum last.
 const META: usize = 64;
