@@ -54,9 +54,10 @@ impl Confirmed {
         })
     }
 
-    /// It was read, or taken, and is ours.
-    pub(super) fn note(&self) {
-        self.read.set(Some(clock::since_boot().as_secs()));
+    /// It was read, or taken, and is ours. `asked`: when that was asked for, in seconds since boot. An operator that stood
+    /// still since then comes by the answer late, and it says nothing of the time between.
+    pub(super) fn note(&self, asked: u64) {
+        self.read.set(Some(asked));
     }
 
     /// Before something is written.
@@ -92,7 +93,7 @@ impl Confirmed {
         self.unread.set(None);
         let holder = lease.as_ref().map(holder).unwrap_or_default();
         if holder == self.identity {
-            self.note();
+            self.note(now);
             return Ok(());
         }
         let holder = if holder.is_empty() {

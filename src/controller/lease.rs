@@ -107,13 +107,14 @@ impl Lease {
         let lease = self.object(self.identity(), version.as_deref());
         let lease: DynamicObject = serde_json::from_value(lease).map_err(|it| it.to_string())?;
         let parameters = PostParams::default();
+        let asked = clock::since_boot().as_secs();
         let taken = if version.is_some() {
             self.api.replace(NAME, &parameters, &lease).await
         } else {
             self.api.create(&parameters, &lease).await
         };
         taken
-            .map(|_| self.shared.confirmed.note())
+            .map(|_| self.shared.confirmed.note(asked))
             .map_err(|error| format!("the Lease was not taken: {error}"))
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::cluster::Access;
-use crate::lab::{Api, ApiOptions, SOON};
+use crate::lab::{Api, ApiOptions, Mark, SOON};
 use crate::operator::{self, Operator, USER, cluster, namespace, object};
 use crate::tenants::{says, status};
 
@@ -491,6 +491,15 @@ fn its_own_account_gets_no_pod_but_its_own_and_no_secret_of_others() {
         .good();
 }
 
+/// What the operator has written since then.
+fn writes(api: &Api, mark: Mark) -> Vec<String> {
+    let written = api.requests("", mark).into_iter();
+    let written = written.filter(|it| it.user == USER);
+    let written = written.filter(|it| !["get", "list", "watch"].contains(&it.verb.as_str()));
+    let words = written.map(|it| format!("{} {}", it.verb, it.resource));
+    words.collect()
+}
+
 /// R9: a holder that stood still for longer than its Lease lasts writes nothing when it goes on.
 #[test]
 fn a_holder_that_was_frozen_while_another_took_over_ends_and_writes_nothing() {
@@ -499,6 +508,12 @@ fn a_holder_that_was_frozen_while_another_took_over_ends_and_writes_nothing() {
     };
     api.apply(&namespace("shop", &json!({})));
     made(&api, "c");
+    // What is on its way when it is frozen comes when it goes on: nobody can take that back.
+    api.eventually("nothing to be on its way", SOON, || {
+        let mark = api.mark();
+        std::thread::sleep(Duration::from_secs(3));
+        writes(&api, mark).is_empty().then_some(())
+    });
     operator.signal("STOP");
     // Another node's operator, which has waited for as long as the Lease lasts.
     let taken = r#"{"spec": {"holderIdentity": "edge2"}}"#;
@@ -526,15 +541,7 @@ fn a_holder_that_was_frozen_while_another_took_over_ends_and_writes_nothing() {
         "{}",
         operator.said()
     );
-    let written = api
-        .requests("", mark)
-        .into_iter()
-        .filter(|it| it.user == USER);
-    let written = written.filter(|it| !["get", "list", "watch"].contains(&it.verb.as_str()));
-    let written: Vec<String> = written
-        .map(|it| format!("{} {}", it.verb, it.resource))
-        .collect();
-    assert_eq!(written, [""; 0]);
+    assert_eq!(writes(&api, mark), [""; 0]);
     let lease = api.json(&["get", "lease", "-n", "etcd-operator", "etcd-operator"]);
     assert_eq!(lease["spec"]["holderIdentity"], "edge2");
 }
