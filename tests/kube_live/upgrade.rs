@@ -149,7 +149,12 @@ fn a_newer_line_that_served_and_ends_is_told_as_stuck() {
     ask_for(&it, "3.7.95");
     let message = held(&it, "UpgradeStuck", "ended by itself");
     assert!(message.contains("3.7.95"), "{message}");
-    assert!(image_of(&it).ends_with("3.7.95"), "nothing leads back");
+    // The one before was tried, and its guard has refused: nothing leads back.
+    it.eventually("the newer one's Pod", CHANGES_WITHIN, || {
+        let pod = it.try_json(&["get", "pod", "one-0"])?;
+        let image = pod["spec"]["containers"][0]["image"].as_str()?;
+        image.ends_with("3.7.95").then_some(())
+    });
     // In the few seconds that each of its lives has.
     it.eventually("a late write", CHANGES_WITHIN, || {
         it.try_etcdctl("one", &["put", "late", "1"]).map(drop)
