@@ -18,6 +18,9 @@ use crate::lab::{SOON, root, tools};
 /// between two looks is a twentieth of the wait so far.
 const BETWEEN_LOOKS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
 
+/// What each cluster says of itself.
+const PLANS: &str = "jsonpath={range .items[*]}{.metadata.name}{' '}{.status.plan}{'\\n'}{end}";
+
 /// Waits for something to be so, and tells the story if it is not.
 #[track_caller]
 pub fn eventually<T>(
@@ -286,6 +289,34 @@ impl Cluster {
             &["get", "nodes", "-o", "wide"][..],
             &["get", "pods,pvc", "-A", "-o", "wide"],
             &["get", "events", "-A", "--sort-by=.lastTimestamp"],
+            &["get", "etcdclusters", "-A", "-o", PLANS],
+            // What the containers of members and operators said last, and what one that has ended did.
+            &[
+                "logs",
+                "-n",
+                "default",
+                "-l",
+                "app.kubernetes.io/name=etcd",
+                "--tail=8",
+                "--prefix",
+            ],
+            &[
+                "logs",
+                "-n",
+                "default",
+                "-l",
+                "app.kubernetes.io/name=etcd",
+                "--tail=8",
+                "--prefix",
+                "-p",
+            ],
+            &[
+                "logs",
+                "-n",
+                "etcd-operator",
+                "ds/etcd-operator",
+                "--tail=30",
+            ],
         ] {
             let got = self.kubectl(arguments);
             let lines: Vec<&str> = got.stdout.lines().collect();
