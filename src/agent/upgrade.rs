@@ -147,10 +147,10 @@ impl Agent {
                 Job::Counted(lies_still().then_some(reach), stamp)
             });
         }
-        let posted = self.board.lock().identity.clone();
+        let begun = self.board.lock().identity.as_ref().map(IdentityFile::begun);
         let read = self.memory.reach.as_ref();
         Reach {
-            begun: posted.map_or(0, |it| it.begun()),
+            begun: begun.unwrap_or_default(),
             at_least: live.max(read.and_then(|it| it.0.at_least)),
             at_most: read.filter(|it| it.1 == stamp).and_then(|it| it.0.at_most),
         }

@@ -7,14 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcd_client::Client;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 
 use super::restore::RestoreError;
 use super::source::{self, Found, fetched};
 use super::trial::{self, Etcd, Scratch, TrialError};
 use super::{Phase, Progress, place};
 use crate::clock;
+use crate::cluster::ClusterId;
 use crate::error::chain;
 use crate::etcd::client::plain;
 use crate::etcd::{data_dir, examine};
@@ -117,17 +116,8 @@ impl Parts {
 
     /// An etcd that runs writes on: a copy would be of no moment.
     fn check_unused(&self) -> Result<(), RestoreError> {
-        let locked = self.files.iter().any(|(_, name, file)| {
-            if name != "db" {
-                return false;
-            }
-            let locked = flock(file, FlockOperation::NonBlockingLockShared);
-            if locked.is_ok() {
-                let _ = flock(file, FlockOperation::Unlock); // an etcd that is started waits for it
-            }
-            locked == Err(Errno::WOULDBLOCK)
-        });
-        if locked {
+        let mut databases = self.files.iter().filter(|it| it.1 == "db");
+        if databases.any(|it| data_dir::is_locked_by_another(&it.2)) {
             let text = "a running etcd has it open: take a snapshot of that etcd (etcdctl snapshot save FILE), or stop it first";
             return Err(self.refused(text.to_owned()));
         }
@@ -241,8 +231,7 @@ pub async fn take_up(
     let data = records::data_dir(&scratch.dir);
     parts.copy(&data, progress).await?;
     parts.check_unused()?;
-    check(parts, &data, version)?;
-    let cluster_id = data_dir::look(&data, version.line(), false).owner;
+    let owner = check(parts, &data, version)?;
     let failed = |error: TrialError| parts.refused(chain(&error));
     let (spec_here, place) = trial::on_loopback(spec, &scratch.dir).map_err(failed)?;
     let own = Paths::under(&scratch.dir);
@@ -257,7 +246,7 @@ pub async fn take_up(
         place: &place,
         identity: &identity,
     };
-    scratch.start(&etcd, version).map_err(failed)?;
+    scratch.etcd = Some(trial::start(&etcd, version).map_err(failed)?);
     let files = certificates.operator_files();
     let patience = Duration::from_secs(serves_within(parts.bytes()));
     let at = (place.client_url.as_str(), &files);
@@ -269,12 +258,12 @@ pub async fn take_up(
     saved.map_err(|why| parts.refused(format!("no snapshot of it could be taken: {why}")))?;
     let mut found = source::file(&path)?;
     found.file.name = parts.named.display().to_string();
-    found.file.cluster_id = cluster_id.map(|it| it.0.to_string());
+    found.file.cluster_id = owner.map(|it| it.to_string());
     Ok(found)
 }
 
-/// Whether an etcd of this version can take up this data.
-fn check(parts: &Parts, data: &Path, version: Version) -> Result<(), RestoreError> {
+/// Whether an etcd of this version can take up this data, and whose it is.
+fn check(parts: &Parts, data: &Path, version: Version) -> Result<Option<ClusterId>, RestoreError> {
     let seen = data_dir::look(data, version.line(), true);
     let alone = "its database alone may do: name the file snap/db";
     if let Some(why) = &seen.unreadable {
@@ -313,7 +302,7 @@ fn check(parts: &Parts, data: &Path, version: Version) -> Result<(), RestoreErro
         );
         return Err(parts.refused(text));
     }
-    Ok(())
+    Ok(seen.owner.map(|(cluster, _)| cluster))
 }
 
 /// CAs and pairs of its own: nobody else is to talk to it.

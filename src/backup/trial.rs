@@ -141,7 +141,7 @@ pub struct Trial<'a> {
 /// The scratch directory and the process, gone in the end whatever happens.
 pub(super) struct Scratch {
     pub(super) dir: PathBuf,
-    etcd: Option<Child>,
+    pub(super) etcd: Option<Child>,
 }
 
 impl Scratch {
@@ -229,7 +229,7 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
             place: &place,
             identity: &identity,
         };
-        scratch.start(&etcd, version)?;
+        scratch.etcd = Some(start(&etcd, version)?);
         let hash = wait_until_served(trial, &place, &mut scratch, version).await;
         if let (Err(_), Some(kept)) = (&hash, trial.log) {
             let _ = fs::copy(scratch.log(), kept);
@@ -319,15 +319,8 @@ pub(super) struct Etcd<'a> {
     pub(super) identity: &'a IdentityFile,
 }
 
-impl Scratch {
-    /// Starts it.
-    pub(super) fn start(&mut self, etcd: &Etcd<'_>, version: Version) -> Result<(), TrialError> {
-        self.etcd = Some(start(etcd, version)?);
-        Ok(())
-    }
-}
-
-fn start(
+/// Starts it.
+pub(super) fn start(
     &Etcd {
         store,
         paths,

@@ -195,15 +195,17 @@ pub fn is_in_use(data_dir: &Path) -> bool {
     is_locked(&database(data_dir))
 }
 
-/// Whether another process holds bbolt's lock (rules A10, D4).
 fn is_locked(db: &Path) -> bool {
+    File::open(db).is_ok_and(|it| is_locked_by_another(&it))
+}
+
+/// Whether another process holds bbolt's lock on this database (rules A10, D4). Afterwards nobody holds it for this look:
+/// an etcd that is started waits for it.
+pub fn is_locked_by_another(database: &File) -> bool {
     use rustix::fs::{FlockOperation, flock};
-    let Ok(file) = File::open(db) else {
-        return false;
-    };
-    match flock(&file, FlockOperation::NonBlockingLockShared) {
+    match flock(database, FlockOperation::NonBlockingLockShared) {
         Ok(()) => {
-            let _ = flock(&file, FlockOperation::Unlock);
+            let _ = flock(database, FlockOperation::Unlock);
             false
         }
         Err(error) => error == rustix::io::Errno::WOULDBLOCK,

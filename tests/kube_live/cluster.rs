@@ -21,6 +21,17 @@ const BETWEEN_LOOKS: [Duration; 2] = [Duration::from_millis(100), Duration::from
 /// What each cluster says of itself.
 const PLANS: &str = "jsonpath={range .items[*]}{.metadata.name}{' '}{.status.plan}{'\\n'}{end}";
 
+/// What the containers of members said last.
+const MEMBERS_SAID: [&str; 7] = [
+    "logs",
+    "-n",
+    "default",
+    "-l",
+    "app.kubernetes.io/name=etcd",
+    "--tail=8",
+    "--prefix",
+];
+
 /// Waits for something to be so, and tells the story if it is not.
 #[track_caller]
 pub fn eventually<T>(
@@ -290,26 +301,8 @@ impl Cluster {
             &["get", "pods,pvc", "-A", "-o", "wide"],
             &["get", "events", "-A", "--sort-by=.lastTimestamp"],
             &["get", "etcdclusters", "-A", "-o", PLANS],
-            // What the containers of members and operators said last, and what one that has ended did.
-            &[
-                "logs",
-                "-n",
-                "default",
-                "-l",
-                "app.kubernetes.io/name=etcd",
-                "--tail=8",
-                "--prefix",
-            ],
-            &[
-                "logs",
-                "-n",
-                "default",
-                "-l",
-                "app.kubernetes.io/name=etcd",
-                "--tail=8",
-                "--prefix",
-                "-p",
-            ],
+            &MEMBERS_SAID,
+            &[&MEMBERS_SAID[..], &["-p"]].concat(),
             &[
                 "logs",
                 "-n",
