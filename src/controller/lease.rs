@@ -167,10 +167,11 @@ impl Lease {
                 renewed = clock::since_boot().as_secs();
                 continue;
             }
+            let asked = clock::since_boot().as_secs();
             let renewal = tokio::time::timeout(ANSWER, self.renew()).await;
             let wait = match renewal.unwrap_or(Err(None)) {
                 Ok(()) => {
-                    renewed = clock::since_boot().as_secs();
+                    renewed = asked;
                     RENEW
                 }
                 Err(Some(holder)) => return Err(ControllerError::LeaseLost(holder)),
