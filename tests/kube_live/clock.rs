@@ -9,12 +9,15 @@ use serde_json::json;
 use crate::lab::{Api, ApiOptions, Node, Options, SOON, images, skip};
 use crate::operated::{Operated, document};
 use crate::operator::{self, Operator, cluster};
+use crate::several::{GROWS_WITHIN, id_of, whole};
 use crate::writer::{Writer, restarts};
 
 const LIBRARIES: [&str; 2] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
 ];
+
+const IN_1970: &str = "@1970-01-02 00:00:00";
 
 /// A clock that a test sets.
 struct Clock {
@@ -31,10 +34,20 @@ impl Clock {
         library
     }
 
-    fn in_1970(library: &'static str, dir: &Path) -> Clock {
+    fn at(time: &str, library: &'static str, dir: &Path) -> Clock {
         let file = dir.join("clock");
-        fs::write(&file, "@1970-01-02 00:00:00\n").unwrap();
-        Clock { library, file }
+        let clock = Clock { library, file };
+        clock.set(time);
+        clock
+    }
+
+    fn in_1970(library: &'static str, dir: &Path) -> Clock {
+        Clock::at(IN_1970, library, dir)
+    }
+
+    /// To a time after `@`, or to one so far from the right one.
+    fn set(&self, time: &str) {
+        fs::write(&self.file, format!("{time}\n")).unwrap();
     }
 
     fn environment(&self) -> [(&str, &str); 4] {
@@ -47,7 +60,7 @@ impl Clock {
     }
 
     fn set_right(&self) {
-        fs::write(&self.file, "+0\n").unwrap();
+        self.set("+0");
     }
 }
 
@@ -124,27 +137,30 @@ fn certificates_of_1970_are_good_for_later_and_are_renewed_with_the_time() {
     assert!(operator.is_alive());
 }
 
-#[test]
-fn a_member_that_serves_with_certificates_of_1970_serves_on_with_those_of_the_right_time() {
+/// A node whose API server's certificate is valid since 1970, and an operator beside it whose clock shows `time`.
+fn beside_a_node(time: &str) -> Option<(Operated, Operator, Clock)> {
     let images = images();
     let Some(guard) = &images.operator else {
-        return skip("the guard comes with the operator's image: make dist");
+        skip("the guard comes with the operator's image: make dist");
+        return None;
     };
-    let Some(library) = Clock::library() else {
-        return;
-    };
-    let options = Options {
+    let library = Clock::library()?;
+    let node = Node::up(&Options {
         images: &[guard, &images.etcd["3.6"]],
         faketime: library,
         ..Options::default()
-    };
-    let Some(node) = Node::up(&options) else {
+    })?;
+    let clock = Clock::at(time, library, &node.dir);
+    let access = operator::install_beside(&node);
+    let operator = Operator::start_in_with(&node, &access, &clock.environment());
+    Some((Operated { node, images }, operator, clock))
+}
+
+#[test]
+fn a_member_that_serves_with_certificates_of_1970_serves_on_with_those_of_the_right_time() {
+    let Some((it, mut operator, clock)) = beside_a_node(IN_1970) else {
         return;
     };
-    let clock = Clock::in_1970(library, &node.dir);
-    let access = operator::install_beside(&node);
-    let mut operator = Operator::start_in_with(&node, &access, &clock.environment());
-    let it = Operated { node, images };
     it.apply(&document("EtcdCluster", "edge", "{}"));
     it.available("edge");
     it.says("edge", "CertificatesValid", "Provisional");
@@ -164,5 +180,25 @@ fn a_member_that_serves_with_certificates_of_1970_serves_on_with_those_of_the_ri
     assert_eq!(restarts(&it, "edge"), 0);
     it.available("edge");
     assert_eq!(it.get("edge", "kept"), "1");
+    assert!(operator.is_alive());
+}
+
+/// The operator's clock dates the certificates that the members' nodes read by their own.
+#[test]
+fn three_members_come_and_are_replaced_where_the_clocks_of_nodes_are_twenty_hours_apart() {
+    let Some((it, mut operator, clock)) = beside_a_node("-20h") else {
+        return;
+    };
+    it.apply(&document("EtcdCluster", "shop", "{size: 3}"));
+    let before = id_of(&whole(&it, 3), "shop-1");
+    it.put("shop", "kept", "1");
+    clock.set("+20h");
+    it.kubectl(&["delete", "pvc", "data-shop-1", "--wait=false"])
+        .good();
+    it.kubectl(&["delete", "pod", "shop-1"]).good();
+    it.eventually("another member in its place", GROWS_WITHIN, || {
+        (id_of(&whole(&it, 3), "shop-1") != before).then_some(())
+    });
+    assert_eq!(it.get("shop", "kept"), "1");
     assert!(operator.is_alive());
 }
