@@ -7,6 +7,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,6 +20,12 @@ use crate::lab::free_ports;
 
 /// Longer than anything takes on a machine with no more than half a core for this.
 const PATIENCE: Duration = Duration::from_secs(240);
+
+/// Two patches of one line of etcd.
+pub const OLDER: &str = "3.6-before";
+pub const NEWER: &str = "3.6";
+
+const FROM_GO: &str = "make test-vm, with Go or a network";
 
 /// The package as `make dist` built it.
 fn package() -> Option<PathBuf> {
@@ -43,17 +50,15 @@ struct Power {
 
 impl Machine {
     /// A machine that never ran, or why there can be none. Its second disk holds the package and
-    /// etcd.
+    /// two patches of etcd.
     pub fn new(name: &str) -> Result<Machine, String> {
         let image = tools().join("tools/vm/root.img");
         let package = package().ok_or("no package for arm64: run make dist")?;
         for (file, remedy) in [
             (image.clone(), "make test-vm, as root on Debian"),
             (qemu(), "make test-vm, as root on Debian"),
-            (
-                etcd("3.6").join("etcd"),
-                "make test-vm, with Go or a network",
-            ),
+            (etcd(OLDER).join("etcd"), FROM_GO),
+            (etcd(NEWER).join("etcd"), FROM_GO),
         ] {
             if !file.exists() {
                 return Err(format!("{} is missing: {remedy}", file.display()));
@@ -67,16 +72,24 @@ impl Machine {
             .args(["--sparse=always", "--reflink=auto"])
             .arg(&image)
             .arg(dir.join("root.img")));
+        fs::create_dir(dir.join("in")).unwrap();
+        for (name, content) in [
+            ("etcd-operator.deb", &package),
+            (OLDER, &etcd(OLDER)),
+            (NEWER, &etcd(NEWER)),
+        ] {
+            symlink(
+                fs::canonicalize(content).unwrap(),
+                dir.join("in").join(name),
+            )
+            .unwrap();
+        }
         run(Command::new("tar")
             .args(["--create", "--dereference", "--mtime=@0", "--file"])
             .arg(dir.join("in.tar"))
-            .arg("--transform=s,.*arm64.deb,etcd-operator.deb,")
             .arg("-C")
-            .arg(package.parent().unwrap())
-            .arg(package.file_name().unwrap())
-            .arg("-C")
-            .arg(etcd("3.6"))
-            .args(["etcd", "etcdctl", "etcdutl"]));
+            .arg(dir.join("in"))
+            .args(["etcd-operator.deb", OLDER, NEWER]));
         let (ports, claims) = free_ports();
         Ok(Machine {
             dir,

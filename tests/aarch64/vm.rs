@@ -8,7 +8,7 @@ use etcd_client::{Certificate, Client, ConnectOptions, GetOptions, Identity, Tls
 use serde_json::Value;
 
 use crate::lab::{condition, skip};
-use crate::machine::Machine;
+use crate::machine::{Machine, NEWER, OLDER};
 
 /// What is written to the document that the package brought. 10.0.2.15 is where qemu's network finds
 /// the machine; this host's clock is far ahead of the machine's, so its certificates live long.
@@ -58,9 +58,9 @@ impl Credentials {
         Client::connect([format!("https://127.0.0.1:{port}")], Some(options)).await
     }
 
-    /// Whether every one of the first `count` keys is there, with its value. One more may be: written,
-    /// and its answer lost.
-    fn check(&self, port: u16, count: u64) {
+    /// Sees every one of the first `count` keys with its value; how many there are. One more may be:
+    /// written, and its answer lost.
+    fn check(&self, port: u16, count: u64) -> u64 {
         let found = wait_for(async {
             let mut client = self.connect(port).await?;
             let options = GetOptions::new().with_prefix();
@@ -85,6 +85,7 @@ impl Credentials {
             (count..=count + 1).contains(&found),
             "{found} keys, {count} acknowledged"
         );
+        found
     }
 }
 
@@ -103,13 +104,15 @@ fn wait_for<T>(work: impl Future<Output = T>) -> T {
 
 /// Writes one key after the other from this host, until an answer stays away.
 struct Writer {
+    from: u64,
     acknowledged: Arc<AtomicU64>,
     thread: std::thread::JoinHandle<Instant>,
 }
 
 impl Writer {
-    fn start(credentials: &Credentials, port: u16) -> Writer {
-        let acknowledged = Arc::new(AtomicU64::new(0));
+    /// The keys before `from` are there.
+    fn start(credentials: &Credentials, port: u16, from: u64) -> Writer {
+        let acknowledged = Arc::new(AtomicU64::new(from));
         let count = acknowledged.clone();
         let credentials = credentials.clone();
         let thread = std::thread::spawn(move || {
@@ -127,21 +130,23 @@ impl Writer {
             })
         });
         Writer {
+            from,
             acknowledged,
             thread,
         }
     }
 
+    /// Waits for this many of its own.
     fn wait(&self, count: u64) {
         let begin = Instant::now();
-        while self.acknowledged.load(Ordering::SeqCst) < count {
+        while self.acknowledged.load(Ordering::SeqCst) < self.from + count {
             assert!(begin.elapsed() < Duration::from_secs(240));
             assert!(!self.thread.is_finished(), "the writer was not answered");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// How many were acknowledged, and when the last was.
+    /// How many keys were acknowledged, those before its own included, and when its last was.
     fn end(self) -> (u64, Instant) {
         let last = self.thread.join().unwrap();
         (self.acknowledged.load(Ordering::SeqCst), last)
@@ -170,13 +175,25 @@ fn serves_without_a_clock(machine: &mut Machine) -> Value {
     status
 }
 
-/// The package, etcd and a document, as a person would put them there.
+/// The package and its second disk, as a person would put them there.
 fn install(machine: &mut Machine) {
     machine.must("mkdir /in && tar -xf /dev/vdb -C /in");
     machine.must("dpkg -i /in/etcd-operator.deb");
-    let version = machine.must("/in/etcd --version | sed -n 's/^etcd Version: //p'");
-    machine.must(&format!("etcd-operator etcd install --from /in {version}"));
-    let document = DOCUMENT.replace("VERSION", &version);
+}
+
+/// Puts one of the two patches of etcd into the store; its version.
+fn install_etcd(machine: &mut Machine, patch: &str) -> String {
+    let version = machine.must(&format!(
+        "/in/{patch}/etcd --version | sed -n 's/^etcd Version: //p'"
+    ));
+    machine.must(&format!(
+        "etcd-operator etcd install --from /in/{patch} {version}"
+    ));
+    version
+}
+
+fn write_document(machine: &mut Machine, version: &str) {
+    let document = DOCUMENT.replace("VERSION", version);
     machine.must(&format!(
         "cat > /etc/etcd-operator/cluster.yaml << 'EOF'\n{document}EOF"
     ));
@@ -209,7 +226,7 @@ fn first_start(machine: &mut Machine) -> Value {
 /// How many writes of a client on this host were acknowledged when the power went.
 fn cut_in_the_midst_of_writing(machine: &mut Machine, credentials: &Credentials) -> u64 {
     let begin = Instant::now();
-    let writer = Writer::start(credentials, machine.port);
+    let writer = Writer::start(credentials, machine.port, 0);
     writer.wait(WRITES_BEFORE_THE_CUT);
     let cut = Instant::now();
     machine.cut();
@@ -246,6 +263,8 @@ fn a_board_without_a_clock_keeps_every_acknowledged_write_when_its_power_is_cut(
     machine.boot();
     assert_eq!(machine.must("uname -m"), "aarch64");
     install(&mut machine);
+    let version = install_etcd(&mut machine, NEWER);
+    write_document(&mut machine, &version);
     let status = first_start(&mut machine);
     let cluster = status["clusterID"].clone();
     let before = Credentials::of(&mut machine, &status);
@@ -285,4 +304,61 @@ fn a_board_without_a_clock_keeps_every_acknowledged_write_when_its_power_is_cut(
         "{}",
         machine.console()
     );
+}
+
+/// Where a change of version is cut: the first sight of it in the machine, by a command that succeeds then.
+fn signs(newer: &str) -> [(&'static str, String); 3] {
+    let named = "grep -q otherVersion /var/lib/etcd-operator/member/identity.json";
+    let runs = format!("ls -l /proc/[0-9]*/exe 2> /dev/null | grep -q /{newer}/etcd");
+    let status = format!("etcd-operator status -o json | grep -q '\"version\": *\"{newer}\"'");
+    [
+        ("the rehearsal runs", format!("{runs} && ! {named}")),
+        ("the newer one may open the data", named.to_owned()),
+        ("the newer one serves", format!("{named} && {status}")),
+    ]
+}
+
+#[test]
+#[ignore = "boots a machine four times, which takes three minutes: make test-vm"]
+fn a_change_of_version_goes_on_after_every_power_cut_in_its_midst() {
+    let mut machine = match Machine::new("change") {
+        Ok(machine) => machine,
+        Err(why) => return skip(&why),
+    };
+    machine.boot();
+    install(&mut machine);
+    let older = install_etcd(&mut machine, OLDER);
+    let newer = install_etcd(&mut machine, NEWER);
+    write_document(&mut machine, &older);
+    let status = first_start(&mut machine);
+    let credentials = Credentials::of(&mut machine, &status);
+    let mut there = 0;
+    let mut writer = Some(Writer::start(&credentials, machine.port, there));
+    writer.as_ref().unwrap().wait(WRITES_BEFORE_THE_CUT);
+    write_document(&mut machine, &newer);
+    machine.must("systemctl reload etcd-operator");
+    for (what, sign) in signs(&newer) {
+        let (code, _) = machine.run(&format!("timeout 200 sh -c 'until {sign}; do :; done'"));
+        machine.cut();
+        assert_eq!(code, 0, "{what}");
+        let acknowledged = writer.take().map_or(there, |it| it.end().0);
+        eprintln!("measured: {what}: {acknowledged} writes acknowledged, then the power was cut");
+        machine.boot();
+        let status = serves_without_a_clock(&mut machine);
+        eprintln!(
+            "measured: {} serves after {:.1} s",
+            status["version"],
+            machine.uptime()
+        );
+        there = credentials.check(machine.port, acknowledged);
+        if status["version"] == *older {
+            writer = Some(Writer::start(&credentials, machine.port, there));
+        }
+    }
+    let status = machine.wait("the change to be final", |it| {
+        it["version"] == *newer && it["history"][0]["outcome"] == "Done"
+    });
+    assert_eq!(status["history"].as_array().unwrap().len(), 1, "{status:#}");
+    assert_eq!(condition(&status, "Progressing").0, "False", "{status:#}");
+    credentials.check(machine.port, there);
 }
