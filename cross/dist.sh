@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # dist.sh DEST: fills DEST with what is published, for arm64 and amd64 from one commit: tarball, .deb,
-# container image, and the checksums of them all. Binaries first: cross/build.sh.
+# container image, the Helm chart, and the checksums of them all. Binaries first: cross/build.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 checkout=$PWD
@@ -59,5 +59,8 @@ for arch in arm64 amd64; do
         --version "$version" --licence Apache-2.0 --epoch "$SOURCE_DATE_EPOCH" \
         --revision "$(git -C "$checkout" rev-parse HEAD 2> /dev/null || true)"
 done
+# As `helm package` does; what the chart shares with deploy/ are links.
+tar -C deploy --format=gnu --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
+    --mode=u=rwX,go=rX --dereference --transform="s,^helm,$name," -cf - helm | gzip -9n > "$dest/$name-$version-chart.tgz"
 (cd "$dest" && sha256sum "$name"[-_]* > SHA256SUMS)
 (cd "$dest" && stat --printf '%10s  %n\n' "$name"[-_]* SHA256SUMS)

@@ -134,7 +134,7 @@ tool() {
         kubeadm) tests/tools/kubernetes.sh "$tools/kubeadm" kubeadm ;;
         kubernetes)
             tests/tools/kubernetes.sh "$tools/kubernetes" kube-apiserver kubectl kube-controller-manager kube-scheduler \
-                kubelet kube-proxy coredns kine local-path-provisioner ;;
+                kubelet kube-proxy coredns kine local-path-provisioner helm ;;
     esac
 }
 

@@ -25,6 +25,7 @@ mod alerts;
 mod away;
 mod backups;
 mod bucket;
+mod chart;
 mod claims;
 mod clock;
 mod cluster;

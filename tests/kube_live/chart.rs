@@ -1,0 +1,376 @@
+//! `deploy/helm` by the real helm: the objects are those of the manifests, values that are wrong are refused, and no data goes
+//! with a release.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{Access, Output, output};
+use crate::lab::{Api, Options, SOON, is_true, root, skip, tools};
+use crate::operated::{Operated, document};
+use crate::operator::{deployed, namespace};
+use crate::writer::restarts;
+
+/// As in the chart's own words for a person.
+const RELEASE: [&str; 4] = ["etcd-operator", "deploy/helm", "-n", "etcd-operator"];
+
+/// What helm keeps goes here.
+fn scratch() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+fn can() -> bool {
+    let there = tools().join("kubernetes/helm").exists();
+    if !there {
+        skip("tests/tools/kubernetes.sh builds helm with Go");
+    }
+    there
+}
+
+fn helm(access: Option<&Access>, arguments: &[&str], values: &[&str]) -> Output {
+    let mut command = Command::new(tools().join("kubernetes/helm"));
+    command
+        .env_clear()
+        .env("HOME", scratch())
+        .current_dir(root())
+        .args(arguments);
+    for value in values {
+        command.args(["--set", value]);
+    }
+    if let Some(access) = access {
+        command.env("KUBECONFIG", &access.kubeconfig);
+    }
+    output(&mut command)
+}
+
+fn rendered(values: &[&str]) -> String {
+    let arguments = [&["template"], &RELEASE[..]].concat();
+    helm(None, &arguments, values).good()
+}
+
+/// The objects of a text by kind, namespace and name, without what says who brought them.
+fn objects(text: &str) -> BTreeMap<String, Value> {
+    let parts = text.split("\n---\n").filter(|it| it.contains("kind:"));
+    let mut all = BTreeMap::new();
+    for part in parts {
+        let mut it: Value = serde_saphyr::from_str(part).unwrap();
+        let metadata = it["metadata"].as_object_mut().unwrap();
+        let mut labels = metadata.remove("labels").unwrap_or_else(|| json!({}));
+        let of_whom = [
+            "app.kubernetes.io/managed-by",
+            "app.kubernetes.io/instance",
+            "helm.sh/chart",
+        ];
+        labels
+            .as_object_mut()
+            .unwrap()
+            .retain(|it, _| !of_whom.contains(&it.as_str()));
+        metadata.insert("labels".to_owned(), labels);
+        let annotations = metadata
+            .get_mut("annotations")
+            .and_then(Value::as_object_mut);
+        annotations.map(|it| it.remove("helm.sh/resource-policy"));
+        if metadata.get("annotations") == Some(&json!({})) {
+            metadata.remove("annotations");
+        }
+        let key = format!(
+            "{} {} {}",
+            it["kind"], it["metadata"]["namespace"], it["metadata"]["name"]
+        );
+        if it["kind"] != "Namespace" {
+            assert!(all.insert(key.clone(), it).is_none(), "{key} twice");
+        }
+    }
+    all
+}
+
+#[track_caller]
+fn assert_same(ours: &BTreeMap<String, Value>, theirs: &BTreeMap<String, Value>) {
+    let keys = |it: &BTreeMap<String, Value>| it.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(ours), keys(theirs));
+    for (key, it) in ours {
+        assert_eq!(it, &theirs[key], "{key}");
+    }
+}
+
+fn kustomized(directory: &str) -> BTreeMap<String, Value> {
+    let mut kubectl = Command::new(tools().join("kubernetes/kubectl"));
+    objects(&output(kubectl.args(["kustomize", directory]).current_dir(root())).good())
+}
+
+#[test]
+fn the_chart_renders_what_kustomize_and_manifests_do() {
+    if !can() {
+        return;
+    }
+    let linted = helm(None, &["lint", "--strict", "deploy/helm"], &[]);
+    assert!(linted.ok, "{}{}", linted.stdout, linted.stderr);
+    assert_same(&objects(&rendered(&[])), &kustomized("deploy"));
+
+    let manifests = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_etcd-operator"));
+        output(command.arg("manifests").args(arguments)).good()
+    };
+    let without_types = "crds.enabled=false";
+    assert_same(
+        &objects(&rendered(&[without_types])),
+        &objects(&manifests(&[])),
+    );
+    assert_same(
+        &objects(&rendered(&[
+            without_types,
+            "namespaces={shop,till}",
+            "image.registry=mirror:5000/edge",
+            "image.tag=v1",
+        ])),
+        &objects(&manifests(&[
+            "--namespaces",
+            "shop,till",
+            "--image",
+            "mirror:5000/edge/etcd-operator:v1",
+        ])),
+    );
+    let monitored = objects(&rendered(&[
+        "monitoring.podMonitors=true",
+        "monitoring.rules=true",
+        "monitoring.dashboard=true",
+    ]));
+    for (key, it) in kustomized("deploy/monitoring") {
+        assert_eq!(monitored[&key], it, "{key}");
+    }
+    let packed = format!(
+        "target/dist/etcd-operator-{}-chart.tgz",
+        env!("CARGO_PKG_VERSION")
+    );
+    if root().join(&packed).exists() {
+        let arguments = ["template", "etcd-operator", &packed, "-n", "etcd-operator"];
+        let theirs = helm(None, &arguments, &[]).good();
+        assert_same(&objects(&rendered(&[])), &objects(&theirs));
+    } else {
+        skip("make dist packs the chart");
+    }
+    let version = format!("version: {}\n", env!("CARGO_PKG_VERSION"));
+    let chart = deployed("helm/Chart.yaml");
+    assert_eq!(chart.matches(&version).count(), 1, "{chart}");
+    assert_eq!(chart.matches(&format!("appV{}", &version[1..])).count(), 1);
+}
+
+/// A value that is wrong, and what the refusal names.
+const REFUSED: [(&str, &str); 12] = [
+    ("image.tagg=1", "tagg"),
+    ("imagee.tag=1", "imagee"),
+    ("image.digest=sha256:1", "/image/digest"),
+    ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
+    ("image.registry=https://mirror", "/image/registry"),
+    ("kind=StatefulSet", "/kind"),
+    ("replicas=two", "/replicas"),
+    ("namespaces=shop", "/namespaces"),
+    ("namespaces={Shop}", "/namespaces/0"),
+    ("crds.keep=maybe", "/crds/keep"),
+    ("monitoring.podMonitor=true", "podMonitor"),
+    ("log.level=loud", "/log/level"),
+];
+
+#[test]
+fn a_value_that_is_wrong_is_refused_by_its_name() {
+    if !can() {
+        return;
+    }
+    let arguments = [&["template"], &RELEASE[..]].concat();
+    for (value, named) in REFUSED {
+        let said = helm(None, &arguments, &[value]);
+        assert!(!said.ok, "{value} was taken");
+        assert!(said.stderr.contains(named), "{value}: {}", said.stderr);
+    }
+}
+
+/// Ways to install it, each whole.
+const MATRIX: [&[&str]; 6] = [
+    &[],
+    &[
+        "kind=Deployment",
+        "replicas=2",
+        "priorityClassName=system-cluster-critical",
+    ],
+    &[
+        "namespaces={shop,till}",
+        "policies.enabled=false",
+        "monitoring.dashboard=true",
+    ],
+    &[
+        "image.registry=mirror:5000",
+        "image.pullSecrets={pull}",
+        "image.etcdPrefixes={mirror:5000/etcd}",
+        "log.format=json",
+    ],
+    &[
+        "image.digest=sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+        "crds.keep=false",
+    ],
+    &[
+        "resources.limits.memory=64Mi",
+        "nodeSelector.disk=flash",
+        "podAnnotations.a=b",
+        "podLabels.c=d",
+        "tolerations[0].operator=Exists",
+    ],
+];
+
+#[test]
+fn a_real_server_takes_the_chart_with_every_kind_of_value() {
+    if !can() {
+        return;
+    }
+    let Some(api) = Api::up(&crate::lab::ApiOptions::default()) else {
+        return;
+    };
+    for name in ["etcd-operator", "shop", "till"] {
+        api.apply(&namespace(name, &json!({})));
+    }
+    for values in MATRIX {
+        let asked = ["apply", "--dry-run=server", "--validate=strict"];
+        let said = api.admin().with_input(&asked, &rendered(values));
+        assert!(said.ok, "{values:?}: {}", said.stderr);
+        assert!(
+            !said.stderr.contains("Warning"),
+            "{values:?}: {}",
+            said.stderr
+        );
+    }
+    let deployment = objects(&rendered(MATRIX[1]));
+    let deployment = &deployment[r#""Deployment" "etcd-operator" "etcd-operator""#]["spec"];
+    assert_eq!(deployment["replicas"], 2);
+    let environment = deployment["template"]["spec"]["containers"][0]["env"]
+        .as_array()
+        .unwrap();
+    let holder = environment
+        .iter()
+        .find(|it| it["name"] == "NODE_NAME")
+        .unwrap();
+    assert_eq!(
+        holder["valueFrom"]["fieldRef"]["fieldPath"], "metadata.name",
+        "two on a node would act as one"
+    );
+}
+
+fn installed(it: &Operated, verb: &str, more: &[&str], values: &[&str]) -> Output {
+    let arguments = [&[verb], &RELEASE[..], more].concat();
+    helm(Some(it.admin()), &arguments, values)
+}
+
+/// What a release must not touch.
+fn kept(it: &Operated) -> (Option<String>, Value) {
+    it.available("one");
+    assert_eq!(it.get("one", "kept"), "1");
+    (it.pod_uid("one"), restarts(it, "one"))
+}
+
+#[test]
+fn a_release_is_installed_upgraded_and_uninstalled_and_data_stays() {
+    if !can() {
+        return;
+    }
+    let Some(it) = Operated::not_installed(&Options::default()) else {
+        return;
+    };
+    let said = installed(&it, "install", &["--create-namespace", "--wait"], &[]).good();
+    assert!(
+        said.contains("kubectl wait --for=condition=Available etcd/shop"),
+        "{said}"
+    );
+    assert!(
+        said.contains("pod-security.kubernetes.io/enforce=restricted"),
+        "{said}"
+    );
+    it.acting();
+    it.apply(&document("EtcdCluster", "one", "{}"));
+    it.available("one");
+    it.put("one", "kept", "1");
+    let before = kept(&it);
+
+    installed(
+        &it,
+        "upgrade",
+        &["--wait"],
+        &["kind=Deployment", "log.level=debug"],
+    )
+    .good();
+    it.eventually("a Deployment's Pod that acts", SOON, || {
+        let all = it.try_json(&["get", "deployments", "-n", "etcd-operator"])?;
+        (all["items"][0]["status"]["readyReplicas"] == 1).then_some(())
+    });
+    it.patch("one", r#"{"spec":{"clients":[{"name":"late"}]}}"#);
+    it.eventually("what was asked of it", SOON, || {
+        it.uid("secret", "one-client-late")
+    });
+    assert_eq!(kept(&it), before);
+
+    helm(
+        Some(it.admin()),
+        &[
+            "uninstall",
+            "etcd-operator",
+            "-n",
+            "etcd-operator",
+            "--wait",
+        ],
+        &[],
+    )
+    .good();
+    it.gone(&["clusterrole", "etcd-operator"]);
+    assert!(it.processes("etcd-operator controller").is_empty());
+    assert_eq!(kept(&it), before);
+
+    installed(&it, "install", &["--wait"], &[]).good();
+    it.acting();
+    it.patch("one", r#"{"spec":{"clients":[{"name":"later"}]}}"#);
+    it.eventually("what was asked of it", SOON, || {
+        it.uid("secret", "one-client-later")
+    });
+    assert_eq!(kept(&it), before);
+}
+
+/// Neither takes over what the other brought unless it is told to.
+#[test]
+fn a_chart_over_manifests_and_manifests_over_a_chart_are_told_and_lose_nothing() {
+    if !can() {
+        return;
+    }
+    let Some(it) = Operated::with_one() else {
+        return;
+    };
+    let before = kept(&it);
+    let refused = installed(&it, "install", &[], &[]);
+    assert!(!refused.ok);
+    assert!(
+        refused
+            .stderr
+            .contains("exists and cannot be imported into the current release"),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(kept(&it), before);
+    installed(
+        &it,
+        "install",
+        &["--take-ownership", "--force-conflicts", "--wait"],
+        &["log.level=debug"],
+    )
+    .good();
+    it.acting();
+    assert_eq!(kept(&it), before);
+
+    let file = |name: &str| root().join("deploy").join(name).display().to_string();
+    let (crds, operator) = (file("crds.yaml"), file("etcd-operator.yaml"));
+    it.kubectl(&["apply", "-f", &crds, "-f", &operator]).good();
+    it.eventually("one operator without the chart's values", SOON, || {
+        let pods = it.try_json(&["get", "pods", "-n", "etcd-operator"])?;
+        let pods = pods["items"].as_array()?;
+        let arguments = &pods[0]["spec"]["containers"][0]["args"];
+        (pods.len() == 1 && *arguments == json!(["controller"]) && is_true(&pods[0], "Ready"))
+            .then_some(())
+    });
+    assert_eq!(kept(&it), before);
+}
