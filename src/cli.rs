@@ -6,6 +6,7 @@
 mod arguments;
 mod backup;
 mod certs;
+mod convert;
 mod edit;
 mod env;
 mod etcdctl;
@@ -178,6 +179,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Agent(arguments) => run_agent(&context, arguments),
         Command::Controller(arguments) => run_controller(arguments),
         Command::Manifests { image, namespaces } => manifests(image.as_deref(), namespaces),
+        Command::Convert { file } => convert::convert(file),
         Command::Guard(arguments) => run_guard(&context, arguments),
         Command::Unit(it) => unit::unit(&context, it.install),
         Command::Preflight(it) => preflight::preflight(&context, it.skip_disk, it.output),

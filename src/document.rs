@@ -9,12 +9,14 @@ pub mod compare;
 mod emit;
 mod node;
 mod schema;
+pub mod v1beta2;
 
 use std::fmt;
 use std::io::Read as _;
 use std::path::Path;
 
-use crate::api::{self, EtcdClusterSpec, convert, rules};
+use crate::api::rules::{self, Rule};
+use crate::api::{self, EtcdClusterSpec, convert};
 use crate::spec::ClusterSpec;
 use crate::spec::backup::Place;
 pub use emit::to_yaml;
@@ -146,15 +148,21 @@ pub fn parse(bytes: &[u8]) -> Result<ClusterSpec, Problems> {
 
 /// Checks a document.
 pub fn check(bytes: &[u8]) -> Result<Document, Problems> {
-    check_against(&Schema::load(), bytes)
+    check_against(&Schema::load(), rules::OF_KUBERNETES, bytes)
+}
+
+/// Checks a document of Kubernetes, as the API server does.
+pub fn check_of_kubernetes(bytes: &[u8]) -> Result<Document, Problems> {
+    check_against(&Schema::load(), rules::OF_A_HOST, bytes)
 }
 
 /// Checks one of many documents; what it asks for.
 pub fn parse_against(schema: &Schema, bytes: &[u8]) -> Result<ClusterSpec, Problems> {
-    Ok(*check_against(schema, bytes)?.spec)
+    Ok(*check_against(schema, rules::OF_KUBERNETES, bytes)?.spec)
 }
 
-fn check_against(schema: &Schema, bytes: &[u8]) -> Result<Document, Problems> {
+/// `elsewhere`: what is refused in this home.
+fn check_against(schema: &Schema, elsewhere: &[Rule], bytes: &[u8]) -> Result<Document, Problems> {
     if bytes.len() as u64 > SIZE_MAX {
         return Err(too_large(bytes.len() as u64));
     }
@@ -171,11 +179,16 @@ fn check_against(schema: &Schema, bytes: &[u8]) -> Result<Document, Problems> {
         ));
     }
     let root = node::parse(text).map_err(|(line, message)| Problems::one(line, message))?;
-    judge(schema, text, &root)
+    judge(schema, elsewhere, text, &root)
 }
 
 /// Checks what was parsed: apart from that, whose recursion needs the stack that this would take.
-fn judge(schema: &Schema, text: &str, root: &Node) -> Result<Document, Problems> {
+fn judge(
+    schema: &Schema,
+    elsewhere: &[Rule],
+    text: &str,
+    root: &Node,
+) -> Result<Document, Problems> {
     let Node {
         value: Value::Map(_),
         ..
@@ -210,7 +223,8 @@ fn judge(schema: &Schema, text: &str, root: &Node) -> Result<Document, Problems>
     // What a rule says of a part that is wrong in itself would only confuse.
     let wrong: Vec<String> = problems.iter().map(|it| it.path.clone()).collect();
     let judged = |path: &str| !wrong.iter().any(|it| touches(it, path));
-    check_rules(root, &wire, judged, &mut problems);
+    let all = rules::RULES.iter().chain(elsewhere);
+    check_rules(all, root, &wire, judged, &mut problems);
     let name = root.at("metadata.name").and_then(Node::as_text);
     match convert::to_spec(name.unwrap_or_default(), &wire) {
         Ok(spec) if problems.is_empty() => {
@@ -310,13 +324,14 @@ fn header(root: &Node, problems: &mut Vec<Problem>) {
 const NAME_MISSING: &str = "is missing; it names the cluster";
 
 /// The rules that do not hold, but for those about parts that are not to be `judged`.
-fn check_rules(
+fn check_rules<'a>(
+    all: impl Iterator<Item = &'a Rule>,
     root: &Node,
     wire: &EtcdClusterSpec,
     judged: impl Fn(&str) -> bool,
     problems: &mut Vec<Problem>,
 ) {
-    for rule in rules::RULES.iter().chain(rules::OF_KUBERNETES) {
+    for rule in all {
         let path = format!("spec.{}", rule.path);
         let found = root.at(&path);
         let broken = if rule.forbids_the_field() {

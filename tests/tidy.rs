@@ -56,7 +56,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "cluster", "version", "spec", "observed", "status", "clock", "error",
         ],
     ),
-    ("document", &["api", "error", "spec"]),
+    ("document", &["api", "cluster", "error", "spec", "version"]),
     ("error", &[]),
     ("explain", &[]),
     ("paths", &[]),

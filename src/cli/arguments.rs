@@ -70,6 +70,14 @@ pub(super) enum Command {
         #[arg(long, value_name = "NAMESPACE", value_delimiter = ',', value_parser = namespace)]
         namespaces: Vec<String>,
     },
+    /// Converts documents of CoreOS' etcd operator (v1beta2) into ours
+    #[command(
+        after_help = "Our documents go to stdout; for each old field, a line on stderr says what became of it. Exits with 0\nwhen nothing is open, with 3 where a line says `decide`, with 2 when there is nothing to convert.\n\nExample:\n  kubectl get etcdclusters.etcd.database.coreos.com -o yaml | etcd-operator convert - > shop.yaml"
+    )]
+    Convert {
+        /// The documents; - is standard input
+        file: PathBuf,
+    },
     /// Checks what etcd needs, then starts it; service managers call this
     #[command(
         after_help = "Every start of etcd goes through here. It checks identity, data, certificates and earlier\nstarts, then becomes etcd. A refusal exits with 3 and the reason.\n\nExample:\n  etcd-operator guard --detach"

@@ -154,6 +154,7 @@ fn of_this_host(command: &Command) -> bool {
         | Command::VerifySnapshot { .. }
         | Command::Controller(_)
         | Command::Manifests { .. }
+        | Command::Convert { .. }
         | Command::Version
         | Command::Explain(_)
         | Command::Crd => false,

@@ -38,7 +38,23 @@ type Mistake = (u64, String);
 
 /// Parses one document.
 pub(super) fn parse(text: &str) -> Result<Node, Mistake> {
-    let mut tree = Tree::default();
+    let mut all = read(text, true)?;
+    Ok(all.pop().unwrap_or(Node {
+        line: 1,
+        value: Value::Null,
+    }))
+}
+
+/// Parses as many documents as there are. One that is empty is none.
+pub(super) fn parse_all(text: &str) -> Result<Vec<Node>, Mistake> {
+    read(text, false)
+}
+
+fn read(text: &str, is_one: bool) -> Result<Vec<Node>, Mistake> {
+    let mut tree = Tree {
+        is_one,
+        ..Tree::default()
+    };
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| {
             let text = match error.kind() {
@@ -49,11 +65,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Mistake> {
         })?;
         tree.take(&event, line_of(&span.start))?;
     }
-    let nothing = Node {
-        line: 1,
-        value: Value::Null,
-    };
-    Ok(tree.root.unwrap_or(nothing))
+    Ok(tree.roots)
 }
 
 fn line_of(marker: &granit_parser::Marker) -> u64 {
@@ -63,7 +75,9 @@ fn line_of(marker: &granit_parser::Marker) -> u64 {
 /// What was read so far.
 #[derive(Default)]
 struct Tree {
-    root: Option<Node>,
+    roots: Vec<Node>,
+    /// No second document may follow.
+    is_one: bool,
     /// Lists and maps that have begun and not ended, the outermost first.
     open: Vec<Open>,
     /// Values with an anchor, and how many values each consists of.
@@ -210,15 +224,13 @@ impl Tree {
                     fields.push((key, line, node));
                 }
             }
-            None => match &self.root {
-                // One of comments alone, as tools leave them, is none.
-                Some(root) if !root.is_null() && node.is_null() => {}
-                Some(root) if !root.is_null() => {
-                    let text = "a second document begins here; allowed is one";
-                    return Err((self.begins, text.to_owned()));
-                }
-                _ => self.root = Some(node),
-            },
+            // One of comments alone, as tools leave them, is none.
+            None if node.is_null() => {}
+            None if self.is_one && !self.roots.is_empty() => {
+                let text = "a second document begins here; allowed is one";
+                return Err((self.begins, text.to_owned()));
+            }
+            None => self.roots.push(node),
         }
         Ok(())
     }

@@ -16,10 +16,13 @@ mod fields;
 mod formats;
 mod fuzz;
 mod good;
+#[allow(unreachable_pub, reason = "one file, several binaries")]
+mod old;
 mod random;
 mod rules;
 mod unreadable;
 mod unsupported;
+mod v1beta2;
 
 /// A whole document around the text of its spec, which begins on line 5.
 fn document(spec: &str) -> String {

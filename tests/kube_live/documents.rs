@@ -4,12 +4,15 @@
 use etcd_operator::api::requests::{ACKNOWLEDGED, IMMUTABLE};
 use etcd_operator::api::rules::{LASTING, OF_A_HOST, RULES, Rule};
 use etcd_operator::document;
+use etcd_operator::document::v1beta2::convert;
 use etcd_operator::plan::version::hop;
 use serde_json::{Value, json};
 
 use crate::cluster::Output;
 use crate::lab::{Api, ApiOptions};
+use crate::old::cluster_and_backup;
 use crate::operator::{cluster, deployed, object};
+use crate::random::Random;
 
 /// An API server that knows the types, and has published what they are made of: that comes a moment
 /// after it serves them.
@@ -518,4 +521,30 @@ fn a_version_that_cannot_follow_is_refused_at_once() {
     patch(&[], json!({"spec": {"version": "3.5.32"}})).good();
     status(json!({"version": "3.7.3", "clusterID": "1"})).good();
     patch(&[], json!({"spec": {"paused": false}})).good();
+}
+
+/// What became of 200 pairs of the first operator's documents.
+#[test]
+fn a_real_server_takes_what_the_first_operators_documents_become() {
+    let Some(api) = api() else {
+        return;
+    };
+    let mut random = Random(200);
+    let mut taken = 0;
+    for number in 0..200 {
+        let (cluster, backup) = cluster_and_backup(&mut random);
+        let [one, other] = [cluster, backup].map(|it| document::to_yaml(&it).unwrap());
+        let converted = convert(&format!("{one}---\n{other}")).unwrap();
+        let ours: Vec<String> = { converted.documents.iter() }
+            .map(|it| document::to_yaml(it).unwrap())
+            .collect();
+        if ours.is_empty() {
+            continue;
+        }
+        let said = asked(&api, &ours.join("---\n"));
+        assert!(said.ok, "{number}: {}\n{one}", said.stderr);
+        taken += ours.len();
+    }
+    println!("{taken} documents");
+    assert!(taken > 100, "{taken}");
 }

@@ -44,10 +44,15 @@ mod namespaces;
 mod needs;
 mod nodes;
 mod numbers;
+#[path = "../document/old.rs"]
+mod old;
 mod operated;
 mod operator;
 mod processes;
 mod prometheus;
+#[allow(dead_code, reason = "the parser's tests have more than is used here")]
+#[path = "../document/random.rs"]
+mod random;
 mod refused;
 mod requests;
 mod restores;

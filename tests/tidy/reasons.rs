@@ -11,7 +11,7 @@ use crate::{code, sources};
 #[rustfmt::skip]
 const NO_REASONS: &[&str] = &[
     "AccessDenied", "ActiveState", "Age", "Always", "Backup",
-    "Binding", "Bound", "Bundle", "Cluster",
+    "Binding", "Bound", "Bundle", "Cluster", "ClusterDomain",
     "ClusterIP", "ClusterRole", "ClusterRoleBinding", "ContainerCreating", "ContainerStatusUnknown", "CrashLoopBackOff", "CreateContainerConfigError",
     "CreateContainerError", "DaemonSet", "Deny", "Directory", "DirectoryOrCreate",
     "DisableUnitFiles", "DisruptionTarget", "EnableUnitFiles", "Equivalent", "ErrImageNeverPull",
@@ -19,7 +19,7 @@ const NO_REASONS: &[&str] = &[
     "EtcdClusters", "EtcdRestore", "EtcdRestoreStatus", "EtcdRestores", "Everywhere", "Exists",
     "Fail", "Failed", "FallbackToLogsOnError", "False", "Get", "Gi",
     "Hold", "HostToContainer", "IfNotPresent", "ImagePullBackOff", "In", "Ingress",
-    "InteractiveAuthorizationRequired", "Into", "InvalidImageName", "Ki", "Lease", "Level",
+    "InteractiveAuthorizationRequired", "Into", "InvalidImageName", "Ki", "Lease", "Level", "List",
     "Lost", "Mi", "Namespace", "NetworkPolicy", "Never", "No",
     "NoExecute", "NoSuchUnit", "Node", "None", "Null", "Off", "On",
     "OnFailure", "OnRootMismatch", "Opaque", "Pending", "PersistentVolumeClaim", "PersistentVolumeClaims", "Phase", "Pod", "PodDisruptionBudget",

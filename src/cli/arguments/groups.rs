@@ -15,7 +15,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "backup", "restore", "certs",
         ],
     ),
-    ("To begin", &["init", "preflight", "etcd", "crd"]),
+    ("To begin", &["init", "preflight", "etcd", "crd", "convert"]),
     (
         "For units, Pods and scripts",
         &[

@@ -1,0 +1,322 @@
+//! Documents of the first operator, `etcd.database.coreos.com/v1beta2`, as ours, with a row for each of their fields: what
+//! became of it, and why. What a person has to decide is told as that, and what comes out is sound by [`check_of_kubernetes`].
+//!
+//! Sources: coreos/etcd-operator 0.9.4, `pkg/apis/etcd/v1beta2` for the fields, `pkg/util/k8sutil` and `pkg/backup` for what
+//! they did.
+
+mod backup;
+mod cluster;
+
+use std::fmt;
+
+use serde_json::{Value as Json, json};
+
+use super::node::{self, Node, Value};
+use super::{Problems, SIZE_MAX, check_of_kubernetes, to_yaml, too_large};
+use crate::api::GROUP;
+
+/// The first operator's group.
+const OLD_GROUP: &str = "etcd.database.coreos.com";
+
+/// What became of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The same under our name.
+    Mapped,
+    /// Something else, which does what it was for.
+    Changed,
+    /// Nothing: it has no use here.
+    Dropped,
+    /// A person has to decide.
+    Decide,
+}
+
+/// One field of an old document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Its line, from 1.
+    pub line: u64,
+    /// Kind and name of its document.
+    pub object: String,
+    /// Its path there.
+    pub path: String,
+    /// What became of it.
+    pub fate: Fate,
+    /// What it is now, or why it is no more.
+    pub text: String,
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fate = match self.fate {
+            Fate::Mapped => "mapped to",
+            Fate::Changed => "changed:",
+            Fate::Dropped => "dropped:",
+            Fate::Decide => "decide:",
+        };
+        let Row {
+            line,
+            object,
+            path,
+            text,
+            ..
+        } = self;
+        write!(f, "line {line}: {object}: ")?;
+        if !path.is_empty() {
+            write!(f, "{path}: ")?;
+        }
+        write!(f, "{fate} {text}")
+    }
+}
+
+/// What came out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Converted {
+    /// Our documents; each is sound.
+    pub documents: Vec<Json>,
+    /// Of each old field one, in the order of their lines.
+    pub report: Vec<Row>,
+}
+
+impl Converted {
+    /// Whether something is left for a person.
+    pub fn is_open(&self) -> bool {
+        self.report.iter().any(|it| it.fate == Fate::Decide)
+    }
+}
+
+/// An old document, while its fields are gone through.
+struct Old<'a> {
+    root: &'a Node,
+    object: String,
+    report: &'a mut Vec<Row>,
+}
+
+impl<'a> Old<'a> {
+    fn new(root: &'a Node, report: &'a mut Vec<Row>) -> Self {
+        let field = |path: &str| {
+            node::printable(
+                root.at(path)
+                    .and_then(Node::as_text)
+                    .unwrap_or("without a name"),
+            )
+        };
+        let object = format!("{} {}", field("kind"), field("metadata.name"));
+        Old {
+            root,
+            object,
+            report,
+        }
+    }
+
+    fn tell(&mut self, path: &str, fate: Fate, text: impl Into<String>) {
+        self.report.push(Row {
+            line: self.root.line_of(path),
+            object: self.object.clone(),
+            path: path.to_owned(),
+            fate,
+            text: text.into(),
+        });
+    }
+
+    /// The fields of the map at a path; told of where it is none.
+    fn fields(&mut self, path: &str) -> Vec<(String, Node)> {
+        let Some(node) = self.root.at(path) else {
+            return Vec::new();
+        };
+        match &node.value {
+            Value::Map(fields) => {
+                let given = fields.iter().filter(|(.., it)| !it.is_null());
+                given
+                    .map(|(key, _, it)| (key.clone(), it.clone()))
+                    .collect()
+            }
+            Value::Null => Vec::new(),
+            other => {
+                let text = format!("found {}, expected a map", other.describe());
+                self.tell(path, Fate::Decide, text);
+                Vec::new()
+            }
+        }
+    }
+
+    fn text(&self, path: &str) -> Option<&str> {
+        self.root.at(path).and_then(Node::as_text)
+    }
+
+    fn unknown(&mut self, path: &str) {
+        let text = "v1beta2 has no such field; a fork's own, or mistyped: it is left out";
+        self.tell(path, Fate::Decide, text);
+    }
+
+    /// Name, namespace, labels and annotations.
+    fn metadata(&mut self) -> Json {
+        let mut kept = json!({});
+        for (key, node) in self.fields("metadata") {
+            let path = format!("metadata.{key}");
+            match key.as_str() {
+                "name" | "namespace" | "labels" => kept[&key] = node.to_json(),
+                "annotations" => {
+                    let mut annotations = node.to_json();
+                    if let Some(all) = annotations.as_object_mut() {
+                        all.retain(|it, _| {
+                            !it.starts_with("kubectl.kubernetes.io/") && !it.starts_with(OLD_GROUP)
+                        });
+                        if !all.is_empty() {
+                            kept[&key] = annotations;
+                        }
+                    }
+                }
+                _ => {
+                    self.tell(&path, Fate::Dropped, "the API server gives it");
+                    continue;
+                }
+            }
+            self.tell(&path, Fate::Mapped, &path);
+        }
+        kept
+    }
+}
+
+/// Sets a field by its path, and the maps above it.
+fn set(document: &mut Json, path: &str, value: impl Into<Json>) {
+    let mut at = document;
+    for part in path.split('.') {
+        if !at.is_object() {
+            *at = json!({});
+        }
+        at = &mut at[part];
+    }
+    *at = value.into();
+}
+
+/// Takes the field at a path away; where it is not there, the nearest above it, since something is missing in that.
+fn take_away(document: &mut Json, path: &str) -> bool {
+    let path = path.replace('[', ".").replace(']', "");
+    let mut parts: Vec<&str> = path.split('.').collect();
+    while parts.len() > 1
+        && let Some(key) = parts.pop()
+    {
+        let removed = match document.pointer_mut(&format!("/{}", parts.join("/"))) {
+            Some(Json::Object(fields)) => fields.remove(key),
+            Some(Json::Array(items)) => { key.parse().ok() }
+                .filter(|it| *it < items.len())
+                .map(|it| items.remove(it)),
+            _ => None,
+        };
+        if removed.is_some() {
+            return true;
+        }
+    }
+    false
+}
+
+fn ours(kind: &str, metadata: &Json, spec: &Json) -> Json {
+    json!({"apiVersion": format!("{GROUP}/v1alpha1"), "kind": kind, "metadata": metadata, "spec": spec})
+}
+
+/// The documents of a text, those in lists among them.
+fn documents(text: &str) -> Result<Vec<Node>, Problems> {
+    let mut all = Vec::new();
+    for root in node::parse_all(text).map_err(|(line, message)| Problems::one(line, message))? {
+        let is_list = root
+            .at("kind")
+            .and_then(Node::as_text)
+            .is_some_and(|it| it.ends_with("List"));
+        match root.get("items").map(|it| &it.value) {
+            Some(Value::List(items)) if is_list => all.extend(items.iter().cloned()),
+            _ => all.push(root),
+        }
+    }
+    Ok(all)
+}
+
+/// Converts the documents of a text.
+///
+/// # Errors
+/// It is no YAML, too large, or none of its documents is of the first operator.
+pub fn convert(text: &str) -> Result<Converted, Problems> {
+    if text.len() as u64 > SIZE_MAX {
+        return Err(too_large(text.len() as u64));
+    }
+    let mut it = Converted::default();
+    let mut clusters = Vec::new();
+    let (first, then): (Vec<Node>, Vec<Node>) = { documents(text)?.into_iter() }
+        .partition(|it| it.at("kind").and_then(Node::as_text) == Some("EtcdCluster"));
+    for root in first.iter().chain(&then) {
+        let mut old = Old::new(root, &mut it.report);
+        let version = old.text("apiVersion").unwrap_or_default().to_owned();
+        let is_old = version == format!("{OLD_GROUP}/v1beta2");
+        let version = node::printable(&version);
+        match old.text("kind").unwrap_or_default() {
+            "EtcdCluster" if is_old => {
+                clusters.extend(cluster::convert(&mut old).map(|it| (it, root)));
+            }
+            "EtcdBackup" if is_old => it.documents.extend(backup::backup(&mut old, &mut clusters)),
+            "EtcdRestore" if is_old => backup::restore(&mut old),
+            _ if is_old || version.starts_with("etcd.coreos.com/") => {
+                let text = format!(
+                    "{version} has no such kind, or is older: apply it to the last version of the first operator, and convert what that stores"
+                );
+                old.tell("kind", Fate::Decide, text);
+            }
+            _ => {
+                let text = format!("{version} is none of the first operator's documents");
+                old.tell("", Fate::Dropped, text);
+            }
+        }
+    }
+    if !it.report.iter().any(|row| row.fate != Fate::Dropped) {
+        let text = format!(
+            "there is no EtcdCluster, EtcdBackup or EtcdRestore of {OLD_GROUP}/v1beta2 here"
+        );
+        return Err(Problems::one(0, text));
+    }
+    let mut all = Vec::new();
+    for (document, root) in clusters {
+        all.extend(sound(document, root, &mut it.report));
+    }
+    all.append(&mut it.documents);
+    it.documents = all;
+    it.report.sort_by_key(|row| row.line);
+    Ok(it)
+}
+
+/// The document without what [`check`] refuses, which is told; nothing where it refuses what must be there.
+fn sound(mut document: Json, root: &Node, report: &mut Vec<Row>) -> Option<Json> {
+    let object = format!(
+        "EtcdCluster {}",
+        document["metadata"]["name"].as_str().unwrap_or_default()
+    );
+    loop {
+        let text = to_yaml(&document).ok()?;
+        let Err(problems) = check_of_kubernetes(text.as_bytes()) else {
+            return Some(document);
+        };
+        let mut taken = false;
+        for problem in problems.0 {
+            let is_needed = ["metadata.name", "spec.version", "spec.size", "spec"]
+                .contains(&problem.path.as_str());
+            let away = !is_needed && take_away(&mut document, &problem.path);
+            taken |= away;
+            let what = if away {
+                "left out"
+            } else {
+                "no document of it"
+            };
+            let row = Row {
+                line: root.line_of(&problem.path),
+                object: object.clone(),
+                path: String::new(),
+                fate: Fate::Decide,
+                text: format!("{what}: {}: {}", problem.path, problem.message),
+            };
+            if !report.contains(&row) {
+                report.push(row);
+            }
+        }
+        if !taken {
+            return None;
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Random documents of the first operator.
+
+use serde_json::{Value, json};
+
+use crate::random::Random;
+
+pub const GROUP: &str = "etcd.database.coreos.com/v1beta2";
+
+/// Its Pods, most of their fields sound.
+fn pod(random: &mut Random) -> Value {
+    let mut pod = json!({});
+    let mut some = |field: &str, values: &[Value]| {
+        if random.one_in(3) {
+            pod[field] = random.pick(values);
+        }
+    };
+    some(
+        "labels",
+        &[json!({"app": "till"}), json!({"a/b": "c"}), json!({"": 1})],
+    );
+    some(
+        "annotations",
+        &[json!({"a": "b"}), json!({"etcd.version": "3.2.13"})],
+    );
+    some("nodeSelector", &[json!({"disk": "flash"}), json!("flash")]);
+    some("antiAffinity", &[json!(true), json!(false)]);
+    some(
+        "tolerations",
+        &[
+            json!([{"key": "edge", "operator": "Exists"}]),
+            json!([{"operator": "Sometimes"}]),
+        ],
+    );
+    some(
+        "resources",
+        &[
+            json!({"requests": {"cpu": 1, "memory": "1Gi"}}),
+            json!({"limits": {"memory": "1GB"}}),
+        ],
+    );
+    some(
+        "etcdEnv",
+        &[
+            json!([{"name": "ETCD_SNAPSHOT_COUNT", "value": "5000"}]),
+            json!([{"name": "ETCD_HEARTBEAT_INTERVAL", "value": "0"}]),
+            json!([{"name": "X"}]),
+        ],
+    );
+    some(
+        "persistentVolumeClaimSpec",
+        &[
+            json!({"resources": {"requests": {"storage": "1Gi"}}}),
+            json!({"accessModes": ["ReadWriteOnce"]}),
+            json!({"storageClassName": 4}),
+        ],
+    );
+    some("securityContext", &[json!({"fsGroup": 1})]);
+    some("ClusterDomain", &[json!("edge.local"), json!("-")]);
+    some("affinity", &[json!({"nodeAffinity": {}}), json!([])]);
+    pod
+}
+
+fn cluster(random: &mut Random) -> Value {
+    let mut spec = json!({"pod": pod(random)});
+    for (field, values) in [
+        (
+            "size",
+            &[json!(1), json!(2), json!(3), json!(5), json!(8), json!("3")][..],
+        ),
+        (
+            "version",
+            &[
+                json!("3.2.13"),
+                json!("v3.5.33"),
+                json!("3.6.16"),
+                json!("latest"),
+            ],
+        ),
+        (
+            "repository",
+            &[
+                json!("quay.io/coreos/etcd"),
+                json!("registry.example/etcd"),
+                json!("no image"),
+            ],
+        ),
+        ("paused", &[json!(true), json!("yes, please")]),
+        ("TLS", &[json!({"static": {"operatorSecret": "client"}})]),
+    ] {
+        if !random.one_in(3) {
+            spec[field] = random.pick(values);
+        }
+    }
+    let name = random.pick(&[
+        "shop",
+        "till",
+        "Shop",
+        "a-name-that-is-far-longer-than-fifty-characters-may-be",
+    ]);
+    json!({"apiVersion": GROUP, "kind": "EtcdCluster", "metadata": {"name": name}, "spec": spec})
+}
+
+/// An EtcdBackup, of this cluster or of none.
+fn backup(random: &mut Random) -> Value {
+    let mut spec = json!({
+        "etcdEndpoints": random.pick(&[json!(["http://shop-client:2379"]), json!(["https://till-client.default.svc:2379"]), json!(["http://10.0.0.1:2379"]), json!([])]),
+        "storageType": random.pick(&["S3", "S3", "S3", "GCS", "ABS", "OSS", "Tape"]),
+    });
+    let s3 = [
+        json!({"path": "edge/etcd.backup", "awsSecret": "aws"}),
+        json!({"path": "edge/shops/a/etcd.backup", "awsSecret": "aws", "endpoint": "https://s3.example.com", "forcePathStyle": true}),
+        json!({"path": "Edge", "awsSecret": "AWS", "endpoint": "s3"}),
+    ];
+    for (field, values) in [
+        ("s3", &s3[..]),
+        (
+            "backupPolicy",
+            &[
+                json!({"backupIntervalInSecond": 3600, "maxBackups": 5}),
+                json!({"backupIntervalInSecond": 0, "maxBackups": 0}),
+                json!({"backupIntervalInSecond": 1, "timeoutInSecond": 60}),
+                json!({"maxBackups": "all"}),
+            ],
+        ),
+        ("clientTLSSecret", &[json!("tls")]),
+        ("gcs", &[json!({"path": "a/b"})]),
+    ] {
+        if random.one_in(2) {
+            spec[field] = random.pick(values);
+        }
+    }
+    json!({"apiVersion": GROUP, "kind": "EtcdBackup", "metadata": {"name": "b"}, "spec": spec})
+}
+
+pub fn cluster_and_backup(random: &mut Random) -> (Value, Value) {
+    (cluster(random), backup(random))
+}
