@@ -14,9 +14,13 @@ use serde_json::{Value as Json, json};
 use super::node::{self, Node, Value};
 use super::{Problems, SIZE_MAX, check_of_kubernetes, to_yaml, too_large};
 use crate::api::GROUP;
+use crate::error::shown;
 
 /// The first operator's group.
 const OLD_GROUP: &str = "etcd.database.coreos.com";
+
+/// Characters that a row has of its text: a command with several destinations is the longest.
+const TEXT_MAX: usize = 4000;
 
 /// What became of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,9 +67,9 @@ impl fmt::Display for Row {
         } = self;
         write!(f, "line {line}: {object}: ")?;
         if !path.is_empty() {
-            write!(f, "{path}: ")?;
+            write!(f, "{}: ", node::printable(path))?;
         }
-        write!(f, "{fate} {text}")
+        write!(f, "{fate} {}", shown(text, TEXT_MAX))
     }
 }
 
@@ -159,16 +163,18 @@ impl<'a> Old<'a> {
                 "annotations" => {
                     let mut annotations = node.to_json();
                     if let Some(all) = annotations.as_object_mut() {
-                        all.retain(|it, _| {
-                            !it.starts_with("kubectl.kubernetes.io/") && !it.starts_with(OLD_GROUP)
-                        });
-                        if !all.is_empty() {
-                            kept[&key] = annotations;
+                        let theirs = ["kubectl.kubernetes.io/", OLD_GROUP];
+                        all.retain(|it, _| !theirs.iter().any(|of| it.starts_with(of)));
+                        if all.is_empty() {
+                            let text = "kubectl's, or the first operator's own";
+                            self.tell(&path, Fate::Dropped, text);
+                            continue;
                         }
                     }
+                    kept[&key] = annotations;
                 }
                 _ => {
-                    self.tell(&path, Fate::Dropped, "the API server gives it");
+                    self.tell(&path, Fate::Dropped, "it is of the old object");
                     continue;
                 }
             }
@@ -254,9 +260,9 @@ pub fn convert(text: &str) -> Result<Converted, Problems> {
             }
             "EtcdBackup" if is_old => it.documents.extend(backup::backup(&mut old, &mut clusters)),
             "EtcdRestore" if is_old => backup::restore(&mut old),
-            _ if is_old || version.starts_with("etcd.coreos.com/") => {
+            _ if version.starts_with(OLD_GROUP) || version.starts_with("etcd.coreos.com/") => {
                 let text = format!(
-                    "{version} has no such kind, or is older: apply it to the last version of the first operator, and convert what that stores"
+                    "only EtcdCluster, EtcdBackup and EtcdRestore of {OLD_GROUP}/v1beta2 are read, not this of {version}"
                 );
                 old.tell("kind", Fate::Decide, text);
             }
@@ -282,7 +288,7 @@ pub fn convert(text: &str) -> Result<Converted, Problems> {
     Ok(it)
 }
 
-/// The document without what [`check`] refuses, which is told; nothing where it refuses what must be there.
+/// The document without what [`check_of_kubernetes`] refuses, which is told; nothing where it refuses what must be there.
 fn sound(mut document: Json, root: &Node, report: &mut Vec<Row>) -> Option<Json> {
     let object = format!(
         "EtcdCluster {}",

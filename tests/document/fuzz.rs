@@ -3,9 +3,11 @@
 
 use std::panic::catch_unwind;
 
-use etcd_operator::document::{PROBLEMS_MAX, Schema, parse_against};
+use etcd_operator::document::v1beta2::convert;
+use etcd_operator::document::{PROBLEMS_MAX, Schema, parse_against, to_yaml};
 
 use super::good::{EXAMPLE, EXPORT, LARGEST};
+use super::old::cluster_and_backup;
 use super::random::Random;
 
 const TOKENS: &[&str] = &[
@@ -202,4 +204,25 @@ fn no_input_panics_the_parser() {
             });
         }
     });
+}
+
+#[test]
+fn no_input_panics_the_conversion_and_no_row_has_a_control_character() {
+    let mut rows = 0;
+    for seed in 0..3_000 {
+        let mut random = Random(seed);
+        let (cluster, backup) = cluster_and_backup(&mut random);
+        let [one, other] = [cluster, backup].map(|it| to_yaml(&it).unwrap());
+        let text = format!("{one}---\n{other}");
+        let bytes = mutate(&mut random, &[&text]);
+        let Ok(Ok(it)) = std::str::from_utf8(&bytes).map(convert) else {
+            continue;
+        };
+        for row in &it.report {
+            let row = row.to_string();
+            assert!(!row.chars().any(char::is_control), "{seed}: {row:?}");
+            rows += 1;
+        }
+    }
+    assert!(rows > 5_000, "{rows}");
 }

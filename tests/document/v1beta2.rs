@@ -151,37 +151,37 @@ fn a_cluster_with_etcds_environment_and_a_claim() {
     converts(
         &old("EtcdCluster", "shop", spec),
         &expect![[r#"
-        apiVersion: etcd.edge-operator.io/v1alpha1
-        kind: EtcdCluster
-        metadata:
-          name: shop
-        spec:
-          options:
-            autoCompaction:
-              mode: periodic
-              retention: 1
-            logLevel: debug
-          size: 3
-          storage:
-            quota: "2Gi"
-            volumeClaim:
-              size: "4Gi"
-              storageClassName: fast
-          version: "3.6.16"
-        # line 3: EtcdCluster shop: metadata.name: mapped to metadata.name
-        # line 4: EtcdCluster shop: spec: changed: clients spoke plain HTTP; now they need a certificate: the Secret shop-client-admin has one, spec.clients makes others
-        # line 4: EtcdCluster shop: spec: changed: this is another cluster, and empty: etcdctl make-mirror copies the keys, without leases, users and old revisions
-        # line 5: EtcdCluster shop: spec.size: mapped to spec.size
-        # line 6: EtcdCluster shop: spec.version: mapped to spec.version
-        # line 9: EtcdCluster shop: spec.pod.etcdEnv[0]: mapped to spec.options.autoCompaction.mode: periodic
-        # line 10: EtcdCluster shop: spec.pod.etcdEnv[1]: mapped to spec.options.autoCompaction.retention: 1
-        # line 11: EtcdCluster shop: spec.pod.etcdEnv[2]: mapped to spec.storage.quota: 2Gi
-        # line 12: EtcdCluster shop: spec.pod.etcdEnv[3]: mapped to spec.options.logLevel: debug
-        # line 13: EtcdCluster shop: spec.pod.etcdEnv[4]: decide: ETCD_ENABLE_V2 has no field of its own here: it is left out
-        # line 14: EtcdCluster shop: spec.pod.persistentVolumeClaimSpec.storageClassName: mapped to spec.storage.volumeClaim.storageClassName
-        # line 14: EtcdCluster shop: spec.pod.persistentVolumeClaimSpec.accessModes: dropped: one node at a time, always
-        # line 14: EtcdCluster shop: spec.pod.persistentVolumeClaimSpec.resources.requests.storage: mapped to spec.storage.volumeClaim.size
-    "#]],
+            apiVersion: etcd.edge-operator.io/v1alpha1
+            kind: EtcdCluster
+            metadata:
+              name: shop
+            spec:
+              options:
+                autoCompaction:
+                  mode: periodic
+                  retention: 1
+                logLevel: debug
+              size: 3
+              storage:
+                quota: "2Gi"
+                volumeClaim:
+                  size: "4Gi"
+                  storageClassName: fast
+              version: "3.6.16"
+            # line 3: EtcdCluster shop: metadata.name: mapped to metadata.name
+            # line 4: EtcdCluster shop: spec: changed: clients spoke plain HTTP; now they need a certificate: the Secret shop-client-admin has one, spec.clients makes others
+            # line 4: EtcdCluster shop: spec: changed: this is another cluster, and empty: etcdctl make-mirror copies the keys, without leases, users and old revisions
+            # line 5: EtcdCluster shop: spec.size: mapped to spec.size
+            # line 6: EtcdCluster shop: spec.version: mapped to spec.version
+            # line 9: EtcdCluster shop: spec.pod.etcdEnv[0]: mapped to spec.options.autoCompaction.mode: periodic
+            # line 10: EtcdCluster shop: spec.pod.etcdEnv[1]: mapped to spec.options.autoCompaction.retention: 1
+            # line 11: EtcdCluster shop: spec.pod.etcdEnv[2]: mapped to spec.storage.quota: 2Gi
+            # line 12: EtcdCluster shop: spec.pod.etcdEnv[3]: mapped to spec.options.logLevel: debug
+            # line 13: EtcdCluster shop: spec.pod.etcdEnv[4]: decide: ETCD_ENABLE_V2 has no field of its own here: it is left out
+            # line 14: EtcdCluster shop: spec.pod.persistentVolumeClaimSpec.storageClassName: mapped to spec.storage.volumeClaim.storageClassName
+            # line 14: EtcdCluster shop: spec.pod.persistentVolumeClaimSpec.accessModes: dropped: one node at a time, always
+            # line 14: EtcdCluster shop: spec.pod.persistentVolumeClaimSpec.resources.requests.storag...: mapped to spec.storage.volumeClaim.size
+        "#]],
     );
 }
 
@@ -393,8 +393,8 @@ fn what_is_not_of_the_first_operator() {
     converts(
         older,
         &expect![[r#"
-        # line 2: Cluster shop: kind: decide: etcd.coreos.com/v1beta1 has no such kind, or is older: apply it to the last version of the first operator, and convert what that stores
-    "#]],
+            # line 2: Cluster shop: kind: decide: only EtcdCluster, EtcdBackup and EtcdRestore of etcd.database.coreos.com/v1beta2 are read, not this of etcd.coreos.com/v1beta1
+        "#]],
     );
     converts(
         "a: [",

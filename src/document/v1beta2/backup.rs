@@ -3,7 +3,12 @@
 use serde_json::{Value as Json, json};
 
 use super::{Fate, Old, ours, set};
+use crate::cluster::is_dns_label;
 use crate::document::node::{Node, Value, printable};
+use crate::error::shell_word;
+
+/// Characters of a cluster's name, as the CRD has it.
+const NAME_MAX: usize = 50;
 
 /// Where a new cluster's snapshots go first.
 const LOCAL_FIRST: &str = "spec.backup.destinations[0]: {local: {}}, a claim: snapshots are verified there before they are copied";
@@ -43,9 +48,10 @@ pub(super) fn backup(old: &mut Old<'_>, clusters: &mut [(Json, &Node)]) -> Optio
     } else {
         let mut patch = json!({});
         join(old, &mut patch, destination, periodic.as_deref());
-        let namespace = metadata["namespace"].as_str().unwrap_or("default");
+        let namespace = shell_word(metadata["namespace"].as_str().unwrap_or("default"));
+        let patch = shell_word(&patch.to_string());
         let text = format!(
-            "the EtcdCluster {cluster} is not among these documents; once it is there: kubectl patch etcdcluster {cluster} -n {namespace} --type=merge -p '{patch}'"
+            "the EtcdCluster {cluster} is not among these documents; once it is there: kubectl patch etcdcluster {cluster} -n {namespace} --type=merge -p {patch}"
         );
         old.tell("spec", Fate::Decide, text);
     }
@@ -91,7 +97,8 @@ fn named(endpoint: &str, namespace: &str) -> Option<String> {
     let name = labels.next()?.strip_suffix("-client")?;
     let of = labels.next().unwrap_or(namespace);
     let is_service = labels.next().is_none_or(|it| it == "svc");
-    (of == namespace && is_service && crate::cluster::is_dns_label(name)).then(|| name.to_owned())
+    let is_name = name.len() <= NAME_MAX && is_dns_label(name);
+    (of == namespace && is_service && is_name).then(|| name.to_owned())
 }
 
 fn storage(old: &mut Old<'_>, node: &Node) {
