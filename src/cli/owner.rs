@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Access, CWD, Gid, Mode, OFlags, ResolveFlags, Uid, access, openat2};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -84,12 +85,25 @@ pub(super) fn act_as_owner(context: &mut Context, command: &Command) -> Result<(
     Ok(become_user(uid, gid)?)
 }
 
+/// How often threads are counted, a millisecond apart. That of the parser has ended, and the kernel takes it from its list
+/// a moment later.
+const COUNTS: usize = 2000;
+
+/// Waits until there is one thread.
+fn alone(mut threads: impl FnMut() -> io::Result<usize>) -> io::Result<()> {
+    for _ in 0..COUNTS {
+        if threads()? == 1 {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Err(io::Error::other("other threads would keep their rights"))
+}
+
 /// Goes on with the rights of another user. This has to be the only thread. A process that changed its
 /// user so is nobody's to look into, the new user's neither.
 pub(super) fn become_user(uid: u32, gid: u32) -> io::Result<()> {
-    if fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::other("other threads would keep their rights"));
-    }
+    alone(|| Ok(fs::read_dir("/proc/self/task")?.count()))?;
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     set_thread_groups(&[])?;
     set_thread_res_gid(gid, gid, gid)?;
@@ -260,6 +274,14 @@ mod tests {
 
     use super::*;
     use crate::cli::arguments::Cli;
+
+    #[test]
+    fn a_thread_that_has_ended_is_waited_for_and_one_that_stays_is_refused() {
+        let mut counts = [2, 2, 1].into_iter();
+        alone(|| Ok(counts.next().unwrap())).unwrap();
+        let error = alone(|| Ok(2)).unwrap_err();
+        assert_eq!(error.to_string(), "other threads would keep their rights");
+    }
 
     #[test]
     fn what_a_pod_runs_has_no_rights_on_a_host_to_look_at() {
