@@ -68,7 +68,7 @@ s3-makes: tools ## The S3 tests on every make of server, garage and MinIO among 
 	@tests/tools/minio.sh $(TOOLS)/minio
 	cargo test --test s3_live
 
-test-vm: dist ## The arm64 package in a whole machine whose power is cut: 6 min once built
+test-vm: dist ## The arm64 package in a whole machine whose power is cut: 8 min once built
 	@tests/tools/etcd.sh --arch arm64 $(TOOLS)/etcd-arm64 3.6 3.6-before
 	@tests/tools/qemu.sh $(TOOLS)/qemu system
 	@tests/tools/vm/image.sh $(TOOLS)/vm

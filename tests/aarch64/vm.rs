@@ -319,7 +319,7 @@ fn signs(newer: &str) -> [(&'static str, String); 3] {
 }
 
 #[test]
-#[ignore = "boots a machine four times, which takes three minutes: make test-vm"]
+#[ignore = "boots a machine four times, which takes five minutes: make test-vm"]
 fn a_change_of_version_goes_on_after_every_power_cut_in_its_midst() {
     let mut machine = match Machine::new("change") {
         Ok(machine) => machine,
