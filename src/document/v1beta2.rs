@@ -1,5 +1,6 @@
 //! Documents of the first operator, `etcd.database.coreos.com/v1beta2`, as ours, with a row for each of their fields: what
-//! became of it, and why. What a person has to decide is told as that, and what comes out is sound by [`check_of_kubernetes`].
+//! became of it, and why. What a person has to decide is told as that, and an EtcdCluster that comes out is sound by
+//! [`check_of_kubernetes`].
 //!
 //! Sources: coreos/etcd-operator 0.9.4, `pkg/apis/etcd/v1beta2` for the fields, `pkg/util/k8sutil` and `pkg/backup` for what
 //! they did.
@@ -76,7 +77,7 @@ impl fmt::Display for Row {
 /// What came out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Converted {
-    /// Our documents; each is sound.
+    /// Our documents. Each EtcdCluster is sound.
     pub documents: Vec<Json>,
     /// Of each old field one, in the order of their lines.
     pub report: Vec<Row>,
@@ -254,6 +255,9 @@ pub fn convert(text: &str) -> Result<Converted, Problems> {
         let version = old.text("apiVersion").unwrap_or_default().to_owned();
         let is_old = version == format!("{OLD_GROUP}/v1beta2");
         let version = node::printable(&version);
+        if is_old && root.at("status").is_some() {
+            old.tell("status", Fate::Dropped, "the operator tells its own");
+        }
         match old.text("kind").unwrap_or_default() {
             "EtcdCluster" if is_old => {
                 clusters.extend(cluster::convert(&mut old).map(|it| (it, root)));

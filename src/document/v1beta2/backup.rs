@@ -22,9 +22,8 @@ pub(super) fn backup(old: &mut Old<'_>, clusters: &mut [(Json, &Node)]) -> Optio
     for (key, node) in old.fields("spec") {
         let path = format!("spec.{key}");
         match key.as_str() {
-            "etcdEndpoints" => {}
+            "etcdEndpoints" | "s3" => {}
             "storageType" => storage(old, &node),
-            "s3" => {}
             "gcs" | "abs" | "oss" => old.tell(&path, Fate::Dropped, "no copy goes to this store"),
             "backupPolicy" => periodic = policy(old, &mut destination),
             "clientTLSSecret" => old.tell(
@@ -34,9 +33,6 @@ pub(super) fn backup(old: &mut Old<'_>, clusters: &mut [(Json, &Node)]) -> Optio
             ),
             _ => old.unknown(&path),
         }
-    }
-    if old.root.at("status").is_some() {
-        old.tell("status", Fate::Dropped, "the operator tells its own");
     }
     let cluster = cluster?;
     let found = clusters.iter_mut().find(|(it, _)| {

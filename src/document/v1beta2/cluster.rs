@@ -49,9 +49,6 @@ pub(super) fn convert(old: &mut Old<'_>) -> Option<Json> {
         old.tell("spec", Fate::Changed, "etcd kept all old revisions; now those older than an hour are compacted: spec.options.autoCompaction");
     }
     old.tell("spec", Fate::Changed, "this is another cluster, and empty: etcdctl make-mirror copies the keys, without leases, users and old revisions");
-    if old.root.at("status").is_some() {
-        old.tell("status", Fate::Dropped, "the operator tells its own");
-    }
     Some(it)
 }
 
@@ -212,16 +209,20 @@ fn anti_affinity(old: &mut Old<'_>, it: &mut Json, node: &Node) {
     }
 }
 
+/// A quantity as text, which ours is, also where it was written as a number.
+fn quantity(node: &Node) -> Json {
+    match node.to_json() {
+        Json::Number(number) => number.to_string().into(),
+        other => other,
+    }
+}
+
 fn resources(old: &mut Old<'_>, it: &mut Json) {
     for part in ["requests", "limits"] {
         for (key, node) in old.fields(&format!("spec.pod.resources.{part}")) {
             let path = format!("spec.pod.resources.{part}.{key}");
             if ["cpu", "memory"].contains(&key.as_str()) {
-                let quantity = match node.to_json() {
-                    Json::Number(number) => number.to_string().into(),
-                    other => other,
-                };
-                set(it, &path, quantity);
+                set(it, &path, quantity(&node));
                 old.tell(&path, Fate::Mapped, &path);
             } else {
                 old.tell(&path, Fate::Dropped, "cpu and memory alone are asked for");
@@ -360,16 +361,8 @@ fn claim(old: &mut Old<'_>, it: &mut Json) {
             }
             "resources" => {
                 let size = old.root.at(&format!("{path}.requests.storage"));
-                let size = size.map(Node::to_json).unwrap_or_default();
                 let field = "spec.storage.volumeClaim.size";
-                set(
-                    it,
-                    field,
-                    match size {
-                        Json::Number(number) => number.to_string().into(),
-                        other => other,
-                    },
-                );
+                set(it, field, size.map(quantity).unwrap_or_default());
                 old.tell(&format!("{path}.requests.storage"), Fate::Mapped, field);
             }
             "accessModes" => old.tell(&path, Fate::Dropped, "one node at a time, always"),
