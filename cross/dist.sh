@@ -30,22 +30,24 @@ printf '%s (%s) stable; urgency=medium\n\n  * What changed: %s.\n\n -- %s  %s\n'
 gzip -9n < CHANGELOG.md > "$at/CHANGELOG.md.gz"
 python3 cross/notices.py "$at/THIRD-PARTY.txt"
 gzip -9nc "$at/THIRD-PARTY.txt" > "$at/THIRD-PARTY.txt.gz"
-gzip -9nc systemd/etcd-operator.8 > "$at/etcd-operator.8.gz"
+rm -rf "$at/man" "$at/doc"
+mkdir "$at/man"
+for page in systemd/man/*.8; do
+    gzip -9nc "$page" > "$at/man/${page##*/}.gz"
+done
+cross/pages.py "$at/doc"
 
 for arch in arm64 amd64; do
     target=$(triple "$arch")
     binary=$CARGO_TARGET_DIR/$target/release/$name
 
     folder=$name-$version-linux-$arch
-    mkdir -p "$work/$folder/systemd" "$work/$folder/deploy/examples"
+    mkdir -p "$work/$folder/systemd"
     install -m 755 "$binary" "$work/$folder/$name"
-    install -m 644 README.md CHANGELOG.md LICENSE "$at/THIRD-PARTY.txt" "$work/$folder"
-    install -m 644 deploy/examples/host.yaml "$work/$folder/deploy/examples"
-    # What README leads to.
-    for page in systemd/README.md deploy/README.md src/backup/README.md; do
-        install -D -m 644 "$page" "$work/$folder/$page"
-    done
-    install -m 644 systemd/*.service systemd/*.conf systemd/*.rules systemd/etcd-operator.8 "$work/$folder/systemd"
+    install -m 644 CHANGELOG.md LICENSE "$at/THIRD-PARTY.txt" "$work/$folder"
+    cp -R "$at/doc/." "$work/$folder"
+    install -m 644 systemd/*.service systemd/*.conf systemd/*.rules "$work/$folder/systemd"
+    cp -R systemd/man systemd/completions "$work/$folder/systemd"
     install -m 755 systemd/install.sh "$work/$folder/systemd"
     install -m 644 systemd/install.mk "$work/$folder/Makefile"
     tar -C "$work" --format=gnu --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \

@@ -6,6 +6,7 @@
 mod arguments;
 mod backup;
 mod certs;
+mod completions;
 mod convert;
 mod edit;
 mod env;
@@ -44,6 +45,7 @@ use crate::systemd;
 use crate::telemetry::{self, LogFormat, Metrics};
 use crate::version::{Class, Version, classify};
 
+pub use arguments::commands;
 pub use print::Output;
 
 use arguments::{
@@ -180,6 +182,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Controller(arguments) => run_controller(arguments),
         Command::Manifests { image, namespaces } => manifests(image.as_deref(), namespaces),
         Command::Convert { file } => convert::convert(file),
+        Command::Completions { shell } => completions::completions(*shell),
         Command::Guard(arguments) => run_guard(&context, arguments),
         Command::Unit(it) => unit::unit(&context, it.install),
         Command::Preflight(it) => preflight::preflight(&context, it.skip_disk, it.output),

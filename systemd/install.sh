@@ -8,10 +8,16 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 prefix=${PREFIX:-/usr/local}
 root=${DESTDIR:-}
+case $root in '' | /*) ;; *) root=$PWD/$root ;; esac
 unit=etcd-operator.service
 # polkit reads rules below /usr/share and /etc alone, not below /usr/local.
 case $prefix in /usr) rules=/usr/share/polkit-1/rules.d ;; *) rules=/etc/polkit-1/rules.d ;; esac
 doc=$prefix/share/doc/etcd-operator
+bash=$prefix/share/bash-completion/completions/etcd-operator
+# Debian's zsh looks below /usr in a directory of its own.
+case $prefix in /usr) zsh=$prefix/share/zsh/vendor-completions ;; *) zsh=$prefix/share/zsh/site-functions ;; esac
+zsh=$zsh/_etcd-operator
+fish=$prefix/share/fish/vendor_completions.d/etcd-operator.fish
 
 # Where systemd runs and the files are its own, not those of an image that is being built.
 running() { [ -z "$root" ] && [ -d /run/systemd/system ] && [ "$(id -u)" = 0 ]; }
@@ -23,7 +29,8 @@ if [ "${1:-}" = --uninstall ]; then
     rm -rf "$root$doc"
     rm -f "$root$prefix/bin/etcd-operator" "$root$prefix/lib/systemd/system/$unit" \
         "$root$prefix/lib/sysusers.d/etcd-operator.conf" "$root$prefix/lib/tmpfiles.d/etcd-operator.conf" \
-        "$root$rules/50-etcd-operator.rules" "$root$prefix/share/man/man8/etcd-operator.8"
+        "$root$rules/50-etcd-operator.rules" "$root$prefix/share/man/man8/etcd-operator.8" \
+        "$root$prefix/share/man/man8/etcd-operator-"*.8 "$root$bash" "$root$zsh" "$root$fish"
     if running; then systemctl daemon-reload; fi
     echo "removed; etcd, $root/etc/etcd-operator and $root/var/lib/etcd-operator stay as they are"
     exit 0
@@ -40,24 +47,38 @@ fi
 # place SOURCE DEST: texts name the binary where it is installed.
 place() {
     install -d -m 755 "$root${2%/*}"
-    sed "s|/usr/bin/etcd-operator|$prefix/bin/etcd-operator|g" "$here/$1" > "$root$2.new"
+    sed "s|/usr/bin/etcd-operator|$prefix/bin/etcd-operator|g" "$1" > "$root$2.new"
     chmod 644 "$root$2.new"
     mv "$root$2.new" "$root$2"
 }
 install -d -m 755 "$root$prefix/bin"
 install -m 755 "$binary" "$root$prefix/bin/etcd-operator.new"
 mv "$root$prefix/bin/etcd-operator.new" "$root$prefix/bin/etcd-operator"
+cd "$here"
 place etcd-operator.service "$prefix/lib/systemd/system/$unit"
 place sysusers.conf "$prefix/lib/sysusers.d/etcd-operator.conf"
 place tmpfiles.conf "$prefix/lib/tmpfiles.d/etcd-operator.conf"
 place polkit.rules "$rules/50-etcd-operator.rules"
-place etcd-operator.8 "$prefix/share/man/man8/etcd-operator.8"
-for page in systemd deploy src/backup; do
-    place "../$page/README.md" "$doc/$page/README.md"
+place completions/etcd-operator "$bash"
+place completions/_etcd-operator "$zsh"
+place completions/etcd-operator.fish "$fish"
+for page in man/*.8; do
+    place "$page" "$prefix/share/man/man8/${page##*/}"
 done
-for file in run-as-root.conf k3s-on-etcd.conf ../deploy/examples/host.yaml ../README.md ../LICENSE ../THIRD-PARTY.txt; do
+for file in run-as-root.conf k3s-on-etcd.conf ../LICENSE ../THIRD-PARTY.txt; do
     # The last one is of the tarball alone.
-    [ ! -e "$here/$file" ] || place "$file" "$doc/${file##*/}"
+    [ ! -e "$file" ] || place "$file" "$doc/${file##*/}"
+done
+# The tarball's pages link to each other alone; those of a checkout become so.
+pages=$here/..
+if [ -e ../cross/pages.py ]; then
+    pages=$(mktemp -d)
+    trap 'rm -rf "$pages"' EXIT
+    python3 ../cross/pages.py "$pages"
+fi
+cd "$pages"
+for page in $(find README.md SECURITY.md deploy src systemd -name '*.md' -o -path 'deploy/examples/*'); do
+    place "$page" "$doc/$page"
 done
 
 if running; then

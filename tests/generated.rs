@@ -8,9 +8,12 @@
     reason = "a test"
 )]
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
 use etcd_operator::spec::field::{Class, FIELDS, Field};
 
 fn assert_fresh(file: &str, generated: &str) {
@@ -61,12 +64,12 @@ fn the_manifests_are_what_the_code_says() {
     assert_fresh("deploy/etcd-operator.yaml", &format!("{header}{yaml}"));
 }
 
-/// What a heading of a committed text stands above, up to the next one.
-fn assert_fresh_section(file: &str, heading: &str, generated: &str) {
+/// What a heading of a committed text stands above, up to the next one, which begins with `next`.
+fn assert_fresh_section(file: &str, heading: &str, next: &str, generated: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let text = std::fs::read_to_string(path).unwrap();
     let (before, rest) = text.split_once(heading).unwrap();
-    let end = rest.find("\n## ").unwrap_or(rest.len());
+    let end = rest.find(next).unwrap_or(rest.len());
     assert_fresh(
         file,
         &format!("{before}{heading}{generated}{}", &rest[end..]),
@@ -121,7 +124,104 @@ fn the_table_of_edits_is_what_the_code_says() {
     for class in classes {
         writeln!(text, "| {} | {} |", grouped(class), class.words()).unwrap();
     }
-    assert_fresh_section("systemd/README.md", "## What an edit does", &text);
+    assert_fresh_section("systemd/README.md", "## What an edit does", "\n## ", &text);
+}
+
+/// Manual pages of a command and of those below it, by the names of their files.
+fn pages(command: &clap::Command, all: &mut BTreeMap<String, String>) {
+    let page = Man::new(command.clone()).section("8");
+    let name = page.get_filename().replace(".8", "").to_uppercase();
+    let after = command.get_after_help().map(ToString::to_string);
+    let after = after.unwrap_or_default().replace("Examples:", "Example:");
+    let (words, examples) = after.split_once("Example:\n").unwrap_or((&after, ""));
+    let mut text = Vec::new();
+    page.render_name_section(&mut text).unwrap();
+    page.render_synopsis_section(&mut text).unwrap();
+    page.render_description_section(&mut text).unwrap();
+    section(&mut text, "", words);
+    page.render_options_section(&mut text).unwrap();
+    if command.has_subcommands() {
+        page.render_subcommands_section(&mut text).unwrap();
+    }
+    section(&mut text, "EXAMPLES", examples);
+    let mut roff = Roff::new();
+    roff.control("SH", ["SEE ALSO"]);
+    roff.text([bold("etcd-operator"), roman("(8)")]);
+    roff.to_writer(&mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    // An apostrophe is defined once, not before each section; an empty date needs its quotes.
+    let (apostrophe, _) = text.split_once(".SH").unwrap();
+    let title = format!(".TH {name} 8 \"\" etcd-operator \"System administration\"\n");
+    let text = format!("{apostrophe}{title}{}", text.replace(apostrophe, ""));
+    all.insert(page.get_filename(), text);
+    for below in command.get_subcommands() {
+        pages(below, all);
+    }
+}
+
+/// Lines as they are, below a heading or as one more paragraph; none where there are no lines.
+fn section(text: &mut Vec<u8>, heading: &str, lines: &str) {
+    if lines.trim().is_empty() {
+        return;
+    }
+    let mut roff = Roff::new();
+    if heading.is_empty() {
+        roff.control("PP", []);
+    } else {
+        roff.control("SH", [heading]);
+        roff.control("nf", []);
+    }
+    for line in lines.trim().lines() {
+        roff.text([roman(line.trim())]);
+    }
+    if !heading.is_empty() {
+        roff.control("fi", []);
+    }
+    roff.to_writer(text).unwrap();
+}
+
+#[test]
+fn each_command_has_a_manual_page_and_the_first_one_names_them() {
+    let mut commands = etcd_operator::cli::commands();
+    commands.build();
+    let mut all = BTreeMap::new();
+    for command in commands.get_subcommands() {
+        pages(command, &mut all);
+    }
+    assert!(
+        all.contains_key("etcd-operator-backup-list.8"),
+        "{:?}",
+        all.keys()
+    );
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/man");
+    for file in std::fs::read_dir(dir).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        let known = name == "etcd-operator.8" || all.contains_key(&name);
+        assert!(known, "systemd/man/{name} is of no command");
+    }
+    for (name, text) in &all {
+        assert_fresh(&format!("systemd/man/{name}"), text);
+    }
+
+    let listed = commands.get_before_help().unwrap().to_string();
+    let mut roff = Roff::new();
+    for line in listed.lines().filter(|it| !it.is_empty()) {
+        let Some(line) = line.strip_prefix("  ") else {
+            roff.control("SS", [line.trim_end_matches(':')]);
+            continue;
+        };
+        let (name, about) = line.split_once(' ').unwrap();
+        roff.control("TP", []);
+        roff.text([bold(format!("etcd-operator-{name}")), roman("(8)")]);
+        roff.text([roman(about.trim())]);
+    }
+    let text = format!("\n{}", roff.render().trim_end());
+    assert_fresh_section(
+        "systemd/man/etcd-operator.8",
+        ".SH COMMANDS",
+        "\n.SH ",
+        &text,
+    );
 }
 
 /// The cell "ours" of a figure that `make bench` wrote.

@@ -120,7 +120,7 @@ tool() {
             tests/tools/apt.sh libfaketime openssl e2fsprogs containerd runc containernetworking-plugins iptables \
                 nftables iproute2 busybox-static gcc libc6-dev ;;
         more-packages)
-            tests/tools/apt.sh lintian && tests/tools/kubernetes-validate.sh "$tools/validate" \
+            tests/tools/apt.sh lintian zsh fish && tests/tools/kubernetes-validate.sh "$tools/validate" \
                 && tests/tools/containerd.sh "$tools/containerd" && tests/tools/qemu.sh "$tools/qemu" user ;;
         systemd-root) tests/tools/systemd-root.sh "$tools/systemd-root" ;;
         trixie) tests/tools/systemd-root.sh "$tools/systemd-root-trixie" trixie ;;

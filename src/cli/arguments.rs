@@ -1,5 +1,6 @@
 //! Commands and their flags: a contract, since scripts rely on them.
 
+mod backup;
 mod groups;
 mod restore;
 
@@ -11,7 +12,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::print::Output;
 use crate::telemetry::LogFormat;
 
+pub(in crate::cli) use backup::{BackupCommand, DeleteArgs};
 pub(super) use groups::command;
+pub use groups::commands;
 pub(in crate::cli) use restore::{CleanArgs, RestoreArgs, RestoreCommand};
 
 /// Options that every command has stand apart from its own.
@@ -77,6 +80,14 @@ pub(super) enum Command {
     Convert {
         /// The documents; - is standard input
         file: PathBuf,
+    },
+    /// Prints the script with which a shell completes these commands
+    #[command(
+        after_help = "The packages bring it for all three shells.\n\nExample:\n  eval \"$(etcd-operator completions bash)\"\n  etcd-operator completions fish > ~/.config/fish/completions/etcd-operator.fish"
+    )]
+    Completions {
+        /// The shell
+        shell: Shell,
     },
     /// Checks what etcd needs, then starts it; service managers call this
     #[command(
@@ -256,6 +267,14 @@ pub(super) enum DriverChoice {
     Process,
 }
 
+/// Shells that have completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Debug, Args)]
 pub(super) struct GuardArgs {
@@ -398,102 +417,4 @@ pub(super) struct IssueArgs {
     /// How to print
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub(super) output: Output,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct DeleteArgs {
-    /// Their names, revisions such as r1234, or beginnings of names
-    #[arg(required = true, value_name = "NAME")]
-    pub(super) names: Vec<String>,
-    /// Only at this destination, such as /mnt/usb/etcd or s3://BUCKET/PREFIX; left out: all
-    #[arg(long, value_name = "PLACE")]
-    pub(super) at: Option<String>,
-    /// Deletes the newest verified one, too
-    #[arg(long)]
-    pub(super) force: bool,
-    /// Does it without asking
-    #[arg(long)]
-    pub(super) yes: bool,
-    /// How to print
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub(super) output: Output,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum BackupCommand {
-    /// For a Pod of the controller: takes its input from the environment
-    #[command(hide = true)]
-    Worker,
-    /// Takes a snapshot now and verifies it; it stays until `backup delete`, or for its --ttl
-    #[command(
-        after_help = "Example:\n  etcd-operator backup create\n  etcd-operator backup create --ttl 7d"
-    )]
-    Create {
-        /// How long it stays, such as 24h or 7d; the newest verified one always stays
-        #[arg(long, value_name = "DURATION")]
-        ttl: Option<String>,
-        /// How to print
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
-    },
-    /// Lists snapshots of every destination, newest first; for a bucket out of reach, those
-    /// that were copied there
-    #[command(after_help = "Example:\n  etcd-operator backup list -o json | jq .[0].name")]
-    List {
-        /// Only at this destination, such as /mnt/usb/etcd or s3://BUCKET/PREFIX; left out: all
-        #[arg(long, value_name = "PLACE")]
-        at: Option<String>,
-        /// How to print
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
-    },
-    /// Deletes snapshots by name in every destination; asks first
-    #[command(
-        after_help = "The newest verified one of each destination stays, unless you add --force.\n\nExample:\n  etcd-operator backup delete edge-0-20261121T131500Z-r1234-9f3ab2c1"
-    )]
-    Delete(DeleteArgs),
-    /// Prints the details of a snapshot
-    #[command(after_help = "Example:\n  etcd-operator backup show latest")]
-    Show {
-        /// Its name, a revision such as r1234, the beginning of a name, or latest
-        name: String,
-        /// Only at this destination, such as /mnt/usb/etcd or s3://BUCKET/PREFIX; left out: all
-        #[arg(long, value_name = "PLACE")]
-        at: Option<String>,
-        /// How to print
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
-    },
-    /// Checks one snapshot, or all; exits with 1 if one is damaged. Copies in a bucket are read back
-    /// (level 2)
-    #[command(after_help = "Example:\n  etcd-operator backup verify --level 3")]
-    Verify {
-        /// Its name, a revision such as r1234, the beginning of a name, or latest; left out: all
-        name: Option<String>,
-        /// 1 size, 2 hash, 3 structure, 4 a trial restore
-        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=4))]
-        level: u8,
-        /// Only at this destination, such as /mnt/usb/etcd or s3://BUCKET/PREFIX; left out: all
-        #[arg(long, value_name = "PLACE")]
-        at: Option<String>,
-        /// How to print
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
-    },
-    /// Copies the snapshots that wait for the document's other destinations
-    #[command(after_help = "Example:\n  etcd-operator backup copy")]
-    Copy(OutputArgs),
-    /// Removes snapshots that the document no longer keeps, never the newest verified one
-    #[command(after_help = "Example:\n  etcd-operator backup prune --dry-run")]
-    Prune {
-        /// Only lists what would be removed
-        #[arg(long)]
-        dry_run: bool,
-        /// Only at this destination, such as /mnt/usb/etcd or s3://BUCKET/PREFIX; left out: all
-        #[arg(long, value_name = "PLACE")]
-        at: Option<String>,
-        /// How to print
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
-    },
 }

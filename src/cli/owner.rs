@@ -169,6 +169,7 @@ fn of_this_host(command: &Command) -> bool {
         | Command::Controller(_)
         | Command::Manifests { .. }
         | Command::Convert { .. }
+        | Command::Completions { .. }
         | Command::Version
         | Command::Explain(_)
         | Command::Crd => false,

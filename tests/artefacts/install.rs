@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use crate::{ARCHES, Scratch, arg, dist, folder, lines, listing, run, tarball, text};
+use crate::{
+    ARCHES, Scratch, arg, dist, folder, lines, listing, manual, pages, run, tarball, text,
+};
 
 #[test]
 fn a_tarball_holds_exactly_what_is_listed() {
@@ -16,13 +18,10 @@ fn a_tarball_holds_exactly_what_is_listed() {
             rw-r--r-- CHANGELOG.md
             rw-r--r-- LICENSE
             rw-r--r-- Makefile
-            rw-r--r-- README.md
             rw-r--r-- THIRD-PARTY.txt
-            rw-r--r-- deploy/README.md
-            rw-r--r-- deploy/examples/host.yaml
-            rw-r--r-- src/backup/README.md
-            rw-r--r-- systemd/README.md
-            rw-r--r-- systemd/etcd-operator.8
+            rw-r--r-- systemd/completions/_etcd-operator
+            rw-r--r-- systemd/completions/etcd-operator
+            rw-r--r-- systemd/completions/etcd-operator.fish
             rw-r--r-- systemd/etcd-operator.service
             rwxr-xr-x systemd/install.sh
             rw-r--r-- systemd/k3s-on-etcd.conf
@@ -30,11 +29,12 @@ fn a_tarball_holds_exactly_what_is_listed() {
             rw-r--r-- systemd/run-as-root.conf
             rw-r--r-- systemd/sysusers.conf
             rw-r--r-- systemd/tmpfiles.conf";
+        let expected = format!("{expected}{}{}", pages(""), manual("systemd/man", ""));
         let inside = listing(&tar).into_iter();
         let inside: Vec<String> = inside
             .map(|it| it.replace(&format!(" {folder}/"), " "))
             .collect();
-        assert_eq!(inside, lines(expected), "{}", arch.name);
+        assert_eq!(inside, lines(&expected), "{}", arch.name);
     }
 }
 
@@ -64,9 +64,9 @@ fn below(dir: &Path) -> Vec<String> {
 #[test]
 fn make_install_from_the_tarball_places_every_file_and_uninstall_leaves_the_document() {
     let Some(dist) = dist() else { return };
-    for (prefix, rules) in [
-        ("/usr/local", "etc/polkit-1/rules.d"),
-        ("/usr", "usr/share/polkit-1/rules.d"),
+    for (prefix, rules, zsh) in [
+        ("/usr/local", "etc/polkit-1/rules.d", "site-functions"),
+        ("/usr", "usr/share/polkit-1/rules.d", "vendor-completions"),
     ] {
         let dir = Scratch::empty();
         let tarball = tarball(&dist, &ARCHES[0]);
@@ -80,22 +80,22 @@ fn make_install_from_the_tarball_places_every_file_and_uninstall_leaves_the_docu
         };
         make("install");
         let at = &prefix[1..];
+        let doc = format!("{at}/share/doc/etcd-operator");
         let expected = format!(
             "rwxr-xr-x {at}/bin/etcd-operator
             rw-r--r-- {at}/lib/systemd/system/etcd-operator.service
             rw-r--r-- {at}/lib/sysusers.d/etcd-operator.conf
             rw-r--r-- {at}/lib/tmpfiles.d/etcd-operator.conf
-            rw-r--r-- {at}/share/man/man8/etcd-operator.8
-            rw-r--r-- {at}/share/doc/etcd-operator/LICENSE
-            rw-r--r-- {at}/share/doc/etcd-operator/README.md
-            rw-r--r-- {at}/share/doc/etcd-operator/THIRD-PARTY.txt
-            rw-r--r-- {at}/share/doc/etcd-operator/deploy/README.md
-            rw-r--r-- {at}/share/doc/etcd-operator/host.yaml
-            rw-r--r-- {at}/share/doc/etcd-operator/k3s-on-etcd.conf
-            rw-r--r-- {at}/share/doc/etcd-operator/run-as-root.conf
-            rw-r--r-- {at}/share/doc/etcd-operator/src/backup/README.md
-            rw-r--r-- {at}/share/doc/etcd-operator/systemd/README.md
-            rw-r--r-- {rules}/50-etcd-operator.rules"
+            rw-r--r-- {at}/share/bash-completion/completions/etcd-operator
+            rw-r--r-- {at}/share/fish/vendor_completions.d/etcd-operator.fish
+            rw-r--r-- {at}/share/zsh/{zsh}/_etcd-operator
+            rw-r--r-- {doc}/LICENSE
+            rw-r--r-- {doc}/THIRD-PARTY.txt
+            rw-r--r-- {doc}/k3s-on-etcd.conf
+            rw-r--r-- {doc}/run-as-root.conf
+            rw-r--r-- {rules}/50-etcd-operator.rules{}{}",
+            pages(&format!("{doc}/")),
+            manual(&format!("{at}/share/man/man8"), ""),
         );
         assert_eq!(below(&root), lines(&expected));
         // The unit starts the binary where it was installed.

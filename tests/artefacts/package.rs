@@ -5,7 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{ARCHES, Arch, Scratch, VERSION, arg, binary, dist, lines, listing, output, run, skip};
+use crate::{
+    ARCHES, Arch, Scratch, VERSION, arg, binary, dist, lines, listing, manual, output, pages, run,
+    skip,
+};
 
 fn package(dist: &Path, arch: &Arch) -> PathBuf {
     dist.join(format!("etcd-operator_{VERSION}_{}.deb", arch.name))
@@ -34,19 +37,19 @@ fn a_package_holds_exactly_what_is_listed() {
             rw-r--r-- usr/lib/tmpfiles.d/etcd-operator.conf
             rw-r--r-- usr/share/polkit-1/rules.d/50-etcd-operator.rules
             rw-r--r-- usr/share/doc/etcd-operator/CHANGELOG.md.gz
-            rw-r--r-- usr/share/doc/etcd-operator/README.md
             rw-r--r-- usr/share/doc/etcd-operator/THIRD-PARTY.txt.gz
             rw-r--r-- usr/share/doc/etcd-operator/changelog.gz
             rw-r--r-- usr/share/doc/etcd-operator/copyright
-            rw-r--r-- usr/share/doc/etcd-operator/deploy/README.md
             rw-r--r-- usr/share/doc/etcd-operator/examples/cluster.yaml
             rw-r--r-- usr/share/doc/etcd-operator/examples/k3s-on-etcd.conf
             rw-r--r-- usr/share/doc/etcd-operator/examples/run-as-root.conf
-            rw-r--r-- usr/share/doc/etcd-operator/src/backup/README.md
-            rw-r--r-- usr/share/doc/etcd-operator/systemd/README.md
-            rw-r--r-- usr/share/lintian/overrides/etcd-operator
-            rw-r--r-- usr/share/man/man8/etcd-operator.8.gz";
-        assert_eq!(listing(&files), lines(expected), "{}", arch.name);
+            rw-r--r-- usr/share/bash-completion/completions/etcd-operator
+            rw-r--r-- usr/share/fish/vendor_completions.d/etcd-operator.fish
+            rw-r--r-- usr/share/zsh/vendor-completions/_etcd-operator
+            rw-r--r-- usr/share/lintian/overrides/etcd-operator";
+        let pages = pages("usr/share/doc/etcd-operator/");
+        let expected = format!("{expected}{pages}{}", manual("usr/share/man/man8", ".gz"));
+        assert_eq!(listing(&files), lines(&expected), "{}", arch.name);
         let control = run("dpkg-deb", &["--ctrl-tarfile", arg(&deb)]);
         let expected = "
             rw-r--r-- control

@@ -24,6 +24,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "guard",
             "controller",
             "manifests",
+            "completions",
             "verify-snapshot",
             "version",
             "help",
@@ -37,6 +38,17 @@ const TEMPLATE: &str =
 pub(in crate::cli) fn command() -> clap::Command {
     let mut command = Cli::command();
     command.build();
+    let listed = listed(&command);
+    // Listed in their groups, and not a second time.
+    let command = command.mut_subcommands(|it| it.hide(true));
+    command
+        .override_usage("etcd-operator [OPTIONS] <COMMAND>")
+        .before_help(listed)
+        .help_template(TEMPLATE)
+}
+
+/// Each group's title and, further in, its commands with what they do.
+fn listed(command: &clap::Command) -> String {
     let mut text = String::new();
     for (title, names) in GROUPS {
         let _ = writeln!(text, "{title}:");
@@ -49,12 +61,35 @@ pub(in crate::cli) fn command() -> clap::Command {
         }
         text.push('\n');
     }
-    // Listed in their groups, and not a second time.
-    let command = command.mut_subcommands(|it| it.hide(true));
+    text
+}
+
+/// Every command without what is hidden, for manual pages and completions; before the help of the first
+/// one stand the groups of the others.
+pub fn commands() -> clap::Command {
+    let mut built = Cli::command();
+    built.build();
+    without_hidden(&Cli::command())
+        .version(env!("CARGO_PKG_VERSION"))
+        .before_help(listed(&built))
+}
+
+/// A command made again, as clap takes nothing away from one. Its name is never given back: the program
+/// prints it, and ends.
+fn without_hidden(of: &clap::Command) -> clap::Command {
+    let below = of.get_subcommands().filter(|it| !it.is_hide_set());
+    let mut command = clap::Command::new(&*of.get_name().to_owned().leak())
+        .disable_help_subcommand(true)
+        .subcommand_required(of.is_subcommand_required_set())
+        .args(of.get_arguments().filter(|it| !it.is_hide_set()).cloned())
+        .subcommands(below.map(without_hidden));
+    if let Some(about) = of.get_about() {
+        command = command.about(about.clone());
+    }
+    if let Some(help) = of.get_after_help() {
+        command = command.after_help(help.clone());
+    }
     command
-        .override_usage("etcd-operator [OPTIONS] <COMMAND>")
-        .before_help(text)
-        .help_template(TEMPLATE)
 }
 
 #[cfg(test)]
