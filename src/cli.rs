@@ -23,6 +23,7 @@ mod progress;
 mod restore;
 mod show;
 mod status;
+mod store;
 mod unit;
 mod verify;
 
@@ -36,14 +37,12 @@ use crate::agent::{self, Beginning, kept};
 use crate::controller;
 use crate::disk;
 use crate::document::{self, Document};
-use crate::etcd::{archive, store};
 use crate::guard::{self, Keeper};
 use crate::member::starts;
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
 use crate::systemd;
 use crate::telemetry::{self, LogFormat, Metrics};
-use crate::version::{Class, Version, classify};
 
 pub use arguments::commands;
 pub use print::Output;
@@ -194,12 +193,8 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Reload(it) => edit::reload(&context, it.output),
         Command::Env(it) => env::env(&context, it),
         Command::Etcdctl { arguments } => etcdctl::etcdctl(&context, arguments),
-        Command::Etcd(EtcdCommand::Install {
-            version,
-            from,
-            unverified,
-        }) => install(&context, version, from.as_deref(), *unverified),
-        Command::Etcd(EtcdCommand::List(it)) => list_store(&context, it.output),
+        Command::Etcd(EtcdCommand::Install(it)) => store::install(&context, it),
+        Command::Etcd(EtcdCommand::List(it)) => store::list(&context, it.output),
         Command::Certs(CertsCommand::List(it)) => certs::list(&context, it.output),
         Command::Certs(CertsCommand::Issue(it)) => certs::issue(&context, it),
         Command::Certs(CertsCommand::Accept) => certs::accept(&context),
@@ -384,117 +379,4 @@ fn run_guard(context: &Context, arguments: &GuardArgs) -> Outcome {
         }
         error => Err(error.into()),
     }
-}
-
-fn install(
-    context: &Context,
-    text: &str,
-    from: Option<&std::path::Path>,
-    unverified: bool,
-) -> Outcome {
-    let version: Version = text
-        .parse()
-        .map_err(|_| Failure::new(USAGE, format!("'{text}' is not a version such as 3.6.16")))?;
-    match classify(version) {
-        Class::TooOld | Class::Unknown => {
-            let text =
-                format!("etcd {version} is not supported; this operator supports 3.5, 3.6 and 3.7");
-            return Err(Failure::new(USAGE, text));
-        }
-        Class::NeverCreate(bug) => {
-            eprintln!(
-                "etcd-operator: warning: the operator creates no cluster with etcd {version}: {bug}"
-            );
-        }
-        Class::Warn(bug) => eprintln!("etcd-operator: warning: {bug}"),
-        Class::Supported => {}
-    }
-    let mut verified = false;
-    let unpacked = match from {
-        Some(file) if !file.is_dir() => {
-            verified = check_release(file, version, unverified)?;
-            let beside = context.paths.lib.parent().unwrap_or(&context.paths.lib);
-            std::fs::create_dir_all(beside)?;
-            Some(archive::unpack(file, beside)?)
-        }
-        _ => None,
-    };
-    let from = unpacked.as_ref().map_or(from, |it| Some(it.dir()));
-    let installed = store::install(&context.paths.store(), version, from, !verified)?;
-    for (program, need) in [
-        ("etcdutl", "restoring a snapshot"),
-        ("etcdctl", "etcd-operator etcdctl"),
-    ] {
-        if !installed.programs.contains(&program) {
-            eprintln!("etcd-operator: warning: {program} was not there; {need} will need it");
-        }
-    }
-    print::text(&format!(
-        "etcd {version} ({}) sha256 {}\n",
-        installed.programs.join(", "),
-        installed.sha256
-    ))?;
-    Ok(DONE)
-}
-
-/// Whether an archive is known to be the one that the project released. One that is another is refused, unless the person
-/// says so.
-fn check_release(
-    file: &std::path::Path,
-    version: Version,
-    unverified: bool,
-) -> Result<bool, Failure> {
-    let sum = archive::sha256(file)?;
-    match archive::released(version, std::env::consts::ARCH) {
-        Some(known) if known == sum => return Ok(true),
-        Some(_) if unverified => {}
-        Some(known) => {
-            let text = format!(
-                "{} has the sha256 {sum}, and the release of etcd {version} has {known}: download it again; if you built it yourself, add --unverified",
-                file.display()
-            );
-            return Err(Failure::new(FAILED, text));
-        }
-        None => eprintln!(
-            "etcd-operator: note: no checksum of etcd {version} is known here: compare the sha256 {sum} with the release's SHA256SUMS"
-        ),
-    }
-    Ok(false)
-}
-
-fn list_store(context: &Context, output: Output) -> Outcome {
-    let class = |version| match classify(version) {
-        Class::Supported => "supported".to_owned(),
-        Class::Warn(bug) => format!("known bug: {bug}"),
-        Class::NeverCreate(bug) => format!("loses data: {bug}"),
-        Class::TooOld | Class::Unknown => "not supported".to_owned(),
-    };
-    let installed = store::list(&context.paths.store());
-    if output != Output::Table {
-        let values: Vec<_> = installed
-            .iter()
-            .map(|it| {
-                serde_json::json!({
-                    "version": it.version.to_string(), "programs": it.programs, "sha256": it.sha256,
-                    "class": class(it.version), "verified": !it.unverified,
-                })
-            })
-            .collect();
-        print::value(output, &values)?;
-        return Ok(DONE);
-    }
-    let mut rows = vec![[
-        "VERSION".to_owned(),
-        "PROGRAMS".to_owned(),
-        "CLASS".to_owned(),
-    ]];
-    rows.extend(installed.iter().map(|it| {
-        [
-            it.version.to_string(),
-            it.programs.join(","),
-            class(it.version),
-        ]
-    }));
-    print::table(&rows)?;
-    Ok(DONE)
 }

@@ -6,6 +6,7 @@ pub mod archive;
 pub mod bolt;
 pub mod client;
 pub mod data_dir;
+pub mod download;
 pub mod examine;
 pub mod files;
 pub mod metrics;

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
+use hyper::http::response::Parts;
 use hyper::server::conn::http1;
-use hyper::{Method, Request, StatusCode, client};
+use hyper::{Method, Request, Response, StatusCode, client};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -122,37 +123,62 @@ impl Way<'_> {
     }
 }
 
-/// One question whose answer is taken piece by piece, as it comes: the status. Of another status than 200 nothing is
-/// taken. `stall`: the longest time between two pieces.
-///
-/// # Errors
-/// The connection ends or stands still, or a piece is not taken.
-pub async fn stream<S>(
-    stream: S,
-    request: Request<Empty<Bytes>>,
+/// Why an answer ended early.
+pub type AnswerError = Box<dyn std::error::Error + Send + Sync>;
+
+/// An answer whose body is taken piece by piece, as it comes, over a connection of its own.
+pub struct Answer {
+    /// Its status and headers.
+    pub head: Parts,
+    body: Incoming,
     stall: Duration,
-    take: &mut (dyn FnMut(&[u8]) -> io::Result<()> + Send),
-) -> Result<StatusCode, Box<dyn std::error::Error + Send + Sync>>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let driver = tokio::spawn(connection);
-    let answer = async {
-        let mut answer = timeout(stall, sender.send_request(request)).await??;
-        let status = answer.status();
-        if status == StatusCode::OK {
-            while let Some(frame) = timeout(stall, answer.body_mut().frame()).await? {
-                if let Some(bytes) = frame?.data_ref() {
-                    take(bytes)?;
-                }
+    driver: AbortHandle,
+}
+
+impl Answer {
+    /// Asks. `stall`: the longest time until it begins, and between two of its pieces.
+    ///
+    /// # Errors
+    /// The connection ends or stands still.
+    pub async fn of<S>(
+        stream: S,
+        request: Request<Empty<Bytes>>,
+        stall: Duration,
+    ) -> Result<Answer, AnswerError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let driver = tokio::spawn(connection).abort_handle();
+        let answer = async { Ok(timeout(stall, sender.send_request(request)).await??) };
+        let answer: Result<Response<Incoming>, AnswerError> = answer.await;
+        let (head, body) = answer.inspect_err(|_| driver.abort())?.into_parts();
+        Ok(Answer {
+            head,
+            body,
+            stall,
+            driver,
+        })
+    }
+
+    /// The next piece; none at the end.
+    ///
+    /// # Errors
+    /// The connection ends before, or stands still.
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, AnswerError> {
+        while let Some(frame) = timeout(self.stall, self.body.frame()).await? {
+            if let Ok(bytes) = frame?.into_data() {
+                return Ok(Some(bytes));
             }
         }
-        Ok(status)
+        Ok(None)
     }
-    .await;
-    driver.abort();
-    answer
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
 }
 
 /// The next connection, as `accept` gives it. One that fails ends nothing.
@@ -191,9 +217,7 @@ mod tests {
     use std::convert::Infallible;
 
     use http_body_util::Full;
-    use hyper::body::{Bytes, Incoming};
     use hyper::service::service_fn;
-    use hyper::{Request, Response};
     use hyper_util::rt::TokioIo;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};

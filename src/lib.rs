@@ -92,6 +92,7 @@ pub mod api;
 pub mod backup;
 pub mod changes;
 pub mod clock;
+pub mod dial;
 pub mod disk;
 pub mod document;
 pub mod error;

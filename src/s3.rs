@@ -6,7 +6,7 @@
 //!   -> request              one request: signed, sent, tried again, judged
 //!        sign, credentials    the right to ask
 //!        body, pace           what goes out, and how fast
-//!        connection           TCP, proxy, TLS; watched for bytes
+//!        connection           one to the server, watched for bytes
 //!        answer, error        what came back, and what it means for a person
 //! ```
 //!
@@ -46,6 +46,7 @@ use hyper::body::Bytes;
 use url::Url;
 
 use crate::cluster::Timestamp;
+use crate::dial::Target;
 
 pub use body::Source;
 pub use credentials::{Credentials, SYSTEMD_CREDENTIAL};
@@ -54,7 +55,7 @@ pub use upload::{Save, Upload};
 
 use answer::Answer;
 use body::Payload;
-use connection::{Connection, Target};
+use connection::Connection;
 use pace::Pace;
 use request::{Ask, Take};
 

@@ -72,7 +72,11 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("process", &["spec", "clock"]),
     ("tls", &["cluster", "state"]),
-    ("s3", &["cluster", "clock", "error", "state", "untrusted"]),
+    ("dial", &["untrusted"]),
+    (
+        "s3",
+        &["cluster", "clock", "dial", "error", "state", "untrusted"],
+    ),
     (
         "etcd",
         &[
@@ -84,6 +88,9 @@ const EDGES: &[(&str, &[&str])] = &[
             "state",
             "process",
             "tls",
+            "dial",
+            "error",
+            "http",
         ],
     ),
     (

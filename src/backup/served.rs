@@ -15,7 +15,7 @@ use super::manifest::Manifest;
 use super::{Phase, Progress};
 use crate::clock;
 use crate::error::chain;
-use crate::http::{self, Way};
+use crate::http::{Answer, Way};
 use crate::tls::ClientFiles;
 
 /// Where it answers.
@@ -124,32 +124,33 @@ impl Served {
         while done < total {
             let before = done;
             let path = format!("/snapshots/{}/file?from={done}", manifest.name);
-            let mut take = |bytes: &[u8]| {
-                let more = done + bytes.len() as u64;
-                let written = if more > total {
-                    Err(io::Error::other("it is longer than its manifest says"))
-                } else {
-                    file.write_all(bytes)
-                };
-                if let Err(error) = written {
-                    refused = Some(error.to_string());
-                    return Err(error);
-                }
-                done = more;
-                let phase = Phase::Copying;
-                progress(Progress { phase, done, total });
-                Ok(())
-            };
             let fetched = async {
                 let way = self.way(&files)?;
                 let request = way.request(Method::GET, &path)?;
                 let stream = timeout(STALL, way.connect()).await;
                 let stream = stream.map_err(|_| "no connection".to_owned())??;
-                let answer = http::stream(stream, request, STALL, &mut take).await;
-                match answer.map_err(|it| chain(&*it))? {
-                    StatusCode::OK => Ok(()),
-                    status => Err(status.to_string()),
+                let mut answer = Answer::of(stream, request, STALL)
+                    .await
+                    .map_err(|it| chain(&*it))?;
+                if answer.head.status != StatusCode::OK {
+                    return Err(answer.head.status.to_string());
                 }
+                while let Some(bytes) = answer.piece().await.map_err(|it| chain(&*it))? {
+                    let more = done + bytes.len() as u64;
+                    let written = if more > total {
+                        Err(io::Error::other("it is longer than its manifest says"))
+                    } else {
+                        file.write_all(&bytes)
+                    };
+                    if let Err(error) = written {
+                        refused = Some(error.to_string());
+                        return Ok(());
+                    }
+                    done = more;
+                    let phase = Phase::Copying;
+                    progress(Progress { phase, done, total });
+                }
+                Ok(())
             };
             let fetched: Result<(), String> = fetched.await;
             // What cannot be written here is no fault of the worker's.

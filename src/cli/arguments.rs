@@ -355,22 +355,31 @@ pub(super) enum EnvFor {
 pub(super) enum EtcdCommand {
     /// Installs a version from a release's .tar.gz, or a directory that holds etcd, etcdutl and etcdctl
     #[command(
-        after_help = "Without --from it looks in /usr/local/bin and /usr/bin. Releases: github.com/etcd-io/etcd/releases\n\nExample:\n  sudo etcd-operator etcd install --from ./etcd-v3.6.16-linux-arm64.tar.gz 3.6.16"
+        after_help = "Without --from and --download it looks in /usr/local/bin and /usr/bin. Releases:\ngithub.com/etcd-io/etcd/releases. --download goes on where a link broke, and uses HTTPS_PROXY.\n\nExample:\n  sudo etcd-operator etcd install --from ./etcd-v3.6.16-linux-arm64.tar.gz 3.6.16\n  sudo etcd-operator etcd install --download 3.6.16"
     )]
-    Install {
-        /// Such as 3.6.16
-        #[arg(value_name = "VERSION", id = "etcd_version")]
-        version: String,
-        /// The archive or the directory
-        #[arg(long, value_name = "FILE|DIR")]
-        from: Option<PathBuf>,
-        /// Also installs an archive whose checksum is not the release's
-        #[arg(long)]
-        unverified: bool,
-    },
+    Install(InstallArgs),
     /// Lists the installed versions, and what is known of each
     #[command(after_help = "Example:\n  etcd-operator etcd list")]
     List(OutputArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct InstallArgs {
+    /// Such as 3.6.16
+    #[arg(value_name = "VERSION", id = "etcd_version")]
+    pub(super) version: String,
+    /// The archive or the directory
+    #[arg(long, value_name = "FILE|DIR", conflicts_with = "download")]
+    pub(super) from: Option<PathBuf>,
+    /// Downloads the project's release and compares its checksum
+    #[arg(long)]
+    pub(super) download: bool,
+    /// Downloads it from here, from a folder such as v3.6.16
+    #[arg(long, value_name = "URL", requires = "download")]
+    pub(super) mirror: Option<String>,
+    /// Also installs an archive whose checksum is not the release's
+    #[arg(long)]
+    pub(super) unverified: bool,
 }
 
 #[derive(Debug, Subcommand)]

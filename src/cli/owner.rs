@@ -69,7 +69,7 @@ pub(super) fn act_as_owner(context: &mut Context, command: &Command) -> Result<(
             return Err(refused(context, command, uid));
         }
         // The unit's agent by its drop-in, what installs programs, what gives files to another user.
-        Command::Agent(_) | Command::Etcd(EtcdCommand::Install { .. }) => return Ok(()),
+        Command::Agent(_) | Command::Etcd(EtcdCommand::Install(_)) => return Ok(()),
         Command::Certs(CertsCommand::Issue(it)) if it.out.is_some() => return Ok(()),
         _ => {}
     }
@@ -157,7 +157,7 @@ fn of_this_host(command: &Command) -> bool {
         | Command::Resume
         | Command::Etcdctl { .. }
         | Command::Agent(_)
-        | Command::Etcd(EtcdCommand::List(_) | EtcdCommand::Install { .. })
+        | Command::Etcd(EtcdCommand::List(_) | EtcdCommand::Install(_))
         | Command::Certs(_) => true,
         Command::Backup(it) => !matches!(it, BackupCommand::Worker),
         Command::Restore(it) => !it.pod,

@@ -1,8 +1,7 @@
 //! The store: one folder for each installed version, with etcd, etcdutl and etcdctl as far as they
 //! were there, their checksums, and a copy of the guard.
 //!
-//! Nothing is fetched from a network: an edge box often has none, and what is fetched needs a
-//! checksum that somebody vouches for. `make demo` and packages fetch; this installs.
+//! Nothing here is fetched from a network: a person brings it, or asks for [`super::download`].
 
 mod record;
 

@@ -5,6 +5,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::dial::DialError;
 use crate::error::shell_word;
 
 /// A refusal without a reason.
@@ -203,6 +204,21 @@ pub enum S3Error {
         /// What was allowed.
         most: u64,
     },
+}
+
+impl From<DialError> for S3Error {
+    fn from(error: DialError) -> Self {
+        match error {
+            DialError::CaFile { path, why } => S3Error::CaFile { path, why },
+            DialError::NoAuthorities => S3Error::NoAuthorities,
+            DialError::Unreachable { server, why } => S3Error::Unreachable { server, why },
+            DialError::Issuer { server } => S3Error::Tls {
+                server,
+                why: "no CA that this machine trusts signed its certificate: name the server's CA in caFile".to_owned(),
+            },
+            DialError::Tls { server, why } => S3Error::Tls { server, why },
+        }
+    }
 }
 
 impl S3Error {

@@ -236,11 +236,11 @@ impl Bucket {
         });
         let mut connection = match self.connection.take() {
             Some(kept) if !kept.sender.is_closed() => kept,
-            _ => self.target.connect(self.patience.connect).await?,
+            _ => Connection::open(&self.target, self.patience.connect).await?,
         };
         connection.activity.touch();
         if connection.sender.ready().await.is_err() {
-            connection = self.target.connect(self.patience.connect).await?;
+            connection = Connection::open(&self.target, self.patience.connect).await?;
         }
         let limit = self.patience.stall;
         let activity = Arc::clone(&connection.activity);
@@ -264,7 +264,7 @@ impl Bucket {
                 }
                 progress(at);
             }
-            Ok(true)
+            Ok::<_, S3Error>(true)
         };
         let mut whole = length == 0;
         let response = {

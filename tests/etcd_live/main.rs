@@ -25,6 +25,7 @@ mod damage;
 mod datastore;
 mod directory;
 mod disk;
+mod download;
 #[path = "../s3_live/editor.rs"]
 mod editor;
 mod edits;
