@@ -126,7 +126,7 @@ tool() {
         trixie) tests/tools/systemd-root.sh "$tools/systemd-root-trixie" trixie ;;
         prometheus) tests/tools/prometheus.sh "$tools/prometheus" ;;
         etcd) tests/tools/etcd.sh "$tools/etcd" 3.6 ;;
-        lines) tests/tools/etcd.sh "$tools/etcd" 3.5 3.6-before 3.7 ;;
+        lines) tests/tools/etcd.sh "$tools/etcd" 3.4 3.5 3.6-before 3.7 ;;
         arm64) tests/tools/etcd.sh --arch arm64 "$tools/etcd-arm64" 3.6 ;;
         s3s-fs) tests/tools/s3s-fs.sh "$tools/s3s-fs" ;;
         versitygw) tests/tools/versitygw.sh "$tools/versitygw" ;;

@@ -42,6 +42,7 @@ mod link;
 mod origin;
 mod overview;
 mod pause;
+mod predates;
 mod predecessor;
 #[path = "../world/raft.rs"]
 mod raft;

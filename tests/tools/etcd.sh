@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # etcd.sh [--arch amd64|arm64] DEST LINE...: puts etcd, and etcdctl and etcdutl where they can be had,
-# into DEST/LINE/ for each version line (3.5, 3.6, 3.7; 3.6-before is an older patch of 3.6), for this machine or for the
-# one named. One line of output says which version came from where.
+# into DEST/LINE/ for each version line (3.5, 3.6, 3.7; 3.6-before is an older patch of 3.6; of 3.4 the server alone), for
+# this machine or for the one named. One line of output says which version came from where.
 #
 # In this order: the cache; the official release, with a pinned checksum, where the network allows;
 # the Go module registry, where Go is installed; the server alone from its crate. The cache lies
@@ -32,6 +32,7 @@ shift
 # line -> version in: releases, Go modules, crates
 versions() {
     case $1 in
+        3.4) echo "- 3.4.13 -" ;;
         3.5) echo "3.5.33 3.5.35 3.5.34" ;;
         3.6) echo "3.6.14 3.6.16 3.6.15" ;;
         3.6-before) echo "- 3.6.15 3.6.13" ;;
@@ -63,25 +64,36 @@ from_release() {
 }
 
 from_go() {
-    local version=$1 part=$2 work pair module source
+    local version=$1 part=$2 pair
     command -v go > /dev/null || return 1
-    work=$(mktemp -d)
-    # Requiring the module from one of our own gives its dependencies; `go install` is refused.
+    if [ "$version" = 3.4.13 ]; then
+        # Before its modules had the names of their versions: Kubernetes 1.20 took it by its commit. Its golang.org/x/sys
+        # does not build any more.
+        from_module go.etcd.io/etcd v0.5.0-alpha.5.0.20200910180754-dd1b699fc489 "$part/etcd" golang.org/x/sys@v0.30.0
+        return
+    fi
     for pair in server:etcd etcdctl:etcdctl etcdutl:etcdutl; do
-        module=go.etcd.io/etcd/${pair%:*}/v3
-        source=$(cd / && go mod download -json "$module@v$version" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p') || return 1
-        [ -n "$source" ] || return 1
-        mkdir -p "$work/${pair#*:}"
-        printf 'module build.local/etcd\n\ngo 1.24.0\n' > "$work/${pair#*:}/go.mod"
-        cat "$source/go.sum" > "$work/${pair#*:}/go.sum"
-        (
-            cd "$work/${pair#*:}"
-            # As kubernetes.sh has them: what both compile is compiled once.
-            export GOARCH=$arch CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=mod -trimpath -buildvcs=false -gcflags=all=-dwarf=false"
-            go mod edit -require="$module@v$version"
-            go build -ldflags '-s -w' -o "$part/${pair#*:}" "$module"
-        ) >&2 || return 1
+        from_module "go.etcd.io/etcd/${pair%:*}/v3" "v$version" "$part/${pair#*:}" || return 1
     done
+}
+
+# from_module MODULE VERSION PROGRAM [MODULE@VERSION...]: requiring the module from one of our own gives its dependencies;
+# `go install` is refused.
+from_module() {
+    local module=$1 version=$2 program=$3 source work
+    shift 3
+    source=$(cd / && go mod download -json "$module@$version" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p') || return 1
+    [ -n "$source" ] || return 1
+    work=$(mktemp -d)
+    printf 'module build.local/etcd\n\ngo 1.24.0\n' > "$work/go.mod"
+    cat "$source/go.sum" > "$work/go.sum"
+    (
+        cd "$work"
+        # As kubernetes.sh has them: what both compile is compiled once.
+        export GOARCH=$arch CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=mod -trimpath -buildvcs=false -gcflags=all=-dwarf=false"
+        go mod edit -require="$module@$version" "${@/#/-require=}"
+        go build -ldflags '-s -w' -o "$program" "$module"
+    ) >&2 || return 1
     rm -rf "$work"
 }
 
