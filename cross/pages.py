@@ -36,7 +36,8 @@ def shipped(page, text):
         at = os.path.normpath(os.path.join(os.path.dirname(page), target))
         if at in SHIPPED:
             return link.group(0)
-        return f"{words} ({at} in the source)"
+        # Debian keeps it compressed beside the pages.
+        return f"{words} ({at})" if at == "CHANGELOG.md" else f"{words} ({at} in the source)"
 
     return LINK.sub(kept, text)
 

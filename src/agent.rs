@@ -298,7 +298,7 @@ fn try_lock(paths: &Paths, locking: Locking) -> Result<Option<DirectoryLock>, Ag
         Locking::Look => FlockOperation::NonBlockingLockShared,
         Locking::Agent | Locking::Act => FlockOperation::NonBlockingLockExclusive,
     };
-    let file = state::open_own(&path).map_err(|source| AgentError::System {
+    let file = state::open_lock(&path).map_err(|source| AgentError::System {
         what: "open",
         path: path.clone(),
         source,

@@ -40,6 +40,9 @@ pub enum DialError {
     /// There is no CA to check a server with.
     #[error("this machine has no CA certificates to check servers with: install ca-certificates")]
     NoAuthorities,
+    /// The proxy of the environment cannot be used.
+    #[error("the proxy of HTTPS_PROXY cannot be used: write http://HOST:PORT")]
+    Proxy,
     /// Nobody answers there.
     #[error("{server} cannot be reached: {why}")]
     Unreachable {
@@ -49,7 +52,9 @@ pub enum DialError {
         why: String,
     },
     /// No CA that is known here signed its certificate.
-    #[error("no CA that this machine trusts signed the certificate of {server}")]
+    #[error(
+        "no CA that this machine trusts signed the certificate of {server}: add its CA to the machine's (update-ca-certificates)"
+    )]
     Issuer {
         /// Host and port.
         server: String,
@@ -83,17 +88,15 @@ impl Target {
     /// # Errors
     /// The file cannot be used, or there is no CA at all.
     pub fn new(url: &Url, ca_file: Option<&Path>) -> Result<Target, DialError> {
-        let host = url.host_str().unwrap_or_default();
-        // Of an IPv6 address, what is between the brackets.
-        let host = host
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned();
+        let host = host_of(url);
         let tls = match url.scheme() {
             "https" => Some(TlsConnector::from(Arc::new(trust(ca_file)?))),
             _ => None,
         };
-        let proxy = tls.is_some().then(|| proxy_for(&host)).flatten();
+        let proxy = match tls {
+            Some(_) => proxy_for(&host)?,
+            None => None,
+        };
         Ok(Target {
             port: url.port_or_known_default().unwrap_or(443),
             host,
@@ -104,7 +107,11 @@ impl Target {
 
     /// Host and port, for messages.
     pub fn server(&self) -> String {
-        format!("{}:{}", self.host, self.port)
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
     }
 
     fn unreachable(&self, why: &impl ToString) -> DialError {
@@ -145,14 +152,12 @@ impl Target {
 
     /// CONNECT, and nothing else: a proxy sees names and ports only.
     async fn through(&self, proxy: &Url) -> io::Result<TcpStream> {
-        let host = proxy.host_str().unwrap_or_default();
-        let mut stream = dial(host, proxy.port_or_known_default().unwrap_or(3128)).await?;
-        let host = if self.host.contains(':') {
-            format!("[{}]", self.host)
-        } else {
-            self.host.clone()
-        };
-        let target = format!("{host}:{}", self.port);
+        let mut stream = dial(
+            &host_of(proxy),
+            proxy.port_or_known_default().unwrap_or(3128),
+        )
+        .await?;
+        let target = self.server();
         let mut head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
         if !proxy.username().is_empty() {
             let user = decoded(proxy.username());
@@ -276,22 +281,35 @@ fn trust(ca_file: Option<&Path>) -> Result<ClientConfig, DialError> {
     Ok(config)
 }
 
-fn proxy_for(host: &str) -> Option<Url> {
+/// Of an IPv6 address, what is between the brackets.
+fn host_of(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    host.trim_start_matches('[')
+        .trim_end_matches(']')
+        .to_owned()
+}
+
+fn proxy_for(host: &str) -> Result<Option<Url>, DialError> {
     let read = |names: [&str; 2]| {
         let found = names.into_iter().find_map(|it| std::env::var(it).ok());
         found.filter(|it| !it.is_empty())
     };
     let exempt = read(["NO_PROXY", "no_proxy"]).unwrap_or_default();
-    proxy_from(&read(["HTTPS_PROXY", "https_proxy"])?, &exempt, host)
+    match read(["HTTPS_PROXY", "https_proxy"]) {
+        Some(proxy) => proxy_from(&proxy, &exempt, host),
+        None => Ok(None),
+    }
 }
 
 /// The proxy for a host: none for loopback, for names in NO_PROXY (`*`, names, domains with or
 /// without their dot), and where the proxy is called `none`.
-fn proxy_from(proxy: &str, exempt: &str, host: &str) -> Option<Url> {
+fn proxy_from(proxy: &str, exempt: &str, host: &str) -> Result<Option<Url>, DialError> {
+    let host = host.to_lowercase();
     let loopback = host == "localhost"
         || host
             .parse::<std::net::IpAddr>()
             .is_ok_and(|it| it.is_loopback());
+    let exempt = exempt.to_lowercase();
     let direct = exempt
         .split(',')
         .map(|it| it.trim().trim_start_matches('.'))
@@ -300,14 +318,17 @@ fn proxy_from(proxy: &str, exempt: &str, host: &str) -> Option<Url> {
             it == "*" || it == host || host.strip_suffix(it).is_some_and(|it| it.ends_with('.'))
         });
     if proxy == "none" || loopback || direct {
-        return None;
+        return Ok(None);
     }
     let text = if proxy.contains("://") {
         proxy.to_owned()
     } else {
         format!("http://{proxy}")
     };
-    Url::parse(&text).ok().filter(|it| it.host_str().is_some())
+    let url = Url::parse(&text).ok();
+    // What is said to it would go bare to one of another kind.
+    let url = url.filter(|it| it.scheme() == "http" && it.host_str().is_some());
+    url.map(Some).ok_or(DialError::Proxy)
 }
 
 /// Without the percents of a URL.
@@ -337,7 +358,9 @@ mod tests {
     #[test]
     fn a_proxy_is_taken_unless_the_host_is_exempt() {
         let with = |proxy: &str, exempt: &str, host: &str| {
-            proxy_from(proxy, exempt, host).map(|it| it.to_string())
+            proxy_from(proxy, exempt, host)
+                .unwrap()
+                .map(|it| it.to_string())
         };
         let proxy = Some("http://proxy:3128/".to_owned());
         assert_eq!(with("proxy:3128", "", "s3.example.com"), proxy);
@@ -354,6 +377,17 @@ mod tests {
             );
         }
         assert_eq!(with("none", "", "s3.example.com"), None);
+        assert_eq!(with("proxy:3128", "S3.Example.com", "s3.example.com"), None);
+        let bracketed = with("http://[::1]:3128", "", "s3.example.com").unwrap();
+        assert_eq!(host_of(&Url::parse(&bracketed).unwrap()), "::1");
+        for unfit in [
+            "http://proxy:312800",
+            "https://proxy",
+            "socks5://proxy",
+            "pro xy",
+        ] {
+            assert!(proxy_from(unfit, "", "s3.example.com").is_err(), "{unfit}");
+        }
         assert_eq!(with("proxy:3128", "", "127.0.0.1"), None);
         assert_eq!(decoded("a%40b%3Ac%"), "a@b:c%");
     }

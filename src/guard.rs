@@ -299,7 +299,7 @@ fn refused<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> 
 /// etcd inherits the lock's descriptor, so the lock is held until etcd ends.
 fn take_lock(paths: &Paths) -> Result<File, GuardError> {
     let path = paths.member_lock();
-    let file = state::open_own(&path).map_err(refused("open", &path))?;
+    let file = state::open_lock(&path).map_err(refused("open", &path))?;
     let begin = clock::since_boot();
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -150,8 +150,11 @@ impl Answer {
     {
         let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let driver = tokio::spawn(connection).abort_handle();
-        let answer = async { Ok(timeout(stall, sender.send_request(request)).await??) };
-        let answer: Result<Response<Incoming>, AnswerError> = answer.await;
+        let answer: Result<Response<Incoming>, AnswerError> = async {
+            let answer = timeout(stall, sender.send_request(request)).await;
+            Ok(answer.map_err(|_| silent(stall))??)
+        }
+        .await;
         let (head, body) = answer.inspect_err(|_| driver.abort())?.into_parts();
         Ok(Answer {
             head,
@@ -166,13 +169,20 @@ impl Answer {
     /// # Errors
     /// The connection ends before, or stands still.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, AnswerError> {
-        while let Some(frame) = timeout(self.stall, self.body.frame()).await? {
+        loop {
+            let frame = timeout(self.stall, self.body.frame()).await;
+            let Some(frame) = frame.map_err(|_| silent(self.stall))? else {
+                return Ok(None);
+            };
             if let Ok(bytes) = frame?.into_data() {
                 return Ok(Some(bytes));
             }
         }
-        Ok(None)
     }
+}
+
+fn silent(stall: Duration) -> AnswerError {
+    format!("nothing came for {} s", stall.as_secs()).into()
 }
 
 impl Drop for Answer {

@@ -161,9 +161,9 @@ const STATE_MAX: u64 = 4 << 20;
 /// No name is followed to somewhere else.
 const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
-/// Opens a file of ours to hold a lock on it, or to go on writing it; where there is none, a new one. A disk that turned
-/// read-only keeps nobody from locking what is there, and from saying why nothing else is done.
-pub fn open_own(path: &Path) -> io::Result<File> {
+/// Opens a file to hold a lock on it. A disk that turned read-only keeps nobody from locking what
+/// is there, and from saying why nothing else is done.
+pub fn open_lock(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let new = !path.exists();
     let opened = options

@@ -44,10 +44,18 @@ if [ -z "$root" ] && [ "$(od -An -tx1 -j18 -N1 "$binary" | tr -d ' ')" != "$mach
     echo "install: $binary is not for this machine, $(uname -m)" >&2
     exit 1
 fi
+# The tarball's pages link to each other alone; those of a checkout become so.
+pages=$here/..
+if [ -e "$here/../cross/pages.py" ]; then
+    pages=$(mktemp -d)
+    trap 'rm -rf "$pages"' EXIT
+    python3 "$here/../cross/pages.py" "$pages"
+fi
 # place SOURCE DEST: texts name the binary where it is installed.
 place() {
     install -d -m 755 "$root${2%/*}"
-    sed "s|/usr/bin/etcd-operator|$prefix/bin/etcd-operator|g" "$1" > "$root$2.new"
+    sed -e "s|/usr/bin/etcd-operator|$prefix/bin/etcd-operator|g" \
+        -e "s|/usr/share/doc/etcd-operator|$doc|g" "$1" > "$root$2.new"
     chmod 644 "$root$2.new"
     mv "$root$2.new" "$root$2"
 }
@@ -55,6 +63,9 @@ install -d -m 755 "$root$prefix/bin"
 install -m 755 "$binary" "$root$prefix/bin/etcd-operator.new"
 mv "$root$prefix/bin/etcd-operator.new" "$root$prefix/bin/etcd-operator"
 cd "$here"
+# Pages that are no more go with the version that had them.
+rm -rf "$root$doc"
+rm -f "$root$prefix/share/man/man8/etcd-operator-"*.8
 place etcd-operator.service "$prefix/lib/systemd/system/$unit"
 place sysusers.conf "$prefix/lib/sysusers.d/etcd-operator.conf"
 place tmpfiles.conf "$prefix/lib/tmpfiles.d/etcd-operator.conf"
@@ -65,17 +76,13 @@ place completions/etcd-operator.fish "$fish"
 for page in man/*.8; do
     place "$page" "$prefix/share/man/man8/${page##*/}"
 done
-for file in run-as-root.conf k3s-on-etcd.conf ../LICENSE ../THIRD-PARTY.txt; do
-    # The last one is of the tarball alone.
-    [ ! -e "$file" ] || place "$file" "$doc/${file##*/}"
+for file in run-as-root.conf k3s-on-etcd.conf; do
+    place "$file" "$doc/examples/$file"
 done
-# The tarball's pages link to each other alone; those of a checkout become so.
-pages=$here/..
-if [ -e ../cross/pages.py ]; then
-    pages=$(mktemp -d)
-    trap 'rm -rf "$pages"' EXIT
-    python3 ../cross/pages.py "$pages"
-fi
+for file in LICENSE THIRD-PARTY.txt; do
+    # The last one is of the tarball alone.
+    [ ! -e "../$file" ] || place "../$file" "$doc/$file"
+done
 cd "$pages"
 for page in $(find README.md SECURITY.md deploy src systemd -name '*.md' -o -path 'deploy/examples/*'); do
     place "$page" "$doc/$page"

@@ -574,4 +574,9 @@ fn a_minority_tells_who_is_silent() {
     let held = plan(&whole(), &seen(it, alone)).change.err();
     let silent = NAME.try_into().unwrap();
     assert_eq!(held, Some(Hold::MajorityLost(1, 3, silent)));
+    let leaderless = Hold::MajorityLost(0, 3, "".try_into().unwrap()).to_string();
+    assert!(
+        leaderless.starts_with("no majority of the 3"),
+        "{leaderless}"
+    );
 }

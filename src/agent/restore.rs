@@ -361,7 +361,7 @@ impl Agent {
         // On a new host whose data lies in another directory, this directory does not exist yet.
         crate::state::create_private_dir(&self.paths.member())?;
         let path = self.paths.member_lock();
-        let file = crate::state::open_own(&path);
+        let file = crate::state::open_lock(&path);
         let file = file.map_err(|source| AgentError::System {
             what: "open",
             path: path.clone(),
@@ -521,7 +521,7 @@ mod tests {
         record.save(&paths).unwrap();
         let observed = agent.observe(&spec).await;
 
-        let guard = crate::state::open_own(&paths.member_lock()).unwrap();
+        let guard = crate::state::open_lock(&paths.member_lock()).unwrap();
         let exclusive = rustix::fs::FlockOperation::LockExclusive;
         rustix::fs::flock(&guard, exclusive).unwrap();
         let permit = |act| permit(&observed, act);
@@ -546,7 +546,7 @@ mod tests {
             .unwrap();
         assert!(data.join("new").exists());
 
-        let guard = crate::state::open_own(&paths.member_lock()).unwrap();
+        let guard = crate::state::open_lock(&paths.member_lock()).unwrap();
         rustix::fs::flock(&guard, exclusive).unwrap();
         agent.enter(&mut record, StoredPhase::Starting).unwrap();
         let undo = permit(Act::UndoRestore);

@@ -191,7 +191,7 @@ pub fn lock(paths: &Paths, work: Work) -> Result<Option<BackupLock>, state::Stat
         Work::Local => "lock",
         Work::Copies => "copies.lock",
     });
-    let file = state::open_own(&path).map_err(|source| state::StateError::Io {
+    let file = state::open_lock(&path).map_err(|source| state::StateError::Io {
         what: "open",
         path: path.clone(),
         source,

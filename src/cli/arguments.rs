@@ -355,7 +355,7 @@ pub(super) enum EnvFor {
 pub(super) enum EtcdCommand {
     /// Installs a version from a release's .tar.gz, or a directory that holds etcd, etcdutl and etcdctl
     #[command(
-        after_help = "Without --from and --download it looks in /usr/local/bin and /usr/bin. Releases:\ngithub.com/etcd-io/etcd/releases. --download goes on where a link broke, and uses HTTPS_PROXY.\n\nExample:\n  sudo etcd-operator etcd install --from ./etcd-v3.6.16-linux-arm64.tar.gz 3.6.16\n  sudo etcd-operator etcd install --download 3.6.16"
+        after_help = "Without --from and --download it looks in /usr/local/bin and /usr/bin. Releases:\ngithub.com/etcd-io/etcd/releases. --download goes on where a link broke. Behind a proxy:\nsudo HTTPS_PROXY=http://HOST:PORT etcd-operator etcd install --download VERSION\n\nExample:\n  sudo etcd-operator etcd install --from ./etcd-v3.6.16-linux-arm64.tar.gz 3.6.16\n  sudo etcd-operator etcd install --download 3.6.16"
     )]
     Install(InstallArgs),
     /// Lists the installed versions, and what is known of each
@@ -375,7 +375,7 @@ pub(super) struct InstallArgs {
     #[arg(long)]
     pub(super) download: bool,
     /// Downloads it from here, from a folder such as v3.6.16
-    #[arg(long, value_name = "URL", requires = "download")]
+    #[arg(long, value_name = "URL", requires = "download", value_hint = clap::ValueHint::Url)]
     pub(super) mirror: Option<String>,
     /// Also installs an archive whose checksum is not the release's
     #[arg(long)]

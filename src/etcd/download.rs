@@ -3,15 +3,18 @@
 //! What came stays in a file when the link breaks, and the rest is fetched later. Nothing of it is used before somebody
 //! compared its checksum.
 
-use std::fs::File;
-use std::io::{self, Seek as _, SeekFrom, Write as _};
+mod part;
+
 use std::time::Duration;
 
 use http_body_util::Empty;
 use hyper::body::Bytes;
 use hyper::http::response::Parts;
 use hyper::{Request, StatusCode, header};
+use tokio::time::Instant;
 use url::{Position, Url};
+
+pub use part::{Part, PartError};
 
 use crate::dial::{DialError, Target};
 use crate::error::chain;
@@ -29,18 +32,24 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(30);
 const STALL: Duration = Duration::from_secs(60);
 /// A release of the project takes one.
 const REDIRECTS_MAX: usize = 5;
-/// So many connections in a row may break without a byte, once some came.
-const BREAKS_MAX: u32 = 5;
+/// A modem dials again within this.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// What has to come within it, in bytes.
+const PROGRESS_MIN: u64 = 64 << 10;
 const PAUSE: Duration = Duration::from_secs(2);
+/// The small list is asked for so often.
+const LIST_TRIES: u32 = 3;
+/// Programs take three times their archive, and lie unpacked beside the store while they are copied into it.
+const UNPACKED: u64 = 6;
 
 /// Why a release did not come.
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
     /// No address, or one that names more than a place.
     #[error(
-        "'{0}' is no mirror: write https://HOST/PATH, the place of v3.6.16/etcd-v3.6.16-linux-arm64.tar.gz"
+        "this is no mirror: write https://HOST/PATH, the place of v3.6.16/etcd-v3.6.16-linux-arm64.tar.gz, without a name and password"
     )]
-    Mirror(String),
+    Mirror,
     /// No connection.
     #[error(transparent)]
     Dial(#[from] DialError),
@@ -53,7 +62,7 @@ pub enum DownloadError {
         why: String,
     },
     /// The server has something else.
-    #[error("{server} has no {name} (status {status})")]
+    #[error("{server} {} (status {status})", if matches!(status, 404 | 410) { format!("has no {name}") } else { format!("does not send {name}") })]
     Status {
         /// Host and port.
         server: String,
@@ -62,11 +71,21 @@ pub enum DownloadError {
         /// What it answers.
         status: u16,
     },
+    /// It sends another part than was asked for.
+    #[error("{server} sends another part of {name} than it was asked for")]
+    Elsewhere {
+        /// Host and port.
+        server: String,
+        /// What was asked for.
+        name: String,
+    },
     /// It leads elsewhere.
-    #[error("{server} leads to another place without TLS, or in a circle")]
+    #[error("{server} leads {whither}")]
     Redirect {
         /// Host and port.
         server: String,
+        /// What is wrong with that.
+        whither: &'static str,
     },
     /// More than any release.
     #[error("{name} at {server} is larger than {most} bytes, so it is not a release of etcd")]
@@ -86,9 +105,30 @@ pub enum DownloadError {
         /// What was looked for.
         name: String,
     },
-    /// The file could not be written.
-    #[error("failed to write what was downloaded")]
-    Io(#[from] io::Error),
+    /// Its file, or the room for it.
+    #[error(transparent)]
+    Part(#[from] PartError),
+}
+
+impl DownloadError {
+    /// The same may work in a moment: for a server's own trouble, where it has sent something before.
+    fn passes(&self, came: bool) -> bool {
+        match self {
+            DownloadError::Broken { .. } | DownloadError::Dial(DialError::Unreachable { .. }) => {
+                true
+            }
+            DownloadError::Status { status, .. } => came && matches!(status, 429 | 500..),
+            _ => false,
+        }
+    }
+}
+
+/// How a download goes.
+pub enum Told<'a> {
+    /// So much is there, and so much there will be; 0: not known.
+    Came(u64, u64),
+    /// The link broke; the rest is asked for again.
+    Broke(&'a DownloadError, u64),
 }
 
 /// One release for one architecture, at one place.
@@ -107,11 +147,11 @@ impl Release {
     /// The mirror is no address.
     pub fn new(version: Version, mirror: Option<&str>) -> Result<Release, DownloadError> {
         let text = mirror.unwrap_or(RELEASES);
-        let unfit = || DownloadError::Mirror(text.to_owned());
-        let url = Url::parse(text).map_err(|_| unfit())?;
-        let plain = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
-        if !matches!(url.scheme(), "https" | "http") || !url.has_host() || !plain {
-            return Err(unfit());
+        let unfit = |_| DownloadError::Mirror;
+        let url = Url::parse(text).map_err(unfit)?;
+        let named = !url.username().is_empty() || url.password().is_some();
+        if !is_web(&url) || named || url.query().is_some() || url.fragment().is_some() {
+            return Err(DownloadError::Mirror);
         }
         let folder = format!("{}/v{version}/", url.as_str().trim_end_matches('/'));
         let arch = match std::env::consts::ARCH {
@@ -119,7 +159,7 @@ impl Release {
             _ => "amd64",
         };
         Ok(Release {
-            folder: Url::parse(&folder).map_err(|_| unfit())?,
+            folder: Url::parse(&folder).map_err(unfit)?,
             name: format!("etcd-v{version}-linux-{arch}.tar.gz"),
             is_official: mirror.is_none(),
         })
@@ -140,6 +180,17 @@ impl Release {
     /// # Errors
     /// It cannot be fetched, or does not name the archive.
     pub async fn listed(&self) -> Result<String, DownloadError> {
+        let mut tries = 1;
+        loop {
+            match self.list().await {
+                Err(error) if tries < LIST_TRIES && error.passes(true) => tries += 1,
+                other => return other,
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn list(&self) -> Result<String, DownloadError> {
         let (mut answer, server) = self.ask("SHA256SUMS", 0).await?;
         let mut text = Vec::new();
         while let Some(bytes) = piece(&mut answer, &server).await? {
@@ -153,37 +204,45 @@ impl Release {
         })
     }
 
-    /// The archive into a file, which may hold its beginning. `told` gets how much came, and of how much.
+    /// The archive into its file, which may hold its beginning.
     ///
     /// # Errors
-    /// Nobody answers, or the link breaks again and again. The file keeps what came.
+    /// Nobody answers, or nothing comes for ten minutes after the link broke. The file keeps what came, unless it is of no use.
     pub async fn fetch(
         &self,
-        file: &mut File,
-        told: &mut dyn FnMut(u64, u64),
+        part: &mut Part,
+        told: &mut dyn FnMut(Told<'_>),
     ) -> Result<(), DownloadError> {
-        let (mut came, mut breaks) = (false, 0);
+        let mut came = false;
+        let mut moved = (part.size()?, Instant::now());
         loop {
-            let before = file.seek(SeekFrom::End(0))?;
-            let error = match self.rest(file, before, told).await {
+            let before = part.size()?;
+            let error = match self.rest(part, before, told).await {
                 Ok(()) => return Ok(()),
-                // It is longer than what is there now.
-                Err(DownloadError::Status { status: 416, .. }) if before > 0 => {
-                    file.set_len(0)?;
+                // What lies here is of something else.
+                Err(
+                    DownloadError::Elsewhere { .. } | DownloadError::Status { status: 416, .. },
+                ) if before > 0 => {
+                    part.clear()?;
                     continue;
                 }
                 Err(error) => error,
             };
-            let is_of_the_link = matches!(
+            if matches!(
                 error,
-                DownloadError::Broken { .. } | DownloadError::Dial(DialError::Unreachable { .. })
-            );
-            let more = file.metadata()?.len() > before;
-            came |= more;
-            breaks = if more { 0 } else { breaks + 1 };
-            if !is_of_the_link || !came || breaks > BREAKS_MAX {
+                DownloadError::TooLarge { .. } | DownloadError::Part(PartError::Io { .. })
+            ) {
+                part.clear()?;
+            }
+            let now = part.size()?;
+            came |= now > before;
+            if now >= moved.0 + PROGRESS_MIN || now < moved.0 {
+                moved = (now, Instant::now());
+            }
+            if !came || !error.passes(came) || moved.1.elapsed() > PATIENCE {
                 return Err(error);
             }
+            told(Told::Broke(&error, now));
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -191,33 +250,34 @@ impl Release {
     /// What comes after the first `from` bytes; all of it from a server that does not send a part.
     async fn rest(
         &self,
-        file: &mut File,
+        part: &mut Part,
         from: u64,
-        told: &mut dyn FnMut(u64, u64),
+        told: &mut dyn FnMut(Told<'_>),
     ) -> Result<(), DownloadError> {
         let (mut answer, server) = self.ask(&self.name, from).await?;
         let mut done = from;
         if answer.head.status != StatusCode::PARTIAL_CONTENT {
-            file.set_len(0)?;
-            done = file.seek(SeekFrom::Start(0))?;
+            part.clear()?;
+            done = 0;
         }
-        let length =
-            header_of(&answer.head, &header::CONTENT_LENGTH).and_then(|it| it.parse().ok());
-        let total = length.map_or(0, |it: u64| done.saturating_add(it));
+        let total = total_of(&answer.head, done);
         check_size(&self.name, &server, total, ARCHIVE_MAX)?;
+        part.check_room((total - done.min(total)).saturating_add(total * UNPACKED))?;
         while let Some(bytes) = piece(&mut answer, &server).await? {
             done += bytes.len() as u64;
             check_size(&self.name, &server, done, ARCHIVE_MAX)?;
-            file.write_all(&bytes)?;
-            told(done, total);
+            part.append(&bytes)?;
+            told(Told::Came(done, total));
+        }
+        if done < total {
+            return Err(broken(&server, &"it sent a part alone".into()));
         }
         Ok(())
     }
 
     /// The answer to a GET, wherever redirects lead, and the server that gave it.
     async fn ask(&self, name: &str, from: u64) -> Result<(Answer, String), DownloadError> {
-        let unfit = |_| DownloadError::Mirror(self.folder.to_string());
-        let mut url = self.folder.join(name).map_err(unfit)?;
+        let mut url = self.folder.join(name).map_err(|_| DownloadError::Mirror)?;
         let mut server = String::new();
         for _ in 0..=REDIRECTS_MAX {
             let target = Target::new(&url, None)?;
@@ -226,21 +286,24 @@ impl Release {
             let stream = target.connect(CONNECT_WITHIN).await?;
             let answer = Answer::of(stream, request, STALL).await;
             let answer = answer.map_err(|it| broken(&server, &it))?;
-            match answer.head.status {
-                StatusCode::OK => return Ok((answer, server)),
-                StatusCode::PARTIAL_CONTENT if begins_at(&answer.head, from) => {
+            let status = answer.head.status;
+            let place = header_of(&answer.head, &header::LOCATION);
+            match (status, place) {
+                (StatusCode::OK, _) => return Ok((answer, server)),
+                (StatusCode::PARTIAL_CONTENT, _) if begins_at(&answer.head, from) => {
                     return Ok((answer, server));
                 }
-                status if status.is_redirection() => {
-                    let place = header_of(&answer.head, &header::LOCATION);
-                    match place.and_then(|it| url.join(it).ok()) {
-                        Some(next) if next.scheme() == "https" || url.scheme() == "http" => {
-                            url = next;
-                        }
-                        _ => break,
-                    }
+                (StatusCode::PARTIAL_CONTENT, _) => {
+                    let name = name.to_owned();
+                    return Err(DownloadError::Elsewhere { server, name });
                 }
-                status => {
+                (_, Some(place)) if status.is_redirection() => {
+                    url = led(&url, place).map_err(|whither| {
+                        let server = server.clone();
+                        DownloadError::Redirect { server, whither }
+                    })?;
+                }
+                _ => {
                     return Err(DownloadError::Status {
                         server,
                         name: name.to_owned(),
@@ -249,8 +312,36 @@ impl Release {
                 }
             }
         }
-        Err(DownloadError::Redirect { server })
+        let whither = "from place to place without an end";
+        Err(DownloadError::Redirect { server, whither })
     }
+}
+
+/// An address of the web.
+fn is_web(url: &Url) -> bool {
+    matches!(url.scheme(), "https" | "http") && url.has_host()
+}
+
+/// Where a redirect leads. Who proved who it is hands over to nobody who does not.
+fn led(from: &Url, place: &str) -> Result<Url, &'static str> {
+    let to = from.join(place).ok().filter(is_web);
+    let to = to.ok_or("to what is no address of the web")?;
+    if from.scheme() == "https" && to.scheme() != "https" {
+        return Err("to a place without TLS");
+    }
+    Ok(to)
+}
+
+/// How much there will be: of the whole file, where the server says so; 0 where it does not.
+fn total_of(head: &Parts, done: u64) -> u64 {
+    let range = header_of(head, &header::CONTENT_RANGE).and_then(|it| it.rsplit_once('/'));
+    let whole = range.and_then(|(_, it)| it.parse().ok());
+    let rest = header_of(head, &header::CONTENT_LENGTH).and_then(|it| it.parse().ok());
+    let with_rest = rest.map(|it: u64| done.saturating_add(it));
+    whole
+        .filter(|_| head.status == StatusCode::PARTIAL_CONTENT)
+        .or(with_rest)
+        .unwrap_or(0)
 }
 
 fn check_size(name: &str, server: &str, size: u64, most: u64) -> Result<(), DownloadError> {
@@ -342,6 +433,25 @@ mod tests {
         ] {
             assert!(Release::new(version, Some(unfit)).is_err(), "{unfit}");
         }
+    }
+
+    #[test]
+    fn a_redirect_leads_to_the_web_alone_and_from_tls_to_tls() {
+        let led = |from: &str, place: &str| {
+            led(&Url::parse(from).unwrap(), place).map(|it| it.to_string())
+        };
+        let on = "https://b/c?sig=a%2Fb".to_owned();
+        assert_eq!(led("https://a/x", &on), Ok(on.clone()));
+        assert_eq!(led("http://a/x", &on), Ok(on));
+        assert_eq!(led("https://a/x/y", "../z"), Ok("https://a/z".to_owned()));
+        assert_eq!(led("http://a/x", "/z"), Ok("http://a/z".to_owned()));
+        for place in ["ftp://a/b", "file:///etc/passwd", "http://[", "mailto:me"] {
+            assert!(led("http://a/x", place).is_err(), "{place}");
+        }
+        assert_eq!(
+            led("https://a/x", "http://a/x"),
+            Err("to a place without TLS")
+        );
     }
 
     #[test]

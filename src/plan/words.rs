@@ -213,6 +213,10 @@ impl fmt::Display for Hold {
                 f,
                 "a majority of the members does not answer, or would not after the step"
             ),
+            Hold::MajorityLost(0, voters, _) => write!(
+                f,
+                "no majority of the {voters} voting members has a leader: without one nothing is written"
+            ),
             Hold::MajorityLost(count, voters, silent) => write!(
                 f,
                 "{count} of {voters} members do not answer ({silent}): without a majority nothing is written"

@@ -35,6 +35,11 @@ pub enum S3Error {
         "this machine has no CA certificates to check the S3 server with: install ca-certificates, or name the server's CA in caFile"
     )]
     NoAuthorities,
+    /// The proxy of the environment cannot be used.
+    #[error(
+        "the proxy of HTTPS_PROXY cannot be used for the S3 server: write http://HOST:PORT, or none"
+    )]
+    Proxy,
     /// There are no credentials anywhere.
     #[error(
         "there are no S3 keys: write AWS_ACCESS_KEY_ID=... and AWS_SECRET_ACCESS_KEY=... to /etc/credstore/etcd-operator.s3 (root's, mode 600) and restart etcd-operator, or set credentials (Kubernetes: credentialsSecret)"
@@ -211,6 +216,7 @@ impl From<DialError> for S3Error {
         match error {
             DialError::CaFile { path, why } => S3Error::CaFile { path, why },
             DialError::NoAuthorities => S3Error::NoAuthorities,
+            DialError::Proxy => S3Error::Proxy,
             DialError::Unreachable { server, why } => S3Error::Unreachable { server, why },
             DialError::Issuer { server } => S3Error::Tls {
                 server,

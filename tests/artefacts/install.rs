@@ -91,12 +91,23 @@ fn make_install_from_the_tarball_places_every_file_and_uninstall_leaves_the_docu
             rw-r--r-- {at}/share/zsh/{zsh}/_etcd-operator
             rw-r--r-- {doc}/LICENSE
             rw-r--r-- {doc}/THIRD-PARTY.txt
-            rw-r--r-- {doc}/k3s-on-etcd.conf
-            rw-r--r-- {doc}/run-as-root.conf
+            rw-r--r-- {doc}/examples/k3s-on-etcd.conf
+            rw-r--r-- {doc}/examples/run-as-root.conf
             rw-r--r-- {rules}/50-etcd-operator.rules{}{}",
             pages(&format!("{doc}/")),
             manual(&format!("{at}/share/man/man8"), ""),
         );
+        assert_eq!(below(&root), lines(&expected));
+        // A page that went with a newer version, and the place of the others.
+        let page = |it: &str| fs::read_to_string(root.join(at).join(it)).unwrap();
+        let named = page("share/man/man8/etcd-operator.8");
+        assert!(named.contains(&format!("{prefix}/share/doc/etcd-operator")));
+        fs::write(
+            root.join(at).join("share/man/man8/etcd-operator-gone.8"),
+            "",
+        )
+        .unwrap();
+        make("install");
         assert_eq!(below(&root), lines(&expected));
         // The unit starts the binary where it was installed.
         let unit = root

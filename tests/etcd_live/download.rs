@@ -13,6 +13,9 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
+use etcd_operator::etcd::download::Part;
+use etcd_operator::etcd::store;
+
 use crate::lab::{Lab, program, text};
 
 /// What was asked for: the path, and where it begins.
@@ -193,17 +196,23 @@ fn a_download_that_was_given_up_is_gone_on_with_by_the_next() {
     let lab = lab();
     let (_, file) = archive(&lab);
     let (served, half) = (file.clone(), file.len() / 2);
-    // No part of it comes a second time, and then nothing at all.
+    // The rest is no more for whoever asks.
     let mirror = Mirror::start(None, move |(_, from)| {
         if *from == 0 {
             rest(&served, 0, half)
         } else {
-            Vec::new()
+            answered("403 Forbidden", "", 0, b"")
         }
     });
     let place = format!("http://{}", mirror.address);
     let arguments = ["--mirror", &place, "--unverified", &lab.version];
-    assert_refused(&lab, &install(&lab, None, &arguments), "broke");
+    let given_up = install(&lab, None, &arguments);
+    assert_refused(&lab, &given_up, "the same command goes on from there");
+    let said = text(&given_up.stderr);
+    assert!(
+        said.contains("broke: ") && said.contains("trying again after"),
+        "{said}"
+    );
     assert_eq!(parts(&lab).len(), 1, "{:?}", parts(&lab));
     let served = file.clone();
     let mirror = Mirror::start(None, move |(_, from)| rest(&served, *from, usize::MAX));
@@ -225,7 +234,7 @@ fn what_a_mirror_sends_instead_of_the_release_is_refused_and_not_kept() {
     let (_, file) = archive(&lab);
     // Of a version whose checksum is in the list.
     "3.6.14".clone_into(&mut lab.version);
-    let answers: [(Vec<u8>, &str); 5] = [
+    let answers: [(Vec<u8>, &str); 7] = [
         (answered("200 OK", "", file.len(), &file), "has the sha256"),
         (
             answered("404 Not Found", "", 0, b""),
@@ -237,7 +246,15 @@ fn what_a_mirror_sends_instead_of_the_release_is_refused_and_not_kept() {
         ),
         (
             answered("302 Found", "location: /around\r\n", 0, b""),
-            "in a circle",
+            "without an end",
+        ),
+        (
+            answered("503 Busy", "", 0, b""),
+            "does not send etcd-v3.6.14",
+        ),
+        (
+            answered("302 Found", "location: ftp://a/b\r\n", 0, b""),
+            "no address of the web",
         ),
         (b"SSH-2.0-OpenSSH\r\n".to_vec(), "broke"),
     ];
@@ -260,6 +277,103 @@ fn what_a_mirror_sends_instead_of_the_release_is_refused_and_not_kept() {
     assert_refused(&lab, &silent, "cannot be reached");
     let wrong = install(&lab, None, &["--mirror", "mirror.example", &lab.version]);
     assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong.stderr));
+}
+
+/// Each begins with what lies there, and ends with the whole file.
+#[test]
+fn what_an_earlier_download_left_is_gone_on_with_or_fetched_anew() {
+    let lab = lab();
+    let (name, file) = archive(&lab);
+    let (ca, config) = authority();
+    let pem = lab.root.join("ca.pem");
+    fs::write(&pem, ca).unwrap();
+    let part = lab.lib("").parent().unwrap().join(format!(".{name}.part"));
+    let sums = format!("{}  {name}\n", etcd_operator::state::sha256(&file));
+    let half = file.len() / 2;
+    let begun = file[..half].to_vec();
+    let foreign = [vec![1; half], file[half..].to_vec()].concat();
+    let longer = [&file[..], b"more"].concat();
+    // What lies there, whether the server sends parts, and where it was asked to begin.
+    let cases: [(&[u8], bool, &[usize]); 6] = [
+        (&begun, true, &[half]),
+        (&begun, false, &[half]),
+        (&foreign[..half], true, &[half, 0]),
+        (&foreign, true, &[file.len(), 0]),
+        (&longer, true, &[longer.len(), 0]),
+        (&file, true, &[]),
+    ];
+    for (there, parts_are_sent, asked) in cases {
+        let _ = fs::remove_dir_all(lab.lib("store"));
+        fs::create_dir_all(part.parent().unwrap()).unwrap();
+        fs::write(&part, there).unwrap();
+        let (served, sums) = (file.clone(), sums.clone());
+        let mirror = Mirror::start(Some(Arc::clone(&config)), move |(path, from)| {
+            if path.ends_with("/sha256sums") {
+                answered("200 OK", "", sums.len(), sums.as_bytes())
+            } else if *from >= served.len() {
+                answered("416 Range Not Satisfiable", "", 0, b"")
+            } else {
+                let from = if parts_are_sent { *from } else { 0 };
+                rest(&served, from, usize::MAX)
+            }
+        });
+        let place = format!("https://{}", mirror.address);
+        let output = install(&lab, Some(&pem), &["--mirror", &place, &lab.version]);
+        assert!(
+            output.status.success(),
+            "{asked:?}: {}",
+            text(&output.stderr)
+        );
+        let mut from = mirror.asked();
+        from.retain(|it| !it.0.ends_with("/sha256sums"));
+        let from: Vec<usize> = from.iter().map(|it| it.1).collect();
+        assert_eq!(from, asked);
+        assert_eq!(parts(&lab), Vec::<String>::new());
+    }
+}
+
+/// As the project's own place does it.
+#[test]
+fn a_redirect_is_followed_with_its_words() {
+    let lab = lab();
+    let (_, file) = archive(&lab);
+    let store = Mirror::start(None, move |(_, from)| rest(&file, *from, usize::MAX));
+    let location = format!("location: http://{}/file?sig=a%2fb&x=1\r\n", store.address);
+    let mirror = Mirror::start(None, move |_| answered("302 Found", &location, 0, b""));
+    let place = format!("http://{}", mirror.address);
+    let output = install(
+        &lab,
+        None,
+        &["--mirror", &place, "--unverified", &lab.version],
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(store.asked(), [("/file?sig=a%2fb&x=1".to_owned(), 0)]);
+}
+
+#[test]
+fn a_download_is_of_one_command_alone_and_a_verified_release_is_not_fetched_again() {
+    let lab = lab();
+    let (name, _) = archive(&lab);
+    let mirror = Mirror::start(None, |_| answered("404 Not Found", "", 0, b""));
+    let place = format!("http://{}", mirror.address);
+    let arguments = ["--mirror", &place, "--unverified", &lab.version];
+    let part = lab.lib("").parent().unwrap().join(format!(".{name}.part"));
+    fs::create_dir_all(part.parent().unwrap()).unwrap();
+    let held = Part::open(&part).unwrap();
+    assert_refused(
+        &lab,
+        &install(&lab, None, &arguments),
+        "another command downloads",
+    );
+    assert!(Part::open(&part).is_err());
+    drop(held);
+    assert!(mirror.asked().is_empty());
+    assert_refused(&lab, &install(&lab, None, &arguments), "(status 404)");
+    assert_eq!(mirror.asked().len(), 1);
+    let version = lab.version.parse().unwrap();
+    store::install(&lab.lib("store"), version, Some(&lab.etcd), false).unwrap();
+    assert!(install(&lab, None, &arguments).status.success());
+    assert_eq!(mirror.asked().len(), 1);
 }
 
 /// A CA of the test's own, and a server that it vouches for.
@@ -346,6 +460,6 @@ fn a_place_with_tls_leads_to_none_without() {
         Some(&pem),
         &["--mirror", &place, "--unverified", &lab.version],
     );
-    assert_refused(&lab, &led, "leads to another place without TLS");
+    assert_refused(&lab, &led, "leads to a place without TLS");
     assert!(bare.asked().is_empty());
 }

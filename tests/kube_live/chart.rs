@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Access, Output, output};
 use crate::lab::{Api, Options, SOON, is_true, root, skip, tools};
 use crate::operated::{Operated, document};
-use crate::operator::{deployed, namespace};
+use crate::operator::{self, Operator, deployed, namespace};
 use crate::writer::restarts;
 
 /// As in the chart's own words for a person.
@@ -253,6 +253,51 @@ fn a_real_server_takes_the_chart_with_every_kind_of_value() {
         holder["valueFrom"]["fieldRef"]["fieldPath"], "metadata.name",
         "two on a node would act as one"
     );
+}
+
+/// The CRDs of a version that this operator does not know, as somebody else brought them.
+fn crds_of_another_version() -> String {
+    let ours = deployed("crds.yaml");
+    let others = ours.replace("name: v1alpha1", "name: v9");
+    assert!(others != ours);
+    others
+}
+
+/// Neither the chart nor the operator touches them, and both say so.
+#[test]
+fn crds_of_another_version_are_told() {
+    if !can() || !operator::can() {
+        return;
+    }
+    let Some(api) = Api::up(&crate::lab::ApiOptions::default()) else {
+        return;
+    };
+    api.apply(&crds_of_another_version());
+    let arguments = [&["install", "--create-namespace"], &RELEASE[..]].concat();
+    let refused = helm(Some(api.admin()), &arguments, &[]);
+    assert!(!refused.ok);
+    for words in ["etcdclusters.etcd.edge-operator.io", "cannot be imported"] {
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    }
+    let operator = Operator::start(&operator::install_without_crds(&api));
+    api.eventually("the operator to tell of it", SOON, || {
+        let told = "apply deploy/crds.yaml of this version";
+        operator.said().contains(told).then_some(())
+    });
+    let crd = api.json(&["get", "crd", "etcdclusters.etcd.edge-operator.io"]);
+    let versions = crd["spec"]["versions"].as_array().unwrap();
+    assert!(versions.len() == 1 && versions[0]["name"] == "v9", "{crd}");
+    // Told what to do, a person does it.
+    for name in ["etcdclusters", "etcdbackups", "etcdrestores"] {
+        let crd = format!("{name}.etcd.edge-operator.io");
+        api.kubectl(&["delete", "crd", &crd, "--ignore-not-found"])
+            .good();
+    }
+    api.apply(&deployed("crds.yaml"));
+    api.apply(&operator::cluster("default", "shop", &json!({})));
+    api.eventually("its Pod", 3 * SOON, || {
+        api.try_json(&["get", "pod", "shop-0"])
+    });
 }
 
 fn installed(it: &Operated, verb: &str, more: &[&str], values: &[&str]) -> Output {
