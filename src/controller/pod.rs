@@ -66,7 +66,8 @@ pub(super) fn member(parts: &Parts<'_>) -> Value {
     // is restarted. A guard that waits is none, and its own end is its answer.
     container["livenessProbe"] = probe("/livez", 30, 6);
     container["livenessProbe"]["initialDelaySeconds"] = json!(60);
-    container["readinessProbe"] = probe("/readyz", 3, 3);
+    // Clients come back a second after etcd does. One that is slow for a moment keeps them.
+    container["readinessProbe"] = probe("/readyz", 1, 9);
     let name = &parts.member.identity.member.name;
     let mut pod = pod(parts, name, MEMBER, &container);
     pod["metadata"]["labels"][names::MEMBER] = json!(name);

@@ -21,6 +21,11 @@ const BETWEEN_LOOKS: [Duration; 2] = [Duration::from_millis(100), Duration::from
 /// What each cluster says of itself.
 const PLANS: &str = "jsonpath={range .items[*]}{.metadata.name}{' '}{.status.plan}{'\\n'}{end}";
 
+/// Since when the kubelet says what it says of a Pod.
+const READY_SINCE: &str = "custom-columns=NAME:.metadata.name,READY:.status.conditions[?(@.type=='Ready')].status,SINCE:.status.conditions[?(@.type=='Ready')].lastTransitionTime";
+/// Which Pods a Service leads to.
+const ENDPOINTS: &str = "custom-columns=NAME:.metadata.name,TO:.endpoints[*].targetRef.name,READY:.endpoints[*].conditions.ready";
+
 /// What the containers of members said last.
 const MEMBERS_SAID: [&str; 7] = [
     "logs",
@@ -299,6 +304,8 @@ impl Cluster {
         for arguments in [
             &["get", "nodes", "-o", "wide"][..],
             &["get", "pods,pvc", "-A", "-o", "wide"],
+            &["get", "pods", "-o", READY_SINCE],
+            &["get", "endpointslices", "-o", ENDPOINTS],
             &["get", "events", "-A", "--sort-by=.lastTimestamp"],
             &["get", "etcdclusters", "-A", "-o", PLANS],
             &MEMBERS_SAID,

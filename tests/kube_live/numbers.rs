@@ -30,7 +30,7 @@ spec:
     image: quay.io/coreos/etcd:v3.6.16
     command: [/usr/local/bin/etcd, --data-dir=/data/etcd, '--listen-client-urls=http://0.0.0.0:2379', '--advertise-client-urls=http://127.0.0.1:2379', '--listen-metrics-urls=http://0.0.0.0:2381', --heartbeat-interval=100, --election-timeout=500]
     ports: [{name: metrics, containerPort: 2381}]
-    readinessProbe: {httpGet: {path: /readyz, port: metrics}, periodSeconds: 3, timeoutSeconds: 5}
+    readinessProbe: {httpGet: {path: /readyz, port: metrics}, periodSeconds: 1, timeoutSeconds: 5}
     volumeMounts: [{name: data, mountPath: /data}]
   volumes: [{name: data, persistentVolumeClaim: {claimName: bare}}]
 ";
