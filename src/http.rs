@@ -1,4 +1,5 @@
-//! How this operator serves HTTP: to anybody who can connect, within bounds. And how it asks one of its own processes.
+//! How this operator serves HTTP: to anybody who can connect, within bounds. And how it asks one of its own processes, or
+//! a server elsewhere.
 
 use std::collections::VecDeque;
 use std::io;

@@ -78,15 +78,17 @@ fn failed<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> A
 /// Archives of the project's releases: version, architecture, sha256.
 const RELEASES: &str = include_str!("releases.txt");
 
+/// As the project names an architecture of Rust's.
+pub(super) fn architecture(arch: &str) -> &'static str {
+    match arch {
+        "aarch64" => "arm64",
+        _ => "amd64",
+    }
+}
+
 /// The sha256 of the archive that the project released for an architecture, as far as it is known here.
 pub fn released(version: Version, arch: &str) -> Option<&'static str> {
-    let (version, arch) = (
-        version.to_string(),
-        match arch {
-            "aarch64" => "arm64",
-            _ => "amd64",
-        },
-    );
+    let (version, arch) = (version.to_string(), architecture(arch));
     RELEASES.lines().find_map(|line| {
         let mut words = line.split(' ');
         let of_it = words.next() == Some(&version) && words.next() == Some(arch);

@@ -16,6 +16,7 @@ use url::{Position, Url};
 
 pub use part::{Part, PartError};
 
+use super::archive::architecture;
 use crate::dial::{DialError, Target};
 use crate::error::chain;
 use crate::http::{Answer, AnswerError};
@@ -154,10 +155,7 @@ impl Release {
             return Err(DownloadError::Mirror);
         }
         let folder = format!("{}/v{version}/", url.as_str().trim_end_matches('/'));
-        let arch = match std::env::consts::ARCH {
-            "aarch64" => "arm64",
-            _ => "amd64",
-        };
+        let arch = architecture(std::env::consts::ARCH);
         Ok(Release {
             folder: Url::parse(&folder).map_err(unfit)?,
             name: format!("etcd-v{version}-linux-{arch}.tar.gz"),

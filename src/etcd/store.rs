@@ -83,7 +83,7 @@ pub struct Installed {
     /// sha256 of etcd itself.
     pub sha256: String,
     /// Nobody compared it with the checksum of a release: it came from a directory, from an archive that the list does
-    /// not know, or with `--unverified`.
+    /// not know, from a mirror that vouches for itself alone, or with `--unverified`.
     pub unverified: bool,
 }
 

@@ -42,6 +42,30 @@ fn assert_offered(offered: &str, words: &[&str]) {
     }
 }
 
+/// What each shell offers for a line that is not finished.
+const OFFERED: [(&str, &[&str]); 4] = [
+    (
+        "etcd-operator ",
+        &["status", "backup", "convert", "completions"],
+    ),
+    (
+        "etcd-operator backup ",
+        &["create", "list", "verify", "prune"],
+    ),
+    ("etcd-operator status --output ", &["json", "yaml", "table"]),
+    ("etcd-operator certs issue --", &["--owner", "--renew"]),
+];
+
+#[track_caller]
+fn assert_completes(offered: impl Fn(&str) -> Option<String>) {
+    for (line, words) in OFFERED {
+        let Some(offered) = offered(line) else {
+            return;
+        };
+        assert_offered(&offered, words);
+    }
+}
+
 #[test]
 fn bash_completes_commands_flags_and_their_values() {
     let offered = |line: &str| {
@@ -53,19 +77,10 @@ fn bash_completes_commands_flags_and_their_values() {
         );
         shell("bash", &["--norc", "-c", &script])
     };
-    let Some(first) = offered("etcd-operator ") else {
-        return;
-    };
-    assert_offered(
-        &first,
-        &["status", "backup", "convert", "completions", "--root"],
-    );
-    let below = offered("etcd-operator backup ").unwrap();
-    assert_offered(&below, &["create", "list", "verify", "prune"]);
-    let values = offered("etcd-operator status --output ").unwrap();
-    assert_offered(&values, &["json", "yaml", "table"]);
-    let issue = offered("etcd-operator certs issue --").unwrap();
-    assert_offered(&issue, &["--owner", "--renew"]);
+    assert_completes(offered);
+    if let Some(first) = offered("etcd-operator ") {
+        assert_offered(&first, &["--root"]);
+    }
 }
 
 #[test]
@@ -74,20 +89,7 @@ fn fish_completes_commands_flags_and_their_values() {
         let script = format!("source ./etcd-operator.fish; complete -C '{line}'");
         shell("fish", &["--no-config", "-c", &script])
     };
-    let Some(first) = offered("etcd-operator ") else {
-        return;
-    };
-    assert_offered(&first, &["status", "backup", "convert", "completions"]);
-    assert_offered(
-        &offered("etcd-operator backup ").unwrap(),
-        &["create", "list", "verify"],
-    );
-    let values = offered("etcd-operator status --output ").unwrap();
-    assert_offered(&values, &["json", "yaml", "table"]);
-    assert_offered(
-        &offered("etcd-operator certs issue --").unwrap(),
-        &["--owner", "--renew"],
-    );
+    assert_completes(offered);
 }
 
 /// zsh completes on a terminal alone: one of its own, in which each Tab's list is asked for.
@@ -107,16 +109,5 @@ fn zsh_completes_commands_flags_and_their_values() {
         );
         shell("zsh", &["-f", "-c", &script])
     };
-    let Some(first) = offered("etcd-operator ") else {
-        return;
-    };
-    assert_offered(&first, &["status", "backup", "convert", "completions"]);
-    assert_offered(
-        &offered("etcd-operator backup ").unwrap(),
-        &["create", "list", "verify"],
-    );
-    assert_offered(
-        &offered("etcd-operator status --output ").unwrap(),
-        &["json", "yaml", "table"],
-    );
+    assert_completes(offered);
 }

@@ -138,6 +138,16 @@ fn install(lab: &Lab, ca: Option<&Path>, arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
+/// From a mirror that nobody vouches for.
+fn unverified(lab: &Lab, ca: Option<&Path>, place: &str) -> Output {
+    install(lab, ca, &["--mirror", place, "--unverified", &lab.version])
+}
+
+#[track_caller]
+fn assert_installed(output: &Output) {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
 /// It ends with 1 for this reason, and nothing is installed.
 #[track_caller]
 fn assert_refused(lab: &Lab, output: &Output, words: &str) {
@@ -177,12 +187,8 @@ fn a_download_goes_on_where_the_link_broke() {
     assert_refused(&lab, &bare, "does not prove who it is");
     assert!(mirror.asked().is_empty());
 
-    let installed = install(
-        &lab,
-        None,
-        &["--mirror", &place, "--unverified", &lab.version],
-    );
-    assert!(installed.status.success(), "{}", text(&installed.stderr));
+    let installed = unverified(&lab, None, &place);
+    assert_installed(&installed);
     let path = format!("/etcd/v{}/{name}", lab.version);
     let from = |it: usize| (path.clone(), it);
     assert_eq!(mirror.asked(), [from(0), from(most), from(2 * most)]);
@@ -217,12 +223,8 @@ fn a_download_that_was_given_up_is_gone_on_with_by_the_next() {
     let served = file.clone();
     let mirror = Mirror::start(None, move |(_, from)| rest(&served, *from, usize::MAX));
     let place = format!("http://{}", mirror.address);
-    let installed = install(
-        &lab,
-        None,
-        &["--mirror", &place, "--unverified", &lab.version],
-    );
-    assert!(installed.status.success(), "{}", text(&installed.stderr));
+    let installed = unverified(&lab, None, &place);
+    assert_installed(&installed);
     let from: Vec<usize> = mirror.asked().iter().map(|it| it.1).collect();
     assert_eq!(from, [half]);
     assert_eq!(parts(&lab), Vec::<String>::new());
@@ -341,12 +343,8 @@ fn a_redirect_is_followed_with_its_words() {
     let location = format!("location: http://{}/file?sig=a%2fb&x=1\r\n", store.address);
     let mirror = Mirror::start(None, move |_| answered("302 Found", &location, 0, b""));
     let place = format!("http://{}", mirror.address);
-    let output = install(
-        &lab,
-        None,
-        &["--mirror", &place, "--unverified", &lab.version],
-    );
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = unverified(&lab, None, &place);
+    assert_installed(&output);
     assert_eq!(store.asked(), [("/file?sig=a%2fb&x=1".to_owned(), 0)]);
 }
 
@@ -372,7 +370,7 @@ fn a_download_is_of_one_command_alone_and_a_verified_release_is_not_fetched_agai
     assert_eq!(mirror.asked().len(), 1);
     let version = lab.version.parse().unwrap();
     store::install(&lab.lib("store"), version, Some(&lab.etcd), false).unwrap();
-    assert!(install(&lab, None, &arguments).status.success());
+    assert_installed(&install(&lab, None, &arguments));
     assert_eq!(mirror.asked().len(), 1);
 }
 
@@ -455,11 +453,7 @@ fn a_place_with_tls_leads_to_none_without() {
         answered("302 Found", &location, 0, b"")
     });
     let place = format!("https://{}", mirror.address);
-    let led = install(
-        &lab,
-        Some(&pem),
-        &["--mirror", &place, "--unverified", &lab.version],
-    );
+    let led = unverified(&lab, Some(&pem), &place);
     assert_refused(&lab, &led, "leads to a place without TLS");
     assert!(bare.asked().is_empty());
 }
