@@ -345,7 +345,7 @@ impl Agent {
 
     /// Stops etcd with SIGTERM. A command uses this when nothing keeps etcd running any longer.
     pub async fn end_etcd(&mut self) -> Result<(), AgentError> {
-        self.driver.stop().await
+        self.driver.stop(None).await
     }
 
     /// Observes once without acting. A command prints the result when no agent runs.

@@ -9,6 +9,7 @@ mod birth;
 pub mod certificate;
 mod draft;
 pub mod edit;
+mod end;
 mod join;
 mod membership;
 pub mod permit;
@@ -36,6 +37,7 @@ use crate::version::Version;
 
 pub use certificate::Mint;
 use draft::{Draft, Steps};
+pub use end::killed_after;
 use join::Way;
 pub use join::leaves_its_claim;
 use permit::{Declared, Permit};

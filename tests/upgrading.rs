@@ -16,7 +16,7 @@ use etcd_operator::plan::version::{
     Back, ENDS_MAX, LOWERS_WITHIN_SECONDS, SERVES_WITHIN_LOOKS, SKIPS_SECONDS, STABLE_SECONDS,
     why_back,
 };
-use etcd_operator::plan::{Act, Hold, Plan, Upkeep, plan};
+use etcd_operator::plan::{Act, Hold, Plan, Upkeep, killed_after, plan};
 use etcd_operator::spec::ClusterSpec;
 use etcd_operator::start::{Identity, Refusal, serves_within};
 use etcd_operator::version::Version;
@@ -817,4 +817,37 @@ fn a_newer_line_that_serves_is_never_taken_back() {
         let taken = next.steps().any(|it| *it == Upkeep::TakeVersionBack);
         assert_eq!((taken, next.act().is_some()), (back, back), "{next:?}");
     }
+}
+
+/// Another line would find in the database what its predecessor had not written yet.
+#[test]
+fn a_restart_kills_etcd_only_where_its_line_stays() {
+    let versions = [OLD, NEW[0], OTHER[0], NEW[1], Version::new(3, 9, 0)];
+    let others = || versions.into_iter().map(Some).chain([None]);
+    for (running, born) in versions
+        .iter()
+        .flat_map(|it| versions.map(|born| (*it, born)))
+    {
+        for (other, asked) in others().flat_map(|it| others().map(move |asked| (it, asked))) {
+            let mut instance = running_instance();
+            if let Process::Running { version, .. } = &mut instance.process {
+                *version = running;
+            }
+            instance.facts.identity = Some(Identity {
+                version: born,
+                other_version: other,
+                ..identity(true)
+            });
+            let spec = ClusterSpec {
+                version: asked,
+                ..spec(&["edge-0"])
+            };
+            let all = [Some(running), Some(born), other, asked];
+            let all_of = |minor| all.into_iter().flatten().all(|it| it.minor == minor);
+            let stays = all_of(6) || all_of(7); // nobody knows 3.9
+            let killed = killed_after(&spec, &instance).is_some();
+            assert_eq!(killed, stays, "{all:?}");
+        }
+    }
+    assert_eq!(killed_after(&spec(&["edge-0"]), &stopped()), None);
 }

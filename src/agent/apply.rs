@@ -17,7 +17,7 @@ use crate::member::records::{self, IdentityFile, Launch, Running, SeenFile, Serv
 use crate::member::{facts, starts};
 use crate::observed::{Instance, Membership, Observed};
 use crate::plan::permit::Permit;
-use crate::plan::{Act, Hold, Interruption, Plan, Task, Upkeep};
+use crate::plan::{Act, Hold, Interruption, Plan, Task, Upkeep, killed_after};
 use crate::runtime::{Failures, Runtime as _};
 use crate::spec::ClusterSpec;
 use crate::start::{Start, Writable};
@@ -172,13 +172,15 @@ impl Agent {
             Act::UndoRestore => self.undo_restore(spec, observed, place, permit).await,
             Act::Stop => {
                 self.permitted(spec, permit).await?;
-                self.driver.stop().await
+                self.driver.stop(None).await
             }
             Act::Restart => {
-                self.permitted(spec, permit).await?;
+                let step = self.permitted(spec, permit).await?;
+                let instance = observed.instance(&step.member);
                 // Write the records before etcd is stopped, so that a failed write does not stop it.
                 self.prepare(spec, place, None)?;
-                self.driver.stop().await?;
+                let killed_after = instance.and_then(|it| killed_after(spec, it));
+                self.driver.stop(killed_after).await?;
                 self.driver.start().await
             }
             Act::RegainSpace => {

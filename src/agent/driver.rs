@@ -6,11 +6,13 @@ mod systemd;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
 
 use super::AgentError;
 use crate::clock;
 use crate::member::records::Running;
+use crate::member::starts;
 use crate::observed;
 use crate::paths::Paths;
 use crate::process::ProcessRecord;
@@ -22,7 +24,7 @@ pub use systemd::SystemdDriver;
 
 /// A guard decides within this time; certificates and a look at the data take milliseconds.
 const GUARD_DEADLINE: Duration = Duration::from_secs(20);
-/// etcd gets so long to end by SIGTERM. Longer is reported, never answered with SIGKILL.
+/// etcd gets so long to end. Longer is reported.
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
 /// Looks at a lock whose recorded holder is no more, 1 ms apart.
 const LOCK_LOOKS: u32 = 300;
@@ -37,8 +39,11 @@ pub trait Driver {
     fn kept_elsewhere(&self) -> bool;
     /// Starts etcd through the guard. Returns once the guard became etcd or refused.
     fn start(&mut self) -> impl Future<Output = Result<(), AgentError>>;
-    /// Ends etcd by SIGTERM and waits.
-    fn stop(&mut self) -> impl Future<Output = Result<(), AgentError>>;
+    /// Ends etcd by SIGTERM, by SIGKILL after `killed_after`, and waits.
+    fn stop(
+        &mut self,
+        killed_after: Option<Duration>,
+    ) -> impl Future<Output = Result<(), AgentError>>;
     /// Waits until it is worth looking again. May be dropped and called again at any time.
     fn changed(&mut self) -> impl Future<Output = Changed>;
 }
@@ -110,10 +115,10 @@ impl Driver for HostDriver {
         }
     }
 
-    async fn stop(&mut self) -> Result<(), AgentError> {
+    async fn stop(&mut self, killed_after: Option<Duration>) -> Result<(), AgentError> {
         match self {
-            HostDriver::Process(it) => it.stop().await,
-            HostDriver::Systemd(it) => it.stop().await,
+            HostDriver::Process(it) => it.stop(killed_after).await,
+            HostDriver::Systemd(it) => it.stop(killed_after).await,
         }
     }
 
@@ -125,10 +130,22 @@ impl Driver for HostDriver {
     }
 }
 
-/// Waits until a process that was told to end has ended.
-pub(super) async fn wait_for_end(record: &ProcessRecord) -> Result<(), AgentError> {
+/// Waits until a process that was told to end has ended. It is killed after `killed_after`.
+pub(super) async fn wait_for_end(
+    paths: &Paths,
+    record: &ProcessRecord,
+    mut killed_after: Option<Duration>,
+) -> Result<(), AgentError> {
     let begin = clock::since_boot();
     while record.is_alive() {
+        if killed_after.is_some_and(|it| clock::since_boot() > begin + it) {
+            killed_after = None;
+            tracing::info!(
+                "etcd waits for a client that watches: the operator ends it with SIGKILL"
+            );
+            starts::stopping(paths); // or its end would count as a crash
+            record.signal(Signal::KILL);
+        }
         if clock::since_boot() > begin + STOP_DEADLINE {
             return Err(AgentError::StopTimeout { pid: record.pid });
         }

@@ -348,7 +348,7 @@ impl Agent {
     ) -> Result<(), AgentError> {
         let step = self.permitted(spec, permit).await?;
         match step.pid {
-            Some(_) => self.driver.stop().await,
+            Some(_) => self.driver.stop(None).await,
             None => Ok(()),
         }
     }

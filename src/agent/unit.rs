@@ -246,7 +246,7 @@ async fn hand_over(
             "etcd runs as another user, outside of its unit: the operator stops it and starts it in its unit"
         );
         record.signal(Signal::TERM);
-        wait_for_end(&record).await?;
+        wait_for_end(paths, &record, None).await?;
     }
     let mut given = 0;
     for dir in [lib, &paths.run] {

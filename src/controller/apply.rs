@@ -1,5 +1,7 @@
 //! Acts, one step of the plan after the other.
 
+use std::time::Duration;
+
 use super::claim::Which;
 use super::names;
 use super::objects::Kind;
@@ -14,7 +16,7 @@ use crate::member::records::IdentityFile;
 use crate::member::turn::Peer;
 use crate::observed::Observed;
 use crate::plan::permit::{Grounds, Permit};
-use crate::plan::{Act, Asked, Hold, Interruption, Plan, Task, Upkeep};
+use crate::plan::{Act, Asked, Hold, Interruption, Plan, Task, Upkeep, killed_after};
 use crate::runtime::{Failures, Runtime as _};
 use crate::spec::{ClusterSpec, MemberSpec};
 
@@ -240,7 +242,12 @@ impl Cluster {
         };
         match step.act {
             // A Restart is the same: the next pass finds no Pod and makes one as the document says.
-            Act::Stop | Act::Restart => self.stop(number, has_left).await,
+            Act::Stop | Act::Restart => {
+                let instance = observed.instance(&step.member);
+                let instance = instance.filter(|_| step.act == Act::Restart);
+                let killed_after = instance.and_then(|it| killed_after(spec, it));
+                self.stop(number, has_left, killed_after).await
+            }
             Act::RegainSpace => match observed.instance(&step.member) {
                 Some(instance) => Ok(self.members[number].contact.regain_space(instance).await?),
                 None => Ok(()),
@@ -355,14 +362,21 @@ impl Cluster {
 
     /// What was planned for one Pod is not done to another. `has_left`: the data of its member is of no use, so a deleted
     /// claim may go with it. Nobody ends the Pod of one whose claim was given up: its node is away.
-    async fn stop(&mut self, number: usize, has_left: bool) -> Result<(), ControllerError> {
+    async fn stop(
+        &mut self,
+        number: usize,
+        has_left: bool,
+        killed_after: Option<Duration>,
+    ) -> Result<(), ControllerError> {
+        let seconds = killed_after.and_then(|it| u32::try_from(it.as_secs()).ok());
+        let grace = seconds.unwrap_or(GRACE_SECONDS);
         match self.member_pod(number) {
             Some(pod) if has_left => {
                 let waits = !self.has_former_claim(number, &pod);
-                let grace = if waits { GRACE_SECONDS } else { 0 };
+                let grace = if waits { grace } else { 0 };
                 self.remove_seen(&pod, Some(grace)).await
             }
-            Some(pod) => self.remove_pod(&pod, Some(GRACE_SECONDS)).await,
+            Some(pod) => self.remove_pod(&pod, Some(grace)).await,
             None => Ok(()),
         }
     }

@@ -146,6 +146,15 @@ pub fn ended(paths: &Paths, stopped: bool, how: How) {
     save(paths, &file);
 }
 
+/// Records that etcd is asked to end, where the process that sees the end cannot know.
+pub fn stopping(paths: &Paths) {
+    let mut file = load(paths);
+    if let Some(last) = file.last.as_mut().filter(|it| it.ended.is_none()) {
+        last.stopped = true;
+        save(paths, &file);
+    }
+}
+
 /// What systemd reports about an ended process (`$SERVICE_RESULT`, `$EXIT_CODE`, `$EXIT_STATUS`).
 pub fn how_by_systemd(result: &str, code: &str, status: &str) -> How {
     match (result, code) {
@@ -486,11 +495,18 @@ mod tests {
     #[test]
     fn one_that_was_asked_to_end_has_not_failed() {
         let host = Host::new("stopped");
-        record(&host.paths);
-        ended(&host.paths, true, How::Exit(0));
-        look_into_the_last(&host.paths, "data", false);
-        assert_eq!(history(&host.paths, "data"), StartHistory::NONE);
-        assert_eq!(back_off(&host.paths), 0);
+        for killed in [false, true] {
+            record(&host.paths);
+            if killed {
+                stopping(&host.paths);
+                ended(&host.paths, false, How::Signal(9)); // what systemd tells
+            } else {
+                ended(&host.paths, true, How::Exit(0));
+            }
+            look_into_the_last(&host.paths, "data", false);
+            assert_eq!(history(&host.paths, "data"), StartHistory::NONE);
+            assert_eq!((back_off(&host.paths), ends(&host.paths)), (0, 0));
+        }
     }
 
     /// A write was acknowledged and the starts before are forgotten; what it says later is read.

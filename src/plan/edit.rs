@@ -4,6 +4,7 @@
 use core::cmp::Ordering;
 use core::fmt;
 
+use super::end::{ENDS_BY_ITSELF, ENDS_WITHIN};
 use super::{Hold, space, version};
 use crate::cluster::{Detail, detail};
 use crate::observed::{Instance, Process};
@@ -110,7 +111,7 @@ impl fmt::Display for Effect {
                 "takes effect at once; under systemd, a new directory needs: systemctl restart etcd-operator; etcd runs on"
             ),
             Effect::NextStart => write!(f, "takes effect when etcd starts the next time"),
-            Effect::Restart(took) => write!(f, "restarts etcd once, for about {}", Took(*took)),
+            Effect::Restart(took) => write!(f, "restarts etcd once: {}", Took(*took, true)),
             Effect::Upgrade {
                 to,
                 took,
@@ -126,7 +127,8 @@ impl fmt::Display for Effect {
                         "takes a snapshot, starts etcd {to} on a copy of the data, then "
                     )?;
                 }
-                write!(f, "restarts etcd once with {to}, for about {}", Took(*took))?;
+                let took = Took(*took, *line == Ordering::Equal);
+                write!(f, "restarts etcd once with {to}: {took}")?;
                 if !*rehearsed {
                     write!(f, ", without a trial on a copy of the data")?;
                 }
@@ -146,14 +148,16 @@ impl fmt::Display for Effect {
     }
 }
 
-/// How long a restart takes, as the last start took so many milliseconds.
-struct Took(Option<u64>);
+/// How long a restart takes: the last start took so many milliseconds; whether it stays in its line.
+struct Took(Option<u64>, bool);
 
 impl fmt::Display for Took {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stop = if self.1 { ENDS_WITHIN } else { ENDS_BY_ITSELF };
+        write!(f, "up to {} s to stop, ", stop.as_secs())?;
         match self.0.map(|it| it.div_ceil(100)) {
-            None => write!(f, "a second"),
-            Some(tenths) => write!(f, "{}.{} s", tenths / 10, tenths % 10),
+            None => write!(f, "about a second to start"),
+            Some(tenths) => write!(f, "about {}.{} s to start", tenths / 10, tenths % 10),
         }
     }
 }

@@ -162,7 +162,7 @@ fn living<'a>(identity: &'a Identity, asked: &'a ClusterSpec) -> Situation<'a> {
 #[test]
 fn what_an_edit_does_is_told_in_words() {
     let identity = identity();
-    let restart = "restarts etcd once, for about 0.9 s";
+    let restart = "restarts etcd once: up to 3 s to stop, about 0.9 s to start";
     let rows = [
         (Class::Restart, "", restart),
         (Class::Size, "size: 0", "stops etcd; everything is kept"),
@@ -184,22 +184,22 @@ fn what_an_edit_does_is_told_in_words() {
         (
             Class::Version,
             "version: 3.5.35",
-            "has etcd lower the version of its data, takes a snapshot, starts etcd 3.5.35 on a copy of the data, then restarts etcd once with 3.5.35, for about 0.9 s",
+            "has etcd lower the version of its data, takes a snapshot, starts etcd 3.5.35 on a copy of the data, then restarts etcd once with 3.5.35: up to 8 s to stop, about 0.9 s to start",
         ),
         (
             Class::Version,
             "version: 3.7.3",
-            "takes a snapshot, starts etcd 3.7.3 on a copy of the data, then restarts etcd once with 3.7.3, for about 0.9 s; once it serves, only etcd's own downgrade or a snapshot leads back",
+            "takes a snapshot, starts etcd 3.7.3 on a copy of the data, then restarts etcd once with 3.7.3: up to 8 s to stop, about 0.9 s to start; once it serves, only etcd's own downgrade or a snapshot leads back",
         ),
         (
             Class::Version,
             "version: 3.6.16",
-            "takes a snapshot, starts etcd 3.6.16 on a copy of the data, then restarts etcd once with 3.6.16, for about 0.9 s",
+            "takes a snapshot, starts etcd 3.6.16 on a copy of the data, then restarts etcd once with 3.6.16: up to 3 s to stop, about 0.9 s to start",
         ),
         (
             Class::Version,
             "version: 3.6.16, upgrade: {skipRehearsal: 3.6.16}",
-            "restarts etcd once with 3.6.16, for about 0.9 s, without a trial on a copy of the data",
+            "restarts etcd once with 3.6.16: up to 3 s to stop, about 0.9 s to start, without a trial on a copy of the data",
         ),
         (
             Class::Version,

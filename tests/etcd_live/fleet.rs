@@ -391,7 +391,7 @@ impl Runtime for Fleet {
                 .iter()
                 .find(|it| it.spec.own().unwrap().name == step.member);
             // The next pass starts it with the document's settings.
-            driver(&home.unwrap().paths()).stop().await?;
+            driver(&home.unwrap().paths()).stop(None).await?;
         }
         if let Ok(Some(permit)) = plan.change {
             self.acts

@@ -458,8 +458,13 @@ impl Lab {
 
     /// etcdctl with the client `admin`.
     pub fn etcdctl(&self, arguments: &[&str]) -> Output {
+        self.etcdctl_command(arguments).output().unwrap()
+    }
+
+    pub fn etcdctl_command(&self, arguments: &[&str]) -> Command {
         let files = self.lib("tls/clients/admin");
-        Command::new(self.etcd.join("etcdctl"))
+        let mut command = Command::new(self.etcd.join("etcdctl"));
+        command
             .env_clear()
             .env("ETCDCTL_API", "3")
             .env(
@@ -470,9 +475,8 @@ impl Lab {
             .env("ETCDCTL_CERT", files.join("client.crt"))
             .env("ETCDCTL_KEY", files.join("client.key"))
             .args(["--dial-timeout", "3s", "--command-timeout", "5s"])
-            .args(arguments)
-            .output()
-            .unwrap()
+            .args(arguments);
+        command
     }
 
     pub fn put(&self, key: &str, value: &str) -> bool {

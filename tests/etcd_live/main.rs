@@ -60,6 +60,7 @@ mod tools;
 mod tuning;
 mod undo;
 mod upgrades;
+mod watched;
 #[path = "../s3_live/wire.rs"]
 #[allow(clippy::print_stdout, reason = "what a link does is told")]
 mod wire;

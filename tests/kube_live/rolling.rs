@@ -8,7 +8,7 @@ use crate::images::{bad_etcd, version_of};
 use crate::lab::{SOON, is_true, skip};
 use crate::operated::{Operated, document};
 use crate::several::MEMBERS;
-use crate::stream::{Stream, assert_written};
+use crate::stream::{Stream, assert_written, written};
 
 /// A trial on a copy, and three times a restart and 30 s.
 const ROLLS_WITHIN: Duration = Duration::from_secs(400);
@@ -250,4 +250,27 @@ fn edits_go_over_three_members_and_a_wrong_one_stops_at_the_first() {
         2,
         "the others are as they shall be"
     );
+}
+
+/// etcd would wait for the client that watches, with its port closed.
+#[test]
+fn a_restart_of_one_member_is_short_under_a_client_that_watches() {
+    let Some(it) = Operated::with_one() else {
+        return;
+    };
+    let uid = it.pod_uid("one");
+    let stream = Stream::start(&it, "one", &["one-0"]);
+    it.eventually("writes", SOON, || written(&it, "one").filter(|it| *it > 20));
+    it.patch("one", r#"{"spec": {"options": {"snapshotCount": 4321}}}"#);
+    it.eventually("another Pod", SOON, || {
+        it.pod_uid("one").filter(|it| Some(it) != uid.as_ref())
+    });
+    let before = it.eventually("its etcd", SOON, || written(&it, "one"));
+    it.eventually("writes in it", SOON, || {
+        written(&it, "one").filter(|it| *it > before + 20)
+    });
+    let (acknowledged, gap) = stream.end();
+    println!("one member restarted: {acknowledged} writes, longest gap {gap:?}");
+    assert_written(&it, "one", acknowledged);
+    assert!(gap < Duration::from_millis(8500), "{gap:?}"); // 9.3 s and more by itself
 }

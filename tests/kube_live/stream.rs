@@ -1,4 +1,5 @@
-//! A client of several members, on a node's network: one key after the other, to whichever member answers.
+//! A client of several members, on a node's network: one key after the other, to whichever member answers, while it
+//! watches them.
 
 use std::io::{Read, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -6,9 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use etcd_client::WatchOptions;
 use etcd_operator::etcd::client;
 use etcd_operator::tls::ClientFiles;
 
+use crate::lab::SOON;
 use crate::operated::Operated;
 
 /// After so long a request goes to the next member.
@@ -72,23 +75,19 @@ impl Drop for Stream {
     }
 }
 
+/// How many keys are there; none while etcd does not answer.
+pub fn written(it: &Operated, cluster: &str) -> Option<u64> {
+    let how = ["--prefix", "--count-only", "--write-out=fields"];
+    let counted = it.try_etcdctl(cluster, &[&["get", "w/"][..], &how].concat())?;
+    let mut lines = counted.lines();
+    let count = lines.find_map(|it| it.strip_prefix("\"Count\" : "))?;
+    count.parse().ok()
+}
+
 /// Every acknowledged write is there.
 #[track_caller]
 pub fn assert_written(it: &Operated, cluster: &str, acknowledged: u64) {
-    let counted = it.etcdctl(
-        cluster,
-        &[
-            "get",
-            "w/",
-            "--prefix",
-            "--count-only",
-            "--write-out=fields",
-        ],
-    );
-    let count = counted
-        .lines()
-        .find_map(|it| it.strip_prefix("\"Count\" : "));
-    let count: u64 = count.unwrap().parse().unwrap();
+    let count = it.eventually("the keys", SOON, || written(it, cluster));
     assert!(
         count >= acknowledged && acknowledged > 0,
         "{count} of {acknowledged}"
@@ -119,9 +118,31 @@ fn writes_until_its_input_ends() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let (count, longest) = runtime.unwrap().block_on(stream(&urls, &files, &ends));
+    let (count, longest) = runtime.unwrap().block_on(async {
+        tokio::select! {
+            written = stream(&urls, &files, &ends) => written,
+            never = watch(&urls, &files) => match never {},
+        }
+    });
     let mut out = std::io::stdout();
     writeln!(out, "\nwritten: {count} {}", longest.as_millis()).unwrap();
+}
+
+/// Watches what is written, at one member until its etcd ends.
+async fn watch(urls: &[&str], files: &ClientFiles) -> std::convert::Infallible {
+    loop {
+        for url in urls {
+            if let Ok(Ok(mut client)) =
+                tokio::time::timeout(PATIENCE, client::connect(url, files)).await
+                && let Ok(mut seen) = client
+                    .watch("w/", Some(WatchOptions::new().with_prefix()))
+                    .await
+            {
+                while let Ok(Some(_)) = seen.message().await {}
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
 }
 
 async fn stream(urls: &[&str], files: &ClientFiles, ends: &AtomicBool) -> (u64, Duration) {

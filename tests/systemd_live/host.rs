@@ -238,6 +238,17 @@ impl Machine {
         self.etcdctl(&["get", "nothing"]).status.success()
     }
 
+    /// Has a client watch this key in a unit of its own, until the machine ends.
+    pub fn watch(&self, key: &str) {
+        let watch = ETCDCTL.join(" ");
+        self.sh(&format!(
+            "systemd-run --quiet --unit=watch {watch} watch {key}"
+        ));
+        self.until(SOON, "the watch", || {
+            self.put(key, "seen") && self.journal("watch").contains("seen")
+        });
+    }
+
     /// Writes one key after the other until it is stopped, each by a connection of its own.
     pub fn writer(&self, name: &str) -> Writer {
         let mut script = format!("i=0; while [ ! -e /run/stop-{name} ]; do ");

@@ -163,6 +163,26 @@ fn restarts_by_hand_are_no_crash_loop_also_with_no_operator() {
     machine.wait_available();
 }
 
+/// etcd would wait for a client that watches, with its port closed. So the operator kills it after a while.
+#[test]
+fn an_etcd_that_waits_for_a_client_is_killed_for_a_restart() {
+    let Some(machine) = Machine::serving() else {
+        return;
+    };
+    machine.watch("news");
+    let before = machine.pid(MEMBER);
+    machine.write_document("  options: {snapshotCount: 4321}\n");
+    machine.sh(&format!("systemctl reload {OPERATOR}"));
+    machine.wait_restarted(before);
+    let journal = machine.journal(MEMBER);
+    assert!(journal.contains("status=9/KILL"), "{journal}");
+    let told = machine.journal(OPERATOR);
+    assert!(told.contains("ends it with SIGKILL"), "{told}");
+    machine.wait_available();
+    let held = machine.status()["plan"]["hold"].clone();
+    assert!(held.is_null(), "{held}");
+}
+
 #[test]
 fn a_member_that_a_person_stops_stays_stopped_while_the_operator_is_paused() {
     let Some(machine) = Machine::serving() else {

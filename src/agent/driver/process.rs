@@ -137,14 +137,14 @@ impl Driver for ProcessDriver {
         })
     }
 
-    async fn stop(&mut self) -> Result<(), AgentError> {
+    async fn stop(&mut self, killed_after: Option<Duration>) -> Result<(), AgentError> {
         let Some(record) = Record(&self.paths).alive() else {
             return Ok(());
         };
         if !record.signal(Signal::TERM) {
             return Ok(()); // it ended between the two looks
         }
-        wait_for_end(&record).await?;
+        wait_for_end(&self.paths, &record, killed_after).await?;
         self.reap(true);
         // An etcd that another agent had started is nobody's child here.
         starts::ended(&self.paths, true, How::Unknown);

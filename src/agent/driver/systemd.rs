@@ -106,7 +106,7 @@ impl Driver for SystemdDriver {
         })
     }
 
-    async fn stop(&mut self) -> Result<(), AgentError> {
+    async fn stop(&mut self, killed_after: Option<Duration>) -> Result<(), AgentError> {
         let Some(record) = Record(&self.paths).alive() else {
             return Ok(());
         };
@@ -118,7 +118,7 @@ impl Driver for SystemdDriver {
         } else if !record.signal(Signal::TERM) && record.is_alive() {
             return Err(AgentError::ForeignUser { pid: record.pid });
         }
-        wait_for_end(&record).await
+        wait_for_end(&self.paths, &record, killed_after).await
     }
 
     async fn changed(&mut self) -> Changed {
