@@ -9,8 +9,9 @@ use crate::spec::ClusterSpec;
 /// watches, it then waits for that client for [`ENDS_BY_ITSELF`], and nobody is served. So a restart kills it after this
 /// time: every acknowledged write is in its log. k3s gives up where etcd is away for 10 s.
 pub(super) const ENDS_WITHIN: Duration = Duration::from_secs(3);
-/// etcd's own limit: 5 s and two elections (`ReqTimeout` in its `config.go`), and what it closes after that.
-pub(super) const ENDS_BY_ITSELF: Duration = Duration::from_secs(8);
+/// etcd's own limit: 5 s and two elections (`ReqTimeout` in its `config.go`), which take 5 s each where several members run,
+/// and what it closes after that.
+pub(super) const ENDS_BY_ITSELF: Duration = Duration::from_secs(17);
 
 /// After how long this member's etcd is killed in a restart; `None`: it ends by itself. It does where another line opens
 /// the data next: a version of the data that it has lowered may not be in the database yet.

@@ -184,12 +184,12 @@ fn what_an_edit_does_is_told_in_words() {
         (
             Class::Version,
             "version: 3.5.35",
-            "has etcd lower the version of its data, takes a snapshot, starts etcd 3.5.35 on a copy of the data, then restarts etcd once with 3.5.35: up to 8 s to stop, about 0.9 s to start",
+            "has etcd lower the version of its data, takes a snapshot, starts etcd 3.5.35 on a copy of the data, then restarts etcd once with 3.5.35: up to 17 s to stop, about 0.9 s to start",
         ),
         (
             Class::Version,
             "version: 3.7.3",
-            "takes a snapshot, starts etcd 3.7.3 on a copy of the data, then restarts etcd once with 3.7.3: up to 8 s to stop, about 0.9 s to start; once it serves, only etcd's own downgrade or a snapshot leads back",
+            "takes a snapshot, starts etcd 3.7.3 on a copy of the data, then restarts etcd once with 3.7.3: up to 17 s to stop, about 0.9 s to start; once it serves, only etcd's own downgrade or a snapshot leads back",
         ),
         (
             Class::Version,

@@ -44,6 +44,11 @@ fn three_nodes_are_drained_in_turn() {
     let leader = leader.unwrap();
     let first = it.node_of(leader).unwrap();
     let uid = it.uid("pod", leader).unwrap();
+    // The disruption controller does not know the kind of this owner for up to a minute.
+    it.eventually("the budget to be counted", GROWS_WITHIN, || {
+        let budget = it.try_json(&["get", "poddisruptionbudget", "shop"])?;
+        (budget["status"]["disruptionsAllowed"] == 1).then_some(())
+    });
     let begun = Instant::now();
     drain(&it, &first, LEAVES_WITHIN).good();
     println!("the leader left after {:.1?}", begun.elapsed());

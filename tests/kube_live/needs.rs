@@ -417,7 +417,9 @@ pub fn table() -> Vec<Row> {
                     &format!("d{}", since.as_millis()),
                     &json!({}),
                 );
-                !it.api.events(&it.namespace).is_empty()
+                let told = it.api.events(&it.namespace);
+                println!("told in {}: {told:?}", it.namespace);
+                !told.is_empty()
             },
             ..ROW
         },

@@ -1,12 +1,17 @@
 //! What happens to volumes: one that the Pod's user may not write to, a full one, a read-only one, and a claim that
 //! somebody deletes under a living Pod.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::claims::directory;
-use crate::lab::SOON;
+use crate::lab::{SOON, is_true};
 use crate::operated::{Operated, document, local_volume, on_volume, pass};
 use crate::writer::Writer;
+
+/// The longest back-off of six starts, and the start.
+const BACKS_OFF: Duration = Duration::from_secs(200);
 
 /// A volume of the kind for which Kubernetes does nothing about rights, as k3s' local-path storage has them.
 fn host_path(it: &Operated, name: &str) -> String {
@@ -125,7 +130,11 @@ fn a_full_disk(it: &Operated) {
         (told["reason"] == "DiskFull").then_some(())
     });
     empty("data");
-    it.available("full");
+    // The kubelet waits for up to 160 s before it starts the guard for the sixth time.
+    it.eventually("full to be available", BACKS_OFF, || {
+        let now = it.try_json(&["get", "etcdcluster", "full"])?;
+        is_true(&now, "Available").then_some(())
+    });
     assert_eq!(it.get("full", "kept"), "3");
 }
 
