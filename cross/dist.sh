@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # dist.sh DEST: fills DEST with what is published, for arm64 and amd64 from one commit: tarball, .deb,
-# container image, the Helm chart, and the checksums of them all. Binaries first: cross/build.sh.
+# container image, the Helm chart, the manifest for Krew, and the checksums of them all. Binaries first: cross/build.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 checkout=$PWD
@@ -37,6 +37,7 @@ for page in systemd/man/*.8; do
 done
 cross/pages.py "$at/doc"
 
+platforms=
 for arch in arm64 amd64; do
     target=$(triple "$arch")
     binary=$CARGO_TARGET_DIR/$target/release/$name
@@ -57,6 +58,13 @@ for arch in arm64 amd64; do
     "$deb/bin/cargo-deb" --quiet --no-build --no-strip --target "$target" --locked \
         --output "$dest/${name}_${version}_$arch.deb" > /dev/null
 
+    platforms+="
+  - selector: {matchLabels: {os: linux, arch: $arch}}
+    uri: $folder.tar.gz
+    sha256: $(sha256sum < "$dest/$folder.tar.gz" | cut -d ' ' -f 1)
+    files: [{from: \"*/$name\", to: .}]
+    bin: $name"
+
     python3 cross/oci.py "$dest/$name-$version-image-$arch.tar" --binary "$binary" --arch "$arch" \
         --version "$version" --licence Apache-2.0 --epoch "$SOURCE_DATE_EPOCH" \
         --revision "$(git -C "$checkout" rev-parse HEAD 2> /dev/null || true)"
@@ -64,5 +72,18 @@ done
 # As `helm package` does; what the chart shares with deploy/ are links.
 tar -C deploy --format=gnu --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
     --mode=u=rwX,go=rX --dereference --transform="s,^helm,$name," -cf - helm | gzip -9n > "$dest/$name-$version-chart.tgz"
+# For `kubectl krew install --manifest=F --archive=F`: the link `kubectl-etcd` makes the binary kubectl's plugin.
+cat > "$dest/$name-$version-krew.yaml" << EOF
+apiVersion: krew.googlecontainertools.github.com/v1alpha2
+kind: Plugin
+metadata:
+  name: etcd
+spec:
+  version: v$version
+  shortDescription: Shows etcd clusters of etcd-operator and their snapshots
+  description: |
+    status, plan, diff and backup of an EtcdCluster, as etcd-operator has them on a host.
+  platforms:$platforms
+EOF
 (cd "$dest" && sha256sum "$name"[-_]* > SHA256SUMS)
 (cd "$dest" && stat --printf '%10s  %n\n' "$name"[-_]* SHA256SUMS)

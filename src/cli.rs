@@ -8,6 +8,7 @@ mod backup;
 mod certs;
 mod completions;
 mod convert;
+mod desk;
 mod edit;
 mod env;
 mod etcdctl;
@@ -38,19 +39,21 @@ use crate::controller;
 use crate::disk;
 use crate::document::{self, Document};
 use crate::guard::{self, Keeper};
-use crate::member::starts;
+use crate::member::records::{self, IdentityFile};
+use crate::member::{place, starts};
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
 use crate::systemd;
 use crate::telemetry::{self, LogFormat, Metrics};
+use crate::tls::{Certificates, ClientFiles};
 
 pub use arguments::commands;
 pub use print::Output;
 
 use arguments::{
-    AgentArgs, BackupCommand, CertsCommand, CleanArgs, Cli, Command, ControllerArgs, DeleteArgs,
-    DriverChoice, EtcdCommand, ExplainArgs, GuardArgs, InitArgs, IssueArgs, RestoreArgs,
-    RestoreCommand, StatusArgs,
+    AgentArgs, BackupArgs, BackupCommand, CertsCommand, CleanArgs, Cli, ClusterArgs, Command,
+    ControllerArgs, DeleteArgs, DiffArgs, DriverChoice, EtcdCommand, ExplainArgs, GuardArgs,
+    InitArgs, IssueArgs, PlanArgs, RestoreArgs, RestoreCommand, StatusArgs,
 };
 
 /// Done.
@@ -67,8 +70,16 @@ pub const INTERRUPTED: u8 = 130;
 /// In a thread that ends: the parser of so many commands takes 130 KiB of stack, which would stay resident.
 fn parse() -> Result<Cli, clap::Error> {
     let parse = || {
-        let parsed = arguments::command().try_get_matches();
-        parsed.and_then(|it| Cli::from_arg_matches(&it))
+        let mut command = arguments::command(desk::is_plugin());
+        let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+        let name = matches.subcommand_name().unwrap_or_default();
+        if desk::is_plugin() && !arguments::is_of_plugin(name) {
+            let kind = clap::error::ErrorKind::InvalidSubcommand;
+            let text =
+                format!("{name} is no command of kubectl etcd: run etcd-operator {name} on a host");
+            return Err(command.error(kind, text));
+        }
+        Cli::from_arg_matches(&matches)
     };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().spawn_scoped(scope, parse);
@@ -143,11 +154,45 @@ struct Context {
     given: owner::Given,
     /// The command line names the document.
     named: bool,
+    /// This is the Pod of a backup worker.
+    worker: Option<Box<pod::InWorker>>,
 }
 
 impl Context {
     fn document(&self) -> Result<ClusterSpec, Failure> {
-        Ok(*self.read()?.spec)
+        match &self.worker {
+            Some(worker) => Ok(worker.spec.clone()),
+            None => Ok(*self.read()?.spec),
+        }
+    }
+
+    /// Who lives here.
+    fn identity(&self, spec: &ClusterSpec) -> Result<Option<IdentityFile>, Failure> {
+        if let Some(worker) = &self.worker {
+            return Ok(Some(worker.identity.clone()));
+        }
+        let member = place::resolve(&self.paths, spec);
+        let (identity, _) = records::load_identities(&self.paths, &member.storage_dir)?;
+        Ok(identity)
+    }
+
+    /// The keys of this cluster, as far as they are here.
+    fn certificates(&self) -> Certificates {
+        match self.worker {
+            Some(_) => pod::InWorker::certificates(),
+            None => Certificates::at(self.paths.tls()),
+        }
+    }
+
+    /// Where etcd is reached, and with what.
+    fn etcd(&self, spec: &ClusterSpec) -> Result<(String, ClientFiles), Failure> {
+        match &self.worker {
+            Some(worker) => worker.member(),
+            None => Ok((
+                place::resolve(&self.paths, spec).client_url,
+                self.certificates().operator_files(),
+            )),
+        }
     }
 
     fn read(&self) -> Result<Document, Failure> {
@@ -173,7 +218,9 @@ fn dispatch(cli: &Cli) -> Outcome {
         config,
         given: owner::Given::default(),
         named: cli.config.is_some(),
+        worker: None,
     };
+    pod::act_in_worker(&mut context, &cli.command)?;
     owner::act_as_owner(&mut context, &cli.command)?;
     match &cli.command {
         Command::Init(it) => init::init(&context, it),
@@ -186,10 +233,10 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Unit(it) => unit::unit(&context, it.install),
         Command::Preflight(it) => preflight::preflight(&context, it.skip_disk, it.output),
         Command::Status(it) => status::status(&context, it),
-        Command::Plan(it) => show::plan(&context, it.output),
+        Command::Plan(it) => show::plan(&context, it),
         Command::Pause { duration } => pause::pause(&context, duration),
         Command::Resume => pause::resume(&context),
-        Command::Diff { file, output } => edit::diff(&context, file.as_deref(), *output),
+        Command::Diff(it) => edit::diff(&context, it),
         Command::Reload(it) => edit::reload(&context, it.output),
         Command::Env(it) => env::env(&context, it),
         Command::Etcdctl { arguments } => etcdctl::etcdctl(&context, arguments),

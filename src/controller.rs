@@ -55,8 +55,11 @@ use crate::tls::{Certificates, TlsError};
 use member::Member;
 use memory::Memory;
 use names::RUN_DIR;
+pub(crate) use names::{CONTAINER, backup_pod};
 use objects::{Kind, Objects};
 pub use own::Own;
+pub(crate) use pod::PROGRAM;
+pub(crate) use publish::HEARTBEAT_SECONDS;
 use seen::{ClaimSeen, Key, Meta, PodSeen, Seen, ServiceSeen};
 
 /// Why a pass, or the controller, failed.

@@ -108,6 +108,11 @@ pub fn line(path: &Path, problem: &dyn std::fmt::Display) -> String {
 
 /// Reads and checks a file, for an operator whose own directory is `home`.
 pub fn read(path: &Path, home: &Path) -> Result<Document, Problems> {
+    Ok(check(&bytes_of(path)?)?.at(home))
+}
+
+/// What a file holds, up to the size that a document may have.
+pub fn bytes_of(path: &Path) -> Result<Vec<u8>, Problems> {
     let problem = |error: &std::io::Error| {
         let name = path.display();
         let text = if error.kind() == std::io::ErrorKind::NotFound {
@@ -133,7 +138,7 @@ pub fn read(path: &Path, home: &Path) -> Result<Document, Problems> {
     file.take(SIZE_MAX + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| problem(&error))?;
-    Ok(check(&bytes)?.at(home))
+    Ok(bytes)
 }
 
 fn too_large(bytes: u64) -> Problems {

@@ -121,6 +121,8 @@ pub struct Worker {
     tried: bool,
     /// The access keys of the last look.
     keys: String,
+    /// What commands in this Pod were told of the clock.
+    noted: Option<i64>,
 }
 
 impl Worker {
@@ -148,6 +150,7 @@ impl Worker {
             failure: None,
             tried: false,
             keys: String::new(),
+            noted: None,
         }
     }
 
@@ -197,6 +200,7 @@ impl Worker {
             self.work.copy_soon(); // what was refused may be taken now
         }
         let now = clock::now();
+        self.note_clock();
         let clock = trust(self.board.offset(), now, clock::since_boot());
         let trusted = clock.trusted(now);
         let mut look = self.look().await;
@@ -301,6 +305,17 @@ impl Worker {
         true
     }
 
+    /// For commands in this Pod: they trust the clock as long as the worker does.
+    fn note_clock(&mut self) {
+        let offset = self.board.offset();
+        // Two reckonings of the same clock differ by a second.
+        let same = |(one, other): (i64, i64)| one.abs_diff(other) <= 1;
+        if self.noted != offset && !self.noted.zip(offset).is_some_and(same) {
+            Self::note(state::save_volatile(&clock_record(&self.paths), &offset));
+            self.noted = offset;
+        }
+    }
+
     /// Nothing is begun: the operator says so; or it has said nothing yet, neither that nor what time it is, and is given
     /// a moment.
     fn rests(&self) -> bool {
@@ -400,6 +415,17 @@ impl Worker {
         });
         self.board.tell(report, snapshots);
     }
+}
+
+/// Until the node boots; a file of a former boot says nothing true, and so nothing.
+fn clock_record(paths: &Paths) -> PathBuf {
+    paths.run.join("clock.json")
+}
+
+/// Whether the worker of this Pod trusts the clock.
+pub fn clock_by_worker(paths: &Paths, now: Timestamp) -> Clock {
+    let offset = state::load_volatile::<Option<i64>>(&clock_record(paths));
+    trust(offset.flatten(), now, clock::since_boot())
 }
 
 /// Whether the clock shows what it showed, by the time since boot, when the operator last said that it is trusted.

@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use super::kept::{Accepted, sum};
 use super::report::HostDocument;
-use crate::api::EtcdClusterSpec;
+use crate::api::{EtcdCluster, EtcdClusterSpec, EtcdClusterStatus};
 use crate::changes::{Changes, FailedUpgrade};
+use crate::cluster::ClusterName;
 use crate::document::Document;
 use crate::document::compare::{differences, spelled_out};
 use crate::etcd::{data_dir, store};
@@ -18,9 +19,9 @@ use crate::member::{facts, place};
 use crate::paths::Paths;
 use crate::plan::edit::{Effect, Situation, effect, rename};
 use crate::spec::field::{self, FIELDS};
-use crate::start::Refusal;
+use crate::start::{Identity, Refusal};
 use crate::state;
-use crate::version::Version;
+use crate::version::{VERSION_AT_BIRTH, Version};
 
 /// What is in force on this host: the last document that was sound, but for the settings that etcd runs
 /// with, which are those that it was started with.
@@ -148,30 +149,74 @@ impl InForce {
                 .map(|it| store::binary(&paths.store(), it)),
             refusal: refusal.as_ref(),
             start_took: self.start_took_milliseconds,
+            members: None,
             asked: &asked.spec,
         };
-        let mut changes = Vec::new();
-        if let Some(name) = &self.name
-            && *name != asked.spec.name.as_str()
-        {
-            changes.push(FieldChange::of(
-                "metadata.name",
-                (
-                    Some(name.as_str().into()),
-                    Some(asked.spec.name.as_str().into()),
-                ),
-                &rename(&situation),
-            ));
-        }
-        for it in differences(&self.spec, &spelled_out(&asked.wire)) {
-            // Every field of the schema has a class, which a test holds.
-            let class = field::class_of(&it.path).unwrap_or(field::Class::Live);
-            let effect = effect(class, &situation);
-            let path = format!("spec.{}", it.path);
-            changes.push(FieldChange::of(&path, (it.before, it.after), &effect));
-        }
-        changes
+        changes(self.name.as_deref(), &self.spec, asked, &situation)
     }
+}
+
+/// What a document would change of a cluster in Kubernetes.
+pub fn changes_of_object(object: &EtcdCluster, asked: &Document) -> Vec<FieldChange> {
+    let nothing = EtcdClusterStatus::default();
+    let status = object.status.as_ref().unwrap_or(&nothing);
+    let running = status.version.as_ref().and_then(|it| it.parse().ok());
+    let database = status.database.as_ref();
+    let quota = database.and_then(|it| it.quota).unwrap_or(0);
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let own: ClusterName = name.try_into().unwrap_or_default();
+    let identity = status.cluster_id.is_some().then(|| Identity {
+        member: own.clone(),
+        cluster: own,
+        version: running.unwrap_or(VERSION_AT_BIRTH),
+        other_version: None,
+        goes_back: false,
+        quota,
+        joined: false,
+        served: None,
+    });
+    let members = u8::try_from(status.members.len()).unwrap_or(u8::MAX);
+    let situation = Situation {
+        identity: identity.as_ref(),
+        running: running.filter(|_| members > 0),
+        quota,
+        database: database.map(|it| it.size),
+        binary: None, // the Pod that tries the image finds that first
+        failed: None,
+        refusal: None,
+        start_took: None,
+        unserved: identity.is_none(),
+        members: Some(members),
+        asked: &asked.spec,
+    };
+    changes(Some(name), &spelled_out(&object.spec), asked, &situation)
+}
+
+/// What a document changes of a cluster with this name and spec.
+fn changes(
+    name: Option<&str>,
+    spec: &Value,
+    asked: &Document,
+    situation: &Situation<'_>,
+) -> Vec<FieldChange> {
+    let mut changes = Vec::new();
+    if let Some(name) = name
+        && name != asked.spec.name.as_str()
+    {
+        changes.push(FieldChange::of(
+            "metadata.name",
+            (Some(name.into()), Some(asked.spec.name.as_str().into())),
+            &rename(situation),
+        ));
+    }
+    for it in differences(spec, &spelled_out(&asked.wire)) {
+        // Every field of the schema has a class, which a test holds.
+        let class = field::class_of(&it.path).unwrap_or(field::Class::Live);
+        let effect = effect(class, situation);
+        let path = format!("spec.{}", it.path);
+        changes.push(FieldChange::of(&path, (it.before, it.after), &effect));
+    }
+    changes
 }
 
 impl InForce {

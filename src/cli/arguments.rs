@@ -12,13 +12,15 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::print::Output;
 use crate::telemetry::LogFormat;
 
-pub(in crate::cli) use backup::{BackupCommand, DeleteArgs};
-pub(super) use groups::command;
+pub(in crate::cli) use backup::{BackupArgs, BackupCommand, DeleteArgs};
 pub use groups::commands;
+pub(super) use groups::{command, is_of_plugin};
 pub(in crate::cli) use restore::{CleanArgs, RestoreArgs, RestoreCommand};
 
 /// Options that every command has stand apart from its own.
 const EVERYWHERE: &str = "Everywhere";
+/// Options that name a cluster in Kubernetes, too.
+const IN_KUBERNETES: &str = "Of a cluster in Kubernetes, by kubectl";
 
 /// Keeps an etcd cluster alive at the edge.
 #[derive(Debug, Parser)]
@@ -101,25 +103,19 @@ pub(super) enum Command {
     Unit(UnitArgs),
     /// Shows conditions, members, certificates; exits with 0 when available
     #[command(
-        after_help = "The first line says OK, or what needs attention and what to do next.\n\nExample:\n  etcd-operator status\n  etcd-operator status --watch\n  etcd-operator status -o json | jq .host.etcd.clientURL"
+        after_help = "The first line says OK, or what needs attention and what to do next.\n\nExample:\n  etcd-operator status\n  etcd-operator status --watch\n  etcd-operator status -o json | jq .host.etcd.clientURL\n  etcd-operator status -n shop --cluster till"
     )]
     Status(StatusArgs),
     /// Shows the next step, or the hold, and what the document on disk would change
     #[command(
-        after_help = "Exits with 3 when held, with 2 when the document is bad.\n\nExample:\n  etcd-operator plan"
+        after_help = "Exits with 3 when held, with 2 when the document is bad.\n\nExample:\n  etcd-operator plan\n  etcd-operator plan -n shop --cluster till"
     )]
-    Plan(OutputArgs),
+    Plan(PlanArgs),
     /// Shows what a document would change: restarts of etcd; what waits or is refused
     #[command(
-        after_help = "Changes nothing. Exits with 0 when the whole document can be applied, even with a restart of\netcd; with 2 when it is bad, every problem on stderr; with 3 when a part of it waits or is\nrefused. Any user may check a file; without rights it is not compared with the one in force.\n\nExample:\n  etcd-operator diff\n  etcd-operator diff ./cluster.yaml -o json | jq .changes[].effect"
+        after_help = "Changes nothing. Exits with 0 when the whole document can be applied, even with a restart of\netcd; with 2 when it is bad, every problem on stderr; with 3 when a part of it waits or is\nrefused. Any user may check a file; without rights it is not compared with the one in force.\n\nExample:\n  etcd-operator diff\n  etcd-operator diff ./cluster.yaml -o json | jq .changes[].effect\n  etcd-operator diff -n shop ./till.yaml"
     )]
-    Diff {
-        /// The document; - is standard input; left out: the one on disk
-        file: Option<PathBuf>,
-        /// How to print
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
-    },
+    Diff(DiffArgs),
     /// Makes the agent read its document again; exits with 2 when the agent refuses it
     #[command(
         after_help = "systemctl reload etcd-operator runs this. It prints what the document changes. Exits with 2 when the\ndocument is refused and the one before stays in force; with 3 when a part of it waits or is refused.\n\nExample:\n  etcd-operator reload"
@@ -163,8 +159,10 @@ pub(super) enum Command {
     #[command(subcommand)]
     Certs(CertsCommand),
     /// Takes, lists, verifies, copies and removes snapshots
-    #[command(subcommand)]
-    Backup(BackupCommand),
+    #[command(
+        after_help = "Of a cluster in Kubernetes they run in the Pod of its backup worker.\n\nExample:\n  etcd-operator backup list\n  etcd-operator backup list -n shop --cluster till"
+    )]
+    Backup(BackupArgs),
     /// Replaces the member's data with a snapshot's; the old data is kept aside
     #[command(
         after_help = "The operator verifies the snapshot and makes new data from it while etcd still runs. Then it stops\netcd and exchanges the data. If etcd does not serve the new data, the old data comes back.\nRevisions go on 1,000,000,000 beyond the last one seen, so that clients with a cache notice.\n\nExample:\n  etcd-operator restore --dry-run\n  etcd-operator restore --from ./snapshot.db --yes\n  etcd-operator restore --undo --dry-run"
@@ -191,6 +189,23 @@ pub(super) enum Command {
     /// Prints the CustomResourceDefinition: the document's fields, explained
     #[command(after_help = "Example:\n  etcd-operator crd | kubectl apply -f -")]
     Crd,
+}
+
+/// A cluster in Kubernetes, as kubectl finds it.
+#[derive(Clone, Debug, Args)]
+pub(super) struct ClusterArgs {
+    /// Its name; left out: the only one of its namespace
+    #[arg(long, global = true, help_heading = IN_KUBERNETES, value_name = "NAME")]
+    pub(super) cluster: Option<String>,
+    /// Its namespace
+    #[arg(short, long, global = true, help_heading = IN_KUBERNETES, value_name = "NAMESPACE", value_parser = namespace)]
+    pub(super) namespace: Option<String>,
+    /// The kubeconfig's context
+    #[arg(long, global = true, help_heading = IN_KUBERNETES, value_name = "CONTEXT")]
+    pub(super) context: Option<String>,
+    /// The kubeconfig
+    #[arg(long, global = true, help_heading = IN_KUBERNETES, value_name = "FILE")]
+    pub(super) kubeconfig: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -310,7 +325,29 @@ pub(super) struct OutputArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct DiffArgs {
+    #[command(flatten)]
+    pub(super) cluster: ClusterArgs,
+    /// The document; - is standard input; left out: the one on disk
+    pub(super) file: Option<PathBuf>,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub(super) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PlanArgs {
+    #[command(flatten)]
+    pub(super) cluster: ClusterArgs,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub(super) output: Output,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct StatusArgs {
+    #[command(flatten)]
+    pub(super) cluster: ClusterArgs,
     /// Shows it again every 2 s, until Ctrl-C
     #[arg(short, long)]
     pub(super) watch: bool,

@@ -8,12 +8,13 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use super::desk::Desk;
 use super::places::{
     Kind, Site, lock, nowhere, pick, pick_name, pick_remote, primary, sites, trusted_now,
 };
 use super::print::{self, Output, bytes};
 use super::progress::Display;
-use super::{BackupCommand, Context, DONE, FAILED, Failure, Outcome, USAGE, runtime};
+use super::{BackupArgs, BackupCommand, Context, DONE, FAILED, Failure, Outcome, USAGE, runtime};
 use crate::agent::socket::{Request as Question, ask};
 use crate::api::formats::seconds;
 use crate::backup::age::Ages;
@@ -26,14 +27,15 @@ use crate::backup::prune::Ours;
 use crate::backup::trust::Trust;
 use crate::backup::{copy, prune as retention, work};
 use crate::error::chain;
-use crate::member::place as member_place;
-use crate::member::records;
 use crate::spec::ClusterSpec;
-use crate::tls::Certificates;
 
 use list::{Row, print_rows, row};
 
-pub(super) fn backup(context: &Context, command: &BackupCommand) -> Outcome {
+pub(super) fn backup(context: &Context, arguments: &BackupArgs) -> Outcome {
+    let command = &arguments.command;
+    if let Some(desk) = Desk::of(&arguments.cluster)? {
+        return desk.in_worker(std::env::args_os());
+    }
     match command {
         BackupCommand::Worker => super::pod::worker(context),
         BackupCommand::Create { ttl, output } => create(context, ttl.as_deref(), *output),
@@ -73,18 +75,16 @@ fn create(context: &Context, ttl: Option<&str>, output: Output) -> Outcome {
     };
     let lock = lock(context, Work::Local)?;
     place::prepare(&context.paths, &store)?;
-    let member = member_place::resolve(&context.paths, &spec);
-    let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
-    let identity = identity.ok_or_else(|| {
+    let identity = context.identity(&spec)?.ok_or_else(|| {
         let text = "there is no cluster here yet: start etcd-operator agent first";
         Failure::new(FAILED, text)
     })?;
     let entries = store.list()?;
-    let certificates = Certificates::at(context.paths.tls());
+    let (url, files) = context.etcd(&spec)?;
     let request = create::Request {
-        url: &member.client_url,
-        files: &certificates.operator_files(),
-        signer: certificates.sound_signer()?,
+        url: &url,
+        files: &files,
+        signer: context.certificates().sound_signer()?,
         cluster: &spec.name,
         member: &identity.member.name,
         store: &store,
@@ -134,7 +134,7 @@ fn create(context: &Context, ttl: Option<&str>, output: Output) -> Outcome {
 
 /// Why no snapshot was taken: where etcd does not serve, its hold says more than the connection.
 fn refused(context: &Context, error: create::CreateError) -> Failure {
-    if !matches!(error, create::CreateError::Etcd { .. }) {
+    if !matches!(error, create::CreateError::Etcd { .. }) || context.worker.is_some() {
         return error.into();
     }
     let Ok(report) = super::show::report(context) else {
@@ -204,10 +204,9 @@ fn copy(context: &Context, output: Output) -> Outcome {
 
 /// The snapshots of the cluster of this host.
 fn ours(context: &Context, spec: &ClusterSpec) -> Result<Ours, Failure> {
-    let member = member_place::resolve(&context.paths, spec);
-    let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
+    let identity = context.identity(spec)?;
     Ok(Ours {
         clusters: identity.map(|it| it.clusters()).unwrap_or_default(),
-        trust: Trust::of(&Certificates::at(context.paths.tls()), spec, None),
+        trust: Trust::of(&context.certificates(), spec, None),
     })
 }

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::desk::Desk;
 use super::print::{self, Output};
-use super::{Context, DONE, FAILED, Failure, HELD, Outcome, USAGE, runtime};
-use crate::agent::edit::{FieldChange, InForce};
+use super::{Context, DONE, DiffArgs, FAILED, Failure, HELD, Outcome, USAGE, runtime};
+use crate::agent::edit::{self, FieldChange, InForce};
 use crate::agent::kept;
 use crate::agent::socket::{Reply, Request, ask};
 use crate::document::compare::shown;
@@ -45,28 +46,29 @@ pub(super) struct Comparison {
 impl Comparison {
     /// Of a file.
     pub(super) fn of(context: &Context, path: &Path) -> Result<Self, Failure> {
-        let read = if path == Path::new("-") {
-            read_stdin()?.map(|it| it.at(&context.paths.lib))
-        } else {
-            document::read(path, &context.paths.lib)
+        let document = match read(path)?.and_then(|it| document::check(&it)) {
+            Ok(document) => document.at(&context.paths.lib),
+            Err(problems) => return Ok(Comparison::refused(path, &problems)),
         };
-        let (problems, document) = match read {
-            Ok(document) => (Vec::new(), Some(document)),
-            Err(problems) => (problems.0.iter().map(Problem::to_string).collect(), None),
-        };
-        let (compared, changes) = match &document {
-            Some(document) => match known(context)? {
-                Known::Is(it) => (true, it.changes(&context.paths, document)),
-                Known::NotAllowed => (false, Vec::new()),
-            },
-            None => (false, Vec::new()),
+        let (compared, changes) = match known(context)? {
+            Known::Is(it) => (true, it.changes(&context.paths, &document)),
+            Known::NotAllowed => (false, Vec::new()),
         };
         Ok(Comparison {
             document: path.to_owned(),
-            problems,
+            problems: Vec::new(),
             compared,
             changes,
         })
+    }
+
+    fn refused(path: &Path, problems: &Problems) -> Self {
+        Comparison {
+            document: path.to_owned(),
+            problems: problems.0.iter().map(Problem::to_string).collect(),
+            compared: false,
+            changes: Vec::new(),
+        }
     }
 
     /// Nothing of it differs from what is in force, as far as that is known.
@@ -93,12 +95,16 @@ impl Comparison {
     }
 }
 
-fn read_stdin() -> Result<Result<Document, Problems>, Failure> {
+/// What a file holds, or standard input.
+fn read(path: &Path) -> Result<Result<Vec<u8>, Problems>, Failure> {
+    if path != Path::new("-") {
+        return Ok(document::bytes_of(path));
+    }
     let mut bytes = Vec::new();
     std::io::stdin()
         .take(document::SIZE_MAX + 1)
         .read_to_end(&mut bytes)?;
-    Ok(document::check(&bytes))
+    Ok(Ok(bytes))
 }
 
 /// What is in force: by the agent, else by the records.
@@ -134,9 +140,35 @@ fn recorded(paths: &Paths) -> Known {
     }))
 }
 
-pub(super) fn diff(context: &Context, file: Option<&Path>, output: Output) -> Outcome {
-    let path = file.unwrap_or(&context.config);
-    let comparison = Comparison::of(context, path)?;
+/// A document beside the object of its name.
+fn of_object(desk: &Desk, path: &Path, document: &Document) -> Result<Comparison, Failure> {
+    let changes = edit::changes_of_object(&desk.object()?, document);
+    Ok(Comparison {
+        document: path.to_owned(),
+        problems: Vec::new(),
+        compared: true,
+        changes,
+    })
+}
+
+pub(super) fn diff(context: &Context, arguments: &DiffArgs) -> Outcome {
+    let (file, output) = (arguments.file.as_deref(), arguments.output);
+    let desk = Desk::is_meant(&arguments.cluster);
+    let path = match file {
+        None if desk => return Err(Failure::new(USAGE, "which document? name its file, or -")),
+        file => file.unwrap_or(&context.config),
+    };
+    let comparison = if desk {
+        match read(path)?.and_then(|it| document::check_of_kubernetes(&it)) {
+            Ok(document) => {
+                let named = arguments.cluster.with_default(&document.spec.name);
+                of_object(&Desk::to(&named)?, path, &document)?
+            }
+            Err(problems) => Comparison::refused(path, &problems),
+        }
+    } else {
+        Comparison::of(context, path)?
+    };
     comparison.complain();
     if output != Output::Table {
         print::value(output, &comparison)?;
@@ -146,6 +178,11 @@ pub(super) fn diff(context: &Context, file: Option<&Path>, output: Output) -> Ou
         return Ok(USAGE);
     }
     let name = path.display();
+    let apply = if desk {
+        format!("kubectl apply -f {name}")
+    } else {
+        "systemctl reload etcd-operator (or etcd-operator reload)".to_owned()
+    };
     if !comparison.compared {
         print::text(&format!(
             "{name} is sound; to compare it with the document in force: sudo etcd-operator diff {name}\n"
@@ -154,9 +191,9 @@ pub(super) fn diff(context: &Context, file: Option<&Path>, output: Output) -> Ou
         print::text(&format!("{name} is in force: nothing differs\n"))?;
     } else {
         changes(&comparison.changes)?;
-        print::text(
-            "\nnothing was changed: to apply the document, systemctl reload etcd-operator (or etcd-operator reload)\n",
-        )?;
+        print::text(&format!(
+            "\nnothing was changed: to apply the document, {apply}\n"
+        ))?;
     }
     Ok(comparison.code())
 }

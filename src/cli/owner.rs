@@ -16,10 +16,11 @@ use std::time::Duration;
 use rustix::fs::{Access, CWD, Gid, Mode, OFlags, ResolveFlags, Uid, access, openat2};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
+use super::desk::Desk;
 use super::restore::is_name;
 use super::{
-    BackupCommand, CertsCommand, Command, Context, DriverChoice, EtcdCommand, FAILED, Failure,
-    USAGE,
+    BackupArgs, BackupCommand, CertsCommand, Command, Context, DiffArgs, DriverChoice, EtcdCommand,
+    FAILED, Failure, PlanArgs, StatusArgs, USAGE,
 };
 use crate::backup::directory::{Links, Parts};
 use crate::error::shell_word;
@@ -148,9 +149,17 @@ pub(super) fn ask_as_owner(
 /// root for what they write, or print what is built in.
 fn of_this_host(command: &Command) -> bool {
     match command {
+        Command::Status(StatusArgs { cluster, .. })
+        | Command::Plan(PlanArgs { cluster, .. })
+        | Command::Diff(DiffArgs { cluster, .. })
+        | Command::Backup(BackupArgs { cluster, .. })
+            if Desk::is_meant(cluster) =>
+        {
+            false
+        }
         Command::Status(_)
         | Command::Plan(_)
-        | Command::Diff { .. }
+        | Command::Diff(_)
         | Command::Reload(_)
         | Command::Env(_)
         | Command::Pause { .. }
@@ -159,7 +168,7 @@ fn of_this_host(command: &Command) -> bool {
         | Command::Agent(_)
         | Command::Etcd(EtcdCommand::List(_) | EtcdCommand::Install(_))
         | Command::Certs(_) => true,
-        Command::Backup(it) => !matches!(it, BackupCommand::Worker),
+        Command::Backup(it) => !matches!(it.command, BackupCommand::Worker),
         Command::Restore(it) => !it.pod,
         Command::Guard(it) => !it.pod && it.copy_to.is_none(),
         Command::Init(_)
@@ -179,7 +188,7 @@ fn of_this_host(command: &Command) -> bool {
 /// Without rights nothing is known, which is not the same as nothing being there.
 fn check_rights(context: &Context, command: &Command) -> Result<(), Failure> {
     // A file is checked without any rights; what is in force is then not compared.
-    if matches!(command, Command::Diff { .. }) {
+    if matches!(command, Command::Diff(_)) {
         return Ok(());
     }
     let lib = &context.paths.lib;

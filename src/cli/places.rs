@@ -42,6 +42,9 @@ pub(super) fn lock(context: &Context, work: Work) -> Result<BackupLock, Failure>
 pub(super) fn trusted_now(context: &Context) -> Option<crate::cluster::Timestamp> {
     use crate::clock;
     let now = clock::now();
+    if context.worker.is_some() {
+        return crate::worker::clock_by_worker(&context.paths, now).trusted(now);
+    }
     let newest = clock::newest_known(Path::new("/nonexistent"), None);
     let kernel = crate::systemd::runs(&context.paths) && clock_is_synchronised();
     let clock = clock::trust(&context.paths, now, newest, kernel);

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use super::{Context, DONE, Failure, Outcome, RestoreArgs, runtime};
+use super::{BackupCommand, Command, Context, DONE, Failure, Outcome, RestoreArgs, runtime};
 use crate::agent::Agent;
 use crate::agent::driver::{HostDriver, ProcessDriver};
 use crate::backup::restore;
@@ -15,21 +15,22 @@ use crate::backup::served::Served;
 use crate::backup::work::{Member, NotRehearsed, rehearse_alone};
 use crate::cluster::detail;
 use crate::error::chain;
-use crate::etcd::store;
+use crate::etcd::{client, store};
 use crate::member::certificates;
 use crate::member::crash::CrashPoint;
 use crate::member::pod::{
     BACKUP_VARIABLE, CLAIM_DIR, DOCUMENT_VARIABLE, PodMember, RESTORE_VARIABLE, Rehearsed,
-    Restored, SERVED_VARIABLE, SIGNER_DIR, SIGNER_VARIABLE, TLS_DIR, VARIABLE,
+    Restored, SERVED_VARIABLE, SIGNER_DIR, SIGNER_VARIABLE, TLS_DIR, VARIABLE, is_of_worker,
     lay_down_credentials, say_last,
 };
 use crate::member::records::{self, IdentityFile};
 use crate::member::refused::denied;
 use crate::member::restore_record::{self, Outcome as Ended, Reason, RestoreRecord, RestoreReport};
+use crate::observed::Reading;
 use crate::paths::Paths;
 use crate::spec::ClusterSpec;
 use crate::state;
-use crate::tls::Certificates;
+use crate::tls::{Certificates, ClientFiles};
 use crate::version::Version;
 use crate::worker::{Config, Worker};
 
@@ -251,8 +252,7 @@ fn try_on_a_copy(
         .map_err(|error| failed(&chain(&error), error.is_of_the_program()))?;
     let prepared = || -> Result<_, Failure> {
         let (_, spec) = prepare(context, paths)?;
-        let config = told(BACKUP_VARIABLE)?;
-        let config: Config = serde_json::from_str(&config).map_err(|_| missing(BACKUP_VARIABLE))?;
+        let config = worker_config()?;
         // Of nobody else, and in memory.
         let keys = Certificates::at(paths.tls());
         certificates::mint_for_a_trial(&keys, &spec)?;
@@ -282,10 +282,63 @@ fn try_on_a_copy(
     rehearse_alone(&member, &pod.identity, to, there)
 }
 
+/// What a command about snapshots has in the Pod of a worker instead of a host's records.
+pub(super) struct InWorker {
+    pub(super) spec: ClusterSpec,
+    pub(super) identity: IdentityFile,
+    config: Config,
+}
+
+impl InWorker {
+    /// A member that answers, and the certificate that it knows.
+    pub(super) fn member(&self) -> Result<(String, ClientFiles), Failure> {
+        let files = self.config.files(Path::new(TLS_DIR));
+        let answering = async {
+            for url in self.config.urls() {
+                if client::look(&url, &files).await.read == Reading::Answered {
+                    return Some(url);
+                }
+            }
+            None
+        };
+        match runtime()?.block_on(answering) {
+            Some(url) => Ok((url, files)),
+            None => Err(Failure::new(super::FAILED, "no member answers")),
+        }
+    }
+
+    /// The key that signs snapshots here.
+    pub(super) fn certificates() -> Certificates {
+        Certificates::at(SIGNER_DIR)
+    }
+}
+
+/// A command about snapshots goes on with the worker's records, its document and its keys, where this is the worker's Pod.
+pub(super) fn act_in_worker(context: &mut Context, command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Backup(it) if is_of_worker() && !matches!(it.command, BackupCommand::Worker) => {}
+        _ => return Ok(()),
+    }
+    super::protect_process();
+    let config = worker_config()?;
+    context.paths.lib.clone_from(&config.lib);
+    let (pod, spec) = prepare(context, &context.paths)?;
+    context.worker = Some(Box::new(InWorker {
+        spec,
+        identity: pod.identity,
+        config,
+    }));
+    Ok(())
+}
+
+fn worker_config() -> Result<Config, Failure> {
+    let config = told(BACKUP_VARIABLE)?;
+    serde_json::from_str(&config).map_err(|_| missing(BACKUP_VARIABLE))
+}
+
 /// Works on snapshots until the Pod ends.
 pub(super) fn worker(context: &Context) -> Outcome {
-    let config = told(BACKUP_VARIABLE)?;
-    let config: Config = serde_json::from_str(&config).map_err(|_| missing(BACKUP_VARIABLE))?;
+    let config = worker_config()?;
     let paths = Paths {
         lib: config.lib.clone(),
         ..context.paths.clone()

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::desk::Desk;
 use super::edit::{self, Comparison, Known};
 use super::print::{self, Output};
-use super::{Context, DONE, FAILED, Failure, HELD, Outcome, USAGE, runtime};
+use super::{Context, DONE, FAILED, Failure, HELD, Outcome, PlanArgs, USAGE, runtime};
 use crate::agent::driver::HostDriver;
 use crate::agent::kept::{self, Accepted};
 use crate::agent::socket::{Reply, Request, ask};
@@ -116,8 +117,7 @@ pub(super) fn next_try(plan: &PlanStatus) -> String {
     seconds.map_or_else(String::new, |it| format!("next try in {it} s, by itself\n"))
 }
 
-fn plan_lines(report: &Report) -> std::io::Result<()> {
-    let plan = &report.status.plan;
+fn plan_lines(plan: &PlanStatus) -> std::io::Result<()> {
     match (&plan.hold, &plan.next) {
         (Some(hold), _) => {
             let (message, next) = (plan.message.as_deref(), plan.next_step.as_deref());
@@ -141,7 +141,28 @@ struct PlanAndDocument<'a> {
     document: &'a Comparison,
 }
 
-pub(super) fn plan(context: &Context, output: Output) -> Outcome {
+/// Of an object: what its operator does, once it has seen the last edit.
+fn plan_of(desk: &Desk, output: Output) -> Outcome {
+    let object = desk.object()?;
+    let status = object.status.unwrap_or_default();
+    let generation = object.metadata.generation;
+    if generation.is_some_and(|it| it != status.observed_generation) {
+        eprintln!("etcd-operator: note: the operator has not seen the last edit yet");
+    }
+    if output == Output::Table {
+        plan_lines(&status.plan)?;
+    } else {
+        print::value(output, &status.plan)?;
+    }
+    let held = status.plan.hold.is_some();
+    Ok(if held { HELD } else { DONE })
+}
+
+pub(super) fn plan(context: &Context, arguments: &PlanArgs) -> Outcome {
+    let output = arguments.output;
+    if let Some(desk) = Desk::of(&arguments.cluster)? {
+        return plan_of(&desk, output);
+    }
     let comparison = Comparison::of(context, &context.config)?;
     comparison.complain();
     if context.named && !comparison.problems.is_empty() {
@@ -153,7 +174,7 @@ pub(super) fn plan(context: &Context, output: Output) -> Outcome {
         let document = &comparison;
         print::value(output, &PlanAndDocument { plan, document })?;
     } else if plan.hold.is_some() || plan.next.is_some() || comparison.is_in_force() {
-        plan_lines(&report)?;
+        plan_lines(plan)?;
         edit::on_disk(&comparison)?;
     } else {
         edit::on_disk(&comparison)?;

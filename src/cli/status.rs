@@ -5,12 +5,17 @@ mod headline;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use serde::Serialize;
+
+use super::desk::Desk;
 use super::print::bytes;
 use super::print::{self, Output, columns, span, toned};
 use super::show::{next_try, report};
 use super::{Context, DONE, FAILED, Failure, Outcome, StatusArgs, runtime};
-use crate::agent::Report;
-use crate::api::status::{ChangeOutcome, ChangeStatus, DestinationStatus, SnapshotStatus};
+use crate::agent::{Host, Report};
+use crate::api::status::{
+    ChangeOutcome, ChangeStatus, DestinationStatus, EtcdClusterStatus, SnapshotStatus,
+};
 use crate::clock;
 use crate::clock::parse_rfc3339;
 use crate::cluster::Timestamp;
@@ -23,27 +28,80 @@ const WATCH_EVERY: Duration = Duration::from_secs(2);
 /// To the upper left corner, and everything behind it gone.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-pub(super) fn status(context: &Context, arguments: &StatusArgs) -> Outcome {
-    if arguments.watch {
-        return watch(context, arguments.output);
-    }
-    let report = report(context)?;
-    if arguments.output == Output::Table {
-        print::text(&page(&report, context, print::in_colour()))?;
-    } else {
-        print::value(arguments.output, &report)?;
-    }
-    Ok(if is_available(&report) { DONE } else { FAILED })
+/// What a host, or an object in Kubernetes, tells.
+#[derive(Serialize)]
+struct Told {
+    #[serde(flatten)]
+    status: EtcdClusterStatus,
+    /// None in Kubernetes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<Host>,
+    #[serde(skip)]
+    name: String,
+    /// systemd runs this host.
+    #[serde(skip)]
+    systemd: bool,
+    /// An edit that the operator has not seen yet.
+    #[serde(skip)]
+    unseen: bool,
 }
 
-fn is_available(report: &Report) -> bool {
-    let conditions = report.status.conditions.iter();
+impl Told {
+    fn by_host(context: &Context) -> Result<Self, Failure> {
+        let Report { status, host } = report(context)?;
+        Ok(Told {
+            name: host.name.clone(),
+            status,
+            host: Some(host),
+            systemd: systemd::runs(&context.paths),
+            unseen: false,
+        })
+    }
+
+    fn by_object(desk: &Desk) -> Result<Self, Failure> {
+        let object = desk.object()?;
+        let generation = object.metadata.generation;
+        let status = object.status.unwrap_or_default();
+        Ok(Told {
+            name: object.metadata.name.unwrap_or_default(),
+            unseen: generation.is_some_and(|it| it != status.observed_generation),
+            status,
+            host: None,
+            systemd: false,
+        })
+    }
+
+    fn look(context: &Context, desk: Option<&Desk>) -> Result<Self, Failure> {
+        match desk {
+            Some(desk) => Told::by_object(desk),
+            None => Told::by_host(context),
+        }
+    }
+}
+
+pub(super) fn status(context: &Context, arguments: &StatusArgs) -> Outcome {
+    let desk = Desk::of(&arguments.cluster)?;
+    let look = || Told::look(context, desk.as_ref());
+    if arguments.watch {
+        return watch(look, arguments.output);
+    }
+    let told = look()?;
+    if arguments.output == Output::Table {
+        print::text(&page(&told, print::in_colour()))?;
+    } else {
+        print::value(arguments.output, &told)?;
+    }
+    Ok(if is_available(&told) { DONE } else { FAILED })
+}
+
+fn is_available(told: &Told) -> bool {
+    let conditions = told.status.conditions.iter();
     let mut available = conditions.filter(|it| it.type_ == "Available");
     available.any(|it| it.status == "True")
 }
 
 /// Shows it again and again; on a terminal in the same place, elsewhere one block after the other.
-fn watch(context: &Context, output: Output) -> Outcome {
+fn watch(look: impl Fn() -> Result<Told, Failure>, output: Output) -> Outcome {
     use std::io::IsTerminal as _;
     let colour = print::in_colour();
     let clear = std::io::stdout().is_terminal() && output == Output::Table;
@@ -53,9 +111,9 @@ fn watch(context: &Context, output: Output) -> Outcome {
         tokio::signal::unix::signal(kind)
     })?;
     loop {
-        let text = match report(context) {
-            Ok(report) if output == Output::Table => page(&report, context, colour),
-            Ok(report) => print::encode(output, &report)?,
+        let text = match look() {
+            Ok(told) if output == Output::Table => page(&told, colour),
+            Ok(told) => print::encode(output, &told)?,
             // An agent that starts again, a document that is being edited: the next look may do.
             Err(Failure { text, .. }) => format!("{text}\n"),
         };
@@ -81,35 +139,42 @@ fn watch(context: &Context, output: Output) -> Outcome {
 }
 
 /// The whole, for people.
-fn page(report: &Report, context: &Context, colour: bool) -> String {
-    let headline = headline(report, systemd::runs(&context.paths));
+fn page(told: &Told, colour: bool) -> String {
+    let headline = headline(told);
     let mut text = headline.line(colour);
-    text += &next_try(&report.status.plan);
-    if let Some(cure) = cure(report) {
+    text += &next_try(&told.status.plan);
+    if let Some(cure) = cure(told) {
         text += &cure;
     }
     if let Some(reason) = headline.explained() {
         let _ = writeln!(text, "more: etcd-operator explain {reason}");
     }
     text.push('\n');
-    text += &facts(report);
+    text += &facts(told);
     text.push('\n');
-    text += &conditions(report, &headline, colour);
-    let members = &report.status.members;
-    if members.len() > 1 || members.iter().any(|it| !it.serving) {
+    text += &conditions(told, &headline, colour);
+    let members = &told.status.members;
+    if told.host.is_none() {
         text.push('\n');
-        text += &member_rows(report);
+        text += &placed_member_rows(told);
+    } else if members.len() > 1 || members.iter().any(|it| !it.serving) {
+        text.push('\n');
+        text += &member_rows(told);
     }
     text.push('\n');
-    if let Some(next) = &report.status.plan.next {
+    if let Some(next) = &told.status.plan.next {
         let _ = writeln!(text, "doing: {next}");
     }
-    let _ = writeln!(text, "{}", confirmed(report));
+    if told.unseen {
+        text += "the operator has not seen the last edit yet\n";
+    }
+    let _ = writeln!(text, "{}", confirmed(told));
     text
 }
 
 /// Where a restore helps: which snapshot there is, and what shows what it would lose.
-fn cure(report: &Report) -> Option<String> {
+fn cure(report: &Told) -> Option<String> {
+    report.host.as_ref()?; // in Kubernetes an EtcdRestore, of which the next step tells
     let hold = report.status.plan.hold.as_deref()?;
     let newest = report.status.backups.as_ref()?.last_verified.as_ref()?;
     restore_helps(hold).then(|| {
@@ -122,28 +187,32 @@ fn cure(report: &Report) -> Option<String> {
 }
 
 /// Name by name what is known. A line of which nothing is known is left out.
-fn facts(report: &Report) -> String {
+fn facts(told: &Told) -> String {
     let mut rows: Vec<[String; 2]> = Vec::new();
     let mut row = |name: &str, text: String| rows.push([name.to_owned(), text]);
-    let (status, host) = (&report.status, &report.host);
+    let (status, host) = (&told.status, told.host.as_ref());
     let id = status.cluster_id.as_deref();
     let id = id.map_or_else(String::new, |it| format!(", id {it}"));
-    row("cluster", format!("{}{id}", host.name));
-    row("etcd", etcd(report));
+    row("cluster", format!("{}{id}", told.name));
+    row("etcd", etcd(told));
     if let Some(it) = status.history.last() {
         row("last change", change(it));
     }
-    let operator = host.operator.pid;
-    let operator = operator.map_or_else(|| "not running".to_owned(), |it| format!("pid {it}"));
-    row(
-        "operator",
-        format!("{} ({operator})", host.operator.version),
-    );
-    row("clients", host.etcd.client_url.clone());
-    if let Some(database) = database(report) {
+    if let Some(host) = host {
+        let operator = host.operator.pid;
+        let operator = operator.map_or_else(|| "not running".to_owned(), |it| format!("pid {it}"));
+        row(
+            "operator",
+            format!("{} ({operator})", host.operator.version),
+        );
+        row("clients", host.etcd.client_url.clone());
+    }
+    if let Some(database) = database(status) {
         row("database", database);
     }
-    row("data", data(report));
+    if let Some(host) = host {
+        row("data", data(host));
+    }
     if let Some(it) = &status.certificates {
         row("certificates", ends(&it.earliest_expiry, it.provisional));
     }
@@ -158,7 +227,11 @@ fn facts(report: &Report) -> String {
             destination(it, index == 0),
         );
     }
-    for (index, it) in host.leftovers.iter().enumerate() {
+    for (index, it) in status.kept_claims.iter().enumerate() {
+        let text = format!("{it}, of a member that left");
+        row(if index == 0 { "kept claims" } else { "" }, text);
+    }
+    for (index, it) in host.iter().flat_map(|it| &it.leftovers).enumerate() {
         let text = format!(
             "{} ({}), kept by a restore or an interrupted first start",
             it.path,
@@ -169,8 +242,15 @@ fn facts(report: &Report) -> String {
     columns(&rows)
 }
 
-fn etcd(report: &Report) -> String {
-    let etcd = &report.host.etcd;
+fn etcd(told: &Told) -> String {
+    let Some(host) = &told.host else {
+        let status = &told.status;
+        let version = status.version.as_deref().unwrap_or("-");
+        let since = status.version_since.as_ref();
+        let since = since.map_or_else(String::new, |it| format!(" since {it}"));
+        return format!("{version}{since}, {} members ready", status.ready);
+    };
+    let etcd = &host.etcd;
     let version = etcd.version.as_deref().unwrap_or("-");
     let Some(pid) = etcd.pid else {
         return format!("{version} (not running)");
@@ -178,7 +258,7 @@ fn etcd(report: &Report) -> String {
     let mut text = version.to_owned();
     if let Some(seconds) = etcd.up_seconds {
         let _ = write!(text, ", up {}", span(seconds));
-        if is_clock_trusted(report) {
+        if is_clock_trusted(&told.status) {
             let begin = Timestamp(clock::now().0 - i64::try_from(seconds).unwrap_or(0));
             let _ = write!(text, " since {begin}");
         }
@@ -188,7 +268,7 @@ fn etcd(report: &Report) -> String {
         1 => "1 restart".to_owned(),
         count => format!("{count} restarts"),
     };
-    let driver = &report.host.driver;
+    let driver = &host.driver;
     let _ = write!(text, ", {restarts} in this boot (pid {pid}, {driver})");
     text
 }
@@ -212,28 +292,28 @@ fn change(it: &ChangeStatus) -> String {
     format!("etcd {} -> {}: {outcome}{at}", it.from, it.to)
 }
 
-fn is_clock_trusted(report: &Report) -> bool {
-    let mut conditions = report.status.conditions.iter();
+fn is_clock_trusted(status: &EtcdClusterStatus) -> bool {
+    let mut conditions = status.conditions.iter();
     conditions.any(|it| it.type_ == "ClockTrusted" && it.status == "True")
 }
 
-fn database(report: &Report) -> Option<String> {
-    let database = report.status.database.as_ref()?;
+fn database(status: &EtcdClusterStatus) -> Option<String> {
+    let database = status.database.as_ref()?;
     let mut text = bytes(database.size);
     if let Some(quota) = database.quota.filter(|it| *it > 0) {
         let percent = database.size.saturating_mul(100) / quota;
         let _ = write!(text, " of {} ({percent} %)", bytes(quota));
     }
     let _ = write!(text, ", {} in use", bytes(database.in_use));
-    if let Some(revision) = report.status.revision {
+    if let Some(revision) = status.revision {
         let _ = write!(text, "; revision {revision}");
     }
     Some(text)
 }
 
-fn data(report: &Report) -> String {
-    let dir = &report.host.etcd.data_dir;
-    let Some(disk) = report.host.disk else {
+fn data(host: &Host) -> String {
+    let dir = &host.etcd.data_dir;
+    let Some(disk) = host.disk else {
         return dir.clone();
     };
     let (free, size) = (bytes(disk.free_bytes), bytes(disk.size_bytes));
@@ -302,7 +382,7 @@ fn taken(it: &SnapshotStatus) -> String {
     }
 }
 
-fn conditions(report: &Report, said: &Headline, colour: bool) -> String {
+fn conditions(report: &Told, said: &Headline, colour: bool) -> String {
     let mut rows = vec![["CONDITION", "STATUS", "REASON", "MESSAGE"].map(str::to_owned)];
     for it in &report.status.conditions {
         // What the first line says is not said again.
@@ -317,7 +397,7 @@ fn conditions(report: &Report, said: &Headline, colour: bool) -> String {
     columns(&rows)
 }
 
-fn member_rows(report: &Report) -> String {
+fn member_rows(report: &Told) -> String {
     let mut rows = vec![["MEMBER", "ID", "ROLE", "SERVING", "LEADER"].map(str::to_owned)];
     let yes = |it: bool| if it { "yes" } else { "no" }.to_owned();
     for it in &report.status.members {
@@ -333,8 +413,32 @@ fn member_rows(report: &Report) -> String {
     columns(&rows)
 }
 
+/// With what only Kubernetes has.
+fn placed_member_rows(told: &Told) -> String {
+    let header = [
+        "MEMBER", "ID", "ROLE", "SERVING", "LEADER", "VERSION", "BEHIND", "NODE", "CLAIM",
+    ];
+    let mut rows = vec![header.map(str::to_owned)];
+    let yes = |it: bool| if it { "yes" } else { "no" }.to_owned();
+    let known = |it: Option<&String>| it.map_or("-", String::as_str).to_owned();
+    for it in &told.status.members {
+        rows.push([
+            it.name.clone(),
+            it.id.clone(),
+            it.role.clone(),
+            yes(it.serving),
+            yes(it.leader),
+            known(it.version.as_ref()),
+            it.lag.map_or_else(|| "-".to_owned(), |it| it.to_string()),
+            known(it.node.as_ref()),
+            known(it.claim.as_ref()),
+        ]);
+    }
+    columns(&rows)
+}
+
 /// When all of it was seen.
-fn confirmed(report: &Report) -> String {
+fn confirmed(report: &Told) -> String {
     let at = report.status.confirmed_until.as_ref();
     let at = at.and_then(|it| serde_json::to_value(it).ok());
     let Some(text) = at.as_ref().and_then(|it| it.as_str()) else {
@@ -349,8 +453,8 @@ fn confirmed(report: &Report) -> String {
 }
 
 /// Why a report could not be made anew.
-fn under_way(report: &Report) -> String {
-    let look = report.host.look.as_ref();
+fn under_way(report: &Told) -> String {
+    let look = report.host.as_ref().and_then(|it| it.look.as_ref());
     let Some(it) = look.and_then(|it| it.under_way.as_ref()) else {
         return String::new();
     };

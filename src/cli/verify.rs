@@ -14,8 +14,6 @@ use crate::backup::manifest::Manifest;
 use crate::backup::place::Work;
 use crate::backup::remote::RemoteEntry;
 use crate::backup::{trial, verify as levels};
-use crate::member::place as member_place;
-use crate::member::records;
 use crate::spec::ClusterSpec;
 use crate::spec::backup::S3;
 
@@ -186,8 +184,8 @@ fn try_restore(
     let spec = context
         .document()
         .map_err(|it| anyhow::anyhow!("{}", it.text))?;
-    let member = member_place::resolve(&context.paths, &spec);
-    let (identity, _) = records::load_identities(&context.paths, &member.storage_dir)?;
+    let identity = context.identity(&spec);
+    let identity = identity.map_err(|it| anyhow::anyhow!("{}", it.text))?;
     let identity = identity.ok_or_else(|| {
         anyhow::anyhow!(
             "{}: level 4 needs a cluster on this host, whose etcd serves the trial",

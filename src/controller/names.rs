@@ -58,7 +58,7 @@ pub(super) const IMAGE: &str = "quay.io/coreos/etcd";
 /// The volume of a member's data in its Pod.
 pub(super) const DATA: &str = "data";
 /// The container of etcd, and of what works on its data or snapshots.
-pub(super) const CONTAINER: &str = "etcd";
+pub(crate) const CONTAINER: &str = "etcd";
 /// The init container that brings the guard.
 pub(super) const GUARD: &str = "guard";
 
@@ -110,7 +110,7 @@ pub(super) fn rehearsal_pod(cluster: &str) -> String {
     format!("{cluster}-rehearsal")
 }
 
-pub(super) fn backup_pod(cluster: &str) -> String {
+pub(crate) fn backup_pod(cluster: &str) -> String {
     format!("{cluster}-backup")
 }
 

@@ -37,6 +37,8 @@ pub(super) struct Parts<'a> {
 
 /// Where the guard lies inside of the Pod.
 const GUARD_DIR: &str = "/guard";
+/// This program there.
+pub(crate) const PROGRAM: &str = "/guard/etcd-operator";
 
 /// The image of the version that the data is for.
 fn etcd_image(member: &MemberRecord) -> String {
@@ -230,7 +232,7 @@ fn extend(list: &mut Value, more: Vec<Value>) {
 
 fn container(parts: &Parts<'_>, words: &[&str]) -> Value {
     let member = serde_json::to_string(parts.member).unwrap_or_default();
-    let mut arguments = vec![format!("{GUARD_DIR}/etcd-operator")];
+    let mut arguments = vec![PROGRAM.to_owned()];
     arguments.extend(words.iter().map(|it| (*it).to_owned()));
     json!({
         "name": names::CONTAINER,

@@ -28,7 +28,7 @@ use crate::spec::{ClusterSpec, MemberSpec, Settings};
 use crate::status::Status;
 
 /// A status that says the same is written again after so long: a dead operator shows.
-const HEARTBEAT_SECONDS: i64 = 1800;
+pub(crate) const HEARTBEAT_SECONDS: i64 = 1800;
 /// An operator that has come so long ago has tried a write, or does not (a paused cluster).
 const YOUNG_SECONDS: u64 = 60;
 /// After a pass that failed, the next one waits longer each time.

@@ -171,6 +171,11 @@ pub struct Rehearsed {
     pub of_the_version: bool,
 }
 
+/// Whether this is the Pod of a backup worker.
+pub fn is_of_worker() -> bool {
+    std::env::var_os(BACKUP_VARIABLE).is_some()
+}
+
 /// Writes the termination message for the controller. The file exists only in a Pod.
 pub fn say_last(words: &str) {
     #[expect(

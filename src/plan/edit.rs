@@ -3,13 +3,14 @@
 
 use core::cmp::Ordering;
 use core::fmt;
+use core::time::Duration;
 
 use super::end::{ENDS_BY_ITSELF, ENDS_WITHIN};
 use super::{Hold, space, version};
 use crate::cluster::{Detail, detail};
 use crate::observed::{Instance, Process};
 use crate::spec::ClusterSpec;
-use crate::spec::field::Class;
+use crate::spec::field::{Class, There};
 use crate::start::{Binary, Identity, Refusal};
 use crate::version::{Class as Grade, Version, classify};
 
@@ -34,9 +35,49 @@ pub struct Situation<'a> {
     pub start_took: Option<u64>,
     /// It never served, does not run and has no data: the document's version counts.
     pub unserved: bool,
+    /// How many members there are, in Kubernetes; none on a host.
+    pub members: Option<u8>,
     /// What the document asks for.
     pub asked: &'a ClusterSpec,
 }
+
+/// Restarts of etcd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restarts {
+    /// The last start took this many milliseconds.
+    pub took: Option<u64>,
+    /// Members that are restarted, one after the other.
+    pub members: u8,
+}
+
+impl Restarts {
+    /// For people. `version`: another one is started. `ends`: how long each may take to end.
+    fn write(
+        self,
+        f: &mut fmt::Formatter<'_>,
+        version: Option<Version>,
+        ends: Duration,
+    ) -> fmt::Result {
+        match self.members {
+            0 | 1 => write!(f, "restarts etcd once")?,
+            count => write!(
+                f,
+                "restarts {count} members one after the other, the leader last"
+            )?,
+        }
+        if let Some(version) = version {
+            write!(f, " with {version}")?;
+        }
+        let each = if self.members > 1 { "each " } else { "" };
+        write!(f, ": {each}up to {} s to stop, ", ends.as_secs())?;
+        match self.took.map(|it| it.div_ceil(100)) {
+            None => write!(f, "about a second to start"),
+            Some(tenths) => write!(f, "about {}.{} s to start", tenths / 10, tenths % 10),
+        }
+    }
+}
+
+const ON_A_HOST: Effect = Effect::Nothing("it has no effect on a host");
 
 /// What an edit of one field does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,14 +92,14 @@ pub enum Effect {
     LiveDirectory,
     /// It takes effect when etcd starts the next time.
     NextStart,
-    /// etcd is restarted once. The last start took this many milliseconds.
-    Restart(Option<u64>),
+    /// etcd is restarted once.
+    Restart(Restarts),
     /// etcd is restarted once with another version.
     Upgrade {
         /// That one.
         to: Version,
-        /// The last start took this many milliseconds.
-        took: Option<u64>,
+        /// Of what.
+        restarts: Restarts,
         /// How its line compares with the one before.
         line: Ordering,
         /// The version is tried on a copy of the data before.
@@ -68,6 +109,13 @@ pub enum Effect {
     Stop,
     /// etcd is started.
     Start,
+    /// There are more members, or fewer.
+    Resize {
+        /// So many.
+        from: u8,
+        /// The document's.
+        to: u8,
+    },
     /// It waits; etcd runs on with the settings in force.
     Waits(Hold),
     /// The operator never does it.
@@ -86,6 +134,7 @@ impl Effect {
             Effect::Upgrade { .. } => "upgrade",
             Effect::Stop => "stop",
             Effect::Start => "start",
+            Effect::Resize { .. } => "resize",
             Effect::Waits(_) => "waits",
             Effect::Refused(_) => "refused",
         }
@@ -111,10 +160,10 @@ impl fmt::Display for Effect {
                 "takes effect at once; under systemd, a new directory needs: systemctl restart etcd-operator; etcd runs on"
             ),
             Effect::NextStart => write!(f, "takes effect when etcd starts the next time"),
-            Effect::Restart(took) => write!(f, "restarts etcd once: {}", Took(*took, true)),
+            Effect::Restart(it) => it.write(f, None, ENDS_WITHIN),
             Effect::Upgrade {
                 to,
-                took,
+                restarts,
                 line,
                 rehearsed,
             } => {
@@ -127,8 +176,11 @@ impl fmt::Display for Effect {
                         "takes a snapshot, starts etcd {to} on a copy of the data, then "
                     )?;
                 }
-                let took = Took(*took, *line == Ordering::Equal);
-                write!(f, "restarts etcd once with {to}: {took}")?;
+                let ends = match line {
+                    Ordering::Equal => ENDS_WITHIN,
+                    _ => ENDS_BY_ITSELF,
+                };
+                restarts.write(f, Some(*to), ends)?;
                 if !*rehearsed {
                     write!(f, ", without a trial on a copy of the data")?;
                 }
@@ -142,23 +194,26 @@ impl fmt::Display for Effect {
             }
             Effect::Stop => write!(f, "stops etcd; everything is kept"),
             Effect::Start => write!(f, "starts etcd"),
+            Effect::Resize { from, to } if from < to => {
+                write!(f, "adds {} to {from}; etcd runs on", Members(to - from))
+            }
+            Effect::Resize { from, to } => write!(
+                f,
+                "removes {} of {from}; their claims are kept, and etcd runs on",
+                Members(from - to)
+            ),
             Effect::Waits(hold) => write!(f, "waits: {}: {hold}", hold.reason()),
             Effect::Refused(hold) => write!(f, "refused: {}: {hold}", hold.reason()),
         }
     }
 }
 
-/// How long a restart takes: the last start took so many milliseconds; whether it stays in its line.
-struct Took(Option<u64>, bool);
+struct Members(u8);
 
-impl fmt::Display for Took {
+impl fmt::Display for Members {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stop = if self.1 { ENDS_WITHIN } else { ENDS_BY_ITSELF };
-        write!(f, "up to {} s to stop, ", stop.as_secs())?;
-        match self.0.map(|it| it.div_ceil(100)) {
-            None => write!(f, "about a second to start"),
-            Some(tenths) => write!(f, "about {}.{} s to start", tenths / 10, tenths % 10),
-        }
+        let plural = if self.0 == 1 { "" } else { "s" };
+        write!(f, "{} member{plural}", self.0)
     }
 }
 
@@ -168,7 +223,7 @@ pub fn effect(class: Class, situation: &Situation<'_>) -> Effect {
     let unborn = situation.identity.is_none() || class == Class::Version && situation.unserved;
     let Some(identity) = situation.identity.filter(|_| !unborn) else {
         return match (class, asked.version.map(|it| (it, classify(it)))) {
-            (Class::Kubernetes, _) => Effect::Nothing("it has no effect on a host"),
+            (Class::Kubernetes(_), _) if situation.members.is_none() => ON_A_HOST,
             (Class::Version, Some((it, Grade::NeverCreate(bug)))) => {
                 Effect::Refused(Hold::VersionLosesData(it, bug))
             }
@@ -179,14 +234,23 @@ pub fn effect(class: Class, situation: &Situation<'_>) -> Effect {
         };
     };
     match class {
-        Class::Kubernetes => Effect::Nothing("it has no effect on a host"),
+        Class::Kubernetes(_) if situation.members.is_none() => ON_A_HOST,
+        Class::Kubernetes(There::Live) => Effect::Live,
+        Class::Kubernetes(There::Pod) => restart(situation),
+        Class::Kubernetes(There::Claim) => Effect::Nothing("a claim that is there stays as it is"),
         Class::Birth => Effect::Nothing("it is read only when the cluster is created"),
         Class::Live | Class::Unsupported => Effect::Live,
         Class::Directory => Effect::LiveDirectory,
         Class::NextStart => Effect::NextStart,
         Class::Size if asked.paused => Effect::Waits(Hold::Paused),
         Class::Size if asked.size == 0 => Effect::Stop,
-        Class::Size => Effect::Start,
+        Class::Size => match situation.members.filter(|it| *it > 0) {
+            Some(from) => Effect::Resize {
+                from,
+                to: asked.size,
+            },
+            None => Effect::Start,
+        },
         Class::Version => {
             let from = situation.running.unwrap_or(identity.version);
             match asked.version {
@@ -231,14 +295,14 @@ fn upgrade(situation: &Situation<'_>, from: Version, to: Version) -> Effect {
         return Effect::Waits(Hold::Start(refusal));
     }
     let line = to.line().cmp(&from.line());
-    let took = match restart(situation) {
-        Effect::Restart(took) => took,
-        Effect::NextStart => situation.start_took,
+    let restarts = match restart(situation) {
+        Effect::Restart(it) => it,
+        Effect::NextStart => restarts(situation),
         other => return other,
     };
     Effect::Upgrade {
         to,
-        took,
+        restarts,
         line,
         rehearsed: situation.asked.skip_rehearsal != Some(to),
     }
@@ -252,7 +316,14 @@ fn restart(situation: &Situation<'_>) -> Effect {
         None => Effect::NextStart,
         Some(_) if situation.asked.paused => Effect::Waits(Hold::Paused),
         Some(_) if situation.asked.size == 0 => Effect::NextStart,
-        Some(_) => Effect::Restart(situation.start_took),
+        Some(_) => Effect::Restart(restarts(situation)),
+    }
+}
+
+fn restarts(situation: &Situation<'_>) -> Restarts {
+    Restarts {
+        took: situation.start_took,
+        members: situation.members.unwrap_or(1),
     }
 }
 

@@ -7,7 +7,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// Nothing on a host: Kubernetes alone has such a thing.
-    Kubernetes,
+    Kubernetes(There),
     /// Nothing: it is read when the cluster is born.
     Birth,
     /// The operator takes it over; etcd runs on.
@@ -30,6 +30,17 @@ pub enum Class {
     Unsupported,
 }
 
+/// What an edit of a field does that Kubernetes alone has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum There {
+    /// A claim that is there stays as it is.
+    Claim,
+    /// The operator takes it over; etcd runs on.
+    Live,
+    /// The members' Pods are made anew, one after the other.
+    Pod,
+}
+
 impl Class {
     /// Whether the running etcd has been started with it.
     pub fn is_setting(self) -> bool {
@@ -39,7 +50,7 @@ impl Class {
     /// For the documentation.
     pub fn words(self) -> &'static str {
         match self {
-            Class::Kubernetes => "nothing on a host: only Kubernetes uses it",
+            Class::Kubernetes(_) => "nothing on a host: only Kubernetes uses it",
             Class::Birth => "nothing: it is read only when the cluster is created",
             Class::Live => "takes effect at once; etcd runs on",
             Class::Directory => {
@@ -94,7 +105,7 @@ pub const FIELDS: &[Field] = &[
     field("backup.destinations[].s3.credentials", Class::Live),
     field(
         "backup.destinations[].s3.credentialsSecret",
-        Class::Kubernetes,
+        Class::Kubernetes(There::Live),
     ),
     field(
         "backup.destinations[].s3.encryption.recipients",
@@ -116,11 +127,11 @@ pub const FIELDS: &[Field] = &[
     field("backup.verify.level", Class::Live),
     field("bootstrap.from", Class::Birth),
     field("clients[].name", Class::Live),
-    field("clients[].namespace", Class::Kubernetes),
-    field("deletionPolicy", Class::Kubernetes),
+    field("clients[].namespace", Class::Kubernetes(There::Live)),
+    field("deletionPolicy", Class::Kubernetes(There::Live)),
     field("hosts[].address", Class::Unsupported),
     field("hosts[].name", Class::Unsupported),
-    field("image", Class::Kubernetes),
+    field("image", Class::Kubernetes(There::Pod)),
     field(
         "maintenance.defragment.fragmentationPercent",
         Class::Unsupported,
@@ -145,38 +156,47 @@ pub const FIELDS: &[Field] = &[
     field("options.memoryLimit", Class::Restart),
     field("options.snapshotCount", Class::Restart),
     field("paused", Class::Live),
-    field("pod.affinity", Class::Kubernetes),
-    field("pod.annotations", Class::Kubernetes),
-    field("pod.imagePullSecrets[].name", Class::Kubernetes),
-    field("pod.labels", Class::Kubernetes),
-    field("pod.nodeSelector", Class::Kubernetes),
-    field("pod.priorityClassName", Class::Kubernetes),
-    field("pod.resources.limits.cpu", Class::Kubernetes),
-    field("pod.resources.limits.memory", Class::Kubernetes),
-    field("pod.resources.requests.cpu", Class::Kubernetes),
-    field("pod.resources.requests.memory", Class::Kubernetes),
-    field("pod.spread", Class::Kubernetes),
-    field("pod.tolerations[].effect", Class::Kubernetes),
-    field("pod.tolerations[].key", Class::Kubernetes),
-    field("pod.tolerations[].operator", Class::Kubernetes),
-    field("pod.tolerations[].value", Class::Kubernetes),
-    field("pod.topologySpreadConstraints[]", Class::Kubernetes),
+    field("pod.affinity", Class::Kubernetes(There::Pod)),
+    field("pod.annotations", Class::Kubernetes(There::Pod)),
+    field("pod.imagePullSecrets[].name", Class::Kubernetes(There::Pod)),
+    field("pod.labels", Class::Kubernetes(There::Pod)),
+    field("pod.nodeSelector", Class::Kubernetes(There::Pod)),
+    field("pod.priorityClassName", Class::Kubernetes(There::Pod)),
+    field("pod.resources.limits.cpu", Class::Kubernetes(There::Pod)),
+    field("pod.resources.limits.memory", Class::Kubernetes(There::Pod)),
+    field("pod.resources.requests.cpu", Class::Kubernetes(There::Pod)),
+    field(
+        "pod.resources.requests.memory",
+        Class::Kubernetes(There::Pod),
+    ),
+    field("pod.spread", Class::Kubernetes(There::Pod)),
+    field("pod.tolerations[].effect", Class::Kubernetes(There::Pod)),
+    field("pod.tolerations[].key", Class::Kubernetes(There::Pod)),
+    field("pod.tolerations[].operator", Class::Kubernetes(There::Pod)),
+    field("pod.tolerations[].value", Class::Kubernetes(There::Pod)),
+    field(
+        "pod.topologySpreadConstraints[]",
+        Class::Kubernetes(There::Pod),
+    ),
     field("profile", Class::Restart),
     field("recovery.graceMinutes", Class::Live),
     field("recovery.member", Class::Live),
     field("recovery.singleMember", Class::Live),
-    field("service.annotations", Class::Kubernetes),
-    field("service.dnsDomain", Class::Kubernetes),
-    field("service.loadBalancerClass", Class::Kubernetes),
-    field("service.nodePort", Class::Kubernetes),
-    field("service.type", Class::Kubernetes),
+    field("service.annotations", Class::Kubernetes(There::Live)),
+    field("service.dnsDomain", Class::Kubernetes(There::Live)),
+    field("service.loadBalancerClass", Class::Kubernetes(There::Live)),
+    field("service.nodePort", Class::Kubernetes(There::Live)),
+    field("service.type", Class::Kubernetes(There::Live)),
     field("size", Class::Size),
     field("storage.memory.sizeLimit", Class::Unsupported),
     field("storage.path", Class::Moved),
     field("storage.quota", Class::Quota),
     field("storage.unsafeFilesystem", Class::NextStart),
-    field("storage.volumeClaim.size", Class::Kubernetes),
-    field("storage.volumeClaim.storageClassName", Class::Kubernetes),
+    field("storage.volumeClaim.size", Class::Kubernetes(There::Claim)),
+    field(
+        "storage.volumeClaim.storageClassName",
+        Class::Kubernetes(There::Claim),
+    ),
     field("tls.leafDays", Class::Live),
     field("tls.mode", Class::Unsupported),
     field("tls.secretRefs.operator", Class::Unsupported),

@@ -154,6 +154,7 @@ fn living<'a>(identity: &'a Identity, asked: &'a ClusterSpec) -> Situation<'a> {
         failed: None,
         refusal: None,
         start_took: Some(840),
+        members: None,
         unserved: false,
         asked,
     }

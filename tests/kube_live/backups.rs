@@ -11,7 +11,7 @@ use crate::operated::{Operated, document, pass};
 use crate::writer::Writer;
 
 /// A cluster with a bucket, a snapshot of its first key in it; what its document says of backups.
-fn with_a_bucket() -> Option<(Operated, Server, String)> {
+pub fn with_a_bucket() -> Option<(Operated, Server, String)> {
     let it = Operated::up()?;
     let server = Server::start(&it);
     let backup = format!(

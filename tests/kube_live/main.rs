@@ -30,6 +30,7 @@ mod claims;
 mod clock;
 mod cluster;
 mod deploy;
+mod desk;
 mod disks;
 mod documents;
 mod drains;

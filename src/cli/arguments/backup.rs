@@ -2,8 +2,16 @@
 
 use clap::{Args, Subcommand};
 
-use super::OutputArgs;
+use super::{ClusterArgs, OutputArgs};
 use crate::cli::print::Output;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct BackupArgs {
+    #[command(flatten)]
+    pub(in crate::cli) cluster: ClusterArgs,
+    #[command(subcommand)]
+    pub(in crate::cli) command: BackupCommand,
+}
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DeleteArgs {

@@ -31,20 +31,31 @@ const GROUPS: &[(&str, &[&str])] = &[
         ],
     ),
 ];
+/// What kubectl's plugin has of them.
+const OF_PLUGIN: &[&str] = &["status", "explain", "plan", "diff", "backup", "help"];
 const TEMPLATE: &str =
     "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{all-args}{after-help}";
 
-/// The command line, with its commands in groups.
-pub(in crate::cli) fn command() -> clap::Command {
+/// The command line, with its commands in groups; `plugin`: as kubectl's.
+pub(in crate::cli) fn command(plugin: bool) -> clap::Command {
     let mut command = Cli::command();
     command.build();
-    let listed = listed(&command);
+    let (listed, usage) = if plugin {
+        (rows(&command, OF_PLUGIN), "kubectl etcd")
+    } else {
+        (listed(&command), "etcd-operator")
+    };
     // Listed in their groups, and not a second time.
     let command = command.mut_subcommands(|it| it.hide(true));
     command
-        .override_usage("etcd-operator [OPTIONS] <COMMAND>")
+        .override_usage(format!("{usage} [OPTIONS] <COMMAND>"))
         .before_help(listed)
         .help_template(TEMPLATE)
+}
+
+/// Whether kubectl's plugin has this command.
+pub(in crate::cli) fn is_of_plugin(command: &str) -> bool {
+    OF_PLUGIN.contains(&command)
 }
 
 /// Each group's title and, further in, its commands with what they do.
@@ -52,16 +63,20 @@ fn listed(command: &clap::Command) -> String {
     let mut text = String::new();
     for (title, names) in GROUPS {
         let _ = writeln!(text, "{title}:");
-        for name in *names {
-            let about = command
-                .find_subcommand(name)
-                .and_then(clap::Command::get_about);
-            let about = about.map(ToString::to_string).unwrap_or_default();
-            let _ = writeln!(text, "  {name:16}{about}");
-        }
+        text += &rows(command, names);
         text.push('\n');
     }
     text
+}
+
+fn rows(command: &clap::Command, names: &[&str]) -> String {
+    let row = |name: &&str| {
+        let found = command.find_subcommand(name);
+        let about = found.and_then(clap::Command::get_about);
+        let about = about.map(ToString::to_string).unwrap_or_default();
+        format!("  {name:16}{about}\n")
+    };
+    names.iter().map(row).collect()
 }
 
 /// Every command without what is hidden, for manual pages and completions; before the help of the first
@@ -110,7 +125,7 @@ mod tests {
         listed.sort_unstable();
         there.sort_unstable();
         assert_eq!(listed, there);
-        let help = super::command().render_help().to_string();
+        let help = super::command(false).render_help().to_string();
         assert!(
             help.contains("\nEvery day:\n  status          Shows"),
             "{help}"

@@ -2,8 +2,11 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::agent::Report;
-use crate::cli::print::{Tone, toned};
+use super::Told;
+use crate::cli::print::{Tone, span, toned};
+use crate::clock;
+use crate::cluster::Timestamp;
+use crate::controller::HEARTBEAT_SECONDS;
 use crate::explain::{self, Found};
 
 /// Which verdict of a condition is the good one; worst first. One that is not listed is good when it is
@@ -47,6 +50,9 @@ fn needs_attention(it: &Condition) -> bool {
     it.status != "Unknown" || MUST_BE_KNOWN.contains(&it.type_.as_str())
 }
 
+/// In Kubernetes the operator says that all is as it was, too: once it has missed that, and somewhat later.
+const SILENT_SECONDS: i64 = 2 * HEARTBEAT_SECONDS + 60;
+
 /// What the first line says.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Headline {
@@ -87,12 +93,12 @@ impl Headline {
 }
 
 /// The worst of all that is known.
-pub(super) fn headline(report: &Report, systemd: bool) -> Headline {
-    let plan = &report.status.plan;
-    let conditions = &report.status.conditions;
+pub(super) fn headline(told: &Told) -> Headline {
+    let plan = &told.status.plan;
+    let conditions = &told.status.conditions;
     if let Some(hold) = &plan.hold {
         let message = plan.message.clone().unwrap_or_default();
-        let further = further(report, hold);
+        let further = further(told, hold);
         return Headline {
             ok: false,
             what: format!("{hold}: {message}{further}"),
@@ -101,22 +107,11 @@ pub(super) fn headline(report: &Report, systemd: bool) -> Headline {
             message,
         };
     }
-    if report.host.operator.pid.is_none() {
-        let serves = report.host.etcd.pid.is_some();
-        let etcd = if serves {
-            "etcd runs without it"
-        } else {
-            "nor is etcd"
-        };
-        let start = if systemd {
-            "sudo systemctl start etcd-operator"
-        } else {
-            "etcd-operator agent"
-        };
+    if let Some((what, next)) = operator_away(told) {
         return Headline {
             ok: false,
-            what: format!("the operator is not running, {etcd}"),
-            next: Some(start.to_owned()),
+            what,
+            next: Some(next.to_owned()),
             reason: String::new(),
             message: String::new(),
         };
@@ -130,7 +125,9 @@ pub(super) fn headline(report: &Report, systemd: bool) -> Headline {
         .filter(|it| needs_attention(it))
         .min_by_key(rank);
     let Some(worst) = worst else {
-        let version = report.host.etcd.version.as_deref().unwrap_or_default();
+        let host = told.host.as_ref();
+        let version = host.map_or(&told.status.version, |it| &it.etcd.version);
+        let version = version.as_deref().unwrap_or_default();
         return Headline {
             ok: true,
             what: format!("etcd {version} serves reads and writes"),
@@ -144,7 +141,7 @@ pub(super) fn headline(report: &Report, systemd: bool) -> Headline {
         Some((message, next)) => (message, Some(next.to_owned())),
         None => (worst.message.as_str(), None),
     };
-    let further = further(report, &worst.reason);
+    let further = further(told, &worst.reason);
     Headline {
         ok: false,
         what: format!("{}: {message}{further}", worst.reason),
@@ -154,9 +151,40 @@ pub(super) fn headline(report: &Report, systemd: bool) -> Headline {
     }
 }
 
+/// Nobody looks after it: what is said, and the next step.
+fn operator_away(told: &Told) -> Option<(String, &'static str)> {
+    let Some(host) = &told.host else {
+        let next = "kubectl get pods --all-namespaces -l app.kubernetes.io/name=etcd-operator";
+        let Some(seen) = &told.status.confirmed_until else {
+            return Some((
+                "no operator has looked at this cluster yet".to_owned(),
+                next,
+            ));
+        };
+        let age = clock::now().seconds_since(Timestamp(seen.0.as_second()));
+        let silent = u64::try_from(age).ok().filter(|_| age > SILENT_SECONDS)?;
+        let said = format!("the operator has said nothing for {}", span(silent));
+        return Some((said, next));
+    };
+    if host.operator.pid.is_some() {
+        return None;
+    }
+    let etcd = if host.etcd.pid.is_some() {
+        "etcd runs without it"
+    } else {
+        "nor is etcd"
+    };
+    let start = if told.systemd {
+        "sudo systemctl start etcd-operator"
+    } else {
+        "etcd-operator agent"
+    };
+    Some((format!("the operator is not running, {etcd}"), start))
+}
+
 /// How many conditions need attention beside the one with this reason.
-fn further(report: &Report, reason: &str) -> String {
-    let conditions = report.status.conditions.iter();
+fn further(told: &Told, reason: &str) -> String {
+    let conditions = told.status.conditions.iter();
     let others = conditions.filter(|it| needs_attention(it) && it.reason != reason);
     match others.count() {
         0 => String::new(),
@@ -167,8 +195,9 @@ fn further(report: &Report, reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::Report;
 
-    fn report(conditions: &[(&str, &str, &str, &str)]) -> Report {
+    fn told(conditions: &[(&str, &str, &str, &str)]) -> Told {
         let conditions: Vec<serde_json::Value> = conditions
             .iter()
             .map(|(kind, status, reason, message)| {
@@ -176,15 +205,20 @@ mod tests {
                     "message": message, "lastTransitionTime": "2026-11-22T10:00:00Z"})
             })
             .collect();
-        let mut report: Report = serde_json::from_value(serde_json::json!({
+        let report: Report = serde_json::from_value(serde_json::json!({
             "conditions": conditions,
             "host": {"name": "edge", "driver": "process", "operator": {"pid": 7},
                 "etcd": {"pid": 8, "version": "3.6.16", "clientURL": "", "metricsURL": "", "dataDir": ""},
                 "files": {"ca": "", "cert": "", "key": ""}},
         }))
         .unwrap();
-        report.status.plan.hold = None;
-        report
+        Told {
+            status: report.status,
+            name: report.host.name.clone(),
+            host: Some(report.host),
+            systemd: true,
+            unseen: false,
+        }
     }
 
     const WELL: [(&str, &str, &str, &str); 8] = [
@@ -228,20 +262,20 @@ mod tests {
         ("HostHealthy", "True", "Sound", "the host needs nobody"),
     ];
 
-    fn but(kind: &str, status: &'static str, message: &'static str) -> Report {
+    fn but(kind: &str, status: &'static str, message: &'static str) -> Told {
         let mut all = WELL.to_vec();
         match all.iter_mut().find(|it| it.0 == kind) {
             Some(it) => *it = (it.0, status, "Reason", message),
             None => all.push(("Future", status, "Reason", message)),
         }
-        report(&all)
+        told(&all)
     }
 
     #[test]
     fn each_condition_counts_in_its_own_polarity() {
-        let line = |report: &Report| headline(report, true).line(false);
+        let line = |told: &Told| headline(told).line(false);
         let ok = "OK: etcd 3.6.16 serves reads and writes\n";
-        assert_eq!(line(&report(&WELL)), ok);
+        assert_eq!(line(&told(&WELL)), ok);
         for (kind, bad) in [
             ("Available", "False"),
             ("Available", "Unknown"),
@@ -252,9 +286,9 @@ mod tests {
             ("HostHealthy", "False"),
             ("of a version to come", "False"),
         ] {
-            let told = line(&but(kind, bad, "it is so; next: do that"));
+            let said = line(&but(kind, bad, "it is so; next: do that"));
             let wanted = "ATTENTION: Reason: it is so\nnext: do that\n";
-            assert_eq!(told, wanted, "{kind} {bad}");
+            assert_eq!(said, wanted, "{kind} {bad}");
         }
         for (kind, harmless) in [
             ("Progressing", "True"),
@@ -268,26 +302,42 @@ mod tests {
 
     #[test]
     fn the_worst_is_said_and_the_others_are_counted() {
-        let mut report = but("HostHealthy", "False", "the disk is worn; next: replace it");
-        report.status.conditions[2].status = "True".to_owned();
-        report.status.conditions[2].reason = "NoSpace".to_owned();
-        report.status.conditions[2].message = "the database has reached its quota".to_owned();
-        let told = headline(&report, true);
+        let mut told = but("HostHealthy", "False", "the disk is worn; next: replace it");
+        told.status.conditions[2].status = "True".to_owned();
+        told.status.conditions[2].reason = "NoSpace".to_owned();
+        told.status.conditions[2].message = "the database has reached its quota".to_owned();
+        let said = headline(&told);
         let wanted = "ATTENTION: NoSpace: the database has reached its quota (and 1 more below)\n";
-        assert_eq!(told.line(false), wanted);
-        assert!(told.says(&report.status.conditions[2]));
-        assert!(!told.says(&report.status.conditions[7]));
-        assert!(told.line(true).starts_with("\x1b[1;31mATTENTION\x1b[0m: "));
+        assert_eq!(said.line(false), wanted);
+        assert!(said.says(&told.status.conditions[2]));
+        assert!(!said.says(&told.status.conditions[7]));
+        assert!(said.line(true).starts_with("\x1b[1;31mATTENTION\x1b[0m: "));
     }
 
     #[test]
     fn without_its_operator_nothing_is_ok() {
-        let mut report = report(&WELL);
-        report.host.operator.pid = None;
-        let told = headline(&report, true).line(false);
-        assert!(
-            told.starts_with("ATTENTION: the operator is not running"),
-            "{told}"
-        );
+        let mut of_host = told(&WELL);
+        of_host.host.as_mut().unwrap().operator.pid = None;
+        let said = headline(&of_host).line(false);
+        let wanted = "ATTENTION: the operator is not running, etcd runs without it\n";
+        assert!(said.starts_with(wanted), "{said}");
+    }
+
+    #[test]
+    fn in_kubernetes_an_operator_that_says_nothing_is_away() {
+        let mut told = told(&WELL);
+        told.host = None;
+        told.status.version = Some("3.6.16".to_owned());
+        let line = |told: &Told| headline(told).line(false);
+        assert!(line(&told).starts_with("ATTENTION: no operator has looked"));
+        let ago = |seconds: i64| {
+            let at = crate::clock::rfc3339(Timestamp(clock::now().0 - seconds));
+            serde_json::from_value(at.into()).unwrap()
+        };
+        told.status.confirmed_until = Some(ago(1800));
+        assert_eq!(line(&told), "OK: etcd 3.6.16 serves reads and writes\n");
+        told.status.confirmed_until = Some(ago(7205));
+        let wanted = "ATTENTION: the operator has said nothing for 2 h\n";
+        assert!(line(&told).starts_with(wanted), "{}", line(&told));
     }
 }
