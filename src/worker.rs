@@ -417,7 +417,8 @@ impl Worker {
     }
 }
 
-/// Until the node boots; a file of a former boot says nothing true, and so nothing.
+/// What commands in this Pod read of the clock. One of a former boot does not fit the time since this one, and is not
+/// trusted.
 fn clock_record(paths: &Paths) -> PathBuf {
     paths.run.join("clock.json")
 }

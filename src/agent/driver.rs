@@ -140,9 +140,7 @@ pub(super) async fn wait_for_end(
     while record.is_alive() {
         if killed_after.is_some_and(|it| clock::since_boot() > begin + it) {
             killed_after = None;
-            tracing::info!(
-                "etcd waits for a client that watches: the operator ends it with SIGKILL"
-            );
+            tracing::info!("etcd has not ended in time: the operator ends it with SIGKILL");
             starts::stopping(paths); // or its end would count as a crash
             record.signal(Signal::KILL);
         }

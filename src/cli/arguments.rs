@@ -192,7 +192,7 @@ pub(super) enum Command {
 }
 
 /// A cluster in Kubernetes, as kubectl finds it.
-#[derive(Clone, Debug, Args)]
+#[derive(Debug, Args)]
 pub(super) struct ClusterArgs {
     /// Its name; left out: the only one of its namespace
     #[arg(long, global = true, help_heading = IN_KUBERNETES, value_name = "NAME")]

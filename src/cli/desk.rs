@@ -1,5 +1,5 @@
-//! A cluster in Kubernetes, from wherever a kubeconfig is: `status`, `plan` and `backup` with `--cluster` or `-n`, or under
-//! the name `kubectl-etcd`.
+//! A cluster in Kubernetes, from wherever a kubeconfig is: `status`, `plan`, `diff` and `backup` with `--cluster` or `-n`, or
+//! under the name `kubectl-etcd`.
 //!
 //! kubectl is the way there, with every way of signing in that it knows. The object's status tells what a host's agent
 //! tells; commands about snapshots run in the Pod of the backup worker, where the snapshots and the keys are.
@@ -35,17 +35,19 @@ pub(super) struct Desk {
     program: Vec<OsString>,
     /// `-n`, `--context` and `--kubeconfig`.
     flags: Vec<OsString>,
-    pub(super) cluster: String,
+    cluster: String,
 }
 
-impl ClusterArgs {
-    /// The same, of this cluster where none is named.
-    pub(super) fn with_default(&self, name: &str) -> Self {
-        ClusterArgs {
-            cluster: Some(self.cluster.clone().unwrap_or_else(|| name.to_owned())),
-            ..self.clone()
-        }
-    }
+/// What is said of an object whose last edit its status does not know.
+pub(super) const UNSEEN: &str = "the operator has not seen the last edit yet";
+
+/// Whether that is so.
+pub(super) fn is_unseen(object: &EtcdCluster) -> bool {
+    let seen = object
+        .status
+        .as_ref()
+        .map_or(0, |it| it.observed_generation);
+    object.metadata.generation.is_some_and(|it| it != seen)
 }
 
 impl Desk {
@@ -64,12 +66,12 @@ impl Desk {
     /// None: they mean this host.
     pub(super) fn of(arguments: &ClusterArgs) -> Result<Option<Self>, Failure> {
         Self::is_meant(arguments)
-            .then(|| Self::to(arguments))
+            .then(|| Self::to(arguments, None))
             .transpose()
     }
 
-    /// The way there.
-    pub(super) fn to(arguments: &ClusterArgs) -> Result<Self, Failure> {
+    /// The way there. `otherwise`: the cluster, where the arguments name none.
+    pub(super) fn to(arguments: &ClusterArgs, otherwise: Option<&str>) -> Result<Self, Failure> {
         let mut flags = Vec::new();
         let mut flag = |name: &str, value: Option<&OsStr>| {
             if let Some(value) = value {
@@ -83,11 +85,12 @@ impl Desk {
         let mut desk = Desk {
             program: kubectl()?,
             flags,
-            cluster: arguments.cluster.clone().unwrap_or_default(),
+            cluster: String::new(),
         };
-        if arguments.cluster.is_none() {
-            desk.cluster = desk.only_one()?;
-        }
+        desk.cluster = match arguments.cluster.as_deref().or(otherwise) {
+            Some(named) => named.to_owned(),
+            None => desk.only_one()?,
+        };
         Ok(desk)
     }
 
@@ -143,7 +146,8 @@ impl Desk {
         if child.wait()?.success() {
             return Ok(text);
         }
-        Err(Failure::new(FAILED, "kubectl failed"))
+        let text = format!("kubectl {} failed, for the reason above", words.join(" "));
+        Err(Failure::new(FAILED, text))
     }
 
     /// Runs this very command in the Pod of the cluster's backup worker. kubectl's exit code is the command's.

@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use super::desk::Desk;
 use super::print::{self, Output};
-use super::{Context, DONE, DiffArgs, FAILED, Failure, HELD, Outcome, USAGE, runtime};
+use super::{ClusterArgs, Context, DONE, DiffArgs, FAILED, Failure, HELD, Outcome, USAGE, runtime};
 use crate::agent::edit::{self, FieldChange, InForce};
 use crate::agent::kept;
 use crate::agent::socket::{Reply, Request, ask};
 use crate::document::compare::shown;
-use crate::document::{self, Document, Problem, Problems};
+use crate::document::{self, Problem, Problems};
 use crate::member::records::{IdentityFile, Running, Served};
 use crate::paths::Paths;
 use crate::state;
@@ -50,24 +50,40 @@ impl Comparison {
             Ok(document) => document.at(&context.paths.lib),
             Err(problems) => return Ok(Comparison::refused(path, &problems)),
         };
-        let (compared, changes) = match known(context)? {
-            Known::Is(it) => (true, it.changes(&context.paths, &document)),
-            Known::NotAllowed => (false, Vec::new()),
+        Ok(Comparison::compared(
+            path,
+            match known(context)? {
+                Known::Is(it) => Some(it.changes(&context.paths, &document)),
+                Known::NotAllowed => None,
+            },
+        ))
+    }
+
+    /// Of a document beside the object of its name.
+    fn of_object(cluster: &ClusterArgs, path: &Path) -> Result<Self, Failure> {
+        let document = match read(path)?.and_then(|it| document::check_of_kubernetes(&it)) {
+            Ok(document) => document,
+            Err(problems) => return Ok(Comparison::refused(path, &problems)),
         };
-        Ok(Comparison {
+        let desk = Desk::to(cluster, Some(&document.spec.name))?;
+        let changes = edit::changes_of_object(&desk.object()?, &document);
+        Ok(Comparison::compared(path, Some(changes)))
+    }
+
+    /// Of a sound document; none: this user may not read what is in force.
+    fn compared(path: &Path, changes: Option<Vec<FieldChange>>) -> Self {
+        Comparison {
             document: path.to_owned(),
             problems: Vec::new(),
-            compared,
-            changes,
-        })
+            compared: changes.is_some(),
+            changes: changes.unwrap_or_default(),
+        }
     }
 
     fn refused(path: &Path, problems: &Problems) -> Self {
         Comparison {
-            document: path.to_owned(),
             problems: problems.0.iter().map(Problem::to_string).collect(),
-            compared: false,
-            changes: Vec::new(),
+            ..Comparison::compared(path, None)
         }
     }
 
@@ -140,17 +156,6 @@ fn recorded(paths: &Paths) -> Known {
     }))
 }
 
-/// A document beside the object of its name.
-fn of_object(desk: &Desk, path: &Path, document: &Document) -> Result<Comparison, Failure> {
-    let changes = edit::changes_of_object(&desk.object()?, document);
-    Ok(Comparison {
-        document: path.to_owned(),
-        problems: Vec::new(),
-        compared: true,
-        changes,
-    })
-}
-
 pub(super) fn diff(context: &Context, arguments: &DiffArgs) -> Outcome {
     let (file, output) = (arguments.file.as_deref(), arguments.output);
     let desk = Desk::is_meant(&arguments.cluster);
@@ -159,13 +164,7 @@ pub(super) fn diff(context: &Context, arguments: &DiffArgs) -> Outcome {
         file => file.unwrap_or(&context.config),
     };
     let comparison = if desk {
-        match read(path)?.and_then(|it| document::check_of_kubernetes(&it)) {
-            Ok(document) => {
-                let named = arguments.cluster.with_default(&document.spec.name);
-                of_object(&Desk::to(&named)?, path, &document)?
-            }
-            Err(problems) => Comparison::refused(path, &problems),
-        }
+        Comparison::of_object(&arguments.cluster, path)?
     } else {
         Comparison::of(context, path)?
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::desk::Desk;
+use super::desk::{self, Desk, UNSEEN};
 use super::edit::{self, Comparison, Known};
 use super::print::{self, Output};
 use super::{Context, DONE, FAILED, Failure, HELD, Outcome, PlanArgs, USAGE, runtime};
@@ -144,11 +144,10 @@ struct PlanAndDocument<'a> {
 /// Of an object: what its operator does, once it has seen the last edit.
 fn plan_of(desk: &Desk, output: Output) -> Outcome {
     let object = desk.object()?;
-    let status = object.status.unwrap_or_default();
-    let generation = object.metadata.generation;
-    if generation.is_some_and(|it| it != status.observed_generation) {
-        eprintln!("etcd-operator: note: the operator has not seen the last edit yet");
+    if desk::is_unseen(&object) {
+        eprintln!("etcd-operator: note: {UNSEEN}");
     }
+    let status = object.status.unwrap_or_default();
     if output == Output::Table {
         plan_lines(&status.plan)?;
     } else {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::desk::Desk;
+use super::desk::{self, Desk, UNSEEN};
 use super::print::bytes;
 use super::print::{self, Output, columns, span, toned};
 use super::show::{next_try, report};
@@ -60,12 +60,10 @@ impl Told {
 
     fn by_object(desk: &Desk) -> Result<Self, Failure> {
         let object = desk.object()?;
-        let generation = object.metadata.generation;
-        let status = object.status.unwrap_or_default();
         Ok(Told {
+            unseen: desk::is_unseen(&object),
             name: object.metadata.name.unwrap_or_default(),
-            unseen: generation.is_some_and(|it| it != status.observed_generation),
-            status,
+            status: object.status.unwrap_or_default(),
             host: None,
             systemd: false,
         })
@@ -166,7 +164,7 @@ fn page(told: &Told, colour: bool) -> String {
         let _ = writeln!(text, "doing: {next}");
     }
     if told.unseen {
-        text += "the operator has not seen the last edit yet\n";
+        let _ = writeln!(text, "{UNSEEN}");
     }
     let _ = writeln!(text, "{}", confirmed(told));
     text

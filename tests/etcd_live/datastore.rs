@@ -32,7 +32,7 @@ fn kubernetes() -> Option<PathBuf> {
 }
 
 /// A process of a test. Ends with it.
-struct Process(Child);
+pub struct Process(pub Child);
 
 impl Drop for Process {
     fn drop(&mut self) {

@@ -54,7 +54,8 @@ pub fn ask_for(lab: &mut Lab, version: &str) {
     reload(lab);
 }
 
-fn reload(lab: &Lab) {
+/// Writes the document and has it read.
+pub fn reload(lab: &Lab) {
     lab.write_document();
     let reloaded = lab.operator(&["reload"]);
     let held = reloaded.status.code() == Some(3);

@@ -1,31 +1,14 @@
 //! A restart while clients watch: etcd would wait for them, with its port closed.
 
 use std::fs::{self, File};
-use std::process::Child;
 use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::datastore::Process;
 use crate::fleet::Writer;
-use crate::lab::{Lab, condition, text};
-
-/// Ends with the test.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn reload(lab: &Lab) {
-    let reloaded = lab.operator(&["reload"]);
-    assert!(reloaded.status.success(), "{}", text(&reloaded.stderr));
-    lab.wait("the edit", |it| {
-        condition(it, "DocumentAccepted").1 == "InForce" && condition(it, "Available").0 == "True"
-    });
-}
+use crate::lab::{Lab, condition};
+use crate::upgrades::reload;
 
 #[test]
 fn a_restart_under_clients_that_watch_is_short_and_no_crash() {
@@ -35,7 +18,7 @@ fn a_restart_under_clients_that_watch_is_short_and_no_crash() {
     let url = format!("https://127.0.0.1:{}", lab.ports[0]);
     let files = lab.certificates().operator_files();
     let output = lab.root.join("watch");
-    let _watch = Killed(
+    let _watch = Process(
         lab.etcdctl_command(&["watch", "--prefix", "w/"])
             .stdout(File::create(&output).unwrap())
             .spawn()
@@ -51,8 +34,11 @@ fn a_restart_under_clients_that_watch_is_short_and_no_crash() {
         let before = writer.acknowledged();
         lab.wait("writes", |_| sees(before + 50));
         lab.spec = lab.spec.replace("4321", count);
-        lab.write_document();
         reload(&lab);
+        lab.wait("the edit", |it| {
+            condition(it, "DocumentAccepted").1 == "InForce"
+                && condition(it, "Available").0 == "True"
+        });
     }
     let (acknowledged, gap) = writer.end();
     println!("a writer's longest gap in restarts that are watched: {gap:?}");

@@ -41,6 +41,7 @@ pub(in crate::cli) fn command(plugin: bool) -> clap::Command {
     let mut command = Cli::command();
     command.build();
     let (listed, usage) = if plugin {
+        command = command.after_help("Start with: kubectl etcd status -n NAMESPACE");
         (rows(&command, OF_PLUGIN), "kubectl etcd")
     } else {
         (listed(&command), "etcd-operator")
