@@ -207,6 +207,7 @@ impl Context {
 }
 
 fn dispatch(cli: &Cli) -> Outcome {
+    desk::refuse_files_of_a_host(cli)?;
     let root = std::path::absolute(&cli.root)?;
     let paths = Paths::under(&root);
     let config = match &cli.config {

@@ -8,7 +8,7 @@ mod certificate;
 mod degraded;
 mod document;
 
-use crate::cluster::{Detail, Health, Timestamp, detail};
+use crate::cluster::{Detail, Health, MemberId, Timestamp, detail};
 use crate::host::{self, HostFacts};
 use crate::observed::{
     Backups, Instance, Looker, Membership, Observed, Pairs, Process, Proposals, Reading, Writing,
@@ -127,6 +127,11 @@ impl Status {
     }
 }
 
+/// People look for a member by its name; one that has none yet comes last.
+fn order(it: &MemberStatus) -> (bool, &str, MemberId) {
+    (it.member.name.is_empty(), &it.member.name, it.member.id)
+}
+
 /// Computes the status. Pure and total.
 pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
     let instance = observed.speaker();
@@ -152,6 +157,7 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
                 placement: of.map(|it| it.placement.clone()).unwrap_or_default(),
             });
         }
+        members.sort_unstable_by(|one: &MemberStatus, other| order(one).cmp(&order(other)));
     }
     if let Membership::Known(set) = &observed.membership {
         ready_members = u8::try_from(set.serving_voters()).unwrap_or(u8::MAX);

@@ -134,14 +134,14 @@ tool() {
         kubeadm) tests/tools/kubernetes.sh "$tools/kubeadm" kubeadm ;;
         kubernetes)
             tests/tools/kubernetes.sh "$tools/kubernetes" kube-apiserver kubectl kube-controller-manager kube-scheduler \
-                kubelet kube-proxy coredns kine local-path-provisioner helm ;;
+                kubelet kube-proxy coredns kine local-path-provisioner helm krew monitoring-crds ;;
     esac
 }
 
 needs() {
     case $1 in
         main) echo etcd packages systemd-root prometheus s3s-fs kubernetes ;;
-        artefacts) echo etcd packages more-packages trixie ;;
+        artefacts) echo etcd packages more-packages trixie kubernetes ;;
         kubernetes) echo etcd packages more-packages lines prometheus s3s-fs kubernetes ;;
         etcd) echo etcd packages lines prometheus s3s-fs kubernetes kubeadm clients ;;
         lines | several | backup) echo etcd packages lines ;;

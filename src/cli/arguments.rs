@@ -191,6 +191,20 @@ pub(super) enum Command {
     Crd,
 }
 
+impl Command {
+    /// What of a command names a cluster in Kubernetes; none: it is of a host, or looks at neither.
+    pub(super) fn cluster(&self) -> Option<&ClusterArgs> {
+        let (Command::Status(StatusArgs { cluster, .. })
+        | Command::Plan(PlanArgs { cluster, .. })
+        | Command::Diff(DiffArgs { cluster, .. })
+        | Command::Backup(BackupArgs { cluster, .. })) = self
+        else {
+            return None;
+        };
+        Some(cluster)
+    }
+}
+
 /// A cluster in Kubernetes, as kubectl finds it.
 #[derive(Debug, Args)]
 pub(super) struct ClusterArgs {

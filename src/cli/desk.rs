@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{ClusterArgs, FAILED, Failure, Outcome, USAGE};
+use super::{Cli, ClusterArgs, FAILED, Failure, Outcome, USAGE};
 use crate::api::EtcdCluster;
 use crate::controller::{CONTAINER, PROGRAM, backup_pod};
 use crate::member::pod::is_of_worker;
@@ -27,6 +27,16 @@ const KIND: &str = "etcdclusters.etcd.edge-operator.io";
 pub(super) fn is_plugin() -> bool {
     let name = std::env::args_os().next().unwrap_or_default();
     Path::new(&name).file_name() == Some(OsStr::new(PLUGIN))
+}
+
+/// A cluster in Kubernetes has no such files, and to leave them out in silence would answer another question.
+pub(super) fn refuse_files_of_a_host(cli: &Cli) -> Result<(), Failure> {
+    let given = cli.config.is_some() || cli.root != Path::new("/");
+    if given && cli.command.cluster().is_some_and(Desk::is_meant) {
+        let text = "--root and --config name files of this host: leave them out for a cluster in Kubernetes";
+        return Err(Failure::new(USAGE, text));
+    }
+    Ok(())
 }
 
 /// A cluster in Kubernetes, and the way to it.

@@ -19,8 +19,8 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use super::desk::Desk;
 use super::restore::is_name;
 use super::{
-    BackupArgs, BackupCommand, CertsCommand, Command, Context, DiffArgs, DriverChoice, EtcdCommand,
-    FAILED, Failure, PlanArgs, StatusArgs, USAGE,
+    BackupCommand, CertsCommand, Command, Context, DriverChoice, EtcdCommand, FAILED, Failure,
+    USAGE,
 };
 use crate::backup::directory::{Links, Parts};
 use crate::error::shell_word;
@@ -148,15 +148,10 @@ pub(super) fn ask_as_owner(
 /// Whether a command reads or writes the state of this host. The others look at rights themselves, need
 /// root for what they write, or print what is built in.
 fn of_this_host(command: &Command) -> bool {
+    if command.cluster().is_some_and(Desk::is_meant) {
+        return false;
+    }
     match command {
-        Command::Status(StatusArgs { cluster, .. })
-        | Command::Plan(PlanArgs { cluster, .. })
-        | Command::Diff(DiffArgs { cluster, .. })
-        | Command::Backup(BackupArgs { cluster, .. })
-            if Desk::is_meant(cluster) =>
-        {
-            false
-        }
         Command::Status(_)
         | Command::Plan(_)
         | Command::Diff(_)

@@ -13,6 +13,7 @@ mod container;
 mod elf;
 mod image;
 mod install;
+mod krew;
 mod links;
 mod package;
 #[path = "../skip.rs"]
@@ -175,7 +176,9 @@ impl Drop for Scratch {
 #[test]
 fn the_checksums_are_true_and_name_every_artefact() {
     let Some(dist) = dist() else { return };
-    let mut expected = vec![format!("etcd-operator-{VERSION}-chart.tgz")];
+    let mut expected = ["chart.tgz", "krew.yaml"]
+        .map(|it| format!("etcd-operator-{VERSION}-{it}"))
+        .to_vec();
     for Arch { name, .. } in ARCHES {
         expected.push(format!("etcd-operator-{VERSION}-image-{name}.tar"));
         expected.push(format!("etcd-operator-{VERSION}-linux-{name}.tar.gz"));

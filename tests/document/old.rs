@@ -132,6 +132,32 @@ fn backup(random: &mut Random) -> Value {
     json!({"apiVersion": GROUP, "kind": "EtcdBackup", "metadata": {"name": "b"}, "spec": spec})
 }
 
-pub fn cluster_and_backup(random: &mut Random) -> (Value, Value) {
-    (cluster(random), backup(random))
+/// An EtcdRestore of one of them.
+fn restore(random: &mut Random) -> Value {
+    let mut spec = json!({"etcdCluster": {"name": random.pick(&["shop", "till"])}});
+    for (field, values) in [
+        ("backupStorageType", &[json!("S3"), json!("Tape")][..]),
+        (
+            "s3",
+            &[
+                json!({"path": "edge/etcd.backup", "awsSecret": "aws"}),
+                json!("edge"),
+            ],
+        ),
+        ("gcs", &[json!({"path": "a/b", "gcpSecret": "gcp"})]),
+        ("abs", &[json!({"path": "a/b", "absSecret": "abs"})]),
+        ("oss", &[json!({"path": "a/b", "bucket": "a"})]),
+        ("etcdClusterRef", &[json!({"name": "shop"})]),
+    ] {
+        if random.one_in(2) {
+            spec[field] = random.pick(values);
+        }
+    }
+    json!({"apiVersion": GROUP, "kind": "EtcdRestore", "metadata": {"name": "r"}, "spec": spec})
+}
+
+/// In no order of theirs.
+pub fn one_of_each(random: &mut Random) -> [Value; 3] {
+    let cluster = cluster(random);
+    [backup(random), cluster, restore(random)]
 }

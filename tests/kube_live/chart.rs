@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Access, Output, output};
 use crate::lab::{Api, Options, SOON, is_true, root, skip, tools};
+use crate::nodes::holder;
 use crate::operated::{Operated, document};
 use crate::operator::{self, Operator, deployed, namespace};
 use crate::writer::restarts;
@@ -22,9 +23,12 @@ fn scratch() -> &'static Path {
 }
 
 fn can() -> bool {
-    let there = tools().join("kubernetes/helm").exists();
+    let of_go = ["helm", "monitoring-crds"].map(|it| tools().join("kubernetes").join(it));
+    let there = of_go.iter().all(|it| it.exists());
     if !there {
-        skip("tests/tools/kubernetes.sh builds helm with Go");
+        skip(
+            "tests/tools/kubernetes.sh builds helm with Go, and fetches the types of the Prometheus operator",
+        );
     }
     there
 }
@@ -187,7 +191,7 @@ fn a_value_that_is_wrong_is_refused_by_its_name() {
 }
 
 /// Ways to install it, each whole.
-const MATRIX: [&[&str]; 6] = [
+const MATRIX: [&[&str]; 7] = [
     &[],
     &[
         "kind=Deployment",
@@ -216,6 +220,12 @@ const MATRIX: [&[&str]; 6] = [
         "podLabels.c=d",
         "tolerations[0].operator=Exists",
     ],
+    // The Prometheus operator's own types know each of their fields.
+    &[
+        "monitoring.podMonitors=true",
+        "monitoring.rules=true",
+        "monitoring.labels.release=prometheus",
+    ],
 ];
 
 #[test]
@@ -228,6 +238,14 @@ fn a_real_server_takes_the_chart_with_every_kind_of_value() {
     };
     for name in ["etcd-operator", "shop", "till"] {
         api.apply(&namespace(name, &json!({})));
+    }
+    let crds = std::fs::read_to_string(tools().join("kubernetes/monitoring-crds")).unwrap();
+    // Too long for the annotation of an apply.
+    api.admin().with_input(&["create"], &crds).good();
+    for name in ["podmonitors", "prometheusrules"] {
+        let crd = format!("crd/{name}.monitoring.coreos.com");
+        let asked = ["wait", "--for=condition=Established", &crd];
+        api.kubectl(&asked).good();
     }
     for values in MATRIX {
         let asked = ["apply", "--dry-run=server", "--validate=strict"];
@@ -312,6 +330,18 @@ fn kept(it: &Operated) -> (Option<String>, Value) {
     (it.pod_uid("one"), restarts(it, "one"))
 }
 
+/// An operator does what a document asks for: one more client, which stays.
+#[track_caller]
+fn acts(it: &Operated, client: &str) {
+    let add =
+        format!(r#"[{{"op": "add", "path": "/spec/clients/-", "value": {{"name": "{client}"}}}}]"#);
+    it.kubectl(&["patch", "etcd", "one", "--type=json", "-p", &add])
+        .good();
+    it.eventually("what was asked of an operator", SOON, || {
+        it.uid("secret", &format!("one-client-{client}"))
+    });
+}
+
 #[test]
 fn a_release_is_installed_upgraded_and_uninstalled_and_data_stays() {
     if !can() {
@@ -330,7 +360,7 @@ fn a_release_is_installed_upgraded_and_uninstalled_and_data_stays() {
         "{said}"
     );
     it.acting();
-    it.apply(&document("EtcdCluster", "one", "{}"));
+    it.apply(&document("EtcdCluster", "one", "{clients: []}"));
     it.available("one");
     it.put("one", "kept", "1");
     let before = kept(&it);
@@ -339,17 +369,21 @@ fn a_release_is_installed_upgraded_and_uninstalled_and_data_stays() {
         &it,
         "upgrade",
         &["--wait"],
-        &["kind=Deployment", "log.level=debug"],
+        &["kind=Deployment", "replicas=2", "log.level=debug"],
     )
     .good();
-    it.eventually("a Deployment's Pod that acts", SOON, || {
+    it.eventually("a Deployment's Pods", SOON, || {
         let all = it.try_json(&["get", "deployments", "-n", "etcd-operator"])?;
-        (all["items"][0]["status"]["readyReplicas"] == 1).then_some(())
+        (all["items"][0]["status"]["readyReplicas"] == 2).then_some(())
     });
-    it.patch("one", r#"{"spec":{"clients":[{"name":"late"}]}}"#);
-    it.eventually("what was asked of it", SOON, || {
-        it.uid("secret", "one-client-late")
-    });
+    acts(&it, "late");
+    assert_eq!(kept(&it), before);
+    // One of two on a node acts, and the other one takes over.
+    let first = holder(&it);
+    it.kubectl(&["delete", "pod", &first, "-n", "etcd-operator"])
+        .good();
+    acts(&it, "after");
+    assert_ne!(holder(&it), first);
     assert_eq!(kept(&it), before);
 
     helm(
@@ -370,10 +404,7 @@ fn a_release_is_installed_upgraded_and_uninstalled_and_data_stays() {
 
     installed(&it, "install", &["--wait"], &[]).good();
     it.acting();
-    it.patch("one", r#"{"spec":{"clients":[{"name":"later"}]}}"#);
-    it.eventually("what was asked of it", SOON, || {
-        it.uid("secret", "one-client-later")
-    });
+    acts(&it, "later");
     assert_eq!(kept(&it), before);
 }
 

@@ -37,20 +37,24 @@ struct Desk<'a> {
     access: Access,
 }
 
+/// The path of a desk, by which a shell finds kubectl, this program and its plugin.
+pub fn path(it: &Operated) -> String {
+    let dir = it.dir.join("desk");
+    std::fs::create_dir_all(&dir).unwrap();
+    for name in ["etcd-operator", "kubectl-etcd"] {
+        let _ = symlink(env!("CARGO_BIN_EXE_etcd-operator"), dir.join(name));
+    }
+    let kubernetes = tools().join("kubernetes");
+    format!("{}:{}:/usr/bin:/bin", dir.display(), kubernetes.display())
+}
+
 impl Desk<'_> {
     fn run(&self, line: &str) -> Output {
-        let dir = self.it.dir.join("desk");
-        std::fs::create_dir_all(&dir).unwrap();
-        for name in ["etcd-operator", "kubectl-etcd"] {
-            let _ = symlink(env!("CARGO_BIN_EXE_etcd-operator"), dir.join(name));
-        }
-        let kubernetes = tools().join("kubernetes");
-        let path = [dir.as_path(), &kubernetes].map(|it| it.display().to_string());
         let mut shell = Command::new("bash");
         shell
             .args(["-c", line])
             .env_clear()
-            .env("PATH", format!("{}:/usr/bin:/bin", path.join(":")))
+            .env("PATH", path(self.it))
             .env("HOME", &self.access.home)
             .env("KUBECONFIG", &self.access.kubeconfig);
         output(&mut shell)
@@ -96,9 +100,21 @@ fn a_desk_sees_a_cluster_and_its_snapshots_as_a_host_does() {
     let (code, said) = desk.fails("kubectl etcd backup list --cluster nobody");
     assert_eq!(code, "exit 1");
     assert!(said.contains("nobody-backup"), "{said}");
-    let (code, said) = desk.fails("kubectl etcd agent");
-    assert_eq!(code, "exit 2");
-    assert!(said.contains("agent"), "{said}");
+    for (line, words) in [
+        ("kubectl etcd agent", "agent is no command of kubectl etcd"),
+        (
+            "kubectl etcd --config a.yaml status",
+            "--config name files of this host",
+        ),
+        (
+            "etcd-operator --root /a plan -n default",
+            "--config name files of this host",
+        ),
+    ] {
+        let (code, said) = desk.fails(line);
+        assert_eq!(code, "exit 2", "{line}");
+        assert!(said.contains(words), "{line}: {said}");
+    }
 }
 
 fn looks(desk: &Desk<'_>) {
@@ -115,6 +131,18 @@ fn looks(desk: &Desk<'_>) {
     assert!(status.get("host").is_none());
     let plan = desk.prints("etcd-operator plan --cluster till");
     assert_eq!(plan, "there is nothing to do\n");
+    // On a node of k3s there is its kubectl; the lab has no k3s.
+    let node = desk.it.dir.join("node");
+    std::fs::create_dir_all(&node).unwrap();
+    let k3s =
+        "printf '#!/bin/sh\nshift; exec %s \"$@\"' \"$(command -v kubectl)\" > k3s; chmod 755 k3s";
+    let asked = "PATH=$PWD:$(dirname \"$(command -v kubectl-etcd)\"):/usr/bin:/bin etcd-operator plan -n default";
+    let line = format!("cd {}; {k3s}; {asked}", node.display());
+    assert_eq!(desk.prints(&line), plan);
+    let (code, said) =
+        desk.fails("PATH=$(dirname \"$(command -v kubectl-etcd)\") kubectl-etcd plan");
+    assert_eq!(code, "exit 1");
+    assert!(said.contains("kubectl, which is not in PATH"), "{said}");
 }
 
 fn edits(desk: &Desk<'_>) {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Output;
 use crate::lab::{Api, ApiOptions};
-use crate::old::cluster_and_backup;
+use crate::old::one_of_each;
 use crate::operator::{cluster, deployed, object};
 use crate::random::Random;
 
@@ -532,9 +532,9 @@ fn a_real_server_takes_what_the_first_operators_documents_become() {
     let mut random = Random(200);
     let mut taken = 0;
     for number in 0..200 {
-        let (cluster, backup) = cluster_and_backup(&mut random);
-        let [one, other] = [cluster, backup].map(|it| document::to_yaml(&it).unwrap());
-        let converted = convert(&format!("{one}---\n{other}")).unwrap();
+        let old = one_of_each(&mut random).map(|it| document::to_yaml(&it).unwrap());
+        let old = old.join("---\n");
+        let converted = convert(&old).unwrap();
         let ours: Vec<String> = { converted.documents.iter() }
             .map(|it| document::to_yaml(it).unwrap())
             .collect();
@@ -542,7 +542,7 @@ fn a_real_server_takes_what_the_first_operators_documents_become() {
             continue;
         }
         let said = asked(&api, &ours.join("---\n"));
-        assert!(said.ok, "{number}: {}\n{one}", said.stderr);
+        assert!(said.ok, "{number}: {}\n{old}", said.stderr);
         taken += ours.len();
     }
     println!("{taken} documents");

@@ -4,7 +4,8 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::cluster::{Output, output};
-use crate::lab::{Options, root, tools};
+use crate::desk;
+use crate::lab::{Options, root};
 use crate::operated::Operated;
 use crate::several::{MEMBERS, id_of, whole};
 use crate::stream::{Stream, assert_written};
@@ -46,13 +47,12 @@ fn steps() -> Vec<Step> {
 
 /// As a person's shell runs it.
 fn run(it: &Operated, script: &str) -> Output {
-    let path = format!("{}:/usr/bin:/bin", tools().join("kubernetes").display());
     let mut shell = Command::new("bash");
     shell
         .args(["-euxc", script])
         .current_dir(root())
         .env_clear()
-        .env("PATH", path)
+        .env("PATH", desk::path(it))
         .env("HOME", &it.admin().home)
         .env("KUBECONFIG", &it.admin().kubeconfig);
     output(&mut shell)

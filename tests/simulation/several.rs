@@ -1136,7 +1136,12 @@ impl Runtime for Operator<'_> {
         Box::new(seen)
     }
 
-    async fn publish(&mut self, _: &ClusterSpec, _: &Observed, _: &Status) -> Result<(), Lost> {
+    async fn publish(&mut self, _: &ClusterSpec, _: &Observed, it: &Status) -> Result<(), Lost> {
+        let named = it
+            .members
+            .iter()
+            .take_while(|it| !it.member.name.is_empty());
+        assert!(named.is_sorted_by_key(|it| &it.member.name), "{it:?}");
         if self.world.chance(3) {
             return Err(Lost("nobody could be told"));
         }

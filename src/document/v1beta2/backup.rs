@@ -13,6 +13,10 @@ const NAME_MAX: usize = 50;
 /// Where a new cluster's snapshots go first.
 const LOCAL_FIRST: &str = "spec.backup.destinations[0]: {local: {}}, a claim: snapshots are verified there before they are copied";
 
+/// Of the fields of a document that becomes none.
+const NO_DOCUMENT: &str = "no document of it";
+const KEYS: &str = "no document of it; the Secret stays, and its keys read the snapshot";
+
 /// The new request for one snapshot, where it asked for one. What says where snapshots go becomes a part of the cluster.
 pub(super) fn backup(old: &mut Old<'_>, clusters: &mut [(Json, &Node)]) -> Option<Json> {
     let metadata = old.metadata();
@@ -238,4 +242,33 @@ pub(super) fn restore(old: &mut Old<'_>) {
         "no document of it: {path} is a snapshot of the first operator, and an EtcdRestore takes those of {name}'s own destinations. Restore it with etcdutl into an etcd of your own, and copy its keys with etcdctl make-mirror"
     );
     old.tell("spec", Fate::Decide, text);
+    for (key, _) in old.fields("metadata") {
+        old.tell(&format!("metadata.{key}"), Fate::Dropped, NO_DOCUMENT);
+    }
+    for (key, _) in old.fields("spec") {
+        let known: &[&str] = match key.as_str() {
+            "backupStorageType" => &[],
+            "etcdCluster" => &["name"],
+            "s3" => &["path", "awsSecret", "endpoint", "forcePathStyle"],
+            "gcs" => &["path", "gcpSecret"],
+            "abs" => &["path", "absSecret"],
+            "oss" => &["path", "ossSecret", "endpoint"],
+            _ => {
+                old.unknown(&format!("spec.{key}"));
+                continue;
+            }
+        };
+        if known.is_empty() {
+            old.tell(&format!("spec.{key}"), Fate::Dropped, NO_DOCUMENT);
+            continue;
+        }
+        for (field, _) in old.fields(&format!("spec.{key}")) {
+            let path = format!("spec.{key}.{field}");
+            match known.contains(&field.as_str()) {
+                true if field.ends_with("Secret") => old.tell(&path, Fate::Dropped, KEYS),
+                true => old.tell(&path, Fate::Dropped, NO_DOCUMENT),
+                false => old.unknown(&path),
+            }
+        }
+    }
 }
