@@ -24,7 +24,7 @@ pub type ClusterName = heapless::String<63>;
 /// A member's peer URL; empty where it is longer. The longest names of Kubernetes fit.
 pub type PeerUrl = heapless::String<208>;
 /// A sentence for people inside a fixed-size value; longer text is cut at a character boundary.
-pub type Detail = heapless::String<240>;
+pub type Detail = heapless::String<320>;
 
 /// One DNS label (RFC 1123): what names of clusters, members and clients are.
 pub fn is_dns_label(text: &str) -> bool {
@@ -395,7 +395,7 @@ mod tests {
     #[test]
     fn long_text_is_cut_at_a_character() {
         let text = "ä".repeat(300);
-        assert!(detail(format_args!("{text}")).len() <= 240);
+        assert!(detail(format_args!("{text}")).len() <= 320);
     }
 
     #[test]

@@ -7,20 +7,26 @@ use kube::Api;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
+use super::claim::Which;
 use super::objects::resource;
-use super::seen::PodSeen;
+use super::seen::{Container, PodSeen};
 use super::{Cluster, ControllerError};
 use crate::clock;
 
 /// So long a member is silent before its node is asked for, each time: who only starts needs less, and the node's controller needs
 /// longer to see that a node is away.
 const LOOKS_SECONDS: u64 = 10;
+/// A node that went is called away so long after its members fell silent: the grace of Kubernetes' node controller is 50 s, and it
+/// looks every 5 s; then the next look from here.
+const TOLD_SECONDS: u64 = 70;
 
 /// The node of a member that does not answer.
 #[derive(Default)]
 pub(super) struct NodeSeen {
     name: String,
-    /// Since boot; at first, since when the member is silent.
+    /// Since when the member is silent, in seconds since boot.
+    since: u64,
+    /// When the API server was asked last; at first, `since`.
     asked_at: u64,
     is_away: bool,
 }
@@ -33,7 +39,8 @@ impl Cluster {
         pod: Option<&Rc<PodSeen>>,
         answers: bool,
     ) {
-        let name = pod.filter(|_| !answers).and_then(|it| it.node.clone());
+        let bound = |it: &Rc<PodSeen>| self.bound_to(number, it);
+        let name = pod.filter(|_| !answers).and_then(bound);
         let Some(name) = name else {
             self.members[number].node = NodeSeen::default();
             return;
@@ -43,11 +50,13 @@ impl Cluster {
         if seen.name != name {
             *seen = NodeSeen {
                 name,
+                since: now,
                 asked_at: now,
                 is_away: false,
             };
             return;
         }
+        let since = seen.since;
         if now < seen.asked_at + LOOKS_SECONDS {
             return;
         }
@@ -63,21 +72,54 @@ impl Cluster {
         };
         self.members[number].node = NodeSeen {
             name,
+            since,
             asked_at: now,
             is_away,
         };
     }
 
-    /// For how long nothing is heard of the member, nor of the node that its Pod is bound to, by itself or by its volume.
-    pub(super) fn unheard(
-        &mut self,
-        number: usize,
-        pod: Option<&PodSeen>,
-        answers: bool,
-    ) -> Option<u64> {
-        let waits = pod.is_some_and(|it| it.node.is_none() && it.waits_for_a_lost_volume());
+    /// A member that fell silent with its container running, and may be on a node that nobody calls away yet.
+    pub(super) fn may_be_away(&self) -> Option<String> {
+        let now = clock::since_boot().as_secs();
+        let mut silent = (0..self.members.len()).filter(|it| {
+            let node = &self.members[*it].node;
+            !node.name.is_empty() && !node.is_away && now < node.since + TOLD_SECONDS
+        });
+        silent.find_map(|it| {
+            let pod = self.member_pod(it)?;
+            let node = pod.node.as_ref()?;
+            matches!(pod.container, Container::Running { .. }).then(|| {
+                format!("{} does not answer, and its node {node} may be away: it begins within {TOLD_SECONDS} s if that is there", pod.name)
+            })
+        })
+    }
+
+    /// The node that a Pod is bound to: by itself, or by a volume that no other node reaches.
+    fn bound_to(&self, number: usize, pod: &PodSeen) -> Option<String> {
+        let by_volume = || {
+            let claim = self.claim(Which::Data(number))?;
+            claim.node.clone().filter(|_| pod.lies_elsewhere())
+        };
+        pod.node.clone().or_else(by_volume)
+    }
+
+    /// Why members cannot be stopped: nodes that are away with their Pods, and what a person does.
+    pub(super) fn unstoppable(&self) -> Option<String> {
+        let members = (0..self.members.len()).filter(|it| self.members[*it].node.is_away);
+        let pods = members.filter_map(|it| self.member_pod(it));
+        let mut nodes: Vec<String> = pods.filter_map(|it| it.node.clone()).collect();
+        nodes.sort();
+        nodes.dedup();
+        let nodes = nodes.join(" ");
+        (!nodes.is_empty()).then(|| {
+            format!("nobody can stop a member on a node that is away ({nodes}); next: bring it back, or once it is off for good: kubectl delete node {nodes}")
+        })
+    }
+
+    /// For how long nothing is heard of the member, nor of its node.
+    pub(super) fn unheard(&mut self, number: usize, answers: bool) -> Option<u64> {
         let member = &mut self.members[number];
-        if !answers && (member.node.is_away || waits) {
+        if !answers && member.node.is_away {
             return Some(member.unheard.seconds(""));
         }
         member.unheard.end();
@@ -85,13 +127,14 @@ impl Cluster {
     }
 }
 
-/// The node's controller has not heard of its kubelet.
+/// The node's controller has not heard of its kubelet. Whoever cordoned it means to bring it back.
 fn is_away(node: &Value) -> bool {
     let mut conditions = node["status"]["conditions"]
         .as_array()
         .into_iter()
         .flatten();
-    conditions.any(|it| it["type"] == "Ready" && it["status"] == "Unknown")
+    node["spec"]["unschedulable"] != true
+        && conditions.any(|it| it["type"] == "Ready" && it["status"] == "Unknown")
 }
 
 #[cfg(test)]
@@ -109,5 +152,8 @@ mod tests {
         assert!(!is_away(&node("False")), "its kubelet says so itself");
         assert!(!is_away(&node("True")));
         assert!(!is_away(&Value::Null), "nobody has said anything yet");
+        let mut cordoned = node("Unknown");
+        cordoned["spec"] = serde_json::json!({"unschedulable": true});
+        assert!(!is_away(&cordoned), "somebody works on it");
     }
 }

@@ -119,7 +119,7 @@ impl Cluster {
         let regain = self.members[number].contact.regain(&service);
         let heard = (certificates.pairs, could_serve);
         let tries = self.tries(number, pod, process, &service, heard);
-        let unheard = self.unheard(number, pod, service.read.is_answer());
+        let unheard = self.unheard(number, service.read.is_answer());
         let (process, waiting) = match refused_before(pod, process, &service) {
             Some(refusal) => (Process::Stopped, Waiting::Refused(refusal)),
             None => (process, self.waiting(number, pod)),

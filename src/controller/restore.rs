@@ -270,7 +270,10 @@ impl Cluster {
             }
             let text = match &held {
                 Some(why) => why.as_str(),
-                None if there.meta.deleting => &format!("{} ends", there.name),
+                None if there.meta.deleting => match self.unstoppable() {
+                    Some(why) => &format!("{} does not end: {why}", there.name),
+                    None => &format!("{} ends", there.name),
+                },
                 None => &format!("the operator stops {}", there.name),
             };
             return self.restore_says(&asked, text).await;
@@ -298,9 +301,7 @@ impl Cluster {
         let Some(asked) = self.in_place() else {
             return;
         };
-        if self.goes(Which::Data(0)) {
-            let why = Hold::ClaimDeleted;
-            let why = format!("{why}; next: {}", why.next_step());
+        if let Some(why) = self.cannot_stop(spec) {
             return self.not_begun(&asked, &why).await;
         }
         let now = clock::since_boot().as_secs();
@@ -348,9 +349,25 @@ impl Cluster {
         self.not_begun(&asked, &format!("{error}{hint}")).await;
     }
 
+    /// Why not every member could be stopped. A restore that waited for one of them would have stopped the others for nothing.
+    fn cannot_stop(&self, spec: &ClusterSpec) -> Option<String> {
+        if self.goes(Which::Data(0)) {
+            let why = Hold::ClaimDeleted;
+            return Some(format!("{why}; next: {}", why.next_step()));
+        }
+        let mut members = self.looked_at(spec).into_iter();
+        let goes = members.find(|it| self.goes(Which::Data(*it)));
+        let goes = goes.map(|it| {
+            let (claim, member) = (self.claim_name(Which::Data(it)), &self.members[it].name);
+            format!("the claim {claim} is being deleted; next: kubectl delete pod {member}, which gives its data up")
+        });
+        goes.or_else(|| self.unstoppable())
+            .or_else(|| self.may_be_away())
+    }
+
     async fn not_begun(&mut self, asked: &Asked, why: &str) {
         let name = &self.name;
-        let text = format!("the restore has not begun, and {name} runs on unchanged: {why}");
+        let text = format!("the restore has not begun, and {name} stays as it is: {why}");
         if let Err(error) = self.restore_says(asked, &text).await {
             tracing::debug!("{error}");
         }

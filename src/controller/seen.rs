@@ -364,6 +364,8 @@ impl PodSeen {
         if let Some(it) = told {
             reason = text(it, "/reason");
             message = text(it, "/message");
+            // The scheduler says it a second time for Pods that it could end.
+            message.truncate(message.find(", preemption:").unwrap_or(message.len()));
         }
         let first = named(&data["status"]["initContainerStatuses"], GUARD);
         let shown = if first["state"]["waiting"].is_object()
@@ -416,11 +418,9 @@ impl PodSeen {
         matches!(self.phase.as_str(), "Failed" | "Succeeded")
     }
 
-    /// Whether its volume lies on a node that is not there. One that was only cordoned comes back.
-    pub(super) fn waits_for_a_lost_volume(&self) -> bool {
-        self.reason == "Unschedulable"
-            && is_elsewhere(&self.message)
-            && !self.message.contains("were unschedulable")
+    /// Whether it waits for a volume that the nodes with room cannot reach.
+    pub(super) fn lies_elsewhere(&self) -> bool {
+        self.reason == "Unschedulable" && is_elsewhere(&self.message)
     }
 
     /// Whether its node has no image for it, or one of another version than the data's.
@@ -518,23 +518,6 @@ mod tests {
         assert!(!is_elsewhere(
             "0/1 nodes are available: 1 Insufficient memory."
         ));
-    }
-
-    #[test]
-    fn a_volume_of_a_node_that_is_gone_is_lost_and_one_of_a_cordoned_node_is_not() {
-        let lost = |message: &str| {
-            let pod = serde_json::json!({"metadata": {"name": "shop-1"}});
-            let pod = PodSeen {
-                reason: "Unschedulable".to_owned(),
-                message: message.to_owned(),
-                ..PodSeen::of(&serde_json::from_value(pod).unwrap())
-            };
-            pod.waits_for_a_lost_volume()
-        };
-        let volume = "1 node(s) didn't match PersistentVolume's node affinity";
-        assert!(lost(volume));
-        assert!(!lost(&format!("1 node(s) were unschedulable, {volume}")));
-        assert!(!lost("1 Insufficient memory"));
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub fn next_step(reason: &str) -> &'static str {
             "name one in storage.volumeClaim.storageClassName, or make one the default"
         }
         "VolumeElsewhere" => {
-            "bring that node back; if it is lost for good, delete the claims and restore a snapshot: etcd-operator explain VolumeElsewhere"
+            "bring that node back; if it is lost for good: kubectl delete node NODE, and of several members another one takes its place; an only one: etcd-operator explain VolumeElsewhere"
         }
         "StorageDenied" => {
             "on the node: chown 65532:65532 DIR, where DIR is the volume's path that kubectl get pv shows"
@@ -75,7 +75,7 @@ pub fn next_step(reason: &str) -> &'static str {
         }
         "RightMissing" => "apply deploy/etcd-operator.yaml of this version",
         "DataDirMissing" => {
-            "bring back the volume that holds the data; if it is lost for good, restore a snapshot"
+            "bring back the volume that holds the data; if it is lost for good: of several members delete its claim and its Pod, and another one takes its place; an only one: restore a snapshot"
         }
         "DiskFull" => {
             "free some space on the volume, or make it larger; etcd then starts by itself"

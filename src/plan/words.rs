@@ -109,10 +109,10 @@ impl Hold {
                 ..
             } => detail(format_args!("remove it: etcdctl member remove {member}")),
             Hold::UnexpectedMember { member, .. } => detail(format_args!(
-                "start the member that was added, then remove it (etcdctl member remove {member}); or go back: etcd-operator restore --from latest"
+                "start the member that was added, then remove it (etcdctl member remove {member}); or restore a snapshot in place"
             )),
             Hold::AuthEnabled => detail(format_args!(
-                "make the operator a user: as root, etcdctl user add {OPERATOR} --no-password, then etcdctl user grant-role {OPERATOR} root; or etcdctl auth disable. Root's certificate: etcd-operator certs issue root"
+                "make the operator a user: as root, etcdctl user add {OPERATOR} --no-password, then etcdctl user grant-role {OPERATOR} root; or etcdctl auth disable. Root's certificate: etcd-operator certs issue root, in Kubernetes clients: [{{name: root}}]"
             )),
             Hold::NoVersion => detail(format_args!(
                 "set version, and run: etcd-operator etcd install VERSION; or mount the disk that holds the store"
@@ -156,9 +156,11 @@ impl Hold {
             Hold::ForeignProcess(None) => {
                 detail(format_args!("find who holds the lock: fuser member.lock"))
             }
-            Hold::Terminating => detail(format_args!("see why: a finalizer, or a lost node")),
+            Hold::Terminating => detail(format_args!(
+                "see what keeps it, a finalizer or a lost node: etcd-operator explain Terminating"
+            )),
             Hold::ClaimDeleted => detail(format_args!(
-                "take a snapshot with an EtcdBackup; then delete the Pod, and restore the snapshot with an EtcdRestore"
+                "of several members, delete the Pod, and another one takes its place; an only one: take a snapshot with an EtcdBackup, delete the Pod, and restore the snapshot with an EtcdRestore"
             )),
             Hold::ForeignCluster(_) => detail(format_args!("find what else serves on this port")),
             Hold::NoSpace => detail(format_args!(

@@ -399,7 +399,10 @@ fn a_release_is_installed_upgraded_and_uninstalled_and_data_stays() {
     )
     .good();
     it.gone(&["clusterrole", "etcd-operator"]);
-    assert!(it.processes("etcd-operator controller").is_empty());
+    it.eventually("no operator", SOON, || {
+        let left = it.processes("etcd-operator controller");
+        left.is_empty().then_some(())
+    });
     assert_eq!(kept(&it), before);
 
     installed(&it, "install", &["--wait"], &[]).good();

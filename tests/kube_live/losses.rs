@@ -201,3 +201,91 @@ fn without_a_majority_nothing_is_replaced_and_all_are_back_as_they_were() {
     assert_eq!(ids(&whole(&it, 3)), ids(&before));
     assert_eq!(it.get("shop", "kept"), "2");
 }
+
+/// A majority is lost for good, the founder with its claim among it: what `QuorumLost` and `status` say, a person does.
+#[test]
+fn a_lost_majority_is_restored_on_the_node_that_is_left() {
+    let Some(it) = Operated::three_nodes() else {
+        return;
+    };
+    let cordon = |verb: &str, nodes: &[&str]| {
+        it.kubectl(&[&[verb], nodes].concat()).good();
+    };
+    cordon("cordon", &["edge1"]);
+    let spec = "{size: 3, pod: {spread: required}}";
+    it.apply(&document("EtcdCluster", "shop", spec));
+    it.eventually("the founder's node", SOON, || it.node_of("shop-0"));
+    cordon("uncordon", &["edge1"]);
+    whole(&it, 3);
+    cordon("cordon", &["edge2", "edge3"]);
+    let backup = r#"{"spec": {"backup": {"destinations": [{"local": {}}]}}}"#;
+    it.patch("shop", backup);
+    it.put("shop", "kept", "1");
+    it.snapshot("shop", "first");
+    it.put("shop", "lost", "1");
+    assert_eq!(it.node_of("shop-backup").as_deref(), Some("edge1"));
+    cordon("uncordon", &["edge2", "edge3"]);
+
+    it.cut(2);
+    it.cut(3);
+    it.says("shop", "Available", "QuorumLost");
+    for number in [2, 3] {
+        it.eventually("the node to be called away", REPLACED_WITHIN, || {
+            it.node_is(number, "Ready", "Unknown").then_some(())
+        });
+    }
+    let survivor = MEMBERS.map(|name| it.uid("pod", name));
+    it.ask_for_restore("shop", "back");
+    let says = |words: &[&str]| {
+        it.eventually("the restore to say what helps", REPLACED_WITHIN, || {
+            let asked = it.try_json(&["get", "etcdrestore", "back"])?;
+            let said = asked["status"]["message"].as_str()?;
+            words
+                .iter()
+                .all(|it| said.contains(it))
+                .then(|| println!("{said}"))
+        });
+    };
+    // Nobody is stopped for a restore that could not begin.
+    says(&["stays as it is", "kubectl delete node edge2 edge3"]);
+    assert_eq!(MEMBERS.map(|name| it.uid("pod", name)), survivor);
+    it.kubectl(&["delete", "node", "edge2", "edge3"]).good();
+    says(&["the node edge", "kubectl delete pvc data-shop-0"]);
+    it.kubectl(&["delete", "pvc", "data-shop-0"]).good();
+    it.phase("etcdrestore", "back", "Succeeded");
+    it.available("shop");
+    assert_eq!(it.get("shop", "kept"), "1");
+    assert_eq!(it.get("shop", "lost"), "", "what was written since is lost");
+}
+
+/// Its volume is on a node that is there: what keeps the Pod from it ends one day.
+#[test]
+fn a_member_whose_node_takes_no_pod_is_waited_for() {
+    let Some((it, before)) = three_on_three() else {
+        return;
+    };
+    let mut members = MEMBERS.into_iter();
+    let member = members.find(|name| row(&before, name)["node"] != "edge1");
+    let member = member.unwrap();
+    let node = row(&before, member)["node"].as_str().unwrap();
+    it.kubectl(&["taint", "node", node, "full=yes:NoExecute"])
+        .good();
+    it.eventually("its Pod to wait for the volume", REPLACED_WITHIN, || {
+        let pod = it.try_json(&["get", "pod", member])?;
+        let mut all = pod["status"]["conditions"].as_array()?.iter();
+        let placed = all.find(|it| it["type"] == "PodScheduled")?;
+        let said = placed["message"].as_str()?;
+        said.contains("PersistentVolume's node affinity")
+            .then_some(())
+    });
+    // Longer than the grace.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(100) {
+        let status = it.cluster("shop")["status"].clone();
+        assert_eq!(id_of(&status, member), id_of(&before, member));
+        std::thread::sleep(Duration::from_secs(5));
+    }
+    it.kubectl(&["taint", "node", node, "full-"]).good();
+    let ids = |status: &Value| MEMBERS.map(|it| id_of(status, it));
+    assert_eq!(ids(&whole(&it, 3)), ids(&before));
+}

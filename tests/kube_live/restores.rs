@@ -148,7 +148,7 @@ fn not_begun_where_its_pod_is_refused(it: &Operated) {
     message(
         it,
         "refused",
-        "the restore has not begun, and till runs on unchanged",
+        "the restore has not begun, and till stays as it is",
     );
     message(it, "refused", "exceeded quota");
     pass(3);
@@ -165,7 +165,7 @@ fn not_begun_while_its_worker_is_silent(it: &Operated) {
     message(
         it,
         "silent",
-        "the restore has not begun, and till runs on unchanged: the backup worker does not say: \
+        "the restore has not begun, and till stays as it is: the backup worker does not say: \
          the Pod till-backup on the node edge1 does not answer",
     );
     pass(3);

@@ -265,8 +265,10 @@ fn a_restore_in_place_brings_three_members_back() {
     let Some(it) = Operated::up() else {
         return;
     };
-    let spec = "{size: 3, backup: {destinations: [{local: {}}]}}";
-    it.apply(&document("EtcdCluster", "shop", spec));
+    let backup = "backup: {destinations: [{local: {}}]}";
+    let service = "service: {type: NodePort, nodePort: 32379}"; // the copy gets another port
+    let spec = format!("{{size: 3, {service}, {backup}}}");
+    it.apply(&document("EtcdCluster", "shop", &spec));
     let before = whole(&it, 3);
     it.put("shop", "kept", "before");
     it.snapshot("shop", "taken");
@@ -307,7 +309,22 @@ fn a_restore_in_place_brings_three_members_back() {
     it.eventually("another member in its place", GROWS_WITHIN, || {
         (id_of(&whole(&it, 3), "shop-0") != old).then_some(())
     });
-    it.restored("shop", "once-more");
+
+    // A restore does not begin where it would stop the others and wait for one in vain.
+    it.kubectl(&["delete", "pvc", "data-shop-1", "--wait=false"])
+        .good();
+    it.says("shop", "Degraded", "ClaimDeleted");
+    let serving = MEMBERS.map(|name| it.uid("pod", name));
+    it.ask_for_restore("shop", "once-more");
+    it.eventually("the restore to say why it waits", SOON, || {
+        let asked = it.try_json(&["get", "etcdrestore", "once-more"])?;
+        let said = asked["status"]["message"].as_str()?;
+        said.contains("next: kubectl delete pod shop-1")
+            .then_some(())
+    });
+    assert_eq!(MEMBERS.map(|name| it.uid("pod", name)), serving);
+    it.kubectl(&["delete", "pod", "shop-1"]).good();
+    it.phase("etcdrestore", "once-more", "Succeeded");
     whole(&it, 3);
     assert_eq!(it.get("shop", "kept"), "before");
 }

@@ -22,6 +22,7 @@ use crate::controller::{Cluster, ControllerError, names, pod};
 use crate::http::Way;
 use crate::member::pod::PodMember;
 use crate::member::records::Launch;
+use crate::observed::TERMINATING_SECONDS;
 use crate::spec::ClusterSpec;
 use crate::state;
 use crate::tls::ClientFiles;
@@ -49,6 +50,8 @@ pub(in crate::controller) struct Heard {
     refused: Option<(Detail, u64)>,
     /// For how long its Pod has been made.
     made: clock::Since,
+    /// For how long it has been asked to end.
+    ends: clock::Since,
     /// For how long it has worked on what it was at when it should be replaced.
     works: clock::Since,
     /// The number of the failure that was told last.
@@ -220,11 +223,18 @@ impl Cluster {
         };
         let there = self.worker();
         let ends = there.as_ref().filter(|it| it.meta.deleting);
-        if let Some(node) = ends.and_then(|it| it.node.as_ref()) {
-            return Err(comes(format!(
-                "the Pod {name} on the node {node} is asked to end"
+        if let Some((pod, node)) = ends.and_then(|it| Some((it, it.node.as_ref()?))) {
+            let why = format!("the Pod {name} on the node {node} is asked to end");
+            let ends = &mut self.memory.heard.ends;
+            if ends.seconds(&pod.meta.uid) <= TERMINATING_SECONDS {
+                return Err(comes(why));
+            }
+            let claim = self.claim_of_snapshots().unwrap_or_default();
+            return Err(Silence::from(format!(
+                "{why}, and does not; if the node is lost for good: kubectl delete pod {name} --force, then kubectl delete pvc {claim}"
             )));
         }
+        self.memory.heard.ends.end();
         let Some(there) = there.filter(|it| !it.meta.deleting) else {
             let refused = self.memory.heard.refused.as_ref();
             return Err(match refused {

@@ -4,12 +4,23 @@ use super::pod::is_misled;
 use super::{Asked, By, Outcome, TRIED_AGAIN_SECONDS, WAITS_SECONDS, outcome, wire_now};
 use crate::api::requests::{EtcdRestoreStatus, Phase};
 use crate::cluster::detail;
+use crate::controller::claim::Which;
 use crate::controller::seen::PodSeen;
 use crate::controller::{Cluster, ControllerError};
 use crate::member::pod::Restored;
 use crate::member::records::IdentityFile;
 
 impl Cluster {
+    /// What a person does where the founder's volume is out of reach: its data is of no use to a restore.
+    fn elsewhere(&self, pod: &PodSeen) -> String {
+        let claim = self.claim(Which::Data(0)).filter(|_| pod.lies_elsewhere());
+        let node = claim.and_then(|it| it.node.clone());
+        let claim = self.claim_name(Which::Data(0));
+        node.map_or_else(String::new, |node| {
+            format!("; next: bring the node {node} back, or once it is lost for good: kubectl delete pvc {claim}, and another claim takes its place")
+        })
+    }
+
     /// One step of what a Pod works on.
     pub(super) async fn carry_pod_on(
         &mut self,
@@ -62,6 +73,7 @@ impl Cluster {
                 self.remove_pod(there, None).await
             }
             Outcome::Waits(text) => {
+                let text = text + &self.elsewhere(there);
                 if asked.request().is_none() && self.waits_for_long(there) {
                     self.tell("Restoring", &text, true).await; // nobody else's status says it
                 }

@@ -124,6 +124,10 @@ impl Cluster {
     /// The specification for another cluster of the namespace.
     fn copied(&self, from: String) -> EtcdClusterSpec {
         let mut spec = self.object.object.spec.clone();
+        // A port of the nodes belongs to one Service.
+        if let Some(service) = &mut spec.service {
+            service.node_port = None;
+        }
         // The new cluster has another key, and takes what this one signed.
         if let (Some(backup), Some(key)) = (&mut spec.backup, self.public_key()) {
             backup.trusted_signers.retain(|it| *it != key);
