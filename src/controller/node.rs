@@ -29,6 +29,8 @@ pub(super) struct NodeSeen {
     /// When the API server was asked last; at first, `since`.
     asked_at: u64,
     is_away: bool,
+    /// Whoever cordoned it means to bring it back.
+    cordoned: bool,
 }
 
 impl Cluster {
@@ -52,7 +54,7 @@ impl Cluster {
                 name,
                 since: now,
                 asked_at: now,
-                is_away: false,
+                ..NodeSeen::default()
             };
             return;
         }
@@ -62,12 +64,13 @@ impl Cluster {
         }
         let client = self.shared.client.clone();
         let nodes = Api::<DynamicObject>::all_with(client, &resource::<Node>());
-        let is_away = match nodes.get_opt(&name).await {
-            Ok(node) => node.is_none_or(|it| is_away(&it.data)),
+        let (is_away, cordoned) = match nodes.get_opt(&name).await {
+            Ok(Some(node)) => (is_away(&node.data), is_cordoned(&node.data)),
+            Ok(None) => (true, false),
             Err(error) => {
                 let error = ControllerError::of_server("read", "Node", &name, error);
                 tracing::warn!(namespace = %self.namespace, cluster = %self.name, "{error}");
-                false
+                (false, false)
             }
         };
         self.members[number].node = NodeSeen {
@@ -75,6 +78,7 @@ impl Cluster {
             since,
             asked_at: now,
             is_away,
+            cordoned,
         };
     }
 
@@ -89,18 +93,21 @@ impl Cluster {
             let pod = self.member_pod(it)?;
             let node = pod.node.as_ref()?;
             matches!(pod.container, Container::Running { .. }).then(|| {
-                format!("{} does not answer, and its node {node} may be away: it begins within {TOLD_SECONDS} s if that is there", pod.name)
+                format!("{} does not answer, and its node {node} may be away: the restore begins within {TOLD_SECONDS} s if the node is there", pod.name)
             })
         })
     }
 
-    /// The node that a Pod is bound to: by itself, or by a volume that no other node reaches.
+    /// The node that a Pod is bound to: by itself, or by its member's volume.
     fn bound_to(&self, number: usize, pod: &PodSeen) -> Option<String> {
-        let by_volume = || {
-            let claim = self.claim(Which::Data(number))?;
-            claim.node.clone().filter(|_| pod.lies_elsewhere())
-        };
+        let by_volume = || self.lies_on(number, pod);
         pod.node.clone().or_else(by_volume)
+    }
+
+    /// The node of a member's volume, where the nodes with room for a Pod of it cannot reach that.
+    pub(super) fn lies_on(&self, number: usize, pod: &PodSeen) -> Option<String> {
+        let claim = self.claim(Which::Data(number))?;
+        claim.node.clone().filter(|_| pod.lies_elsewhere())
     }
 
     /// Why members cannot be stopped: nodes that are away with their Pods, and what a person does.
@@ -116,10 +123,10 @@ impl Cluster {
         })
     }
 
-    /// For how long nothing is heard of the member, nor of its node.
+    /// For how long nothing is heard of the member, nor of its node, which nobody cordoned.
     pub(super) fn unheard(&mut self, number: usize, answers: bool) -> Option<u64> {
         let member = &mut self.members[number];
-        if !answers && member.node.is_away {
+        if !answers && member.node.is_away && !member.node.cordoned {
             return Some(member.unheard.seconds(""));
         }
         member.unheard.end();
@@ -127,14 +134,17 @@ impl Cluster {
     }
 }
 
-/// The node's controller has not heard of its kubelet. Whoever cordoned it means to bring it back.
+/// The node's controller has not heard of its kubelet.
 fn is_away(node: &Value) -> bool {
     let mut conditions = node["status"]["conditions"]
         .as_array()
         .into_iter()
         .flatten();
-    node["spec"]["unschedulable"] != true
-        && conditions.any(|it| it["type"] == "Ready" && it["status"] == "Unknown")
+    conditions.any(|it| it["type"] == "Ready" && it["status"] == "Unknown")
+}
+
+fn is_cordoned(node: &Value) -> bool {
+    node["spec"]["unschedulable"] == true
 }
 
 #[cfg(test)]
@@ -154,6 +164,10 @@ mod tests {
         assert!(!is_away(&Value::Null), "nobody has said anything yet");
         let mut cordoned = node("Unknown");
         cordoned["spec"] = serde_json::json!({"unschedulable": true});
-        assert!(!is_away(&cordoned), "somebody works on it");
+        assert!(
+            is_away(&cordoned) && is_cordoned(&cordoned),
+            "nobody can stop a member there"
+        );
+        assert!(!is_cordoned(&node("Unknown")));
     }
 }

@@ -336,7 +336,7 @@ fn text(value: &Value, pointer: &str) -> String {
 
 /// Whether the scheduler finds no node for a volume that others cannot reach, in its words of today and of before 1.33; and
 /// not for what the document asks of a node.
-pub(super) fn is_elsewhere(message: &str) -> bool {
+fn is_elsewhere(message: &str) -> bool {
     let of_volume = [
         "PersistentVolume's node affinity",
         "volume node affinity conflict",

@@ -3,7 +3,7 @@
 use super::{LOOKS_SECONDS, MAKING_SECONDS};
 use crate::controller::Cluster;
 use crate::controller::claim::Which;
-use crate::controller::seen::{Container, NO_IMAGE, PodSeen, is_elsewhere};
+use crate::controller::seen::{Container, NO_IMAGE, PodSeen};
 use crate::member::refused::{refusal_from, unplaceable};
 use crate::observed::{Process, Reading, Service};
 use crate::start::Refusal;
@@ -25,7 +25,7 @@ impl Cluster {
             }
             Container::Ended => Waiting::because(pod.last_words.as_deref().map(refusal_from)),
             Container::None if pod.reason == "Unschedulable" => {
-                Waiting::Refused(self.unschedulable(number, &pod.message))
+                Waiting::Refused(self.unschedulable(number, pod))
             }
             Container::None => Waiting::Silently,
         };
@@ -48,16 +48,15 @@ impl Cluster {
     }
 
     /// The scheduler finds no node. Of a claim that is not bound it only says so.
-    fn unschedulable(&self, number: usize, message: &str) -> Refusal {
+    fn unschedulable(&self, number: usize, pod: &PodSeen) -> Refusal {
+        let message = &pod.message;
         let claim = self.object.object.spec.storage.volume_claim.as_ref();
         let named = claim.is_some_and(|it| it.storage_class_name.is_some());
         let unbound = message.contains("unbound immediate PersistentVolumeClaims");
         if unbound && !named {
             return unplaceable("NoStorageClass", format_args!("{message}"));
         }
-        let claim = self.claim(Which::Data(number));
-        let node = claim.as_ref().and_then(|it| it.node.as_ref());
-        match node.filter(|_| is_elsewhere(message)) {
+        match self.lies_on(number, pod) {
             Some(node) => {
                 let name = self.claim_name(Which::Data(number));
                 let why = format_args!("the claim {name} lies on the node {node}: {message}");

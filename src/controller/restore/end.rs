@@ -13,10 +13,8 @@ use crate::member::records::IdentityFile;
 impl Cluster {
     /// What a person does where the founder's volume is out of reach: its data is of no use to a restore.
     fn elsewhere(&self, pod: &PodSeen) -> String {
-        let claim = self.claim(Which::Data(0)).filter(|_| pod.lies_elsewhere());
-        let node = claim.and_then(|it| it.node.clone());
         let claim = self.claim_name(Which::Data(0));
-        node.map_or_else(String::new, |node| {
+        self.lies_on(0, pod).map_or_else(String::new, |node| {
             format!("; next: bring the node {node} back, or once it is lost for good: kubectl delete pvc {claim}, and another claim takes its place")
         })
     }
