@@ -17,6 +17,7 @@ SHIPPED = [
     "deploy/examples/backup.yaml",
     "deploy/examples/client.yaml",
     "deploy/examples/host.yaml",
+    "deploy/examples/mirror.yaml",
     "deploy/examples/restore.yaml",
     "deploy/examples/single-node.yaml",
     "deploy/examples/three-members.yaml",

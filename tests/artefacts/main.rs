@@ -244,7 +244,7 @@ pub fn manual(folder: &str, end: &str) -> String {
 }
 
 /// The pages that go with the program, and the examples that they name.
-pub const PAGES: [&str; 14] = [
+pub const PAGES: [&str; 15] = [
     "README.md",
     "SECURITY.md",
     "deploy/README.md",
@@ -252,6 +252,7 @@ pub const PAGES: [&str; 14] = [
     "deploy/examples/backup.yaml",
     "deploy/examples/client.yaml",
     "deploy/examples/host.yaml",
+    "deploy/examples/mirror.yaml",
     "deploy/examples/restore.yaml",
     "deploy/examples/single-node.yaml",
     "deploy/examples/three-members.yaml",

@@ -40,6 +40,7 @@ mod kept;
 mod kubectl;
 mod lab;
 mod losses;
+mod mirror;
 mod monitoring;
 mod namespaces;
 mod needs;
