@@ -26,6 +26,11 @@ SHIPPED = [
     "src/explain/troubleshooting.md",
     "systemd/README.md",
 ]
+# What Kubernetes needs of deploy/ comes from the program itself.
+NOTE = (
+    "`etcd-operator crd` prints `deploy/crds.yaml`, and `etcd-operator manifests` prints `deploy/etcd-operator.yaml`;\n"
+    "what else of `deploy/` does not lie beside this page is in the source.\n"
+)
 LINK = re.compile(r"\[([^]]*)\]\(([^)#:]+)(#[^)]*)?\)")
 
 
@@ -40,7 +45,11 @@ def shipped(page, text):
         # Debian keeps it compressed beside the pages.
         return f"{words} ({at})" if at == "CHANGELOG.md" else f"{words} ({at} in the source)"
 
-    return LINK.sub(kept, text)
+    text = LINK.sub(kept, text)
+    if "deploy/crds.yaml" not in text:
+        return text
+    title, rest = text.split("\n\n", 1)
+    return f"{title}\n\n{NOTE}\n{rest}"
 
 
 def main():

@@ -68,7 +68,7 @@ impl fmt::Display for Row {
         } = self;
         write!(f, "line {line}: {object}: ")?;
         if !path.is_empty() {
-            write!(f, "{}: ", node::printable(path))?;
+            write!(f, "{}: ", shown(path, TEXT_MAX))?;
         }
         write!(f, "{fate} {}", shown(text, TEXT_MAX))
     }
@@ -95,6 +95,8 @@ struct Old<'a> {
     root: &'a Node,
     object: String,
     report: &'a mut Vec<Row>,
+    /// Rows of the documents before it.
+    before: usize,
 }
 
 impl<'a> Old<'a> {
@@ -110,6 +112,7 @@ impl<'a> Old<'a> {
         Old {
             root,
             object,
+            before: report.len(),
             report,
         }
     }
@@ -149,9 +152,26 @@ impl<'a> Old<'a> {
         self.root.at(path).and_then(Node::as_text)
     }
 
-    fn unknown(&mut self, path: &str) {
-        let text = "v1beta2 has no such field; a fork's own, or mistyped: it is left out";
-        self.tell(path, Fate::Decide, text);
+    /// The text at a path, also of what only looks like a number; nothing of an empty one.
+    fn plain(&self, path: &str) -> Option<String> {
+        self.root.at(path).and_then(plain)
+    }
+
+    /// A row for each field that has none so far: nothing is left out in silence.
+    fn tell_the_rest(&mut self) {
+        let told: Vec<String> = { self.report[self.before..].iter() }
+            .map(|it| it.path.clone())
+            .collect();
+        let mut rest = Vec::new();
+        untold(self.root, "", &told, &mut rest);
+        for (path, is_empty) in rest {
+            if is_empty {
+                self.tell(&path, Fate::Dropped, "it is empty");
+            } else {
+                let text = "this operator knows no such field of v1beta2; a fork's own, or mistyped: it is left out";
+                self.tell(&path, Fate::Decide, text);
+            }
+        }
     }
 
     /// Name, namespace, labels and annotations.
@@ -160,29 +180,134 @@ impl<'a> Old<'a> {
         for (key, node) in self.fields("metadata") {
             let path = format!("metadata.{key}");
             match key.as_str() {
-                "name" | "namespace" | "labels" => kept[&key] = node.to_json(),
-                "annotations" => {
-                    let mut annotations = node.to_json();
-                    if let Some(all) = annotations.as_object_mut() {
-                        let theirs = ["kubectl.kubernetes.io/", OLD_GROUP];
-                        all.retain(|it, _| !theirs.iter().any(|of| it.starts_with(of)));
-                        if all.is_empty() {
-                            let text = "kubectl's, or the first operator's own";
-                            self.tell(&path, Fate::Dropped, text);
-                            continue;
-                        }
+                "name" | "namespace" => {
+                    kept[&key] = node.to_json();
+                    self.tell(&path, Fate::Mapped, &path);
+                }
+                "labels" | "annotations" => {
+                    for (entry, value) in self.fields(&path) {
+                        self.entry(&mut kept[&key], &format!("{path}.{entry}"), &entry, &value);
                     }
-                    kept[&key] = annotations;
+                    if kept[&key].is_null() {
+                        kept.as_object_mut().map(|it| it.remove(&key));
+                    }
                 }
-                _ => {
-                    self.tell(&path, Fate::Dropped, "it is of the old object");
-                    continue;
-                }
+                _ => self.tell(&path, Fate::Dropped, "it is of the old object"),
             }
-            self.tell(&path, Fate::Mapped, &path);
         }
         kept
     }
+
+    /// A label or an annotation.
+    fn entry(&mut self, kept: &mut Json, path: &str, key: &str, value: &Node) {
+        let theirs = ["kubectl.kubernetes.io/", OLD_GROUP];
+        if theirs.iter().any(|of| key.starts_with(of)) {
+            self.tell(
+                path,
+                Fate::Dropped,
+                "kubectl's, or the first operator's own",
+            );
+        } else if let Some(text) = value.as_text() {
+            kept[key] = text.into();
+            self.tell(path, Fate::Mapped, path);
+        } else {
+            let text = format!(
+                "found {}, expected text: it is left out",
+                value.value.describe()
+            );
+            self.tell(path, Fate::Decide, text);
+        }
+    }
+
+    /// Whether it can be made: an object has a name, and no other one here has it.
+    fn is_nameable(&mut self, metadata: &Json, others: &[Json]) -> bool {
+        let text = if metadata["name"].as_str().is_none_or(str::is_empty) {
+            "it has no name: no document of it"
+        } else if others.iter().any(|it| {
+            ["name", "namespace"]
+                .iter()
+                .all(|of| it[of] == metadata[of])
+        }) {
+            "another document here is of this kind and name: no document of it"
+        } else {
+            return true;
+        };
+        self.tell("metadata", Fate::Decide, text);
+        false
+    }
+}
+
+/// Rows of these are of what is missing in them.
+const SECTIONS: [&str; 3] = ["", "spec", "metadata"];
+
+/// The other maps of v1beta2 whose fields are looked at one by one.
+const MAPS: [&str; 16] = [
+    "spec.TLS",
+    "spec.TLS.static",
+    "spec.TLS.static.member",
+    "spec.pod",
+    "spec.pod.resources",
+    "spec.pod.resources.requests",
+    "spec.pod.resources.limits",
+    "spec.pod.persistentVolumeClaimSpec",
+    "spec.pod.persistentVolumeClaimSpec.resources",
+    "spec.pod.persistentVolumeClaimSpec.resources.requests",
+    "spec.s3",
+    "spec.gcs",
+    "spec.abs",
+    "spec.oss",
+    "spec.backupPolicy",
+    "spec.etcdCluster",
+];
+
+/// Paths of the fields that no row is of, and whether they are empty.
+fn untold(node: &Node, path: &str, told: &[String], found: &mut Vec<(String, bool)>) {
+    let is_section = SECTIONS.contains(&path);
+    let is_map = is_section || MAPS.contains(&path) || path.starts_with("metadata.");
+    let is_told = told.iter().any(|it| it == path);
+    let is_told_in = |it: &String| {
+        let rest = it.strip_prefix(path);
+        rest.is_some_and(|it| it.is_empty() || it.starts_with(['.', '[']))
+    };
+    match &node.value {
+        Value::Map(fields)
+            if is_section && !fields.is_empty() || is_map && !is_nothing(node) && !is_told =>
+        {
+            for (key, _, node) in fields {
+                let path = if path.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{path}.{key}")
+                };
+                if !["apiVersion", "kind"].contains(&path.as_str()) {
+                    untold(node, &path, told, found);
+                }
+            }
+        }
+        _ if told.iter().any(is_told_in) => {}
+        _ => found.push((path.to_owned(), is_nothing(node))),
+    }
+}
+
+/// No value, and none in it.
+fn is_nothing(node: &Node) -> bool {
+    match &node.value {
+        Value::Null => true,
+        Value::Text(text) => text.is_empty(),
+        Value::List(items) => items.iter().all(is_nothing),
+        Value::Map(fields) => fields.iter().all(|(.., it)| is_nothing(it)),
+        _ => false,
+    }
+}
+
+/// A scalar as it was written.
+fn plain(node: &Node) -> Option<String> {
+    let text = match &node.value {
+        Value::Text(text) => text.clone(),
+        Value::Bool(_) | Value::Integer(_) | Value::Float(_) => node.to_json().to_string(),
+        _ => return None,
+    };
+    Some(text).filter(|it| !it.is_empty())
 }
 
 /// Sets a field by its path, and the maps above it.
@@ -247,7 +372,7 @@ pub fn convert(text: &str) -> Result<Converted, Problems> {
         return Err(too_large(text.len() as u64));
     }
     let mut it = Converted::default();
-    let mut clusters = Vec::new();
+    let mut clusters: Vec<(Json, &Node)> = Vec::new();
     let (first, then): (Vec<Node>, Vec<Node>) = { documents(text)?.into_iter() }
         .partition(|it| it.at("kind").and_then(Node::as_text) == Some("EtcdCluster"));
     for root in first.iter().chain(&then) {
@@ -260,10 +385,26 @@ pub fn convert(text: &str) -> Result<Converted, Problems> {
         }
         match old.text("kind").unwrap_or_default() {
             "EtcdCluster" if is_old => {
-                clusters.extend(cluster::convert(&mut old).map(|it| (it, root)));
+                let others: Vec<Json> = { clusters.iter() }
+                    .map(|(it, _)| it["metadata"].clone())
+                    .collect();
+                if let Some(document) = cluster::convert(&mut old, &others) {
+                    old.tell_the_rest();
+                    clusters.push((document, root));
+                }
             }
-            "EtcdBackup" if is_old => it.documents.extend(backup::backup(&mut old, &mut clusters)),
-            "EtcdRestore" if is_old => backup::restore(&mut old),
+            "EtcdBackup" if is_old => {
+                let others: Vec<Json> = { it.documents.iter() }
+                    .map(|it| it["metadata"].clone())
+                    .collect();
+                it.documents
+                    .extend(backup::backup(&mut old, &mut clusters, &others));
+                old.tell_the_rest();
+            }
+            "EtcdRestore" if is_old => {
+                backup::restore(&mut old);
+                old.tell_the_rest();
+            }
             _ if version.starts_with(OLD_GROUP) || version.starts_with("etcd.coreos.com/") => {
                 let text = format!(
                     "only EtcdCluster, EtcdBackup and EtcdRestore of {OLD_GROUP}/v1beta2 are read, not this of {version}"

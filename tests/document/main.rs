@@ -20,6 +20,7 @@ mod good;
 mod old;
 mod random;
 mod rules;
+mod told;
 mod unreadable;
 mod unsupported;
 mod v1beta2;

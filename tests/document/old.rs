@@ -156,8 +156,64 @@ fn restore(random: &mut Random) -> Value {
     json!({"apiVersion": GROUP, "kind": "EtcdRestore", "metadata": {"name": "r"}, "spec": spec})
 }
 
+/// Something that nobody meant: a field mistyped, emptied, or of a fork, anywhere below the kind.
+fn disturb(random: &mut Random, value: &mut Value) {
+    let Some(fields) = value.as_object_mut() else {
+        return;
+    };
+    let keys: Vec<String> = { fields.keys() }
+        .filter(|it| !["apiVersion", "kind"].contains(&it.as_str()))
+        .cloned()
+        .collect();
+    if keys.is_empty() || random.one_in(3) {
+        fields.insert(
+            "forked".to_owned(),
+            random.pick(&[json!(1), json!({"a": 1}), json!({})]),
+        );
+        return;
+    }
+    let key = random.pick(&keys);
+    match random.pick(&[0, 1, 2, 3, 4, 5]) {
+        0 => fields[&key] = json!(null),
+        1 => fields[&key] = json!({}),
+        2 => {
+            let value = fields.remove(&key).unwrap();
+            fields.insert(format!("{key}s"), value);
+        }
+        _ => disturb(random, &mut fields[&key]),
+    }
+}
+
+fn metadata(random: &mut Random, old: &mut Value) {
+    for (field, values) in [
+        (
+            "labels",
+            [json!({"app": "till"}), json!({"a": 1, "b": null})],
+        ),
+        (
+            "annotations",
+            [
+                json!({"etcd.database.coreos.com/scope": "clusterwide", "a": "b"}),
+                json!({"a": true}),
+            ],
+        ),
+        ("generateName", [json!("shop-"), json!("")]),
+    ] {
+        if random.one_in(4) {
+            old["metadata"][field] = random.pick(&values);
+        }
+    }
+}
+
 /// In no order of theirs.
 pub fn one_of_each(random: &mut Random) -> [Value; 3] {
     let cluster = cluster(random);
-    [backup(random), cluster, restore(random)]
+    let mut all = [backup(random), cluster, restore(random)];
+    for old in &mut all {
+        metadata(random, old);
+        if random.one_in(2) {
+            disturb(random, old);
+        }
+    }
+    all
 }

@@ -162,7 +162,7 @@ fn the_chart_renders_what_kustomize_and_manifests_do() {
 }
 
 /// A value that is wrong, and what the refusal names.
-const REFUSED: [(&str, &str); 12] = [
+const REFUSED: [(&str, &str); 21] = [
     ("image.tagg=1", "tagg"),
     ("imagee.tag=1", "imagee"),
     ("image.digest=sha256:1", "/image/digest"),
@@ -175,6 +175,18 @@ const REFUSED: [(&str, &str); 12] = [
     ("crds.keep=maybe", "/crds/keep"),
     ("monitoring.podMonitor=true", "podMonitor"),
     ("log.level=loud", "/log/level"),
+    (
+        "global.imageRegistry=https://mirror",
+        "/global/imageRegistry",
+    ),
+    ("image.etcdPrefixes={a b}", "/image/etcdPrefixes/0"),
+    ("namespaces={a.b}", "/namespaces/0"),
+    ("priorityClassName=X_y", "/priorityClassName"),
+    ("resources.limits.cpus=1", "cpus"),
+    ("resources.limits.memory=64MB", "/resources/limits/memory"),
+    ("resources.limit.memory=64Mi", "limit"),
+    ("tolerations[0].operatr=Exists", "operatr"),
+    ("tolerations[0].effect=NoExec", "/tolerations/0/effect"),
 ];
 
 #[test]
@@ -257,6 +269,18 @@ fn a_real_server_takes_the_chart_with_every_kind_of_value() {
             said.stderr
         );
     }
+    api.apply(&deployed("crds.yaml"));
+    let chart: Value = serde_saphyr::from_str(&deployed("helm/Chart.yaml")).unwrap();
+    let examples = &chart["annotations"]["artifacthub.io/crdsExamples"];
+    let examples: Vec<Value> = serde_saphyr::from_str(examples.as_str().unwrap()).unwrap();
+    for it in examples {
+        let asked = ["create", "--dry-run=server"];
+        api.eventually("the example of Artifact Hub", SOON, || {
+            let said = api.admin().with_input(&asked, &it.to_string());
+            println!("{}", said.stderr);
+            said.ok.then_some(())
+        });
+    }
     let deployment = objects(&rendered(MATRIX[1]));
     let deployment = &deployment[r#""Deployment" "etcd-operator" "etcd-operator""#]["spec"];
     assert_eq!(deployment["replicas"], 2);
@@ -271,6 +295,50 @@ fn a_real_server_takes_the_chart_with_every_kind_of_value() {
         holder["valueFrom"]["fieldRef"]["fieldPath"], "metadata.name",
         "two on a node would act as one"
     );
+}
+
+/// What the dry runs do not show: what values become.
+#[test]
+fn images_and_secrets_are_those_of_the_values() {
+    if !can() {
+        return;
+    }
+    let pod = |values: &[&str]| {
+        let all = objects(&rendered(values));
+        let daemons = &all[r#""DaemonSet" "etcd-operator" "etcd-operator""#];
+        daemons["spec"]["template"]["spec"].clone()
+    };
+    let image = |values: &[&str]| pod(values)["containers"][0]["image"].clone();
+    let digest = MATRIX[4][0];
+    let named = digest.strip_prefix("image.digest=").unwrap();
+    assert_eq!(
+        image(&[digest, "image.tag=v1"]),
+        format!("localhost/etcd-operator@{named}")
+    );
+    let mirror = "global.imageRegistry=mirror:5000";
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        image(&[mirror]),
+        format!("mirror:5000/etcd-operator:{version}")
+    );
+    let secrets = |values: &[&str]| pod(values)["imagePullSecrets"].clone();
+    assert_eq!(secrets(&[]), json!(null));
+    let global = "global.imagePullSecrets={all}";
+    assert_eq!(secrets(&[global]), json!([{"name": "all"}]));
+    assert_eq!(
+        secrets(&["global.imagePullSecrets[0].name=all"]),
+        json!([{"name": "all"}])
+    );
+    assert_eq!(
+        secrets(&[global, "image.pullSecrets={pull}"]),
+        json!([{"name": "pull"}])
+    );
+    let kept = |values: &[&str]| {
+        rendered(values)
+            .matches("helm.sh/resource-policy: keep")
+            .count()
+    };
+    assert_eq!((kept(&[]), kept(&["crds.keep=false"])), (3, 0));
 }
 
 /// The CRDs of a version that this operator does not know, as somebody else brought them.

@@ -129,6 +129,25 @@ fn looks(desk: &Desk<'_>) {
     let object = desk.it.json(&["get", "etcdcluster", "till"]);
     assert_eq!(status["clusterID"], object["status"]["clusterID"]);
     assert!(status.get("host").is_none());
+    // With kubectl's own flags, which may stand before the command.
+    let file = desk.access.kubeconfig.display();
+    let context = desk.prints("kubectl config current-context");
+    let context = context.trim();
+    for line in [
+        "kubectl etcd -n default status".to_owned(),
+        format!("kubectl etcd --context {context} status -n default"),
+        format!("KUBECONFIG= kubectl etcd --kubeconfig={file} status"),
+        format!("KUBECONFIG= etcd-operator status --kubeconfig {file} --context {context}"),
+    ] {
+        assert_eq!(
+            desk.prints(&line).lines().nth(2),
+            page.lines().nth(2),
+            "{line}"
+        );
+    }
+    let (code, said) = desk.fails("kubectl etcd --context nobody status");
+    assert_eq!(code, "exit 1");
+    assert!(said.contains("nobody"), "{said}");
     let plan = desk.prints("etcd-operator plan --cluster till");
     assert_eq!(plan, "there is nothing to do\n");
     // On a node of k3s there is its kubectl; the lab has no k3s.

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use clap::CommandFactory as _;
+use clap::{Args as _, CommandFactory as _};
 
-use super::Cli;
+use super::{Cli, ClusterArgs};
 
 /// What a person uses every day comes first.
 const GROUPS: &[(&str, &[&str])] = &[
@@ -39,9 +39,17 @@ const TEMPLATE: &str =
 /// The command line, with its commands in groups; `plugin`: as kubectl's.
 pub(in crate::cli) fn command(plugin: bool) -> clap::Command {
     let mut command = Cli::command();
+    if plugin {
+        // As with kubectl, they may stand before the command. Files of this host have no use there.
+        let about = command.get_about().cloned().unwrap_or_default();
+        command = ClusterArgs::augment_args(command)
+            .about(about)
+            .mut_arg("root", |it| it.hide(true))
+            .mut_arg("config", |it| it.hide(true))
+            .after_help("Start with: kubectl etcd status -n NAMESPACE");
+    }
     command.build();
     let (listed, usage) = if plugin {
-        command = command.after_help("Start with: kubectl etcd status -n NAMESPACE");
         (rows(&command, OF_PLUGIN), "kubectl etcd")
     } else {
         (listed(&command), "etcd-operator")

@@ -4,6 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::{Fate, Old, ours, set};
 use crate::cluster::is_dns_label;
+use crate::document::compare::shown;
 use crate::document::node::{Node, Value, printable};
 use crate::error::shell_word;
 
@@ -18,16 +19,19 @@ const NO_DOCUMENT: &str = "no document of it";
 const KEYS: &str = "no document of it; the Secret stays, and its keys read the snapshot";
 
 /// The new request for one snapshot, where it asked for one. What says where snapshots go becomes a part of the cluster.
-pub(super) fn backup(old: &mut Old<'_>, clusters: &mut [(Json, &Node)]) -> Option<Json> {
+pub(super) fn backup(
+    old: &mut Old<'_>,
+    clusters: &mut [(Json, &Node)],
+    others: &[Json],
+) -> Option<Json> {
     let metadata = old.metadata();
     let mut destination = s3(old);
+    storage(old, destination["s3"]["bucket"].is_string());
     let mut periodic = None;
     let cluster = cluster(old, &metadata);
-    for (key, node) in old.fields("spec") {
+    for (key, _) in old.fields("spec") {
         let path = format!("spec.{key}");
         match key.as_str() {
-            "etcdEndpoints" | "s3" => {}
-            "storageType" => storage(old, &node),
             "gcs" | "abs" | "oss" => old.tell(&path, Fate::Dropped, "no copy goes to this store"),
             "backupPolicy" => periodic = policy(old, &mut destination),
             "clientTLSSecret" => old.tell(
@@ -35,7 +39,7 @@ pub(super) fn backup(old: &mut Old<'_>, clusters: &mut [(Json, &Node)]) -> Optio
                 Fate::Dropped,
                 "the operator has a certificate of its own",
             ),
-            _ => old.unknown(&path),
+            _ => {}
         }
     }
     let cluster = cluster?;
@@ -55,7 +59,7 @@ pub(super) fn backup(old: &mut Old<'_>, clusters: &mut [(Json, &Node)]) -> Optio
         );
         old.tell("spec", Fate::Decide, text);
     }
-    if periodic.is_some() {
+    if periodic.is_some() || !old.is_nameable(&metadata, others) {
         return None;
     }
     Some(ours("EtcdBackup", &metadata, &json!({"cluster": cluster})))
@@ -87,23 +91,33 @@ fn cluster(old: &mut Old<'_>, metadata: &Json) -> Option<String> {
     None
 }
 
-/// The cluster of `http(s)://NAME-client[.NAMESPACE[.svc[...]]]:2379`.
+/// The cluster of `http(s)://NAME-client[.NAMESPACE[.svc[...]]]:2379`, or of a member's own `NAME-0000.NAME[.NAMESPACE...]`.
 fn named(endpoint: &str, namespace: &str) -> Option<String> {
     let rest = endpoint
         .strip_prefix("https://")
         .or_else(|| endpoint.strip_prefix("http://"))?;
     let host = rest.split([':', '/']).next()?;
     let mut labels = host.split('.');
-    let name = labels.next()?.strip_suffix("-client")?;
+    let first = labels.next()?;
+    let name = match first.strip_suffix("-client") {
+        Some(name) => name,
+        None => labels.next().filter(|it| {
+            let number = first.strip_prefix(it).and_then(|it| it.strip_prefix('-'));
+            number.is_some_and(|it| !it.is_empty())
+        })?,
+    };
     let of = labels.next().unwrap_or(namespace);
     let is_service = labels.next().is_none_or(|it| it == "svc");
     let is_name = name.len() <= NAME_MAX && is_dns_label(name);
     (of == namespace && is_service && is_name).then(|| name.to_owned())
 }
 
-fn storage(old: &mut Old<'_>, node: &Node) {
+fn storage(old: &mut Old<'_>, is_s3: bool) {
     let path = "spec.storageType";
-    match node.as_text() {
+    let given = old.plain(path);
+    match given.as_deref() {
+        Some("S3") if !is_s3 => old.tell(path, Fate::Decide, "spec.s3.path names no bucket: no copy goes anywhere; snapshots stay on the local claim"),
+        None if is_s3 => old.tell(path, Fate::Decide, "it names none; S3 is taken, as spec.s3 is there"),
         Some("S3") => old.tell(path, Fate::Mapped, "spec.backup.destinations[1].s3"),
         Some("GCS") => old.tell(path, Fate::Decide, "no such store; Google's speaks S3 with HMAC keys: destinations: [{local: {}}, {s3: {endpoint: https://storage.googleapis.com, ...}}]"),
         Some("OSS") => old.tell(path, Fate::Decide, "no such store; Alibaba's speaks S3: destinations: [{local: {}}, {s3: {endpoint: https://oss-REGION.aliyuncs.com, ...}}]"),
@@ -121,6 +135,10 @@ fn s3(old: &mut Old<'_>) -> Json {
             "path" => {
                 let text = node.as_text().unwrap_or_default();
                 let (bucket, object) = text.split_once('/').unwrap_or((text, ""));
+                if bucket.is_empty() {
+                    old.tell(&path, Fate::Decide, "it names no bucket");
+                    continue;
+                }
                 set(&mut s3, "bucket", bucket);
                 if let Some((folder, _)) = object.rsplit_once('/') {
                     set(&mut s3, "prefix", folder);
@@ -135,8 +153,8 @@ fn s3(old: &mut Old<'_>) -> Json {
                 set(&mut s3, "credentialsSecret", node.to_json());
                 old.tell(
                     &path,
-                    Fate::Mapped,
-                    "credentialsSecret; where the Secret's config names a region, set region",
+                    Fate::Decide,
+                    "credentialsSecret; look into the Secret: where its config names a region, set region",
                 );
             }
             "endpoint" if node.as_text() == Some("") => {
@@ -150,7 +168,7 @@ fn s3(old: &mut Old<'_>) -> Json {
                 set(&mut s3, "pathStyle", node.to_json());
                 old.tell(&path, Fate::Mapped, "pathStyle");
             }
-            _ => old.unknown(&path),
+            _ => {}
         }
     }
     json!({"s3": s3})
@@ -179,8 +197,8 @@ fn policy(old: &mut Old<'_>, destination: &mut Json) -> Option<String> {
             }
             ("maxBackups", Some(_)) => old.tell(&path, Fate::Dropped, "there is no destination that it is of"),
             ("timeoutInSecond", _) => old.tell(&path, Fate::Dropped, "a snapshot ends when nothing comes any more, however long it takes"),
-            ("backupIntervalInSecond" | "maxBackups", None) => old.tell(&path, Fate::Decide, format!("found {}, expected a number", node.value.describe())),
-            _ => old.unknown(&path),
+            ("backupIntervalInSecond" | "maxBackups", None) => old.tell(&path, Fate::Decide, format!("found {}, expected a number from 0", node.value.describe())),
+            _ => {}
         }
     }
     periodic
@@ -208,9 +226,8 @@ fn join(old: &mut Old<'_>, cluster: &mut Json, destination: Json, periodic: Opti
     let is_s3 = destination["s3"]["bucket"].is_string();
     if let Some(all) = cluster["spec"]["backup"]["destinations"].as_array_mut()
         && is_s3
-        && !all.contains(&destination)
     {
-        all.push(destination);
+        add(old, all, destination);
     }
     let Some(interval) = periodic else {
         return;
@@ -226,6 +243,33 @@ fn join(old: &mut Old<'_>, cluster: &mut Json, destination: Json, periodic: Opti
             old.tell("spec.backupPolicy", Fate::Decide, text);
         }
         _ => set(cluster, "spec.backup.interval", interval),
+    }
+}
+
+/// Adds a place once: what several EtcdBackups say of one is told where they differ.
+fn add(old: &mut Old<'_>, all: &mut Vec<Json>, destination: Json) {
+    let is_same = |it: &&mut Json| {
+        let place = ["endpoint", "bucket", "prefix"];
+        place.iter().all(|of| it["s3"][of] == destination["s3"][of])
+    };
+    let Some(there) = all.iter_mut().find(is_same) else {
+        all.push(destination);
+        return;
+    };
+    for field in ["credentialsSecret", "pathStyle", "keep"] {
+        let (before, now) = (&there["s3"][field], &destination["s3"][field]);
+        if before.is_null() {
+            there["s3"][field] = now.clone();
+        } else if !now.is_null() && before != now {
+            let text = format!(
+                "another EtcdBackup has {field}: {} for this place, and that stays",
+                shown(Some(before))
+            );
+            old.tell("spec", Fate::Decide, text);
+        }
+    }
+    if let Some(it) = there["s3"].as_object_mut() {
+        it.retain(|_, it| !it.is_null());
     }
 }
 
@@ -253,10 +297,7 @@ pub(super) fn restore(old: &mut Old<'_>) {
             "gcs" => &["path", "gcpSecret"],
             "abs" => &["path", "absSecret"],
             "oss" => &["path", "ossSecret", "endpoint"],
-            _ => {
-                old.unknown(&format!("spec.{key}"));
-                continue;
-            }
+            _ => continue,
         };
         if known.is_empty() {
             old.tell(&format!("spec.{key}"), Fate::Dropped, NO_DOCUMENT);
@@ -264,10 +305,13 @@ pub(super) fn restore(old: &mut Old<'_>) {
         }
         for (field, _) in old.fields(&format!("spec.{key}")) {
             let path = format!("spec.{key}.{field}");
-            match known.contains(&field.as_str()) {
-                true if field.ends_with("Secret") => old.tell(&path, Fate::Dropped, KEYS),
-                true => old.tell(&path, Fate::Dropped, NO_DOCUMENT),
-                false => old.unknown(&path),
+            if known.contains(&field.as_str()) {
+                let is_secret = field.ends_with("Secret");
+                old.tell(
+                    &path,
+                    Fate::Dropped,
+                    if is_secret { KEYS } else { NO_DOCUMENT },
+                );
             }
         }
     }

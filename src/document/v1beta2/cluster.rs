@@ -2,28 +2,25 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{Fate, Old, ours, set};
+use super::{Fate, Old, is_nothing, ours, plain, set};
 use crate::document::compare::shown;
 use crate::document::node::{Node, Value, printable};
-use crate::version::Version;
+use crate::version::{Class, Version, classify};
 
 /// What a new cluster starts with where the old version is one that this operator does not run.
 const NEW_VERSION: &str = "3.6.16";
 /// What the first operator took where a document named none.
 const OLD_VERSION: &str = "3.2.13";
 const OLD_REPOSITORY: &str = "quay.io/coreos/etcd";
+const CLAIM: &str = "spec.pod.persistentVolumeClaimSpec";
 
-/// The new document; nothing where it has no name.
-pub(super) fn convert(old: &mut Old<'_>) -> Option<Json> {
+/// The new document; nothing where it has no name, or that of another one.
+pub(super) fn convert(old: &mut Old<'_>, others: &[Json]) -> Option<Json> {
     let metadata = old.metadata();
-    let Some(name) = metadata["name"].as_str().map(str::to_owned) else {
-        old.tell(
-            "metadata",
-            Fate::Decide,
-            "it has no name: no document of it",
-        );
+    if !old.is_nameable(&metadata, others) {
         return None;
-    };
+    }
+    let name = metadata["name"].as_str().unwrap_or_default().to_owned();
     let mut it = ours("EtcdCluster", &metadata, &json!({}));
     size(old, &mut it);
     version(old, &mut it);
@@ -36,13 +33,15 @@ pub(super) fn convert(old: &mut Old<'_>) -> Option<Json> {
             }
             "TLS" => tls(old),
             "pod" => pod(old, &mut it),
-            _ => old.unknown(&format!("spec.{key}")),
+            _ => {}
         }
     }
-    if old.root.at("spec.TLS").is_none() {
+    // As the first operator decided it.
+    let secret = old.text("spec.TLS.static.operatorSecret");
+    if secret.is_none_or(str::is_empty) {
         old.tell("spec", Fate::Changed, format!("clients spoke plain HTTP; now they need a certificate: the Secret {name}-client-admin has one, spec.clients makes others"));
     }
-    if old.root.at("spec.pod.persistentVolumeClaimSpec").is_none() {
+    if old.root.at(CLAIM).is_none_or(Node::is_null) {
         old.tell("spec", Fate::Changed, "data went with the Pod; now a claim of the default StorageClass keeps it: spec.storage.volumeClaim");
     }
     if it["spec"]["options"]["autoCompaction"].is_null() {
@@ -82,29 +81,25 @@ fn size(old: &mut Old<'_>, it: &mut Json) {
 
 /// Version and repository, which were the two parts of an image.
 fn version(old: &mut Old<'_>, it: &mut Json) {
-    let given = old.text("spec.version").unwrap_or(OLD_VERSION).to_owned();
+    let given = old.root.at("spec.version").filter(|it| !is_nothing(it));
+    let given = given.map_or_else(
+        || OLD_VERSION.to_owned(),
+        |it| plain(it).unwrap_or_else(|| it.value.describe()),
+    );
     let several = it["spec"]["size"].as_i64().is_some_and(|it| it > 1);
-    let oldest = if several {
-        Version::new(3, 6, 0)
-    } else {
-        Version::new(3, 5, 0)
-    };
-    let parsed = given.parse::<Version>().ok();
-    let version = if let Some(version) = parsed.filter(|it| *it >= oldest) {
-        old.tell("spec.version", Fate::Mapped, "spec.version");
-        version.to_string()
-    } else {
-        let why = match parsed {
-            Some(_) if several => "too old for a new cluster of several members",
-            Some(_) => "too old for a new cluster",
-            None => "no version",
-        };
-        let text = format!("'{}' is {why}; {NEW_VERSION} is written", printable(&given));
-        old.tell("spec.version", Fate::Decide, text);
-        NEW_VERSION.to_owned()
+    let version = match fit(&given, several) {
+        Ok(version) => {
+            old.tell("spec.version", Fate::Mapped, "spec.version");
+            version.to_string()
+        }
+        Err(why) => {
+            let text = format!("'{}' {why}; {NEW_VERSION} is written", printable(&given));
+            old.tell("spec.version", Fate::Decide, text);
+            NEW_VERSION.to_owned()
+        }
     };
     set(it, "spec.version", version.clone());
-    let repository = old.text("spec.repository").map(str::to_owned);
+    let repository = old.plain("spec.repository");
     match repository.as_deref().map(|it| it.trim_end_matches('/')) {
         None => {}
         Some(OLD_REPOSITORY) => old.tell("spec.repository", Fate::Dropped, "it is the default"),
@@ -115,6 +110,22 @@ fn version(old: &mut Old<'_>, it: &mut Json) {
             );
             old.tell("spec.repository", Fate::Changed, text);
         }
+    }
+}
+
+/// The version that a new cluster can have, or why it cannot.
+fn fit(given: &str, several: bool) -> Result<Version, String> {
+    let Ok(version) = given.parse::<Version>() else {
+        return Err("is no version".to_owned());
+    };
+    match classify(version) {
+        Class::TooOld if !several => Err("is too old for a new cluster".to_owned()),
+        _ if several && version < Version::new(3, 6, 0) => {
+            Err("is too old for a new cluster of several members".to_owned())
+        }
+        Class::TooOld | Class::Unknown => Err("is of no line that this operator runs".to_owned()),
+        Class::NeverCreate(bug) => Err(format!("loses data: {bug}")),
+        Class::Supported | Class::Warn(_) => Ok(version),
     }
 }
 
@@ -130,17 +141,6 @@ fn tls(old: &mut Old<'_>) {
                 "the operator makes {whose} certificates by CAs of its own; clients need new ones, from the Secrets of spec.clients"
             );
             old.tell(path, Fate::Decide, text);
-        }
-    }
-    for (above, known) in [
-        ("spec.TLS", &["static"][..]),
-        ("spec.TLS.static", &["member", "operatorSecret"]),
-        ("spec.TLS.static.member", &["peerSecret", "serverSecret"]),
-    ] {
-        for (key, _) in old.fields(above) {
-            if !known.contains(&key.as_str()) {
-                old.unknown(&format!("{above}.{key}"));
-            }
         }
     }
 }
@@ -170,7 +170,7 @@ fn pod(old: &mut Old<'_>, it: &mut Json) {
                 set(it, "spec.service.dnsDomain", node.to_json());
                 old.tell(&path, Fate::Mapped, "spec.service.dnsDomain");
             }
-            _ => old.unknown(&path),
+            _ => {}
         }
     }
 }
@@ -197,15 +197,20 @@ fn tolerations(old: &mut Old<'_>, it: &mut Json, node: &Node) {
 
 fn anti_affinity(old: &mut Old<'_>, it: &mut Json, node: &Node) {
     let path = "spec.pod.antiAffinity";
-    if matches!(node.value, Value::Bool(true)) {
-        set(it, "spec.pod.spread", "required");
-        old.tell(path, Fate::Mapped, "spec.pod.spread: required");
-    } else {
-        old.tell(
+    match &node.value {
+        Value::Bool(true) => {
+            set(it, "spec.pod.spread", "required");
+            old.tell(path, Fate::Mapped, "spec.pod.spread: required");
+        }
+        Value::Bool(false) => old.tell(
             path,
             Fate::Dropped,
             "members go to nodes of their own where there are such",
-        );
+        ),
+        other => {
+            let text = format!("found {}, expected true or false", other.describe());
+            old.tell(path, Fate::Decide, text);
+        }
     }
 }
 
@@ -289,49 +294,110 @@ fn environment(old: &mut Old<'_>, it: &mut Json, node: &Node) {
             format!("found {}, expected a list", node.value.describe()),
         );
     };
-    for (index, item) in items.iter().enumerate() {
+    let variables = Variables(items);
+    for index in 0..items.len() {
         let path = format!("spec.pod.etcdEnv[{index}]");
-        let name = item.get("name").and_then(Node::as_text).unwrap_or_default();
-        let known = ENVIRONMENT.iter().find(|(variable, ..)| *variable == name);
-        let value = item.get("value").map(Node::to_json);
-        let Some(((_, field, form), value)) = known.zip(value) else {
-            let text = format!(
-                "{} has no field of its own here: it is left out",
-                printable(name)
-            );
-            old.tell(&path, Fate::Decide, text);
-            continue;
-        };
-        let value = match value {
-            Json::String(text) => text,
-            other => other.to_string(),
-        };
-        let (field, written) = if *field == RETENTION && value == "0" {
-            ("spec.options.autoCompaction.mode", "disabled".into())
-        } else {
-            (*field, written(name, *form, &value))
-        };
-        set(it, field, written.clone());
-        old.tell(
-            &path,
-            Fate::Mapped,
-            format!("{field}: {}", shown(Some(&written))),
-        );
+        match variables.becomes(index) {
+            Ok((field, value)) => {
+                let text = format!("{field}: {}", shown(Some(&value)));
+                set(it, field, value);
+                old.tell(&path, Fate::Mapped, text);
+            }
+            Err((fate, text)) => old.tell(&path, fate, text),
+        }
+    }
+    // Ours are set together or not at all.
+    let options = &mut it["spec"]["options"];
+    for (one, other, default) in [
+        ("electionMilliseconds", "heartbeatMilliseconds", 100),
+        ("heartbeatMilliseconds", "electionMilliseconds", 1000),
+    ] {
+        if options[one].is_u64() && options[other].is_null() {
+            options[other] = default.into();
+            let text = format!("spec.options.{other}: {default}, etcd's own, goes with {one}");
+            old.tell("spec.pod.etcdEnv", Fate::Changed, text);
+        }
+    }
+    if options.is_null() {
+        it["spec"].as_object_mut().map(|it| it.remove("options"));
     }
 }
 
-/// The value of a variable as the field has it. One that is wrong stays as it is, and is refused as that.
-fn written(name: &str, form: As, value: &str) -> Json {
-    let number = |text: &str| { text.parse::<u64>() }.map_or_else(|_| value.into(), Json::from);
-    match form {
-        As::Number => number(value),
-        As::Retention => number(value.strip_suffix('h').unwrap_or(value)),
-        As::Bytes => bytes(value).into(),
-        As::Text if name == "ETCD_DEBUG" => {
-            { if value == "true" { "debug" } else { "info" } }.into()
-        }
-        As::Text => value.into(),
+/// The environment of etcd.
+struct Variables<'a>(&'a [Node]);
+
+impl Variables<'_> {
+    fn name(&self, index: usize) -> &str {
+        let name = self.0[index].get("name").and_then(Node::as_text);
+        name.unwrap_or_default()
     }
+
+    /// The last value of a variable, which is the one that etcd got.
+    fn value(&self, name: &str) -> Option<String> {
+        let last = (0..self.0.len()).rev().find(|it| self.name(*it) == name)?;
+        self.0[last].get("value").and_then(plain)
+    }
+
+    /// Whether old revisions were compacted.
+    fn compacts(&self) -> bool {
+        let retention = self.value("ETCD_AUTO_COMPACTION_RETENTION");
+        retention.is_some_and(|it| !is_never(&it))
+    }
+
+    fn debugs(&self) -> bool {
+        let value = self.value("ETCD_DEBUG");
+        value.is_some_and(|it| ["1", "t", "T", "true", "TRUE", "True"].contains(&it.as_str()))
+    }
+
+    /// Field and value of a variable, or what became of it else.
+    fn becomes(&self, index: usize) -> Result<(&'static str, Json), (Fate, String)> {
+        let name = self.name(index);
+        let dropped = |why: &str| Err((Fate::Dropped, why.to_owned()));
+        let left_out = |why: String| Err((Fate::Decide, format!("{why}: it is left out")));
+        let Some((_, field, form)) = ENVIRONMENT.iter().find(|(it, ..)| *it == name) else {
+            return left_out(if name.is_empty() {
+                "a variable without a name".to_owned()
+            } else {
+                format!("{} has no field of its own here", printable(name))
+            });
+        };
+        if (index + 1..self.0.len()).any(|it| self.name(it) == name) {
+            return dropped("it is given again below");
+        }
+        if self.0[index].get("valueFrom").is_some() {
+            return left_out(format!("{name} has its value from another object"));
+        }
+        let Some(value) = self.value(name) else {
+            return dropped("it is empty");
+        };
+        let value = match (name, form) {
+            ("ETCD_AUTO_COMPACTION_MODE", _) if !self.compacts() => {
+                return dropped("etcd compacted nothing, as there is no retention");
+            }
+            ("ETCD_LOG_LEVEL", _) if self.debugs() => return dropped("ETCD_DEBUG is set"),
+            ("ETCD_DEBUG", _) if !self.debugs() => return dropped("it is off"),
+            ("ETCD_DEBUG", _) => "debug".into(),
+            (_, As::Retention) if is_never(&value) => {
+                return Ok(("spec.options.autoCompaction.mode", "disabled".into()));
+            }
+            (_, As::Number) => number(&value),
+            (_, As::Retention) => number(value.strip_suffix('h').unwrap_or(&value)),
+            (_, As::Bytes) => bytes(&value).into(),
+            (_, As::Text) => value.into(),
+        };
+        Ok((field, value))
+    }
+}
+
+/// `0` and `0h`.
+fn is_never(retention: &str) -> bool {
+    let number = retention.trim_end_matches(|it: char| it.is_ascii_alphabetic());
+    number.parse() == Ok(0_u64)
+}
+
+/// One that is wrong stays as it is, and is refused as that.
+fn number(text: &str) -> Json {
+    { text.parse::<u64>() }.map_or_else(|_| text.into(), Json::from)
 }
 
 /// Bytes in the largest unit that names them exactly.
@@ -350,9 +416,8 @@ fn bytes(number: &str) -> String {
 }
 
 fn claim(old: &mut Old<'_>, it: &mut Json) {
-    let above = "spec.pod.persistentVolumeClaimSpec";
-    for (key, node) in old.fields(above) {
-        let path = format!("{above}.{key}");
+    for (key, node) in old.fields(CLAIM) {
+        let path = format!("{CLAIM}.{key}");
         match key.as_str() {
             "storageClassName" => {
                 let field = "spec.storage.volumeClaim.storageClassName";
@@ -360,10 +425,12 @@ fn claim(old: &mut Old<'_>, it: &mut Json) {
                 old.tell(&path, Fate::Mapped, field);
             }
             "resources" => {
-                let size = old.root.at(&format!("{path}.requests.storage"));
-                let field = "spec.storage.volumeClaim.size";
-                set(it, field, size.map(quantity).unwrap_or_default());
-                old.tell(&format!("{path}.requests.storage"), Fate::Mapped, field);
+                let path = format!("{path}.requests.storage");
+                if let Some(size) = old.root.at(&path) {
+                    let field = "spec.storage.volumeClaim.size";
+                    set(it, field, quantity(size));
+                    old.tell(&path, Fate::Mapped, field);
+                }
             }
             "accessModes" => old.tell(&path, Fate::Dropped, "one node at a time, always"),
             _ => old.tell(
@@ -373,9 +440,11 @@ fn claim(old: &mut Old<'_>, it: &mut Json) {
             ),
         }
     }
-    let claimed = &it["spec"]["storage"]["volumeClaim"];
-    if claimed.is_object() && claimed["size"].as_str().is_none() {
+    let asks = |it: &Node| matches!(it.value, Value::Map(_));
+    let size = &it["spec"]["storage"]["volumeClaim"]["size"];
+    if old.root.at(CLAIM).is_some_and(asks) && size.as_str().is_none() {
         set(it, "spec.storage.volumeClaim.size", "2Gi");
-        old.tell(above, Fate::Decide, "it asks for no size; 2Gi is written");
+        let path = format!("{CLAIM}.resources.requests.storage");
+        old.tell(&path, Fate::Decide, "it asks for no size; 2Gi is written");
     }
 }
