@@ -35,6 +35,10 @@ pub struct Changes {
     /// The version for which the operator enabled etcd's own downgrade, until that has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downgrade: Option<String>,
+    /// The last one of the history is written down before the identity: a power cut between the two leads to another end of
+    /// the same change, which takes its place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub open: bool,
 }
 
 /// A change that is final.
@@ -163,6 +167,21 @@ impl Changes {
     pub fn serves(&mut self, version: Option<Version>) {
         let other = |it: &FailedUpgrade| version.is_none_or(|version| it.to != version.to_string());
         self.failed = self.failed.take().filter(other);
+    }
+
+    /// Notes a change that has ended, before the identity says so.
+    pub fn note_before(&mut self, note: impl FnOnce(&mut Self)) {
+        if self.open {
+            self.history.pop();
+        }
+        let before = self.history.last().cloned();
+        note(self);
+        self.open = self.history.last() != before.as_ref();
+    }
+
+    /// The identity says it, too.
+    pub fn is_final(&mut self) {
+        self.open = false;
     }
 
     /// Adds a change that has ended.

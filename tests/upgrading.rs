@@ -8,9 +8,10 @@ mod world;
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
 
+use etcd_operator::cluster::{Health, Role};
 use etcd_operator::observed::{
-    Details, Failed, MadeFor, Observed, Process, Reach, Reading, Service, SnapshotNamed,
-    SnapshotSeen, Unanswered, Upgrade, Writing,
+    Details, Failed, MadeFor, Membership, Observed, Process, Reach, Reading, Service,
+    SnapshotNamed, SnapshotSeen, Unanswered, Upgrade, Writing,
 };
 use etcd_operator::plan::version::{
     Back, ENDS_MAX, LOWERS_WITHIN_SECONDS, SERVES_WITHIN_LOOKS, SKIPS_SECONDS, STABLE_SECONDS,
@@ -18,7 +19,8 @@ use etcd_operator::plan::version::{
 };
 use etcd_operator::plan::{Act, Hold, Plan, Upkeep, killed_after, plan};
 use etcd_operator::spec::ClusterSpec;
-use etcd_operator::start::{Identity, Refusal, serves_within};
+use etcd_operator::start::{Binary, Identity, Refusal, serves_within};
+use etcd_operator::status::{Kind, Verdict, status};
 use etcd_operator::version::Version;
 use world::{identity, observed, running_instance, serving, single, spec, stopped};
 
@@ -511,7 +513,12 @@ fn explore(new: Version, other: Version) -> String {
         let mut known = HashSet::new();
         while let Some(world) = queue.pop_front() {
             world.check();
-            let plan = plan(&world.spec(), &world.observed(quality));
+            let now = world.observed(quality);
+            let plan = plan(&world.spec(), &now);
+            let told = status(&world.spec(), &now, &plan);
+            let done = told.condition(Kind::Progressing).reason == "Converged";
+            let is_so = world.identity == world.asked && world.other.is_none();
+            assert!(!done || is_so, "told as done: {world:?} {plan:?}");
             let count = plan.upkeep.len() + usize::from(plan.interruption.is_some());
             changed += usize::from(plan.steps().any(|it| matches!(it, Upkeep::SetVersion(_))));
             back += usize::from(plan.steps().any(|it| *it == Upkeep::TakeVersionBack));
@@ -635,6 +642,52 @@ fn a_downgrade_that_etcd_does_not_carry_out_is_told() {
     let ends = plan_after(back, LOWERS_WITHIN_SECONDS + 1);
     assert!(ends.steps().any(|it| *it == Upkeep::CancelDowngrade));
     assert_eq!(ends.hold(), None);
+}
+
+/// `kubectl wait --for=condition=Progressing=false` ends when an edit is carried out or held, not before.
+#[test]
+fn an_edit_that_waits_is_not_told_as_done() {
+    let asked = World {
+        asked: NEW[0],
+        ..World::BEGIN
+    };
+    let told = |change: fn(&mut Observed)| {
+        let mut seen = asked.observed(Quality::Good);
+        change(&mut seen);
+        let plan = plan(&asked.spec(), &seen);
+        assert_eq!((plan.hold(), plan.act()), (None, None));
+        let told = status(&asked.spec(), &seen, &plan);
+        let it = told.condition(Kind::Progressing);
+        assert_eq!((it.verdict, it.reason), (Verdict::True, "Upgrading"));
+        it.message.to_string()
+    };
+    let words = told(|it| it.backups.busy = true);
+    assert!(
+        words.ends_with("begins once the work on snapshots has ended"),
+        "{words}"
+    );
+    let words = told(|it| it.upgrade = Upgrade::Rehearsing { to: OTHER[0] });
+    assert!(
+        words.ends_with("begins once the rehearsal of 3.6.16 has ended"),
+        "{words}"
+    );
+    let words = told(|it| {
+        let details = it.instances[0].service.details.as_mut().unwrap();
+        details.downgrade_to = Some(Version::new(3, 5, 0));
+    });
+    assert!(
+        words.ends_with("which somebody enabled: etcdctl downgrade cancel"),
+        "{words}"
+    );
+    let words = told(|it| {
+        let mut last = of_age(60);
+        last.revision = i64::MAX;
+        it.backups.last = Some(last);
+    });
+    assert!(
+        words.ends_with("begins once all members serve and have caught up"),
+        "{words}"
+    );
 }
 
 /// Where no older line opens the data any more, the hold names the snapshot that one can read, and what it lacks.
@@ -778,6 +831,76 @@ fn what_another_version_is_refused_for_takes_none_back() {
 }
 
 /// Somebody put an older identity beside newer data: no older etcd could open it, so the one that the document names may.
+/// Rule D22: what is not well is not changed.
+#[test]
+fn no_change_begins_with_an_alarm_a_learner_or_a_member_that_does_not_serve() {
+    let asked = World {
+        asked: NEW[0],
+        ..World::BEGIN
+    };
+    let steps = |change: &dyn Fn(&mut Observed)| {
+        let mut seen = asked.observed(Quality::Good);
+        change(&mut seen);
+        let plan = plan(&asked.spec(), &seen);
+        let begins = |it: &Upkeep| matches!(it, Upkeep::RehearseVersion(_) | Upkeep::SetVersion(_));
+        plan.steps().any(begins)
+    };
+    assert!(steps(&|_| {}), "it is well");
+    let joined = |role: Role, health: Health| {
+        move |it: &mut Observed| {
+            let Membership::Known(members) = &mut it.membership else {
+                panic!("{it:?}");
+            };
+            members
+                .insert(world::member(9, "test-1", role, health))
+                .unwrap();
+        }
+    };
+    let not_well: [&dyn Fn(&mut Observed); 5] = [
+        &|it| it.instances[0].service.alarms.no_space = true,
+        &|it| it.instances[0].service.alarms.corrupt = true,
+        &joined(Role::Learner { caught_up: true }, Health::Serving),
+        &joined(Role::Voter, Health::Failed),
+        &|it| it.membership = Membership::Unreachable,
+    ];
+    for (number, change) in not_well.into_iter().enumerate() {
+        assert!(!steps(change), "{number}");
+    }
+}
+
+/// What serves is not stopped for a version that is not there.
+#[test]
+fn nothing_goes_back_to_a_version_that_is_not_in_the_store() {
+    let changing = World {
+        asked: OLD,
+        identity: NEW[0],
+        other: Some(OLD),
+        runs: Some(NEW[0]),
+        long: false,
+        ..World::BEGIN
+    };
+    let plan_with = |binary: Binary| {
+        let mut seen = changing.observed(Quality::Good);
+        seen.instances[0].tries.asked_binary = Some(binary);
+        plan(&changing.spec(), &seen)
+    };
+    let back = plan_with(Binary::Ready);
+    assert!(back.steps().any(|it| *it == Upkeep::TakeVersionBack));
+    let stays = plan_with(Binary::Missing(None));
+    assert_eq!(stays.act(), None);
+    assert!(
+        !stays.steps().any(|it| *it == Upkeep::TakeVersionBack),
+        "{stays:?}"
+    );
+    assert!(
+        matches!(
+            stays.hold(),
+            Some(Hold::Start(Refusal::BinaryMissing { .. }))
+        ),
+        "{stays:?}"
+    );
+}
+
 #[test]
 fn data_of_a_newer_line_gets_the_version_that_can_open_it() {
     let held = World {

@@ -159,7 +159,12 @@ impl Agent {
     /// Reads what is written down of changes, once: only this agent writes it.
     fn know_changes(&mut self) -> Result<(), StateError> {
         if self.memory.changes.is_none() {
-            self.memory.changes = Some(Changes::load(&self.paths)?);
+            let mut changes = Changes::load(&self.paths)?;
+            let posted = self.board.lock().identity.clone();
+            if posted.is_some_and(|it| it.member.other_version.is_none()) {
+                changes.is_final();
+            }
+            self.memory.changes = Some(changes);
         }
         Ok(())
     }
@@ -269,10 +274,11 @@ impl Agent {
         spec: &ClusterSpec,
         to: Version,
     ) -> Result<(), AgentError> {
+        // Before it: what ended until now was the other version.
+        starts::begin_anew(&self.paths);
         self.change_identity(&self.reached(spec).storage_dir, |it| it.change_to(to, None))?;
         CrashPoint::VersionWritten.pass();
         self.memory.rehearsal = None;
-        starts::begin_anew(&self.paths);
         Ok(())
     }
 
@@ -311,10 +317,10 @@ impl Agent {
     ) -> Result<(), AgentError> {
         let posted = self.board.lock().identity.clone();
         contact::begin_log_anew(&self.endpoint(spec), posted.as_ref()).await?;
-        match self.end_change(spec, IdentityFile::finish_version)? {
+        let noted = |it: &mut Changes, ended| it.finish(ended, now, false);
+        match self.end_change(spec, IdentityFile::finish_version, noted)? {
             Some(ended) => {
                 tracing::info!(from = %ended.from, to = %ended.to, "the version is final");
-                self.write_changes(|it| it.finish(ended, now, false))?;
             }
             None => self.write_changes(|it| it.serves(posted.and_then(|it| it.version())))?,
         }
@@ -329,27 +335,37 @@ impl Agent {
         now: Option<Timestamp>,
     ) -> Result<(), AgentError> {
         self.note_failure(spec, instance);
-        let ended = self.end_change(spec, IdentityFile::stay)?;
+        let noted = |it: &mut Changes, ended| it.stay(ended, now);
+        let ended = self.end_change(spec, IdentityFile::stay, noted)?;
         starts::begin_anew(&self.paths);
         if let Some(ended) = ended {
             tracing::error!(version = %ended.to, "no older etcd can open the data any more");
-            self.write_changes(|it| it.stay(ended, now))?;
         }
         Ok(())
     }
 
-    /// Writes down which version alone may open the data from now on.
+    /// Writes down which version alone may open the data from now on. The record of changes comes first: what is final has
+    /// no one who would write it there later.
     fn end_change(
         &mut self,
         spec: &ClusterSpec,
         end: fn(&mut IdentityFile) -> Option<Ended>,
+        note: impl FnOnce(&mut Changes, Ended),
     ) -> Result<Option<Ended>, AgentError> {
+        let storage_dir = self.reached(spec).storage_dir;
         let mut ended = None;
-        self.change_identity(&self.reached(spec).storage_dir, |it| {
-            ended = end(it);
-            ended.is_some()
+        self.change_identity(&storage_dir, |it| {
+            ended = end(&mut it.clone());
+            false
         })?;
+        let Some(ended) = ended else {
+            return Ok(None);
+        };
+        self.write_changes(|it| it.note_before(|it| note(it, ended)))?;
+        CrashPoint::VersionNoted.pass();
+        self.change_identity(&storage_dir, |it| end(it).is_some())?;
         CrashPoint::VersionFinal.pass();
-        Ok(ended)
+        self.write_changes(Changes::is_final)?;
+        Ok(Some(ended))
     }
 }

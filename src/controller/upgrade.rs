@@ -10,6 +10,7 @@ use super::seen::{End, PodSeen};
 use super::{Cluster, ControllerError};
 use crate::changes::{Changes, Ended};
 use crate::cluster::Timestamp;
+use crate::diagnosis::DISK_FULL;
 use crate::member::contact;
 use crate::member::records::IdentityFile;
 use crate::observed::{Instance, Pairs, Process, Reach, Service, Tries, Unanswered};
@@ -28,6 +29,8 @@ const CONTAINERS_MAX: usize = 8;
 pub(super) struct Ends {
     version: String,
     containers: Vec<String>,
+    /// The guard has not looked since the last of them.
+    unexplained: bool,
 }
 
 impl Ends {
@@ -43,11 +46,26 @@ impl Ends {
             self.containers.clear();
         }
         let of_it = pod.filter(|it| it.version.as_ref() == Some(&member.version) && !it.is_over());
-        if let Some(End::Unasked { container, .. }) = of_it.and_then(|it| it.end.as_ref())
-            && !self.containers.contains(container)
-            && self.containers.len() < CONTAINERS_MAX
-        {
-            self.containers.push(container.clone());
+        let no_room = |it: &str| it.split(':').next() == Some(DISK_FULL);
+        match of_it.and_then(|it| it.end.as_ref()) {
+            Some(End::Unasked { container, .. })
+                if !self.containers.contains(container)
+                    && self.containers.len() < CONTAINERS_MAX =>
+            {
+                self.containers.push(container.clone());
+                self.unexplained = true;
+            }
+            // As on a host: an end for want of room is no failure of the version.
+            Some(End::Asked)
+                if self.unexplained
+                    && of_it
+                        .and_then(|it| it.last_words.as_deref())
+                        .is_some_and(no_room) =>
+            {
+                self.containers.pop();
+                self.unexplained = false;
+            }
+            _ => {}
         }
         u32::try_from(self.containers.len()).unwrap_or(u32::MAX)
     }
@@ -352,6 +370,20 @@ mod tests {
         assert_eq!(seen("3.6.16", "c://2", &identity), 1);
         assert_eq!(seen("3.6.16", "c://2", &identity), 1);
         assert_eq!(seen("3.6.16", "c://3", &identity), 2);
+        // The guard says why the last one ended, once for each.
+        let refused = |container: &str| {
+            let mut pod = pod("3.6.16", container);
+            pod.end = Some(End::Asked);
+            pod.last_words = Some("DiskFull: 1 MiB is free".to_owned());
+            pod
+        };
+        for (container, left) in [("c://4", 1), ("c://5", 1)] {
+            assert_eq!(ends.seen(Some(&refused(container)), Some(&identity)), left);
+        }
+        let mut seen = |version: &str, container: &str, identity: &IdentityFile| {
+            ends.seen(Some(&pod(version, container)), Some(identity))
+        };
+        assert_eq!(seen("3.6.16", "c://6", &identity), 2);
         identity.go_back();
         assert_eq!(
             seen("3.6.15", "c://4", &identity),

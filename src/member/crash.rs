@@ -22,6 +22,7 @@ pub enum CrashPoint {
     OldDataBack,
     DowngradeWritten,
     VersionWritten,
+    VersionNoted,
     VersionFinal,
     VersionFailed,
     VersionTakenBack,
@@ -51,7 +52,11 @@ impl CrashPoint {
     ];
 
     /// Those of a change of version.
-    pub const VERSION: [CrashPoint; 2] = [CrashPoint::VersionWritten, CrashPoint::VersionFinal];
+    pub const VERSION: [CrashPoint; 3] = [
+        CrashPoint::VersionWritten,
+        CrashPoint::VersionNoted,
+        CrashPoint::VersionFinal,
+    ];
     /// Those of one to an older line.
     pub const DOWNGRADE: [CrashPoint; 3] = [
         CrashPoint::DowngradeWritten,
@@ -59,9 +64,10 @@ impl CrashPoint {
         CrashPoint::VersionFinal,
     ];
     /// Those of one that is taken back.
-    pub const VERSION_BACK: [CrashPoint; 3] = [
+    pub const VERSION_BACK: [CrashPoint; 4] = [
         CrashPoint::VersionFailed,
         CrashPoint::VersionTakenBack,
+        CrashPoint::VersionNoted,
         CrashPoint::VersionFinal,
     ];
 

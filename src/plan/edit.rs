@@ -294,6 +294,13 @@ fn upgrade(situation: &Situation<'_>, from: Version, to: Version) -> Effect {
     if let Some(refusal) = situation.binary.and_then(|it| it.refusal(to, true)) {
         return Effect::Waits(Hold::Start(refusal));
     }
+    // As the planner has it: of a newer line only a snapshot leads back, and in Kubernetes the worker alone keeps one.
+    if to.is_newer_line_than(from)
+        && situation.members.is_some()
+        && situation.asked.backup.is_none()
+    {
+        return Effect::Waits(Hold::UpgradeNeedsBackup(to));
+    }
     let line = to.line().cmp(&from.line());
     let restarts = match restart(situation) {
         Effect::Restart(it) => it,

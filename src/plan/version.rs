@@ -103,6 +103,10 @@ pub(super) fn running(
         let back = why_back(spec, observed, instance).is_some();
         let wanted = if back { changing.from } else { changing.to };
         if back {
+            if instance.service.serves() && spec.version == Some(wanted) {
+                // Nothing that serves is given up for one that is not there.
+                is_in_the_store(instance, wanted)?;
+            }
             // Whether or not it may be interrupted now: its next start is one of the version before.
             steps.push(Upkeep::TakeVersionBack);
         }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use etcd_operator::member::crash::CrashPoint;
 use etcd_operator::member::records::Launch;
+use etcd_operator::plan::version::ENDS_MAX;
 use etcd_operator::process::ProcessRecord;
 use serde_json::Value;
 
@@ -83,6 +84,16 @@ pub fn assert_kept(lab: &Lab) {
     assert_eq!(lab.get("key/19").as_deref(), Some("value"));
     let identity = lab.identity().unwrap();
     assert_eq!(identity.member.other_version, None);
+}
+
+/// The only change so far, however often it was cut off.
+#[track_caller]
+fn assert_outcome(lab: &Lab, outcome: &str) {
+    lab.wait_for(Duration::from_secs(60), outcome, |it| {
+        let history = it["history"].as_array().map_or(&[][..], Vec::as_slice);
+        assert!(history.len() < 2, "{history:#?}");
+        history.len() == 1 && history[0]["outcome"] == outcome
+    });
 }
 
 #[test]
@@ -297,9 +308,17 @@ fn an_agent_that_ends_at_any_place_leaves_the_old_version_or_the_new_one() {
         for point in CrashPoint::VERSION {
             scope.spawn(move || {
                 let (mut lab, newer) = born();
+                if point == CrashPoint::VersionWritten {
+                    // Deaths of the version before say nothing of the new one.
+                    for _ in 0..ENDS_MAX {
+                        lab.kill_etcd();
+                        lab.wait_available();
+                    }
+                }
                 cut_at(point, &mut lab, &newer);
                 wait_final(&lab, &newer);
                 assert_kept(&lab);
+                assert_outcome(&lab, "Done");
             });
         }
         for point in CrashPoint::DOWNGRADE {
@@ -309,6 +328,7 @@ fn an_agent_that_ends_at_any_place_leaves_the_old_version_or_the_new_one() {
                 cut_at(point, &mut lab, &older);
                 wait_final(&lab, &older);
                 assert_kept(&lab);
+                assert_outcome(&lab, "Done");
             });
         }
         for point in CrashPoint::VERSION_BACK {
@@ -323,6 +343,7 @@ fn an_agent_that_ends_at_any_place_leaves_the_old_version_or_the_new_one() {
                         && condition(it, "Available").0 == "True"
                 });
                 assert_kept(&lab);
+                assert_outcome(&lab, "RolledBack");
             });
         }
     });
@@ -340,6 +361,8 @@ fn one_death_is_no_reason_to_go_back_and_what_a_killed_agent_tried_is_ended() {
             break it;
         }
     };
+    // The one that serves dies meanwhile, too.
+    lab.kill_etcd();
     lab.kill_agent();
     assert!(tried.is_alive(), "nobody ended it");
     lab.start_agent();
@@ -430,6 +453,25 @@ fn a_disk_that_fills_up_in_the_middle_is_no_failure_of_the_version() {
     let keys = lab.etcdctl(&["get", "--prefix", "full/", "--keys-only"]);
     let found = text(&keys.stdout).matches("full/").count();
     assert!(found >= acknowledged as usize, "{found} of {acknowledged}");
+}
+
+/// Somebody copied it there, past `etcd install`.
+#[test]
+fn a_program_that_is_another_version_than_its_folder_says_is_found_by_the_trial() {
+    let (mut lab, newer) = born();
+    let older = lab.version.clone();
+    let folder = lab.lib("store").join(format!("etcd-{newer}"));
+    fs::remove_dir_all(&folder).unwrap();
+    fs::create_dir(&folder).unwrap();
+    for program in ["etcd", "etcdctl", "etcdutl"] {
+        fs::copy(etcd_dir("3.7").join(program), folder.join(program)).unwrap();
+    }
+    ask_for(&mut lab, &newer);
+    let status = lab.wait_hold("UpgradeFailed");
+    let told = status["plan"]["message"].as_str().unwrap();
+    assert!(told.contains(&version_of(&etcd_dir("3.7"))), "{told}");
+    wait_serving(&lab, &older);
+    assert_kept(&lab);
 }
 
 /// A small device has no room for a copy of its data: a person skips the trial of one version, and of no other.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::images::{bad_etcd, version_of};
 use crate::lab::{is_true, skip, status_of};
-use crate::operated::{Operated, document};
+use crate::operated::{Operated, document, local_volume, on_volume};
 use crate::processes::{kill, kill_etcd_of, process_of};
 use crate::writer::Writer;
 
@@ -17,14 +17,18 @@ const CHANGES_WITHIN: Duration = Duration::from_secs(240);
 
 /// The cluster `one` on the older patch of 3.6, in which `kept` is 1; the newer patch is on the node.
 fn born() -> Option<(Operated, String, String)> {
-    let it = Operated::up()?;
+    born_on(Operated::up()?, "")
+}
+
+/// The same with this storage.
+fn born_on(it: Operated, storage: &str) -> Option<(Operated, String, String)> {
     let Some(before) = it.images.etcd.get("3.6-before").cloned() else {
         skip("an image of the patch before is made of target/tools/etcd/3.6-before");
         return None;
     };
     it.import(&before);
     let (older, newer) = (version_of(&before), version_of(&it.images.etcd["3.6"]));
-    let spec = format!("{{version: {older}}}");
+    let spec = format!("{{version: {older}, {storage}}}");
     it.apply(&document("EtcdCluster", "one", &spec));
     it.available("one");
     it.put("one", "kept", "1");
@@ -529,4 +533,37 @@ fn a_version_that_serves_a_copy_and_not_the_data_is_taken_back() {
         // Without the thousands of keys the next one is as fast.
         it.etcdctl("one", &["del", "w/", "--prefix"]);
     }
+}
+
+/// As on a host: deaths for want of room say nothing of the version.
+#[test]
+fn a_disk_that_fills_up_in_the_middle_is_no_failure_of_the_version() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    let image = it.dir.join("small.img");
+    let image = image.display();
+    it.in_mounts_of_node(&format!(
+        "truncate -s 500M {image}; mkfs.ext4 -q -m 0 {image}; mkdir -p /mnt/small; \
+         mount -o loop {image} /mnt/small; mkdir /mnt/small/data"
+    ));
+    it.apply(&local_volume("small", "/mnt/small/data"));
+    let Some((it, older, newer)) = born_on(it, &on_volume("small")) else {
+        return;
+    };
+    ask_for(&it, &newer);
+    for time in 1..=2 {
+        it.eventually("the newer one to serve", CHANGES_WITHIN, || {
+            let now = it.try_json(&["get", "etcdcluster", "one"])?;
+            (now["status"]["version"] == newer.as_str() && is_true(&now, "Available")).then_some(())
+        });
+        it.in_mounts_of_node("dd if=/dev/zero of=/mnt/small/ballast bs=1M 2>&1 || true");
+        let writer = Writer::new(&it, 1, "one");
+        assert!(!writer.try_fill(200), "{time}: all of it found room");
+        held(&it, "DiskFull", "");
+        it.in_mounts_of_node("rm /mnt/small/ballast");
+    }
+    let status = wait_final(&it, &newer, 1);
+    assert_eq!(last_change(&status), (older, newer, "Done".to_owned()));
+    assert_eq!(it.get("one", "kept"), "1");
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Detail, detail};
-use crate::controller::seen::{Container, NO_IMAGE, PodSeen};
+use crate::controller::seen::{Container, End, NO_IMAGE, PodSeen};
 use crate::member::pod::Rehearsed;
 
 /// What its Pod was made for, in an annotation of it.
@@ -42,7 +42,16 @@ pub(super) fn outcome(pod: &PodSeen) -> Outcome {
         }
         ("Succeeded" | "Failed", _, _) => {
             let name = &pod.name;
+            let how = match &pod.end {
+                Some(End::Unasked { reason, .. }) if reason == "OOMKilled" => {
+                    "OOMKilled: it had too little memory; raise spec.pod.resources.limits.memory"
+                        .to_owned()
+                }
+                Some(End::Unasked { reason, code, .. }) => format!("{reason}, exit code {code}"),
+                _ => String::new(),
+            };
             let why = [
+                how.as_str(),
                 pod.reason.as_str(),
                 pod.message.as_str(),
                 words.unwrap_or_default(),

@@ -1,13 +1,15 @@
 //! How far a change of the version has come, in words.
 
+use core::fmt;
+
 use super::downgrade::{Lowering, lowering};
 use super::{Changing, STABLE_SECONDS, changing, has, hop, next};
 use crate::cluster::{Detail, Health, Member, MemberName, detail};
-use crate::observed::{Instance, Membership, Observed, Upgrade};
+use crate::observed::{Instance, Membership, Observed, Process, Upgrade};
 use crate::spec::ClusterSpec;
 use crate::version::Version;
 
-/// Whether a change of the version is under way, in words: for status.
+/// Whether a change of the version is under way or to come, in words: for status.
 pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
     let mut instances = observed.instances.iter();
     if let Some((instance, Changing { from, to, back })) =
@@ -54,8 +56,10 @@ pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
             )))
         }
         _ => {
-            let older = |it: &Version| from.is_newer_line_than(*it) && hop(from, *it).is_ok();
-            let to = asked.filter(older)?;
+            let to = asked?;
+            if !from.is_newer_line_than(to) || hop(from, to).is_err() {
+                return pending(observed, instance, from, to);
+            }
             let enabled = instance.service.details?.downgrade_to.is_some();
             match lowering(observed, instance, from, to) {
                 Lowering::UnderWay if enabled => Some(detail(format_args!(
@@ -64,9 +68,32 @@ pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
                 _ if instance.tries.served < STABLE_SECONDS => Some(detail(format_args!(
                     "upgrade {from} -> {to}: begins once etcd {from} is seen to serve for {STABLE_SECONDS} s"
                 ))),
-                _ => None,
+                _ => pending(observed, instance, from, to),
             }
         }
+    }
+}
+
+/// What a change waits for that nothing else tells of: an edit that is not carried out is not done.
+fn pending(observed: &Observed, instance: &Instance, from: Version, to: Version) -> Option<Detail> {
+    let runs = matches!(instance.process, Process::Running { .. });
+    if !runs || hop(from, to).is_err() {
+        return None;
+    }
+    let told = |what: fmt::Arguments<'_>| {
+        Some(detail(format_args!(
+            "upgrade {from} -> {to}: begins once {what}"
+        )))
+    };
+    match (&observed.upgrade, instance.service.details?.downgrade_to) {
+        (Upgrade::Rehearsing { to: other }, _) => {
+            told(format_args!("the rehearsal of {other} has ended"))
+        }
+        _ if observed.backups.busy => told(format_args!("the work on snapshots has ended")),
+        (_, Some(other)) if other.line() != to.line() => told(format_args!(
+            "etcd's downgrade to {other} has ended, which somebody enabled: etcdctl downgrade cancel"
+        )),
+        _ => told(format_args!("all members serve and have caught up")),
     }
 }
 
@@ -83,8 +110,8 @@ fn awaited<'a>(observed: &'a Observed, instance: &Instance) -> Option<&'a Member
 /// How many of several members have the version for good.
 struct Progress<'a>(&'a Observed, Version);
 
-impl core::fmt::Display for Progress<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Display for Progress<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Progress(observed, to) = self;
         match observed.instances.len() {
             0 | 1 => Ok(()),
