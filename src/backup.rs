@@ -21,7 +21,6 @@ pub mod place;
 pub mod prune;
 pub mod remote;
 pub mod restore;
-pub mod schedule;
 pub mod served;
 pub mod source;
 pub mod trial;

@@ -35,8 +35,8 @@ pub struct Changes {
     /// The version for which the operator enabled etcd's own downgrade, until that has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downgrade: Option<String>,
-    /// The last one of the history is written down before the identity: a power cut between the two leads to another end of
-    /// the same change, which takes its place.
+    /// The last one of the history was written before the identity. If a crash came between the two, the next end of that
+    /// change replaces it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub open: bool,
 }
@@ -179,8 +179,8 @@ impl Changes {
         self.open = self.history.last() != before.as_ref();
     }
 
-    /// The identity says it, too.
-    pub fn is_final(&mut self) {
+    /// The identity names one version: whatever was noted before it is final.
+    pub fn settle(&mut self) {
         self.open = false;
     }
 

@@ -245,11 +245,7 @@ fn judge(
             let misfits = misfits.into_iter().filter(|it| judged(&it.path));
             problems.extend(misfits.map(|it| Problem {
                 line: root.line_of(&it.path),
-                message: format!(
-                    "found '{}', allowed: {}",
-                    node::printable(&it.found),
-                    it.allowed
-                ),
+                message: it.to_string(),
                 path: it.path,
             }));
         }

@@ -26,6 +26,28 @@ pub struct Explanation {
     /// What the operator never does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub never: Option<String>,
+    /// Words of the messages that have this reason.
+    #[serde(skip)]
+    pub says: Vec<Says>,
+}
+
+/// Words of a message; `...` stands for what differs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Says(String);
+
+impl Says {
+    /// How many characters of a message these words explain; 0: it has them not, or in another order.
+    fn weight(&self, message: &str) -> usize {
+        let (mut rest, mut weight) = (message, 0);
+        for part in self.0.split("...").map(str::trim) {
+            let Some((_, after)) = rest.split_once(part) else {
+                return 0;
+            };
+            rest = after;
+            weight += part.len();
+        }
+        weight
+    }
 }
 
 /// What the kinds of the page are, in the order in which a person looks for them. Each reason stands in the first of its kinds.
@@ -83,6 +105,8 @@ const OTHERS_WORDS: &[(&str, &str)] = &[
     ("read-only file system", "FilesystemReadOnly"),
     ("exec format error", "BinaryWrongArchitecture"),
 ];
+/// Fewer characters of a message than these may stand in another one, too.
+const SAYS_MIN: usize = 18;
 /// Entries that are named beside the one that is most like a message.
 const OTHERS: usize = 3;
 
@@ -100,20 +124,22 @@ pub fn find(text: &str) -> Found {
             .find(|it| it.reason.to_lowercase() == name)
             .cloned()
     };
-    if let Some(it) = named(&wanted) {
+    // `DiskFull`, and also "DiskFull." and disk full.
+    let bare: String = wanted.chars().filter(|it| it.is_alphanumeric()).collect();
+    if let Some(it) = named(&bare) {
         return Found::Named(it);
     }
-    let words = |it: char| !it.is_alphanumeric();
     if text.contains(' ') {
-        // A reason is one word with a capital within; words such as "valid" and "waits" are only words.
-        let reason = |it: &&str| it.chars().skip(1).any(char::is_uppercase);
-        let mut reasons = text.split(words).filter(reason);
-        let told = reasons.find_map(|it| named(&it.to_lowercase()));
-        let others = || OTHERS_WORDS.iter().find(|it| wanted.contains(it.0));
-        let told = told.or_else(|| named(&others()?.1.to_lowercase()));
-        return match told {
-            Some(it) => Found::Named(it),
-            None => most_like(&wanted, &all),
+        let weight = |it: &Explanation| it.says.iter().map(|it| it.weight(&wanted)).max();
+        let weighed = all.iter().map(|it| (weight(it).unwrap_or(0), it));
+        let (weight, said) = weighed.max_by_key(|it| it.0).unzip();
+        let told = reason_in(text, &all)
+            .or_else(|| said.filter(|_| weight >= Some(SAYS_MIN)))
+            .or_else(|| others_words(&wanted, &all));
+        return match (told, said.filter(|_| weight > Some(0))) {
+            (Some(it), _) => Found::Named(it.clone()),
+            (None, Some(it)) => Found::Like(it.clone(), Vec::new()),
+            (None, None) => most_like(&wanted, &all),
         };
     }
     let alike = |it: &&Explanation| {
@@ -124,6 +150,56 @@ pub fn find(text: &str) -> Found {
         name.contains(&wanted) || (wanted.len() > 3 && wanted.contains(&name))
     };
     Found::None(all.iter().filter(alike).map(|it| it.reason).collect())
+}
+
+/// The reason that a message names: in a line of a log behind its key, and before the condition that it is of.
+fn reason_in<'a>(text: &str, all: &'a [Explanation]) -> Option<&'a Explanation> {
+    let named = |name: &str| all.iter().find(|it| it.reason.eq_ignore_ascii_case(name));
+    let word = |it: &str| !it.is_empty() && it.chars().all(char::is_alphanumeric);
+    let keys = ["reason=", "hold="];
+    let of_key = |it: &str| {
+        keys.iter()
+            .find_map(|key| it.strip_prefix(key))
+            .and_then(named)
+    };
+    let of_log = text.split_whitespace().find_map(of_key);
+    // A reason is one word with a capital within; words such as "valid" and "waits" are only words.
+    let is_reason = |it: &&str| word(it) && it.chars().skip(1).any(char::is_uppercase);
+    let words = text
+        .split(|it: char| !it.is_alphanumeric())
+        .filter(is_reason);
+    let found: Vec<&Explanation> = words.filter_map(named).collect();
+    let is_type = |it: &Explanation| it.kinds.contains(&"Type");
+    let other = found.into_iter().find(|it| !is_type(it));
+    // Or it has one, and its message behind it.
+    let before = |it: &str| {
+        let name = it
+            .strip_suffix(':')
+            .filter(|it| it.starts_with(char::is_uppercase));
+        name.and_then(named).filter(|it| !is_type(it))
+    };
+    // Or it is a row of status.
+    let tokens: Vec<&str> = text.split_whitespace().collect();
+    let of_row = |it: &[&str]| match it {
+        [_, "True" | "False" | "Unknown", reason] => named(reason),
+        _ => None,
+    };
+    of_log
+        .or(other)
+        .or_else(|| tokens.windows(3).find_map(of_row))
+        .or_else(|| tokens.iter().copied().find_map(before))
+}
+
+/// The entry under which the page speaks of words of others; where there are none, the condition that is named.
+fn others_words<'a>(wanted: &str, all: &'a [Explanation]) -> Option<&'a Explanation> {
+    let named = |name: &str| all.iter().find(|it| it.reason == name);
+    let others = OTHERS_WORDS.iter().find(|it| wanted.contains(it.0));
+    let of_type = |it: &&Explanation| {
+        it.kinds.first() == Some(&"Type") && wanted.contains(&it.reason.to_lowercase())
+    };
+    others
+        .and_then(|it| named(it.1))
+        .or_else(|| all.iter().find(of_type))
 }
 
 /// The entry that has most words in common with a message, each weighed by how few entries have it.
@@ -169,6 +245,7 @@ fn parse(text: &'static str) -> Option<Explanation> {
         let mut all = named.iter().filter(|it| it.0 == name);
         all.next().map(|it| it.1.clone())
     };
+    let says = field("Says").unwrap_or_default();
     Some(Explanation {
         reason,
         kinds: kinds.split(", ").collect(),
@@ -176,6 +253,11 @@ fn parse(text: &'static str) -> Option<Explanation> {
         operator: field("The operator"),
         you: field("You")?,
         never: field("Never"),
+        says: says
+            .split("; ")
+            .filter(|it| !it.is_empty())
+            .map(|it| Says(it.trim_matches('`').to_lowercase()))
+            .collect(),
     })
 }
 
@@ -223,8 +305,57 @@ mod tests {
         assert_eq!(named(" EtcdBackupOld "), "EtcdBackupOld");
         let pasted = "shop-0: SnapshotFailed: the backup worker does not say";
         assert_eq!(named(pasted), "SnapshotFailed");
-        let log = "2026-11-20T10:00:00Z WARN hold=QuorumLost cluster=shop";
-        assert_eq!(named(log), "QuorumLost");
+        for typed in [
+            "disk full",
+            "disk-full",
+            "DiskFull:",
+            "\"DiskFull\".",
+            "DISK FULL",
+        ] {
+            assert_eq!(named(typed), "DiskFull", "{typed}");
+        }
+        for (told, reason) in [
+            (
+                "2026-11-20T10:00:00Z WARN hold=QuorumLost cluster=shop",
+                "QuorumLost",
+            ),
+            (
+                "BackupHealthy is False: no space reason=SnapshotFailed",
+                "SnapshotFailed",
+            ),
+            (
+                "BackupHealthy  False  SnapshotFailed  no room",
+                "SnapshotFailed",
+            ),
+            (
+                "HostHealthy is False: 3 MiB are free reason=DiskFull",
+                "DiskFull",
+            ),
+            (
+                "CertificatesValid False Expired server: 3 days ago",
+                "Expired",
+            ),
+            ("condition BackupHealthy is not as it was", "BackupHealthy"),
+            ("etcd runs but does not serve yet", "Starting"),
+            (
+                "upgrade 3.6.15 -> 3.6.16: waits for shop-1, which does not serve",
+                "Upgrading",
+            ),
+            (
+                "etcd 3.7.0 does not serve the data, which no older line can open",
+                "UpgradeStuck",
+            ),
+            (
+                "a write failed: etcdserver: mvcc: database space exceeded",
+                "NoSpace",
+            ),
+            (
+                "etcd ended 3 times before it served: etcd says \"crc mismatch\", and its files were found sound",
+                "CrashLoop",
+            ),
+        ] {
+            assert_eq!(named(told), reason, "{told}");
+        }
         assert!(matches!(find("Wal"), Found::None(it) if it.contains(&"WalDamaged")));
         for (words, reason) in OTHERS_WORDS {
             assert_eq!(named(&format!("error: {words} (1)")), *reason);
@@ -247,8 +378,10 @@ mod tests {
             Hold::Terminating,
         ] {
             let message = format!("{hold}; next: {}", hold.next_step());
-            let Found::Like(first, others) = find(&message) else {
-                panic!("{message}");
+            let (first, others) = match find(&message) {
+                Found::Like(first, others) => (first, others),
+                Found::Named(it) => (it, Vec::new()),
+                Found::None(_) => panic!("{message}"),
             };
             let found = first.reason == hold.reason() || others.contains(&hold.reason());
             assert!(found, "{message}: {} {others:?}", first.reason);

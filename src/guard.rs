@@ -20,16 +20,18 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::clock;
 use crate::cluster::detail;
+use crate::disk;
 use crate::error::chain;
 use crate::etcd::store;
 use crate::member::certificates::{Wanted, survey};
 use crate::member::examiner::Examiner;
+use crate::member::facts::{self, Gathered};
 use crate::member::pod::{self, LayDownError, PodMember};
 use crate::member::records::{self, Launch, RefusalFile, Running};
 use crate::member::refused;
 use crate::member::restore_record::RestoreRecord;
+use crate::member::starts;
 use crate::member::turn::{self, AskedToEnd};
-use crate::member::{facts, starts};
 use crate::observed::{Clock, Pairs};
 use crate::paths::Paths;
 use crate::process::ProcessRecord;
@@ -116,6 +118,12 @@ pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
         };
         let refusal = match &error {
             GuardError::Refused(refusal) => refusal.clone(),
+            other if is_for_want_of_room(other) && records_room(paths) < RECORDS_BYTES => {
+                Refusal::DiskFull {
+                    free: records_room(paths),
+                    needed: RECORDS_BYTES,
+                }
+            }
             other => Refusal::Other(detail(format_args!("{}", chain(other)))),
         };
         RefusalFile::save(paths, &refusal);
@@ -147,6 +155,26 @@ pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
         }
         std::thread::sleep(look_again(&refusal));
     }
+}
+
+/// More than all records of a member.
+const RECORDS_BYTES: u64 = 1 << 20;
+
+/// Bytes that are free where they lie.
+fn records_room(paths: &Paths) -> u64 {
+    disk::room(&paths.lib).unwrap_or(u64::MAX)
+}
+
+fn is_for_want_of_room(error: &GuardError) -> bool {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(it) = cause {
+        let of_system = it.downcast_ref::<io::Error>();
+        if of_system.is_some_and(|it| it.kind() == io::ErrorKind::StorageFull) {
+            return true;
+        }
+        cause = it.source();
+    }
+    false
 }
 
 /// The line that `systemctl status` shows. Nothing depends on it.
@@ -194,16 +222,23 @@ fn start(
     } else {
         ensure_certificates(paths, &launch)
     };
-    let mut gathered = facts::gather(paths, &launch, version, certificates, None, examiner);
-    gathered.facts.restoring = RestoreRecord::load(paths)?.is_some_and(|it| it.holds_the_data());
-    let start = start::verdict(&gathered.facts).map_err(GuardError::Refused)?;
+    let mut judge = || -> Result<(Gathered, Start), GuardError> {
+        let mut gathered = facts::gather(paths, &launch, version, certificates, None, examiner);
+        let restore = RestoreRecord::load(paths)?;
+        gathered.facts.restoring = restore.is_some_and(|it| it.holds_the_data());
+        let start = start::verdict(&gathered.facts).map_err(GuardError::Refused)?;
+        Ok((gathered, start))
+    };
+    let (mut gathered, mut start) = judge()?;
     store::note_unchanged(&paths.store(), version);
-    if gathered.facts.data.completeness() == Completeness::Empty {
+    if gathered.facts.data.completeness() == Completeness::Empty && !before.is_empty() {
         turn::wait(
             &before,
             &Certificates::at(paths.tls()).current(),
             turn::PATIENCE,
         )?;
+        // Those before it have taken their room.
+        (gathered, start) = judge()?;
     }
     let data = records::data_dir(&launch.storage_dir);
     if start == Start::SetAsideThenGo {

@@ -103,6 +103,7 @@ pub mod member;
 pub mod paths;
 pub mod process;
 pub mod s3;
+pub mod schedule;
 pub mod state;
 pub mod sysfs;
 pub mod systemd;

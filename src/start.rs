@@ -15,7 +15,7 @@ use crate::cluster::{ClusterId, ClusterName, Detail};
 use crate::version::{Line, Version};
 
 pub use addresses::{
-    AddressConflict, BACK_SECONDS, NETWORK_SECONDS, Returned, Unserved, does_without,
+    AddressConflict, BACK_SECONDS, NETWORK_SECONDS, Returned, Unserved, does_without, of_the_host,
 };
 use damage::Damage;
 pub use data::{Completeness, DataDir, Database, Log, Room};
@@ -393,13 +393,22 @@ fn check_log(facts: &Facts) -> Result<(), Refusal> {
 /// Checks the free space. A full disk is not damage, and a start on it is not a failed start: the
 /// guard starts etcd when there is space. If the last end had another cause, only the space to
 /// repair the log is required, because etcd may need no more.
+///
+/// A member that joins others leaves room for them: volumes of one node often share its disk, whatever their claims ask for.
 fn check_room(facts: &Facts) -> Result<(), Refusal> {
     let Room {
         free,
         repair,
         resume,
+        join,
     } = facts.room;
-    let needed = if facts.history.ending.for_want_of_room() {
+    let joins = facts
+        .born()
+        .is_some_and(|it| it.joined && it.served.is_none())
+        && facts.data.completeness() == Completeness::Empty;
+    let needed = if joins && facts.filesystem == Filesystem::Disk {
+        join
+    } else if facts.history.ending.for_want_of_room() {
         resume
     } else {
         repair

@@ -459,11 +459,19 @@ fn progressing(
             "Starting",
             detail(format_args!("etcd runs but does not serve yet")),
         ),
-        _ => told(
-            Verdict::False,
-            "Converged",
-            detail(format_args!("there is nothing to do")),
-        ),
+        _ => match (version::pending(spec, observed), observed.looker) {
+            (Some(words), Looker::Operator) => told(Verdict::True, "Upgrading", words),
+            (Some(words), _) => told(
+                Verdict::False,
+                "NoOperator",
+                detail(format_args!("no operator runs; {words}")),
+            ),
+            (None, _) => told(
+                Verdict::False,
+                "Converged",
+                detail(format_args!("there is nothing to do")),
+            ),
+        },
     }
 }
 

@@ -25,7 +25,7 @@ use etcd_operator::spec::backup::Source;
 use etcd_operator::spec::{ClusterSpec, Settings};
 use etcd_operator::start::{
     self, AddressConflict, BACK_SECONDS, Binary, CertificatesUsable, Completeness, DataDir,
-    Filesystem, Identity, Room, Start, StartHistory, Unserved, Writable,
+    Filesystem, Identity, Refusal, Room, Start, StartHistory, Unserved, Writable,
 };
 use etcd_operator::status::{Kind, Verdict, status};
 use world::{
@@ -52,6 +52,7 @@ fn turns() -> impl Iterator<Item = (StartHistory, u64, Room)> {
         free: Some(1 << 20),
         repair: 64 << 20,
         resume: 80 << 20,
+        join: 200 << 20,
     };
     histories().into_iter().flat_map(move |it| {
         [(0, Room::AMPLE), (5, Room::AMPLE), (0, full)].map(|(wait, room)| (it.clone(), wait, room))
@@ -243,6 +244,42 @@ fn no_stopped_member_is_started_against_the_facts() {
     });
     println!("stopped members: {states} states ({STOPPED}), {starts} of them start");
     assert!(states > 100_000 && starts > 20);
+}
+
+/// Volumes of one node share its disk: those who come take no room that those who serve need.
+#[test]
+fn a_member_joins_only_where_there_is_room_for_others_too() {
+    let verdict = |joined: bool, free: Option<u64>, filesystem: Filesystem| {
+        let mut facts = stopped().facts;
+        facts.data = DataDir::EMPTY;
+        facts.identity = Some(start::Identity {
+            joined,
+            ..identity(false)
+        });
+        facts.marker = None;
+        facts.filesystem = filesystem;
+        facts.unsafe_filesystem_allowed = true;
+        facts.room = Room {
+            free,
+            repair: 0,
+            resume: 80,
+            join: 200,
+        };
+        start::verdict(&facts)
+    };
+    let full =
+        |it: Result<Start, Refusal>| matches!(it, Err(Refusal::DiskFull { needed: 200, .. }));
+    assert!(full(verdict(true, Some(199), Filesystem::Disk)));
+    for (joined, free, filesystem) in [
+        (true, Some(200), Filesystem::Disk),
+        (true, None, Filesystem::Disk),
+        // The first member takes what there is, and memory is nobody else's.
+        (false, Some(1), Filesystem::Disk),
+        (true, Some(1), Filesystem::Unsafe("tmpfs")),
+    ] {
+        let it = verdict(joined, free, filesystem);
+        assert_eq!(it, Ok(Start::Go), "{joined} {free:?} {filesystem:?}");
+    }
 }
 
 /// The document may have damaged data replaced. Nothing that etcd said is a reason for it, and nothing

@@ -251,8 +251,8 @@ fn readme_says_what_the_bench_measured() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
     let page = std::fs::read_to_string(path).unwrap();
     let measured = format!(
-        "{} on a host, {} in Kubernetes",
-        figure("operator idle: VmRSS"),
+        "{} under systemd, {} in Kubernetes",
+        figure("operator at rest: VmRSS"),
         figure("operator with one cluster: VmRSS")
     );
     let lines = page.split_inclusive('\n').map(|line| {

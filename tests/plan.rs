@@ -17,6 +17,7 @@ use std::path::Path;
 
 use etcd_operator::cluster::{ClusterId, Health, MemberSet, Role, Timestamp};
 use etcd_operator::diagnosis;
+use etcd_operator::explain::{Found, KINDS, entries, find};
 use etcd_operator::observed::{
     BackupFailure, CaState, Clock, DestinationSeen, DocumentSeen, Instance, LastServed, Looker,
     MadeFor, Membership, Observed, Pairs, Pause, Process, Proposals, Reading, Regain, RestorePhase,
@@ -222,6 +223,7 @@ impl Scene {
                 free: Some(value.parse::<u64>().unwrap() << 20),
                 repair: if key == "torn" { 64_000_000 } else { 0 },
                 resume: 80 << 20,
+                join: 200 << 20,
             };
             return;
         }
@@ -582,6 +584,82 @@ fn scenarios_end_as_written() {
     }
     println!("{scenes} scenes");
     assert!(scenes >= 40);
+}
+
+const CONDITIONS: [&str; 8] = [
+    "Available",
+    "Progressing",
+    "Degraded",
+    "BackupHealthy",
+    "CertificatesValid",
+    "ClockTrusted",
+    "DocumentAccepted",
+    "HostHealthy",
+];
+
+/// Of a line such as `hold QuorumLost: ...` or `Available False NoAnswer: ...`.
+fn reason_and_message(line: &str) -> Option<(&str, &str)> {
+    let (head, message) = line.split_once(": ")?;
+    let mut words = head.split(' ');
+    let kind = words.next()?;
+    let is_condition = CONDITIONS.contains(&kind);
+    let reason = match words.next()? {
+        "True" | "False" | "Unknown" if is_condition => words.next()?,
+        reason if kind == "hold" => reason,
+        _ => return None,
+    };
+    words.next().is_none().then_some((reason, message))
+}
+
+/// Whatever a person pastes of a status, `explain` finds what it is about.
+#[test]
+fn explain_finds_the_reason_of_each_message() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    let mut pairs = std::collections::BTreeSet::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let text = std::fs::read_to_string(entry.path()).unwrap();
+        let found = text.lines().filter_map(reason_and_message);
+        pairs.extend(found.map(|(reason, message)| (reason.to_owned(), message.to_owned())));
+    }
+    let mut wrong = Vec::new();
+    for (reason, message) in &pairs {
+        let found = match find(message) {
+            Found::Named(it) | Found::Like(it, _) => it.reason,
+            Found::None(_) => "nothing",
+        };
+        // The words of a store or of the kernel alone; and a message that has the message of another reason in it.
+        let is_others = ["CopyFailed", "SnapshotFailed"].contains(&reason.as_str());
+        let has_another = message.contains(&format!("; {found}: "));
+        if found != reason && !is_others && !has_another {
+            wrong.push(format!("{reason} | {found} | {message}"));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        pairs.len(),
+        wrong.join("\n")
+    );
+    assert!(pairs.len() > 100, "{}", pairs.len());
+}
+
+/// Without a word it lists all, each once, below the heading of its kind.
+#[test]
+fn explain_alone_lists_every_reason_by_its_kind() {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_etcd-operator"));
+    let done = command.arg("explain").output().unwrap();
+    assert!(done.status.success());
+    let page = String::from_utf8(done.stdout).unwrap();
+    for (_, title) in KINDS {
+        assert_eq!(page.matches(&title.to_uppercase()).count(), 1, "{title}");
+    }
+    for it in entries() {
+        let rows = page
+            .lines()
+            .filter(|row| row.split(' ').next() == Some(it.reason));
+        assert_eq!(rows.count(), 1, "{}", it.reason);
+    }
 }
 
 #[test]

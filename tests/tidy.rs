@@ -53,12 +53,13 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "api",
         &[
-            "cluster", "version", "spec", "observed", "status", "clock", "error",
+            "cluster", "version", "spec", "observed", "status", "clock", "error", "schedule",
         ],
     ),
     ("document", &["api", "cluster", "error", "spec", "version"]),
     ("error", &[]),
     ("explain", &[]),
+    ("schedule", &["cluster"]),
     ("paths", &[]),
     ("state", &["untrusted"]),
     ("untrusted", &[]),
@@ -118,12 +119,13 @@ const EDGES: &[(&str, &[&str])] = &[
         "guard",
         &[
             "error", "cluster", "version", "start", "observed", "render", "paths", "state",
-            "clock", "process", "tls", "etcd", "member",
+            "clock", "process", "tls", "etcd", "member", "disk",
         ],
     ),
     (
         "backup",
         &[
+            "schedule",
             "http",
             "untrusted",
             "error",

@@ -24,7 +24,7 @@ use crate::observed::{
     Observed, Placement, Predecessors, Process, Restoring,
 };
 use crate::spec::{self, ClusterSpec, QUOTA_DEFAULT};
-use crate::start::{self, Facts, Refusal, Unserved, Writable};
+use crate::start::{self, Facts, Refusal, Unserved, Writable, of_the_host};
 use crate::state;
 use crate::sysfs;
 use crate::systemd;
@@ -91,7 +91,7 @@ impl Agent {
             refused,
             machine_changed: found.machine_changed,
             kept_elsewhere: self.driver.kept_elsewhere(),
-            unserved: running.and_then(|it| self.unserved(&it, &place.listen)),
+            unserved: running.and_then(|it| self.unserved(spec, &it, &place.listen)),
             list_from: ListFrom::Operator,
             regain,
             unheard: None, // it runs where this agent does
@@ -186,11 +186,24 @@ impl Agent {
 
     /// Addresses of clients that the document asks for, and on which the running etcd serves nobody: those that are back,
     /// else those that are gone.
-    fn unserved(&mut self, running: &Running, asked: &[IpAddr]) -> Option<Unserved> {
-        let mut clients = running.launch.clients_but(&[]);
-        clients.retain(|it| asked.contains(&it.ip()));
+    fn unserved(
+        &mut self,
+        spec: &ClusterSpec,
+        running: &Running,
+        asked: &[IpAddr],
+    ) -> Option<Unserved> {
+        let launch = &running.launch;
+        let serves = launch.clients_but(&running.left_out);
+        let at = |it: &IpAddr| SocketAddr::new(*it, launch.client_port());
+        let mut clients: Vec<SocketAddr> = asked.iter().map(at).collect();
+        let known = if spec.network.listen.is_empty() {
+            of_the_host(&serves, &listen::gone(&serves))
+        } else {
+            Some(launch.clients_but(&[]))
+        };
+        clients.retain(|it| known.as_ref().is_none_or(|known| known.contains(it)));
         let gone = listen::gone(&clients);
-        let is_back = |it: &&SocketAddr| running.left_out.contains(it) && !gone.contains(it);
+        let is_back = |it: &&SocketAddr| !serves.contains(it) && !gone.contains(it);
         let back: Vec<SocketAddr> = clients.iter().filter(is_back).copied().collect();
         let now = clock::since_boot().as_secs();
         let there = self.memory.returned.note(running.process.pid, &back, now);

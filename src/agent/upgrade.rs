@@ -104,6 +104,11 @@ impl Agent {
         let asked = spec.version;
         let other = asked.filter(|it| born.is_some_and(|born| born.version != *it));
         let _ = self.know_changes(); // told with the change that is asked for
+        if born.is_some_and(|it| it.other_version.is_none())
+            && let Some(changes) = &mut self.memory.changes
+        {
+            changes.settle();
+        }
         let live = service.details.map(|it| it.revision);
         let reach = self.reach(facts, storage_dir, (process, live));
         Tries {
@@ -159,12 +164,7 @@ impl Agent {
     /// Reads what is written down of changes, once: only this agent writes it.
     fn know_changes(&mut self) -> Result<(), StateError> {
         if self.memory.changes.is_none() {
-            let mut changes = Changes::load(&self.paths)?;
-            let posted = self.board.lock().identity.clone();
-            if posted.is_some_and(|it| it.member.other_version.is_none()) {
-                changes.is_final();
-            }
-            self.memory.changes = Some(changes);
+            self.memory.changes = Some(Changes::load(&self.paths)?);
         }
         Ok(())
     }
@@ -274,7 +274,7 @@ impl Agent {
         spec: &ClusterSpec,
         to: Version,
     ) -> Result<(), AgentError> {
-        // Before it: what ended until now was the other version.
+        // Ends until now were those of the version before.
         starts::begin_anew(&self.paths);
         self.change_identity(&self.reached(spec).storage_dir, |it| it.change_to(to, None))?;
         CrashPoint::VersionWritten.pass();
@@ -344,8 +344,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Writes down which version alone may open the data from now on. The record of changes comes first: what is final has
-    /// no one who would write it there later.
+    /// Writes down which version alone may open the data from now on. The record of changes comes first: after a crash in
+    /// between nobody would write it there.
     fn end_change(
         &mut self,
         spec: &ClusterSpec,
@@ -365,7 +365,6 @@ impl Agent {
         CrashPoint::VersionNoted.pass();
         self.change_identity(&storage_dir, |it| end(it).is_some())?;
         CrashPoint::VersionFinal.pass();
-        self.write_changes(Changes::is_final)?;
         Ok(Some(ended))
     }
 }

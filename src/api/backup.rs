@@ -9,7 +9,8 @@ use super::{EtcdClusterSpec, VolumeClaim, formats};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Backup {
-    /// When, as five cron fields in UTC, of numbers, `*`, `,`, `-` and `/`. It waits while the clock is
+    /// When, as five cron fields in UTC, of numbers, `*`, `,`, `-` and `/`, with names of months and days such as `MON-FRI`;
+    /// or one of `@hourly`, `@daily`, `@weekly` and `@monthly`. It waits while the clock is
     /// not trusted. Each cluster begins up to 300 s later than that, always by as much. Without this and `interval`,
     /// snapshots are taken only when a person asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]

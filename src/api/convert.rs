@@ -5,6 +5,7 @@
 
 mod backup;
 
+use std::fmt;
 use std::net::IpAddr;
 
 use serde_json::Value;
@@ -14,6 +15,7 @@ use super::{
     UnsafeFilesystem, formats,
 };
 use crate::cluster::ClusterName;
+use crate::error::shown;
 use crate::spec::field::FIELDS;
 use crate::spec::{self, AutoCompaction, ClusterSpec, MemberSpec, Settings};
 use crate::version::Version;
@@ -25,14 +27,30 @@ pub struct Misfit {
     pub path: String,
     /// What is there.
     pub found: String,
+    /// What is wrong with it, where that can be said in short.
+    pub fault: Option<String>,
     /// What may be there.
     pub allowed: &'static str,
 }
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = shown(&self.found, SHOWN_MAX);
+        match &self.fault {
+            Some(fault) => write!(f, "found '{found}': {fault}; allowed: {}", self.allowed),
+            None => write!(f, "found '{found}', allowed: {}", self.allowed),
+        }
+    }
+}
+
+/// Characters of a value that a message shows.
+const SHOWN_MAX: usize = 60;
 
 fn misfit(path: impl Into<String>, found: &str, allowed: &'static str) -> Misfit {
     Misfit {
         path: path.into(),
         found: found.to_owned(),
+        fault: None,
         allowed,
     }
 }
@@ -42,11 +60,14 @@ pub fn to_spec(name: &str, wire: &EtcdClusterSpec) -> Result<ClusterSpec, Vec<Mi
     let mut problems = Vec::new();
     let cluster = ClusterName::try_from(name).unwrap_or_default();
     if cluster.is_empty() || name.len() > 50 || !crate::cluster::is_dns_label(name) {
-        problems.push(misfit(
-            "metadata.name",
-            name,
-            "lower-case letters, digits and '-', at most 50",
-        ));
+        problems.push(Misfit {
+            fault: formats::name_fault(name),
+            ..misfit(
+                "metadata.name",
+                name,
+                "lower-case letters, digits and '-', at most 50",
+            )
+        });
     }
     let network = network(wire, &mut problems);
     let options = options(wire, &mut problems);

@@ -49,6 +49,17 @@ macro_rules! path {
     };
 }
 
+/// What is wrong with a cluster's name.
+pub(super) fn name_fault(name: &str) -> Option<String> {
+    let long = || format!("it has {} characters", name.chars().count());
+    check::dns_label(name).or_else(|| Some(long()))
+}
+
+/// What keeps a schedule of the right form from being one: a number, or a step.
+pub(super) fn field_fault(schedule: &str) -> Option<String> {
+    check::field_fault(schedule)
+}
+
 /// `MAJOR.MINOR.PATCH`.
 pub const VERSION: &str = r"^v?[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}$";
 /// A path from the root, without `..` and control characters.

@@ -362,7 +362,8 @@ pub(super) fn hex_of(hash: u32) -> String {
 /// What the database file of a data directory may lack, for a person. etcd writes it some seconds after it has
 /// acknowledged a write (5 s in the profile `edge`); until then that is only in its log.
 pub fn not_in_a_database(file: &Path) -> String {
-    let member = file.parent().and_then(Path::parent);
+    let whole = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let member = whole.parent().and_then(Path::parent);
     let member = member.filter(|it| it.join("wal").is_dir());
     let log = member.map_or_else(
         || "member/wal beside it".to_owned(),

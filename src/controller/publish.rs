@@ -229,10 +229,7 @@ impl Cluster {
         }
         let mut spec = convert::to_spec(&self.name, wire).map_err(|misfits| {
             let first = misfits.first();
-            let (path, found, allowed) = first.map_or(("", "", ""), |it| {
-                (it.path.as_str(), it.found.as_str(), it.allowed)
-            });
-            detail(format_args!("{path}: found '{found}', allowed: {allowed}"))
+            first.map_or_else(Detail::new, |it| detail(format_args!("{}: {it}", it.path)))
         })?;
         for number in spec.size.into()..self.members.len() {
             let name = self.members[number].name.clone();

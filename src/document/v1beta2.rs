@@ -219,15 +219,20 @@ impl<'a> Old<'a> {
         }
     }
 
+    /// Nothing came of the document: no row of it may say otherwise.
+    fn nothing_came(&mut self, why: &str) {
+        let told = |it: &&mut Row| matches!(it.fate, Fate::Mapped | Fate::Changed);
+        for row in self.report[self.before..].iter_mut().filter(told) {
+            row.fate = Fate::Dropped;
+            why.clone_into(&mut row.text);
+        }
+    }
+
     /// Whether it can be made: an object has a name, and no other one here has it.
     fn is_nameable(&mut self, metadata: &Json, others: &[Json]) -> bool {
         let text = if metadata["name"].as_str().is_none_or(str::is_empty) {
             "it has no name: no document of it"
-        } else if others.iter().any(|it| {
-            ["name", "namespace"]
-                .iter()
-                .all(|of| it[of] == metadata[of])
-        }) {
+        } else if others.iter().any(|it| is_same(it, metadata)) {
             "another document here is of this kind and name: no document of it"
         } else {
             return true;
@@ -235,6 +240,12 @@ impl<'a> Old<'a> {
         self.tell("metadata", Fate::Decide, text);
         false
     }
+}
+
+/// Whether two objects have one name in one namespace.
+fn is_same(one: &Json, other: &Json) -> bool {
+    let namespace = |it: &Json| it["namespace"].as_str().unwrap_or("default").to_owned();
+    one["name"] == other["name"] && namespace(one) == namespace(other)
 }
 
 /// Rows of these are of what is missing in them.

@@ -161,6 +161,8 @@ pub fn room(data_dir: &Path, log: Log, free: Option<u64>) -> Room {
         free,
         repair,
         resume: repair + segment + COMMIT_BYTES,
+        // Its log and the segment made ahead, and as much again for one of another member.
+        join: 3 * SEGMENT_BYTES + COMMIT_BYTES,
     }
 }
 

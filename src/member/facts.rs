@@ -143,7 +143,7 @@ fn look_at_data(
     let mut data = examiner.look(&dir, line, changes);
     let room = data_dir::room(&dir, data.log, disk::room(&launch.storage_dir));
     let stamp = data_dir::stamp(&dir);
-    starts::look_into_the_last(paths, &stamp, !room.holds(room.resume));
+    starts::look_into_the_last(paths, &stamp, room);
     let history = starts::history(paths, &stamp);
     examiner.examine(paths, &dir, line, &history, &mut data);
     let seen = seen_index(paths, &data);
@@ -163,7 +163,7 @@ fn look_at_data(
 pub fn look_into_the_last_start(paths: &Paths, launch: &Launch) {
     let dir = records::data_dir(&launch.storage_dir);
     let room = data_dir::room(&dir, Log::UNREAD, disk::room(&launch.storage_dir));
-    starts::look_into_the_last(paths, &data_dir::stamp(&dir), !room.holds(room.resume));
+    starts::look_into_the_last(paths, &data_dir::stamp(&dir), room);
 }
 
 /// The last log index that this cluster was seen to reach in this boot.
@@ -177,7 +177,7 @@ fn seen_index(paths: &Paths, data: &DataDir) -> Option<u64> {
 /// The addresses of clients that a start with these settings does without, and all others.
 fn left_out(paths: &Paths, launch: &Launch) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
     let gone = listen::gone(&launch.addresses);
-    if !gone.iter().all(|it| launch.named.contains(it)) || gone.is_empty() {
+    if gone.is_empty() {
         return (Vec::new(), launch.addresses.clone());
     }
     let served = state::load::<Served>(&paths.served()).ok().flatten();

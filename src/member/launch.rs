@@ -26,9 +26,6 @@ pub struct Launch {
     pub unsafe_filesystem_allowed: bool,
     /// Every address on which etcd will listen.
     pub addresses: Vec<SocketAddr>,
-    /// Those of them that the document names: another start would ask for the same.
-    #[serde(default)]
-    pub named: Vec<SocketAddr>,
     /// Names for a provisional server certificate.
     pub names: Vec<String>,
     /// The same for the peer's.

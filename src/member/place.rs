@@ -152,11 +152,6 @@ impl HostPlace {
             storage_named: self.storage_named,
             unsafe_filesystem_allowed: spec.unsafe_filesystem_allowed,
             addresses: self.addresses(spec),
-            named: if spec.network.listen.is_empty() {
-                Vec::new()
-            } else {
-                self.clients(spec)
-            },
             names: self.names.clone(),
             peer_names: certificates::peer_names(spec),
             leaf_seconds: spec.leaf_seconds,

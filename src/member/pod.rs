@@ -11,6 +11,7 @@ use super::refused::unplaceable;
 use super::starts;
 use super::turn::{self, AskedToEnd, Peer};
 use crate::cluster::{ClusterId, MemberId};
+use crate::etcd::store::StoreError;
 use crate::etcd::{data_dir, store};
 use crate::paths::Paths;
 use crate::render;
@@ -264,8 +265,11 @@ impl PodMember {
                 format_args!("{} is no version", self.launch.version),
             )
         })?;
-        store::link(&paths.store(), version)
-            .map_err(|error| refused("ImageVersion", format_args!("{error}")))?;
+        store::link(&paths.store(), version).map_err(|error| match error {
+            // What the volume refuses says nothing of the image.
+            StoreError::State(it) => LayDownError::from(it),
+            other => refused("ImageVersion", format_args!("{other}")),
+        })?;
         self.reconcile_identity(paths, listed)?;
         let launch = listed.map_or_else(
             || self.launch.clone(),

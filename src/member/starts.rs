@@ -14,7 +14,7 @@ use super::records::{RefusalFile, SeenFile};
 use crate::clock;
 use crate::diagnosis;
 use crate::paths::Paths;
-use crate::start::{Ending, How, LastWords, START_WINDOW_SECONDS, StartHistory};
+use crate::start::{Ending, How, LastWords, Room, START_WINDOW_SECONDS, StartHistory};
 use crate::state;
 
 /// How much of etcd's standard error is read. The beginning gives the cause.
@@ -221,9 +221,9 @@ pub fn forget(paths: &Paths) {
     let _ = fs::remove_file(paths.seen());
 }
 
-/// Examines once how the last start ended, and only while etcd does not run. `full`: the disk lacks
+/// Examines once how the last start ended, and only while etcd does not run. `room`: where the disk lacks
 /// the space that etcd needs, so an end for lack of space is not a failed start.
-pub fn look_into_the_last(paths: &Paths, stamp: &str, full: bool) {
+pub fn look_into_the_last(paths: &Paths, stamp: &str, room: Room) {
     let mut file = load(paths);
     let now = clock::since_boot().as_secs();
     let Some(last) = file.last.as_mut().filter(|it| it.said.is_none()) else {
@@ -231,12 +231,18 @@ pub fn look_into_the_last(paths: &Paths, stamp: &str, full: bool) {
     };
     let said = said(paths, last);
     let lived = last.ended.unwrap_or(now).saturating_sub(last.at);
+    // Where etcd's log lies on that disk, its last words found no room either. A signal is a cause of its own.
+    let speechless = !room.holds(WORDS_BYTES)
+        && said.words().is_none()
+        && !matches!(last.how, Some(HowFile::Signal(_) | HowFile::OutOfMemory));
     let known = said.diagnosis();
+    let known = known.or_else(|| diagnosis::by_text(NO_SPACE).filter(|_| speechless));
     last.said = Some(SaidFile {
         stamp: stamp.to_owned(),
         text: known.map(|it| it.text.to_owned()),
         words: said.words().map(str::to_owned),
     });
+    let full = !room.holds(room.resume);
     let excused = full && known.is_some_and(|it| it.reason == diagnosis::DISK_FULL);
     let served = last.acknowledged || said.served && said.words().is_none();
     let long = last.acknowledged || said.served && lived >= SERVED_SECONDS;
@@ -255,6 +261,10 @@ pub fn look_into_the_last(paths: &Paths, stamp: &str, full: bool) {
     }
     save(paths, &file);
 }
+
+const NO_SPACE: &str = "no space left on device";
+/// With less room than this in bytes, a log may lack its last lines.
+const WORDS_BYTES: u64 = 1 << 20;
 
 /// The failed starts on data of this stamp. Failed starts on other data no longer count, because
 /// the data has been changed since.
@@ -412,6 +422,14 @@ mod tests {
         root: std::path::PathBuf,
     }
 
+    fn room(full: bool) -> Room {
+        Room {
+            free: Some(if full { 40 << 20 } else { 1 << 30 }),
+            resume: 80 << 20,
+            ..Room::AMPLE
+        }
+    }
+
     impl Host {
         fn new(name: &str) -> Host {
             let root = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
@@ -438,7 +456,7 @@ mod tests {
             record(&self.paths);
             self.says(text);
             ended(&self.paths, false, How::Signal(9));
-            look_into_the_last(&self.paths, "data", full);
+            look_into_the_last(&self.paths, "data", room(full));
             history(&self.paths, "data")
         }
     }
@@ -492,6 +510,29 @@ mod tests {
         assert_eq!(host.start(FULL, false).failed, 1);
     }
 
+    /// The log is on the full disk.
+    #[test]
+    fn an_etcd_whose_last_words_found_no_room_ended_for_want_of_it() {
+        let host = Host::new("speechless");
+        let after = |left: u64, how: How| {
+            record(&host.paths);
+            host.says(READY);
+            ended(&host.paths, false, how);
+            let free = Some(left);
+            let room = Room { free, ..room(true) };
+            look_into_the_last(&host.paths, "data", room);
+            history(&host.paths, "data").ending.for_want_of_room()
+        };
+        assert!(after(0, How::Exit(1)));
+        assert!(after(4096, How::Unknown));
+        assert!(!after(4096, How::Signal(9)), "somebody killed it");
+        assert!(!after(4096, How::OutOfMemory));
+        assert!(
+            !after(2 << 20, How::Exit(1)),
+            "its words would have found room"
+        );
+    }
+
     #[test]
     fn one_that_was_asked_to_end_has_not_failed() {
         let host = Host::new("stopped");
@@ -503,7 +544,7 @@ mod tests {
             } else {
                 ended(&host.paths, true, How::Exit(0));
             }
-            look_into_the_last(&host.paths, "data", false);
+            look_into_the_last(&host.paths, "data", room(false));
             assert_eq!(history(&host.paths, "data"), StartHistory::NONE);
             assert_eq!((back_off(&host.paths), ends(&host.paths)), (0, 0));
         }
@@ -517,7 +558,7 @@ mod tests {
         host.says(READY);
         clear(&host.paths);
         host.says(FULL);
-        look_into_the_last(&host.paths, "data", true);
+        look_into_the_last(&host.paths, "data", room(true));
         let seen = history(&host.paths, "data");
         assert!(seen.failed == 0 && seen.ending.for_want_of_room());
     }
@@ -533,7 +574,7 @@ mod tests {
         fs::rename(&log, log.with_file_name("etcd-2026.log")).unwrap();
         host.says("{\"level\":\"info\",\"msg\":\"more\"}\n");
         ended(&host.paths, false, How::Signal(9));
-        look_into_the_last(&host.paths, "data", false);
+        look_into_the_last(&host.paths, "data", room(false));
         let seen = history(&host.paths, "data");
         assert_eq!((seen.failed, seen.ending.diagnosis), (0, None));
     }

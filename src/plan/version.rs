@@ -33,7 +33,7 @@ use downgrade::{end_downgrade, is_held_back};
 pub use hop::{First, hop};
 pub use rehearsal::SKIPS_SECONDS;
 use rehearsal::rehearse_or_change;
-pub use words::words;
+pub use words::{pending, words};
 
 /// For so many seconds the new etcd must have served before the change is final. Until then a death leads
 /// back. Longer than its own timers take for the first time with the settings that this operator renders: the commit of

@@ -109,7 +109,7 @@ impl Hold {
                 ..
             } => detail(format_args!("remove it: etcdctl member remove {member}")),
             Hold::UnexpectedMember { member, .. } => detail(format_args!(
-                "start the member that was added, then remove it (etcdctl member remove {member}); or restore a snapshot in place"
+                "start the member that was added, then remove it (etcdctl member remove {member}); or restore a snapshot in place: etcd-operator restore --from latest, or an EtcdRestore"
             )),
             Hold::AuthEnabled => detail(format_args!(
                 "make the operator a user: as root, etcdctl user add {OPERATOR} --no-password, then etcdctl user grant-role {OPERATOR} root; or etcdctl auth disable. Root's certificate: etcd-operator certs issue root, in Kubernetes clients: [{{name: root}}]"

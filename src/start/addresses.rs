@@ -36,6 +36,14 @@ pub fn does_without(
     left && up >= NETWORK_SECONDS && gone.iter().all(|it| is_clients(it) && served.contains(it))
 }
 
+/// Where a document names no address, etcd listens on loopback and on the host's own one. Of what the host has as that now,
+/// these count, of those that an etcd `serves` on: any (none is returned) once all but loopback are `gone`, as with a new
+/// lease, or with a boot before the network. While one is left, another uplink that takes over for a while changes nothing.
+pub fn of_the_host(serves: &[SocketAddr], gone: &[SocketAddr]) -> Option<Vec<SocketAddr>> {
+    let is_left = |it: &SocketAddr| !it.ip().is_loopback() && !gone.contains(it);
+    serves.iter().any(is_left).then(|| serves.to_vec())
+}
+
 /// Addresses of clients on which a running etcd serves nobody.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unserved {
@@ -122,6 +130,22 @@ mod tests {
         assert!(!does(&all[..2], &all, 999), "no way is left");
         let peers = [gone[0], all[2]];
         assert!(!does(&peers, &all, 999), "peers need theirs");
+    }
+
+    #[test]
+    fn another_address_of_the_host_counts_once_the_one_before_is_gone() {
+        let [local, lan] = ["127.0.0.1:2379", "10.0.0.7:2379"].map(|it| it.parse().unwrap());
+        assert_eq!(
+            of_the_host(&[local, lan], &[]),
+            Some(vec![local, lan]),
+            "a second uplink"
+        );
+        assert_eq!(of_the_host(&[local, lan], &[lan]), None, "a new lease");
+        assert_eq!(
+            of_the_host(&[local], &[]),
+            None,
+            "a boot before the network"
+        );
     }
 
     #[test]

@@ -121,6 +121,8 @@ pub struct Room {
     pub repair: u64,
     /// Bytes that it needs to start again after it ended because the disk was full.
     pub resume: u64,
+    /// Bytes that a member needs to join others, whose data may lie on the same disk.
+    pub join: u64,
 }
 
 impl Room {
@@ -129,6 +131,7 @@ impl Room {
         free: None,
         repair: 0,
         resume: 0,
+        join: 0,
     };
 
     /// Whether this many bytes are free. An unknown amount counts as enough.

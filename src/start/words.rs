@@ -284,7 +284,7 @@ impl fmt::Display for Refusal {
             ),
             Refusal::DiskFull { free, needed } => write!(
                 f,
-                "the disk is full: {} MiB are free and etcd needs {} MiB to go on",
+                "the disk is too full: {} MiB are free and etcd needs {} MiB",
                 free >> 20,
                 needed.div_ceil(1 << 20)
             ),

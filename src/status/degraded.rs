@@ -127,7 +127,7 @@ fn of_instance(spec: &ClusterSpec, instance: &Instance) -> Option<(&'static str,
         let addresses = &it.addresses;
         let message = match it.there {
             Some(_) => detail(format_args!(
-                "{addresses} is back, and etcd was started without it: the operator restarts etcd for it once it was there for {BACK_SECONDS} s, once an hour at most"
+                "{addresses} is there, and etcd does not listen there: the operator restarts etcd for it once it was there for {BACK_SECONDS} s, once an hour at most"
             )),
             None => detail(format_args!(
                 "{addresses} is no address of this host now: clients are served on the others, and there again once it is back; next: check the network (ip address), or correct network.listenAddresses"

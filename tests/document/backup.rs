@@ -67,7 +67,7 @@ fn a_schedule_that_is_none() {
     check_spec(
         "spec:\n  backup: {schedule: 0 24 * * *, destinations: [{local: {path: /a}}]}",
         &expect![
-            "line 6: spec.backup.schedule: found '0 24 * * *', allowed: five fields of cron in UTC whose numbers exist, such as 0 3 * * *"
+            "line 6: spec.backup.schedule: found '0 24 * * *': hours go from 0 to 23: there is no 24; allowed: five fields of cron in UTC, such as 0 3 * * *"
         ],
     );
     check_spec(
@@ -76,6 +76,42 @@ fn a_schedule_that_is_none() {
             "line 6: spec.backup.interval: found 'daily': 'd' (character 1) is no digit; allowed: a time span such as 30m or 6h"
         ],
     );
+}
+
+#[test]
+fn a_schedule_names_what_no_day_has() {
+    let fault = |schedule: &str| {
+        let text = format!(
+            "apiVersion: etcd.edge-operator.io/v1alpha1\nkind: EtcdCluster\nmetadata: {{name: edge}}\n\
+             spec: {{backup: {{schedule: '{schedule}', destinations: [{{local: {{path: /a}}}}]}}}}\n"
+        );
+        let problems = etcd_operator::document::check(text.as_bytes());
+        problems.err().map(|it| it.to_string())
+    };
+    for (schedule, words) in [
+        ("61 * * * *", "minutes go from 0 to 59: there is no 61"),
+        ("0 25 * * *", "hours go from 0 to 23: there is no 25"),
+        (
+            "0 3 0 * *",
+            "days of the month go from 1 to 31: there is no 0",
+        ),
+        ("0 3 * 13 *", "months go from 1 to 12: there is no 13"),
+        (
+            "0 3 * * 8",
+            "days of the week go from 0 to 7: there is no 8",
+        ),
+        ("0 3 * * FRI-MON", "from the lower one to the higher one"),
+        ("0 3 31 FEB *", "no day has this date"),
+        ("5/10 * * * *", "write */10 or 5-59/10"),
+        ("0 3 * * mon", "'mon' is no day of the week: write MON"),
+        ("0 3 * jan-mar *", "write JAN-MAR"),
+    ] {
+        let said = fault(schedule).unwrap_or_default();
+        assert!(said.contains(words), "{schedule}: {said}");
+    }
+    for schedule in ["0 3 29 FEB *", "0 3 * * MON-FRI", "@weekly"] {
+        assert_eq!(fault(schedule), None, "{schedule}");
+    }
 }
 
 #[test]

@@ -363,25 +363,25 @@ fn names() {
     check(
         &named("Edge"),
         &expect![
-            "line 4: metadata.name: found 'Edge', allowed: lower-case letters, digits and '-', at most 50"
+            "line 4: metadata.name: found 'Edge': 'E' (character 1) is not allowed; allowed: lower-case letters, digits and '-', at most 50"
         ],
     );
     check(
         &named("edge.one"),
         &expect![
-            "line 4: metadata.name: found 'edge.one', allowed: lower-case letters, digits and '-', at most 50"
+            "line 4: metadata.name: found 'edge.one': '.' (character 5) is not allowed; allowed: lower-case letters, digits and '-', at most 50"
         ],
     );
     check(
         &named("-edge"),
         &expect![
-            "line 4: metadata.name: found '-edge', allowed: lower-case letters, digits and '-', at most 50"
+            "line 4: metadata.name: found '-edge': it begins with '-'; allowed: lower-case letters, digits and '-', at most 50"
         ],
     );
     check(
         &named(&"e".repeat(51)),
         &expect![
-            "line 4: metadata.name: found 'eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee', allowed: lower-case letters, digits and '-', at most 50"
+            "line 4: metadata.name: found 'eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee': it has 51 characters; allowed: lower-case letters, digits and '-', at most 50"
         ],
     );
     check(

@@ -33,7 +33,11 @@ fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
 fn is_of(row: &Row, leaf: &str) -> bool {
     let rest = leaf.strip_prefix(&row.path);
     let is_whole = ["", "spec", "metadata"].contains(&row.path.as_str());
-    row.path == leaf || !is_whole && rest.is_some_and(|it| it.starts_with(['.', '[']))
+    // A map whose fields have rows of their own is not told of as mapped.
+    let maps = ["pod", "resources", "static", "member", "s3", "backupPolicy"];
+    let is_map = maps.iter().any(|it| row.path.ends_with(&format!(".{it}")));
+    let is_told = !is_map || matches!(row.fate, Fate::Dropped | Fate::Decide);
+    row.path == leaf || !is_whole && is_told && rest.is_some_and(|it| it.starts_with(['.', '[']))
 }
 
 #[test]

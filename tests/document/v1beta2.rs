@@ -415,7 +415,7 @@ fn what_is_wrong_in_a_field_is_left_out_and_told() {
         &old("EtcdCluster", "Shop", "{size: 1, version: 3.6.16}"),
         &expect![[r#"
             # line 3: EtcdCluster Shop: metadata.name: mapped to metadata.name
-            # line 3: EtcdCluster Shop: decide: no document of it: metadata.name: found 'Shop', allowed: lower-case letters, digits and '-', at most 50
+            # line 3: EtcdCluster Shop: decide: no document of it: metadata.name: found 'Shop': 'S' (character 1) is not allowed; allowed: lower-case letters, digits and '-', at most 50
             # line 4: EtcdCluster Shop: spec: changed: clients spoke plain HTTP; now they need a certificate: the Secret Shop-client-admin has one, spec.clients makes others
             # line 4: EtcdCluster Shop: spec: changed: data went with the Pod; now a claim of the default StorageClass keeps it: spec.storage.volumeClaim
             # line 4: EtcdCluster Shop: spec: changed: etcd kept all old revisions; now those older than an hour are compacted: spec.options.autoCompaction

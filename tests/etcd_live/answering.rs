@@ -357,7 +357,8 @@ fn snapshots_are_taken_in_their_time_while_a_further_destination_does_not_answer
     // A look every ten seconds takes what is due; each job's end brings another look, which takes nothing.
     assert!((1..=4).contains(&taken), "{taken}: {}", lab.log());
     drop(silent);
-    lab.wait("the share is back", |it| {
+    // It is tried again after 30 s.
+    lab.wait_for(Duration::from_secs(90), "the share is back", |it| {
         it["backups"]["queued"] == 0 && condition(it, "BackupHealthy").0 == "True"
     });
 }

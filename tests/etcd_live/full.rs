@@ -109,7 +109,7 @@ fn ends_of_a_full_disk(line: &str, policy: bool) {
     assert_eq!(condition(&status, "HostHealthy"), ("False", "DiskFull"));
     let message = status["plan"]["message"].as_str().unwrap();
     assert!(
-        message.contains("the disk is full: 0 MiB are free"),
+        message.contains("the disk is too full: 0 MiB are free"),
         "{message}"
     );
     // It costs no start of the budget, however long it lasts.

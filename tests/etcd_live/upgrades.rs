@@ -308,6 +308,7 @@ fn an_agent_that_ends_at_any_place_leaves_the_old_version_or_the_new_one() {
         for point in CrashPoint::VERSION {
             scope.spawn(move || {
                 let (mut lab, newer) = born();
+                let older = lab.version.clone();
                 if point == CrashPoint::VersionWritten {
                     // Deaths of the version before say nothing of the new one.
                     for _ in 0..ENDS_MAX {
@@ -319,6 +320,12 @@ fn an_agent_that_ends_at_any_place_leaves_the_old_version_or_the_new_one() {
                 wait_final(&lab, &newer);
                 assert_kept(&lab);
                 assert_outcome(&lab, "Done");
+                if point == CrashPoint::VersionFinal {
+                    // What was written before the identity stays, whatever comes next.
+                    ask_for(&mut lab, &older);
+                    let status = wait_final(&lab, &older);
+                    assert_eq!(status["history"].as_array().unwrap().len(), 2, "{status}");
+                }
             });
         }
         for point in CrashPoint::DOWNGRADE {

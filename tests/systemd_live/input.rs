@@ -142,7 +142,7 @@ fn degraded(status: &Value) -> &str {
 /// The clients on the box itself go on, whatever becomes of the network.
 #[test]
 fn an_address_that_went_leaves_the_others_served_and_is_taken_when_it_is_back() {
-    let Some(machine) = Machine::serving() else {
+    let Some(mut machine) = Machine::serving() else {
         return;
     };
     // An edit that asks for what was never there waits.
@@ -176,6 +176,10 @@ fn an_address_that_went_leaves_the_others_served_and_is_taken_when_it_is_back() 
     machine.sh(&format!("systemctl start {OPERATOR}"));
     let status = machine.wait_available();
     assert_eq!(condition(&status, "Degraded"), ("True", "AddressGone"));
+    machine.reboot();
+    let status = machine.wait_available();
+    assert_eq!(condition(&status, "Degraded"), ("True", "AddressGone"));
+    assert!(!serves_there(&machine));
 
     // It flaps, ten times in half a minute: no restart for that.
     let etcd = machine.pid(MEMBER);
@@ -204,6 +208,53 @@ fn an_address_that_went_leaves_the_others_served_and_is_taken_when_it_is_back() 
     address(&machine, "add");
     machine.until(SOON, "the same etcd there", || serves_there(&machine));
     assert_eq!(machine.pid(MEMBER), etcd);
+    assert_eq!(machine.get("a").as_deref(), Some("1"));
+}
+
+/// What the box has as its own address is another one after a new lease.
+#[test]
+fn a_document_that_names_no_address_follows_the_one_of_the_host() {
+    let Some(machine) = Machine::serving() else {
+        return;
+    };
+    // The source of packets to other networks is the host's own address.
+    let route = |what: &str| {
+        machine.sh(&format!(
+            "ip route {what} 192.0.2.0/24 dev lo src 192.168.77.7"
+        ));
+    };
+    let file = "/etc/etcd-operator/cluster.yaml";
+    let document = machine.sh(&format!("cat {file}"));
+    let named = "listenAddresses: [127.0.0.1]";
+    assert!(document.contains(named), "{document}");
+    machine.write(file, &document.replace(named, ""));
+    let etcd = machine.pid(MEMBER);
+    machine.sh(&format!("systemctl reload {OPERATOR}"));
+    machine.wait_restarted(etcd);
+    assert!(machine.put("a", "1"));
+    assert!(!serves_there(&machine), "it came up before the network");
+    // The network comes.
+    address(&machine, "add");
+    route("add");
+    machine.until(Duration::from_secs(150), "the host's address", || {
+        serves_there(&machine)
+    });
+    // The lease is another one, and etcd dies: nobody is there but the guard.
+    machine.sh(&format!("systemctl stop {OPERATOR}"));
+    route("del");
+    address(&machine, "del");
+    let etcd = machine.pid(MEMBER);
+    machine.kill("KILL", MEMBER);
+    machine.until(SOON, "etcd without its operator", || {
+        machine.pid(MEMBER) != etcd && machine.serves()
+    });
+    // The box has an address again.
+    address(&machine, "add");
+    route("add");
+    machine.sh(&format!("systemctl start {OPERATOR}"));
+    machine.until(Duration::from_secs(150), "the host's address", || {
+        serves_there(&machine)
+    });
     assert_eq!(machine.get("a").as_deref(), Some("1"));
 }
 

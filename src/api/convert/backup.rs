@@ -2,6 +2,8 @@
 
 use super::{Misfit, misfit, quantity};
 use crate::api::{self, EtcdClusterSpec, formats};
+use crate::cluster::Timestamp;
+use crate::schedule;
 use crate::spec::backup::{
     Backup, COPY_GRACE_SECONDS, Destination, Keep, Place, S3, SIGNERS_MAX, Source, Trigger,
 };
@@ -9,7 +11,13 @@ use crate::spec::backup::{
 /// Text of a fixed capacity; the schema's limits are no larger.
 fn text<const N: usize>(path: &str, text: &str, problems: &mut Vec<Misfit>) -> heapless::String<N> {
     heapless::String::try_from(text).unwrap_or_else(|_| {
-        problems.push(misfit(path, text, "a shorter text"));
+        let bytes = text.len();
+        problems.push(Misfit {
+            fault: Some(format!(
+                "it has {bytes} bytes, of which a letter such as 'ä' takes two, and at most {N} fit"
+            )),
+            ..misfit(path, text, "a shorter text")
+        });
         heapless::String::new()
     })
 }
@@ -79,9 +87,22 @@ pub(super) fn backup(wire: &EtcdClusterSpec, problems: &mut Vec<Misfit>) -> Opti
 
 fn trigger(schedule: &str, problems: &mut Vec<Misfit>) -> Trigger {
     const PATH: &str = "spec.backup.schedule";
-    if schedule.parse::<croner::Cron>().is_err() {
-        let allowed = "five fields of cron in UTC whose numbers exist, such as 0 3 * * *";
-        problems.push(misfit(PATH, schedule, allowed));
+    let fault = match schedule.parse::<croner::Cron>() {
+        Err(_) => Some(formats::field_fault(schedule).unwrap_or_else(|| {
+            "a range goes from the lower one to the higher one, such as MON-FRI".to_owned()
+        })),
+        // Any time will do: the longest wait is for a 29 February on a day of the week.
+        Ok(_) if schedule::next(schedule, Timestamp(0)).is_none() => {
+            Some("no day has this date".to_owned())
+        }
+        Ok(_) => None,
+    };
+    if let Some(fault) = fault {
+        let allowed = "five fields of cron in UTC, such as 0 3 * * *";
+        problems.push(Misfit {
+            fault: Some(fault),
+            ..misfit(PATH, schedule, allowed)
+        });
     }
     Trigger::Schedule(text(PATH, schedule, problems))
 }

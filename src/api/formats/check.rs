@@ -252,7 +252,42 @@ pub(super) fn schedule(text: &str) -> Option<String> {
     ];
     let mut all = known.iter().zip(fields);
     let ((name, _), field) = all.find(|((_, names), field)| !is_field(field, names))?;
-    Some(format!("'{}' is no {name}", part(field)))
+    // crontab takes them in any case.
+    let upper = field.to_ascii_uppercase();
+    let (_, names) = known.iter().find(|it| it.0 == *name)?;
+    let meant = is_field(&upper, names).then(|| format!(": write {upper}"));
+    let meant = meant.unwrap_or_default();
+    Some(format!("'{}' is no {name}{meant}", part(field)))
+}
+
+/// What keeps a schedule of the right form from being one.
+pub(super) fn field_fault(schedule: &str) -> Option<String> {
+    let known = [
+        ("minutes", 0, 59),
+        ("hours", 0, 23),
+        ("days of the month", 1, 31),
+        ("months", 1, 12),
+        ("days of the week", 0, 7),
+    ];
+    let mut fields = known.iter().zip(schedule.split(' '));
+    fields.find_map(|(it, field)| fault_of(*it, field))
+}
+
+fn fault_of((name, from, to): (&str, u32, u32), field: &str) -> Option<String> {
+    field.split(',').find_map(|part| {
+        let (range, step) = part.split_once('/').unwrap_or((part, ""));
+        let numbers = range.split('-').filter_map(|it| it.parse::<u32>().ok());
+        let wrong = { numbers }.find(|it| !(from..=to).contains(it));
+        match (wrong, range.parse::<u32>()) {
+            (Some(wrong), _) => Some(format!(
+                "{name} go from {from} to {to}: there is no {wrong}"
+            )),
+            (None, Ok(_)) if !step.is_empty() => Some(format!(
+                "a step follows * or a range: write */{step} or {range}-{to}/{step}"
+            )),
+            _ => None,
+        }
+    })
 }
 
 const MONTHS: [&str; 12] = [

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use crate::backup::age::Ages;
 use crate::backup::local::Entry;
 use crate::backup::manifest::Manifest;
-use crate::backup::schedule;
 use crate::clock;
 use crate::clock::parse_rfc3339;
 use crate::cluster::Timestamp;
 use crate::observed::Clock;
 use crate::paths::Paths;
+use crate::schedule;
 use crate::spec::backup::{Backup, Trigger};
 use crate::state::{self, StateError};
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{Fate, Old, ours, set};
+use super::{Fate, Old, is_same, ours, set};
 use crate::cluster::is_dns_label;
 use crate::document::compare::shown;
 use crate::document::node::{Node, Value, printable};
@@ -42,11 +42,12 @@ pub(super) fn backup(
             _ => {}
         }
     }
-    let cluster = cluster?;
-    let found = clusters.iter_mut().find(|(it, _)| {
-        it["metadata"]["name"] == cluster.as_str()
-            && it["metadata"]["namespace"] == metadata["namespace"]
-    });
+    let Some(cluster) = cluster else {
+        old.nothing_came(NO_DOCUMENT);
+        return None;
+    };
+    let named = json!({"name": cluster, "namespace": metadata["namespace"]});
+    let found = { clusters.iter_mut() }.find(|(it, _)| is_same(&it["metadata"], &named));
     if let Some((found, _)) = found {
         join(old, found, destination, periodic.as_deref());
     } else {

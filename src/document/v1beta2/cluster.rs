@@ -44,7 +44,9 @@ pub(super) fn convert(old: &mut Old<'_>, others: &[Json]) -> Option<Json> {
     if old.root.at(CLAIM).is_none_or(Node::is_null) {
         old.tell("spec", Fate::Changed, "data went with the Pod; now a claim of the default StorageClass keeps it: spec.storage.volumeClaim");
     }
-    if it["spec"]["options"]["autoCompaction"].is_null() {
+    let unknown = { old.root.at("spec.pod.etcdEnv") }
+        .is_some_and(|it| Variables::of(it).is_elsewhere(COMPACTS_AFTER));
+    if it["spec"]["options"]["autoCompaction"].is_null() && !unknown {
         old.tell("spec", Fate::Changed, "etcd kept all old revisions; now those older than an hour are compacted: spec.options.autoCompaction");
     }
     old.tell("spec", Fate::Changed, "this is another cluster, and empty: etcdctl make-mirror copies the keys, without leases, users and old revisions");
@@ -236,6 +238,7 @@ fn resources(old: &mut Old<'_>, it: &mut Json) {
     }
 }
 
+const COMPACTS_AFTER: &str = "ETCD_AUTO_COMPACTION_RETENTION";
 const RETENTION: &str = "spec.options.autoCompaction.retention";
 
 /// How a value of etcd's environment is written here.
@@ -255,7 +258,7 @@ const ENVIRONMENT: [(&str, &str, As); 10] = [
         "spec.options.autoCompaction.mode",
         As::Text,
     ),
-    ("ETCD_AUTO_COMPACTION_RETENTION", RETENTION, As::Retention),
+    (COMPACTS_AFTER, RETENTION, As::Retention),
     ("ETCD_QUOTA_BACKEND_BYTES", "spec.storage.quota", As::Bytes),
     (
         "ETCD_SNAPSHOT_COUNT",
@@ -287,15 +290,15 @@ const ENVIRONMENT: [(&str, &str, As); 10] = [
 ];
 
 fn environment(old: &mut Old<'_>, it: &mut Json, node: &Node) {
-    let Value::List(items) = &node.value else {
+    if !matches!(node.value, Value::List(_)) {
         return old.tell(
             "spec.pod.etcdEnv",
             Fate::Decide,
             format!("found {}, expected a list", node.value.describe()),
         );
-    };
-    let variables = Variables(items);
-    for index in 0..items.len() {
+    }
+    let variables = Variables::of(node);
+    for index in 0..variables.0.len() {
         let path = format!("spec.pod.etcdEnv[{index}]");
         match variables.becomes(index) {
             Ok((field, value)) => {
@@ -326,7 +329,21 @@ fn environment(old: &mut Old<'_>, it: &mut Json, node: &Node) {
 /// The environment of etcd.
 struct Variables<'a>(&'a [Node]);
 
-impl Variables<'_> {
+impl<'a> Variables<'a> {
+    fn of(node: &'a Node) -> Self {
+        match &node.value {
+            Value::List(items) => Variables(items),
+            _ => Variables(&[]),
+        }
+    }
+
+    /// Whether another object has the value of a variable.
+    fn is_elsewhere(&self, name: &str) -> bool {
+        let mut all = (0..self.0.len()).rev();
+        let last = all.find(|it| self.name(*it) == name);
+        last.is_some_and(|it| self.0[it].get("valueFrom").is_some())
+    }
+
     fn name(&self, index: usize) -> &str {
         let name = self.0[index].get("name").and_then(Node::as_text);
         name.unwrap_or_default()
@@ -340,7 +357,7 @@ impl Variables<'_> {
 
     /// Whether old revisions were compacted.
     fn compacts(&self) -> bool {
-        let retention = self.value("ETCD_AUTO_COMPACTION_RETENTION");
+        let retention = self.value(COMPACTS_AFTER);
         retention.is_some_and(|it| !is_never(&it))
     }
 
@@ -364,8 +381,11 @@ impl Variables<'_> {
         if (index + 1..self.0.len()).any(|it| self.name(it) == name) {
             return dropped("it is given again below");
         }
-        if self.0[index].get("valueFrom").is_some() {
-            return left_out(format!("{name} has its value from another object"));
+        if self.is_elsewhere(name) {
+            return left_out(format!("another object has the value of {name}"));
+        }
+        if name == "ETCD_AUTO_COMPACTION_MODE" && self.is_elsewhere(COMPACTS_AFTER) {
+            return left_out(format!("another object has the value of {COMPACTS_AFTER}"));
         }
         let Some(value) = self.value(name) else {
             return dropped("it is empty");

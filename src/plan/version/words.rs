@@ -9,7 +9,7 @@ use crate::observed::{Instance, Membership, Observed, Process, Upgrade};
 use crate::spec::ClusterSpec;
 use crate::version::Version;
 
-/// Whether a change of the version is under way or to come, in words: for status.
+/// Whether a change of the version is under way, in words: for status.
 pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
     let mut instances = observed.instances.iter();
     if let Some((instance, Changing { from, to, back })) =
@@ -56,10 +56,8 @@ pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
             )))
         }
         _ => {
-            let to = asked?;
-            if !from.is_newer_line_than(to) || hop(from, to).is_err() {
-                return pending(observed, instance, from, to);
-            }
+            let older = |it: &Version| from.is_newer_line_than(*it) && hop(from, *it).is_ok();
+            let to = asked.filter(older)?;
             let enabled = instance.service.details?.downgrade_to.is_some();
             match lowering(observed, instance, from, to) {
                 Lowering::UnderWay if enabled => Some(detail(format_args!(
@@ -68,16 +66,20 @@ pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
                 _ if instance.tries.served < STABLE_SECONDS => Some(detail(format_args!(
                     "upgrade {from} -> {to}: begins once etcd {from} is seen to serve for {STABLE_SECONDS} s"
                 ))),
-                _ => pending(observed, instance, from, to),
+                _ => None,
             }
         }
     }
 }
 
-/// What a change waits for that nothing else tells of: an edit that is not carried out is not done.
-fn pending(observed: &Observed, instance: &Instance, from: Version, to: Version) -> Option<Detail> {
-    let runs = matches!(instance.process, Process::Running { .. });
-    if !runs || hop(from, to).is_err() {
+/// What a change waits for where nothing else is to be done: an edit that is not carried out is not done.
+pub fn pending(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
+    let to = spec.version?;
+    let instance = next(spec, observed, to)?;
+    let Process::Running { version: from, .. } = instance.process else {
+        return None;
+    };
+    if from == to || hop(from, to).is_err() {
         return None;
     }
     let told = |what: fmt::Arguments<'_>| {

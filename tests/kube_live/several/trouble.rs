@@ -9,6 +9,7 @@ use crate::claims::directory;
 use crate::lab::{Options, SOON, is_true};
 use crate::operated::{Operated, copy, document};
 use crate::stream::{Stream, assert_written};
+use crate::writer::restarts;
 
 /// So many claims, and no more.
 fn quota(it: &Operated, claims: u32) {
@@ -236,4 +237,37 @@ fn a_member_that_is_evicted_is_back_on_its_claim() {
     let (acknowledged, gap) = stream.end();
     println!("{acknowledged} writes, longest gap {gap:?}");
     assert_written(&it, "shop", acknowledged);
+}
+
+/// The volumes of k3s share the node's disk, whatever their claims ask for. Those who find no room wait, and take none of
+/// what those who serve need.
+#[test]
+fn seven_members_do_not_fit_on_the_nodes_disk() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    let image = it.dir.join("small.img");
+    let image = image.display();
+    it.in_mounts_of_node(&format!(
+        "truncate -s 480M {image}; mkfs.ext4 -q -m 0 {image}; \
+         mount -o loop {image} /var/lib/rancher/k3s/storage"
+    ));
+    it.apply(&document("EtcdCluster", "shop", "{size: 1}"));
+    it.available("shop");
+    let stream = Stream::start(&it, "shop", &["shop-client"]);
+    resize(&it, 7);
+    stuck(&it, 2, "the disk is too full");
+    it.put("shop", "kept", "1");
+    assert_eq!(restarts(&it, "shop"), 0, "the first member had to end");
+    resize(&it, 1);
+    whole(&it, 1);
+    it.eventually("one Pod", GROWS_WITHIN, || {
+        (pods(&it) == ["shop-0"]).then_some(())
+    });
+    let (acknowledged, gap) = stream.end();
+    println!("{acknowledged} writes, longest gap {gap:?}");
+    assert!(gap < Duration::from_secs(3), "{gap:?}");
+    assert_written(&it, "shop", acknowledged);
+    assert_eq!(it.get("shop", "kept"), "1");
+    assert_eq!(restarts(&it, "shop"), 0, "the first member had to end");
 }

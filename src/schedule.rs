@@ -24,5 +24,16 @@ mod tests {
         assert_eq!(at("0 0 * * *"), Some(86_400), "not now");
         assert_eq!(at("0 0 * * 0"), Some(86_400), "Sunday");
         assert_eq!(at("0 0 31 2 *"), None);
+        for (word, fields) in [
+            ("@hourly", "0 * * * *"),
+            ("@daily", "0 0 * * *"),
+            ("@weekly", "0 0 * * 0"),
+            ("@monthly", "0 0 1 * *"),
+            ("0 3 * JAN,DEC MON-FRI", "0 3 * 1,12 1-5"),
+        ] {
+            assert!(at(word).is_some() && at(word) == at(fields), "{word}");
+        }
+        assert_eq!(at("@daily"), Some(86_400));
+        assert_eq!(at("0 3 * * MON"), Some(2 * 86_400 + 3 * 3600));
     }
 }
