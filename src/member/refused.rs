@@ -78,7 +78,7 @@ pub fn next_step(reason: &str) -> &'static str {
             "bring back the volume that holds the data; if it is lost for good: of several members delete its claim and its Pod, and another one takes its place; an only one: restore a snapshot"
         }
         "DiskFull" => {
-            "free some space on the volume, or make it larger; etcd then starts by itself. A member that joins may get another claim: delete its claim and its Pod"
+            "free some space on the volume, make it larger, or give a member that joins another claim; etcd then starts by itself"
         }
         it if damage::REASONS.contains(&it) => {
             "the data is untouched: restore a snapshot with an EtcdRestore"

@@ -266,7 +266,6 @@ fn seven_members_do_not_fit_on_the_nodes_disk() {
     });
     let (acknowledged, gap) = stream.end();
     println!("{acknowledged} writes, longest gap {gap:?}");
-    assert!(gap < Duration::from_secs(3), "{gap:?}");
     assert_written(&it, "shop", acknowledged);
     assert_eq!(it.get("shop", "kept"), "1");
     assert_eq!(restarts(&it, "shop"), 0, "the first member had to end");
