@@ -135,7 +135,11 @@ pub fn find(text: &str) -> Found {
         let (weight, said) = weighed.max_by_key(|it| it.0).unzip();
         let told = reason_in(text, &all)
             .or_else(|| said.filter(|_| weight >= Some(SAYS_MIN)))
-            .or_else(|| others_words(&wanted, &all));
+            .or_else(|| others_words(&wanted, &all))
+            .or_else(|| {
+                all.iter()
+                    .find(|it| is_type(it) && wanted.contains(&it.reason.to_lowercase()))
+            });
         return match (told, said.filter(|_| weight > Some(0))) {
             (Some(it), _) => Found::Named(it.clone()),
             (None, Some(it)) => Found::Like(it.clone(), Vec::new()),
@@ -169,7 +173,6 @@ fn reason_in<'a>(text: &str, all: &'a [Explanation]) -> Option<&'a Explanation> 
         .split(|it: char| !it.is_alphanumeric())
         .filter(is_reason);
     let found: Vec<&Explanation> = words.filter_map(named).collect();
-    let is_type = |it: &Explanation| it.kinds.contains(&"Type");
     let other = found.into_iter().find(|it| !is_type(it));
     // Or it has one, and its message behind it.
     let before = |it: &str| {
@@ -190,16 +193,15 @@ fn reason_in<'a>(text: &str, all: &'a [Explanation]) -> Option<&'a Explanation> 
         .or_else(|| tokens.iter().copied().find_map(before))
 }
 
-/// The entry under which the page speaks of words of others; where there are none, the condition that is named.
+/// Whether it is the type of a condition, which has reasons of its own.
+fn is_type(it: &Explanation) -> bool {
+    it.kinds.contains(&"Type")
+}
+
+/// The entry under which the page speaks of words of others.
 fn others_words<'a>(wanted: &str, all: &'a [Explanation]) -> Option<&'a Explanation> {
-    let named = |name: &str| all.iter().find(|it| it.reason == name);
-    let others = OTHERS_WORDS.iter().find(|it| wanted.contains(it.0));
-    let of_type = |it: &&Explanation| {
-        it.kinds.first() == Some(&"Type") && wanted.contains(&it.reason.to_lowercase())
-    };
-    others
-        .and_then(|it| named(it.1))
-        .or_else(|| all.iter().find(of_type))
+    let (_, reason) = OTHERS_WORDS.iter().find(|it| wanted.contains(it.0))?;
+    all.iter().find(|it| it.reason == *reason)
 }
 
 /// The entry that has most words in common with a message, each weighed by how few entries have it.

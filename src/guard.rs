@@ -118,13 +118,8 @@ pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
         };
         let refusal = match &error {
             GuardError::Refused(refusal) => refusal.clone(),
-            other if is_for_want_of_room(other) && records_room(paths) < RECORDS_BYTES => {
-                Refusal::DiskFull {
-                    free: records_room(paths),
-                    needed: RECORDS_BYTES,
-                }
-            }
-            other => Refusal::Other(detail(format_args!("{}", chain(other)))),
+            other => no_room(paths, other)
+                .unwrap_or_else(|| Refusal::Other(detail(format_args!("{}", chain(other))))),
         };
         RefusalFile::save(paths, &refusal);
         if keeper == Keeper::Pod {
@@ -160,9 +155,11 @@ pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
 /// More than all records of a member.
 const RECORDS_BYTES: u64 = 1 << 20;
 
-/// Bytes that are free where they lie.
-fn records_room(paths: &Paths) -> u64 {
-    disk::room(&paths.lib).unwrap_or(u64::MAX)
+/// A record that found no room beside the data.
+fn no_room(paths: &Paths, error: &GuardError) -> Option<Refusal> {
+    let free = disk::room(&paths.lib).filter(|it| *it < RECORDS_BYTES)?;
+    let needed = RECORDS_BYTES;
+    is_for_want_of_room(error).then_some(Refusal::DiskFull { free, needed })
 }
 
 fn is_for_want_of_room(error: &GuardError) -> bool {

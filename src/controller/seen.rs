@@ -423,13 +423,21 @@ impl PodSeen {
         self.reason == "Unschedulable" && is_elsewhere(&self.message)
     }
 
+    /// Whether its guard refused a start for this reason, the last time that its container ended.
+    pub(super) fn is_refused_for(&self, reason: &str) -> bool {
+        let words = self
+            .last_words
+            .as_deref()
+            .and_then(|it| it.split_once(": "));
+        words.is_some_and(|it| it.0 == reason)
+    }
+
     /// Whether its node has no image for it, or one of another version than the data's.
     pub(super) fn lacks_image(&self) -> bool {
-        let refused = self.last_words.as_deref();
         match &self.container {
             Container::Waiting { reason, .. } if NO_IMAGE.contains(&reason.as_str()) => true,
             Container::Running { .. } => false,
-            _ => refused.is_some_and(|it| it.starts_with("ImageVersion: ")),
+            _ => self.is_refused_for("ImageVersion"),
         }
     }
 

@@ -46,7 +46,6 @@ impl Ends {
             self.containers.clear();
         }
         let of_it = pod.filter(|it| it.version.as_ref() == Some(&member.version) && !it.is_over());
-        let no_room = |it: &str| it.split(':').next() == Some(DISK_FULL);
         match of_it.and_then(|it| it.end.as_ref()) {
             Some(End::Unasked { container, .. })
                 if !self.containers.contains(container)
@@ -57,10 +56,7 @@ impl Ends {
             }
             // As on a host: an end for want of room is no failure of the version.
             Some(End::Asked)
-                if self.unexplained
-                    && of_it
-                        .and_then(|it| it.last_words.as_deref())
-                        .is_some_and(no_room) =>
+                if self.unexplained && of_it.is_some_and(|it| it.is_refused_for(DISK_FULL)) =>
             {
                 self.containers.pop();
                 self.unexplained = false;

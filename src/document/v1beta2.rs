@@ -229,10 +229,10 @@ impl<'a> Old<'a> {
     }
 
     /// Whether it can be made: an object has a name, and no other one here has it.
-    fn is_nameable(&mut self, metadata: &Json, others: &[Json]) -> bool {
+    fn is_nameable(&mut self, metadata: &Json, others: &[&Json]) -> bool {
         let text = if metadata["name"].as_str().is_none_or(str::is_empty) {
             "it has no name: no document of it"
-        } else if others.iter().any(|it| is_same(it, metadata)) {
+        } else if others.iter().any(|it| is_same(&it["metadata"], metadata)) {
             "another document here is of this kind and name: no document of it"
         } else {
             return true;
@@ -396,20 +396,16 @@ pub fn convert(text: &str) -> Result<Converted, Problems> {
         }
         match old.text("kind").unwrap_or_default() {
             "EtcdCluster" if is_old => {
-                let others: Vec<Json> = { clusters.iter() }
-                    .map(|(it, _)| it["metadata"].clone())
-                    .collect();
+                let others: Vec<&Json> = clusters.iter().map(|it| &it.0).collect();
                 if let Some(document) = cluster::convert(&mut old, &others) {
                     old.tell_the_rest();
                     clusters.push((document, root));
                 }
             }
             "EtcdBackup" if is_old => {
-                let others: Vec<Json> = { it.documents.iter() }
-                    .map(|it| it["metadata"].clone())
-                    .collect();
-                it.documents
-                    .extend(backup::backup(&mut old, &mut clusters, &others));
+                let others: Vec<&Json> = it.documents.iter().collect();
+                let request = backup::backup(&mut old, &mut clusters, &others);
+                it.documents.extend(request);
                 old.tell_the_rest();
             }
             "EtcdRestore" if is_old => {

@@ -221,8 +221,8 @@ pub fn forget(paths: &Paths) {
     let _ = fs::remove_file(paths.seen());
 }
 
-/// Examines once how the last start ended, and only while etcd does not run. `room`: where the disk lacks
-/// the space that etcd needs, so an end for lack of space is not a failed start.
+/// Examines once how the last start ended, and only while etcd does not run. Where the disk lacks
+/// the `room` that etcd needs, an end for want of it is not a failed start.
 pub fn look_into_the_last(paths: &Paths, stamp: &str, room: Room) {
     let mut file = load(paths);
     let now = clock::since_boot().as_secs();

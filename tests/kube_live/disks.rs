@@ -8,16 +8,6 @@ use crate::operated::Operated;
 /// The member's user.
 const USER: u32 = 65532;
 
-/// A file system of its own with what `mkfs.ext4` leaves in it: its root belongs to root, and holds `lost+found`.
-fn plug_in(it: &Operated) {
-    let image = it.dir.join("usb.img");
-    let image = image.display();
-    it.in_mounts_of_node(&format!(
-        "truncate -s 768M {image}; mkfs.ext4 -q -m 0 {image}; mkdir -p /mnt/usb; \
-         mount -o loop {image} /mnt/usb; mkdir /mnt/usb/data /mnt/usb/snapshots; chmod 0700 /mnt/usb/data"
-    ));
-}
-
 #[test]
 fn a_usb_disk_holds_data_and_snapshots_as_the_example_says() {
     let Some(it) = Operated::up() else {
@@ -26,7 +16,8 @@ fn a_usb_disk_holds_data_and_snapshots_as_the_example_says() {
     let restricted = "pod-security.kubernetes.io/enforce=restricted";
     it.kubectl(&["label", "namespace", "default", restricted])
         .good();
-    plug_in(&it);
+    it.mount_disk(768, "/mnt/usb");
+    it.in_mounts_of_node("mkdir /mnt/usb/data /mnt/usb/snapshots; chmod 0700 /mnt/usb/data");
     let example = std::fs::read_to_string(root().join("deploy/examples/usb-disk.yaml")).unwrap();
     it.apply(&example);
     it.available("shop");

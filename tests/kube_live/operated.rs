@@ -321,6 +321,17 @@ impl Operated {
         output(inside.args(["sh", "-ec", script])).good();
     }
 
+    /// A file system of its own on the first node, as `mkfs.ext4` leaves it: its root belongs to root, and holds `lost+found`.
+    #[track_caller]
+    pub fn mount_disk(&self, megabytes: u32, place: &str) {
+        let image = self.dir.join(format!("{megabytes}.img"));
+        let image = image.display();
+        self.in_mounts_of_node(&format!(
+            "truncate -s {megabytes}M {image}; mkfs.ext4 -q -m 0 {image}; \
+             mkdir -p {place}; mount -o loop {image} {place}"
+        ));
+    }
+
     pub fn patch(&self, cluster: &str, patch: &str) {
         let arguments = ["patch", "etcdcluster", cluster, "--type=merge", "-p", patch];
         self.kubectl(&arguments).good();

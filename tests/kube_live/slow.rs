@@ -36,12 +36,7 @@ fn an_etcd_that_stands_still_or_whose_disk_does_for_a_minute_is_not_restarted() 
     let Some(it) = Operated::up() else {
         return;
     };
-    let image = it.dir.join("slow.img");
-    let image = image.display();
-    it.in_mounts_of_node(&format!(
-        "truncate -s 512M {image}; mkfs.ext4 -q -m 0 {image}; \
-             mkdir -p {DISK}; mount -o loop {image} {DISK}"
-    ));
+    it.mount_disk(512, DISK);
     it.apply(&local_volume("slow", DISK));
     let on_disk = format!("{{{}}}", on_volume("slow"));
     it.apply(&document("EtcdCluster", "slow", &on_disk));

@@ -541,12 +541,8 @@ fn a_disk_that_fills_up_in_the_middle_is_no_failure_of_the_version() {
     let Some(it) = Operated::up() else {
         return;
     };
-    let image = it.dir.join("small.img");
-    let image = image.display();
-    it.in_mounts_of_node(&format!(
-        "truncate -s 500M {image}; mkfs.ext4 -q -m 0 {image}; mkdir -p /mnt/small; \
-         mount -o loop {image} /mnt/small; mkdir /mnt/small/data"
-    ));
+    it.mount_disk(500, "/mnt/small");
+    it.in_mounts_of_node("mkdir /mnt/small/data");
     it.apply(&local_volume("small", "/mnt/small/data"));
     let Some((it, older, newer)) = born_on(it, &on_volume("small")) else {
         return;

@@ -22,7 +22,7 @@ const KEYS: &str = "no document of it; the Secret stays, and its keys read the s
 pub(super) fn backup(
     old: &mut Old<'_>,
     clusters: &mut [(Json, &Node)],
-    others: &[Json],
+    others: &[&Json],
 ) -> Option<Json> {
     let metadata = old.metadata();
     let mut destination = s3(old);

@@ -15,7 +15,7 @@ const OLD_REPOSITORY: &str = "quay.io/coreos/etcd";
 const CLAIM: &str = "spec.pod.persistentVolumeClaimSpec";
 
 /// The new document; nothing where it has no name, or that of another one.
-pub(super) fn convert(old: &mut Old<'_>, others: &[Json]) -> Option<Json> {
+pub(super) fn convert(old: &mut Old<'_>, others: &[&Json]) -> Option<Json> {
     let metadata = old.metadata();
     if !old.is_nameable(&metadata, others) {
         return None;
@@ -337,11 +337,16 @@ impl<'a> Variables<'a> {
         }
     }
 
+    /// The last one of a name, which is the one that etcd got.
+    fn last(&self, name: &str) -> Option<&Node> {
+        let index = (0..self.0.len()).rev().find(|it| self.name(*it) == name)?;
+        Some(&self.0[index])
+    }
+
     /// Whether another object has the value of a variable.
     fn is_elsewhere(&self, name: &str) -> bool {
-        let mut all = (0..self.0.len()).rev();
-        let last = all.find(|it| self.name(*it) == name);
-        last.is_some_and(|it| self.0[it].get("valueFrom").is_some())
+        let last = self.last(name);
+        last.is_some_and(|it| it.get("valueFrom").is_some())
     }
 
     fn name(&self, index: usize) -> &str {
@@ -349,10 +354,8 @@ impl<'a> Variables<'a> {
         name.unwrap_or_default()
     }
 
-    /// The last value of a variable, which is the one that etcd got.
     fn value(&self, name: &str) -> Option<String> {
-        let last = (0..self.0.len()).rev().find(|it| self.name(*it) == name)?;
-        self.0[last].get("value").and_then(plain)
+        self.last(name)?.get("value").and_then(plain)
     }
 
     /// Whether old revisions were compacted.

@@ -246,12 +246,7 @@ fn seven_members_do_not_fit_on_the_nodes_disk() {
     let Some(it) = Operated::up() else {
         return;
     };
-    let image = it.dir.join("small.img");
-    let image = image.display();
-    it.in_mounts_of_node(&format!(
-        "truncate -s 480M {image}; mkfs.ext4 -q -m 0 {image}; \
-         mount -o loop {image} /var/lib/rancher/k3s/storage"
-    ));
+    it.mount_disk(480, "/var/lib/rancher/k3s/storage");
     it.apply(&document("EtcdCluster", "shop", "{size: 1}"));
     it.available("shop");
     let stream = Stream::start(&it, "shop", &["shop-client"]);
