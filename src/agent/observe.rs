@@ -97,8 +97,7 @@ impl Agent {
             unheard: None, // it runs where this agent does
             placement: Placement::default(),
         };
-        let version = instance.facts.identity.as_ref().map(|it| it.version);
-        let host = self.host(&storage_dir, found.writable, version);
+        let host = self.host(&storage_dir, &instance);
         let backups = self.backups(spec, clock, now);
         let predecessors = self.predecessors(spec, &instance, clock, now);
         Box::new(Observed {
@@ -405,12 +404,10 @@ impl Agent {
     }
 
     /// Facts about the host. Asking the firmware of a Pi interrupts it, so not every pass asks.
-    fn host(
-        &mut self,
-        storage_dir: &Path,
-        writable: Writable,
-        version: Option<Version>,
-    ) -> HostFacts {
+    fn host(&mut self, storage_dir: &Path, instance: &Instance) -> HostFacts {
+        let writable = instance.writable;
+        let version = instance.facts.identity.as_ref().map(|it| it.version);
+        let answers = instance.service.read.is_answer();
         let uptime = clock::since_boot().as_secs();
         let known = self.memory.host.take();
         let current =
@@ -426,7 +423,7 @@ impl Agent {
         };
         facts.disk.read_only = sysfs::read_only(writable);
         let free = (writable != Writable::Stalled).then(|| disk::room(storage_dir));
-        facts.disk.space = self.memory.space.note(uptime, free.flatten());
+        facts.disk.space = self.memory.space.note(uptime, free.flatten(), answers);
         self.memory.host = Some((facts.clone(), looked, version));
         facts
     }

@@ -12,12 +12,9 @@ pub const FULL: u64 = 16 << 20;
 pub const NEARLY_FULL: u64 = 144 << 20;
 /// Nothing new is put on a disk with less: log, database, a copy of it, a snapshot (rule D32).
 pub const FOR_A_CLUSTER: u64 = 1 << 30;
-/// It is told before the disk is full, early enough for a person to come.
-pub const WARN_BEFORE_SECONDS: u64 = 24 * 3600;
-/// A rate of less than this many seconds says nothing of a day.
-const RATE_OF_A_DAY_SECONDS: u64 = 1800;
-/// A fast rate is believed sooner: then it is told an hour before.
-const WARN_AT_ONCE_SECONDS: u64 = 3600;
+/// A rate says something of 24 times as long as it was seen: that of an hour of a day, early enough for a person
+/// to come, and that of a minute of 24 minutes. `apt upgrade` is no disk that fills up.
+const BELIEVED_TIMES: u64 = 24;
 
 /// Samples that are kept, and the seconds between two of them: the present rate is that of an hour.
 const SAMPLES: usize = 60;
@@ -56,13 +53,7 @@ impl Space {
     /// The same where it is to be told.
     fn warning(&self) -> Option<u64> {
         let left = self.full_in()?;
-        let believed = self.shrinks?.seconds >= RATE_OF_A_DAY_SECONDS;
-        let before = if believed {
-            WARN_BEFORE_SECONDS
-        } else {
-            WARN_AT_ONCE_SECONDS
-        };
-        (left < before).then_some(left)
+        (left < self.shrinks?.seconds.saturating_mul(BELIEVED_TIMES)).then_some(left)
     }
 }
 
@@ -74,11 +65,19 @@ pub struct SpaceWatch {
 }
 
 impl SpaceWatch {
-    /// Takes note of what is free now.
-    pub fn note(&mut self, now: u64, free: Option<u64>) -> Space {
+    /// Takes note of what is free now. No rate is known where etcd does not answer: what a start takes comes once, for
+    /// a new member two parts of its log of 64 MB.
+    pub fn note(&mut self, now: u64, free: Option<u64>, answers: bool) -> Space {
         let Some(bytes) = free else {
             return Space::default();
         };
+        if !answers {
+            self.samples.clear();
+            return Space {
+                free,
+                shrinks: None,
+            };
+        }
         let oldest = self.samples.front().copied();
         // Room came back: what was before is no measure any more.
         if oldest.is_some_and(|(_, it)| it < bytes) {
@@ -191,9 +190,10 @@ mod tests {
         let hour = Some((GIB / 2, 3600));
         assert_eq!(reason(8 * GIB, hour), ("DiskFillsUp", Grade::Warning));
         assert_eq!(reason(16 * GIB, hour), ("FreeSpace", Grade::Good));
-        // A minute says nothing of a day, but much of an hour.
+        // A minute says nothing of a day or an hour, but much of the next minutes.
         assert_eq!(reason(8 * GIB, Some((GIB / 100, 60))).1, Grade::Good);
-        assert_eq!(reason(8 * GIB, Some((GIB, 60))).0, "DiskFillsUp");
+        assert_eq!(reason(8 * GIB, Some((GIB / 3, 60))).1, Grade::Good);
+        assert_eq!(reason(8 * GIB, Some((GIB / 2, 60))).0, "DiskFillsUp");
         assert_eq!(judge(&Space::default()).grade, Grade::Unknown);
         let small = Space {
             free: Some(900 << 20),
@@ -207,20 +207,25 @@ mod tests {
     fn the_rate_is_that_of_the_last_hour_and_forgets_when_room_comes_back() {
         let mut watch = SpaceWatch::default();
         let mut free = 100 << 30;
-        let first = watch.note(1000, Some(free));
+        let first = watch.note(1000, Some(free), true);
         assert_eq!((first.free, first.shrinks), (Some(free), None));
-        assert_eq!(watch.note(1059, Some(free - 1)).shrinks, None);
+        assert_eq!(watch.note(1059, Some(free - 1), true).shrinks, None);
         let mut last = first;
         for minute in 1..=200 {
             free -= 1 << 20;
-            last = watch.note(1000 + minute * 60, Some(free));
+            last = watch.note(1000 + minute * 60, Some(free), true);
         }
         let shrinks = last.shrinks.unwrap();
         assert_eq!((shrinks.bytes, shrinks.seconds), (59 << 20, 59 * 60));
         assert_eq!(last.full_in(), Some(free * 59 * 60 / (59 << 20)));
-        let back = watch.note(20_000, Some(200 << 30));
+        let back = watch.note(20_000, Some(200 << 30), true);
         assert_eq!((back.shrinks, back.full_in()), (None, None));
-        assert_eq!(watch.note(20_060, Some(200 << 30)).full_in(), None);
-        assert_eq!(watch.note(20_120, None), Space::default());
+        assert_eq!(watch.note(20_060, Some(200 << 30), true).full_in(), None);
+        assert_eq!(watch.note(20_120, None, true), Space::default());
+        // What a start takes is no rate.
+        watch.note(20_180, Some(100 << 30), false);
+        assert_eq!(watch.note(20_190, Some(50 << 30), true).shrinks, None);
+        let after = watch.note(20_260, Some(50 << 30), true);
+        assert_eq!(after.full_in(), None, "{after:?}");
     }
 }
