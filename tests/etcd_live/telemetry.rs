@@ -40,6 +40,10 @@ fn metrics_and_health_are_served_where_asked_for() {
         head.contains("content-type: text/plain; version=0.0.4"),
         "{head}"
     );
+    let version = format!(
+        "etcd_operator_version_info{{version=\"{}\"}} 1",
+        lab.version
+    );
     for line in [
         "etcd_operator_condition{condition=\"Available\"} 1",
         "# TYPE etcd_operator_passes_total counter",
@@ -47,6 +51,7 @@ fn metrics_and_health_are_served_where_asked_for() {
         "# TYPE etcd_operator_backup_last_verified_timestamp_seconds gauge",
         "etcd_operator_backup_queue_snapshots 0",
         "etcd_operator_disk_full_in_seconds -1",
+        &version,
     ] {
         assert!(page.lines().any(|it| it == line), "{line}: {page}");
     }
@@ -79,6 +84,11 @@ fn metrics_and_health_are_served_where_asked_for() {
         let line = format!("etcd_operator_condition{{condition=\"DocumentAccepted\"}} {value}");
         assert!(page.lines().any(|it| it == line), "{line}: {page}");
     }
+    checked_by_promtool(&page);
+}
+
+/// What Prometheus' own tool says of a page of metrics: nothing.
+fn checked_by_promtool(page: &str) {
     let promtool = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())

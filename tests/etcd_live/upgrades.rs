@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use etcd_operator::member::crash::CrashPoint;
 use etcd_operator::member::records::Launch;
 use etcd_operator::plan::version::ENDS_MAX;
 use etcd_operator::process::ProcessRecord;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::disk::{Disk, may_mount};
@@ -232,6 +234,24 @@ fn a_version_that_does_not_serve_a_copy_never_touches_the_data() {
     assert_kept(&lab);
 }
 
+#[test]
+fn a_version_that_serves_other_data_never_touches_the_data() {
+    for (mode, words) in [
+        ("no-data", "serves revision 1, the snapshot has"),
+        ("other-data", "the hashes differ"),
+    ] {
+        let (mut lab, _) = born();
+        let bad = install_bad(&lab, mode);
+        let pid = lab.etcd_pid();
+        ask_for(&mut lab, &bad);
+        let status = lab.wait_hold("UpgradeFailed");
+        let told = status["plan"]["message"].as_str().unwrap();
+        assert!(told.contains(words), "{told}");
+        assert_eq!(lab.etcd_pid(), pid);
+        assert_kept(&lab);
+    }
+}
+
 /// How long it took until the version before served again.
 fn comes_back(mode: &str, limit: Duration) -> Duration {
     let (mut lab, _) = born();
@@ -385,6 +405,50 @@ fn one_death_is_no_reason_to_go_back_and_what_a_killed_agent_tried_is_ended() {
     );
 }
 
+/// Kills the next guard of a lab before it has become etcd.
+fn kill_a_guard(root: &Path) {
+    let limit = Instant::now() + Duration::from_secs(30);
+    let is_guard = |process: &Path| {
+        let line = fs::read(process.join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        line.contains("\0guard\0") && line.contains(root.to_str().unwrap())
+    };
+    loop {
+        assert!(Instant::now() < limit, "no guard was seen");
+        for process in fs::read_dir("/proc").unwrap().flatten() {
+            let pid = process.file_name().to_str().and_then(|it| it.parse().ok());
+            let Some(pid) = pid.and_then(Pid::from_raw) else {
+                continue;
+            };
+            if !is_guard(&process.path()) {
+                continue;
+            }
+            // It stands still, so it is one still when it is killed.
+            let _ = kill_process(pid, Signal::STOP);
+            let guard = is_guard(&process.path());
+            let _ = kill_process(pid, if guard { Signal::KILL } else { Signal::CONT });
+            if guard {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_guard_that_is_killed_in_the_middle_starts_no_other_version() {
+    let (mut lab, newer) = born();
+    ends_at(CrashPoint::VersionWritten, &mut lab, &newer);
+    let root = lab.root.clone();
+    std::thread::scope(|scope| {
+        let killer = scope.spawn(|| kill_a_guard(&root));
+        lab.start_agent();
+        killer.join().unwrap();
+    });
+    wait_final(&lab, &newer);
+    assert_kept(&lab);
+    assert_outcome(&lab, "Done");
+}
+
 #[test]
 fn a_version_that_is_not_in_the_store_waits_for_it_and_the_guard_starts_no_third() {
     let mut lab = Lab::new("3.6-before");
@@ -476,7 +540,86 @@ fn a_program_that_is_another_version_than_its_folder_says_is_found_by_the_trial(
     ask_for(&mut lab, &newer);
     let status = lab.wait_hold("UpgradeFailed");
     let told = status["plan"]["message"].as_str().unwrap();
-    assert!(told.contains(&version_of(&etcd_dir("3.7"))), "{told}");
+    let newest = version_of(&etcd_dir("3.7"));
+    assert!(told.contains(&newest), "{told}");
+    wait_serving(&lab, &older);
+    // Nor does it get at the data where a person skips the trial.
+    let pid = lab.etcd_pid();
+    lab.add(&format!("upgrade: {{skipRehearsal: {newer}}}"));
+    ask_for(&mut lab, &older);
+    lab.wait("the older one again", |it| {
+        condition(it, "Progressing").0 == "False"
+    });
+    ask_for(&mut lab, &newer);
+    lab.wait("its version to be told", |it| {
+        condition(it, "Degraded").1 == "StepFailed"
+            && it["conditions"].to_string().contains(&newest)
+    });
+    assert_eq!(lab.etcd_pid(), pid);
+    assert_kept(&lab);
+}
+
+/// What etcd's `check v2store` finds in data of 3.5, no etcd 3.6 starts on: the old store of `--enable-v2`.
+#[test]
+fn data_with_the_old_store_stays_with_3_5() {
+    let mut lab = Lab::new("3.5");
+    lab.start_agent();
+    lab.wait_available();
+    for it in 0..20 {
+        assert!(lab.put(&format!("key/{it}"), "value"));
+    }
+    lab.stop_agent();
+    lab.kill_etcd();
+    let conf = fs::read_to_string(lab.lib("member/etcd.conf.yaml")).unwrap();
+    let with_v2 = lab.root.join("with-v2.yaml");
+    let conf = conf.lines().filter(|it| !it.starts_with("snapshot-count"));
+    let conf: Vec<&str> = conf.collect();
+    let conf = format!("{}\nenable-v2: true\nsnapshot-count: 10\n", conf.join("\n"));
+    fs::write(&with_v2, conf).unwrap();
+    let mut etcd = Command::new(lab.etcd.join("etcd"));
+    let etcd = etcd
+        .arg("--config-file")
+        .arg(&with_v2)
+        .stderr(Stdio::null())
+        .spawn();
+    let mut etcd = etcd.unwrap();
+    let files = lab.lib("tls/clients/admin");
+    let url = format!("https://127.0.0.1:{}/v2/keys/old", lab.ports[0]);
+    let put = || {
+        let mut curl = Command::new("curl");
+        curl.args([
+            "-sf",
+            "--retry",
+            "20",
+            "--retry-all-errors",
+            "--retry-delay",
+            "1",
+        ]);
+        curl.arg("--cacert").arg(files.join("ca.crt"));
+        curl.arg("--cert").arg(files.join("client.crt"));
+        curl.arg("--key").arg(files.join("client.key"));
+        let output = curl
+            .args(["-XPUT", &url, "-d", "value=1"])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    };
+    for _ in 0..20 {
+        put();
+    }
+    etcd.kill().unwrap();
+    etcd.wait().unwrap();
+    lab.start_agent();
+    lab.wait_available();
+    let (older, pid) = (lab.version.clone(), lab.etcd_pid());
+    let newer = version_of(&etcd_dir("3.6"));
+    install(&lab, &etcd_dir("3.6"), &newer);
+    ask_for(&mut lab, &newer);
+    let status = lab.wait_hold("UpgradeNotRehearsed");
+    let told = status["plan"]["message"].as_str().unwrap();
+    println!("{told}");
+    assert!(told.contains("v2"), "{told}");
+    assert_eq!(lab.etcd_pid(), pid);
     wait_serving(&lab, &older);
     assert_kept(&lab);
 }

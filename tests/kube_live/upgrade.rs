@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::images::{bad_etcd, version_of};
-use crate::lab::{is_true, skip, status_of};
+use crate::lab::{SOON, is_true, skip, status_of};
 use crate::operated::{Operated, document, local_volume, on_volume};
 use crate::processes::{kill, kill_etcd_of, process_of};
 use crate::writer::Writer;
@@ -87,40 +87,27 @@ fn a_cluster_that_never_served_takes_the_image_that_was_corrected() {
     it.put("one", "kept", "1");
 }
 
-/// Nobody but the operator writes, so that only its own writes begin the log of 3.5 anew before 3.7 has to read it.
-#[test]
-fn data_born_on_3_5_is_carried_to_3_7_and_back_to_3_6() {
-    let Some(it) = Operated::up() else {
-        return;
-    };
+/// The cluster `one` on 3.5, in which `kept` is 1; the versions of all lines, which are on the node.
+fn born_on_3_5() -> Option<(Operated, [String; 3])> {
+    let it = Operated::up()?;
     let lines = ["3.5", "3.6", "3.7"].map(|line| it.images.etcd[line].clone());
-    let [first, next, last] = lines.each_ref().map(version_of);
+    let versions = lines.each_ref().map(version_of);
     for image in &lines {
         it.import(image);
     }
-    it.apply(&document(
-        "EtcdCluster",
-        "one",
-        &format!("{{version: {first}}}"),
-    ));
+    let spec = format!("{{version: {}}}", versions[0]);
+    it.apply(&document("EtcdCluster", "one", &spec));
     it.available("one");
     it.put("one", "kept", "1");
-    let asked = json!({"spec": {"version": last}}).to_string();
-    let refused = it.kubectl(&["patch", "etcd", "one", "--type=merge", "-p", &asked]);
-    let words = format!("etcd {last} cannot follow etcd {first}");
-    assert!(
-        !refused.ok && refused.stderr.contains(&words),
-        "{}",
-        refused.stderr
-    );
-    ask_for(&it, &next);
-    held(&it, "UpgradeNeedsBackup", "the document has no backup");
-    with_backup(&it);
-    // To the newest line, and back to the one before.
-    for (to, from, changes) in [(&next, &first, 1), (&last, &next, 2), (&next, &last, 3)] {
+    Some((it, versions))
+}
+
+/// To the newest line, and back to the one before.
+fn carry(it: &Operated, [first, next, last]: &[String; 3]) {
+    for (to, from, changes) in [(next, first, 1), (last, next, 2), (next, last, 3)] {
         let begun = Instant::now();
-        ask_for(&it, to);
-        let status = wait_final(&it, to, changes);
+        ask_for(it, to);
+        let status = wait_final(it, to, changes);
         println!("{from} -> {to}: final after {:.1?}", begun.elapsed());
         let change = (from.clone(), to.clone(), "Done".to_owned());
         assert_eq!(last_change(&status), change);
@@ -133,11 +120,69 @@ fn data_born_on_3_5_is_carried_to_3_7_and_back_to_3_6() {
         assert_eq!(status["versionSince"].is_string(), trusted, "{status}");
         assert_eq!(it.get("one", "kept"), "1");
     }
-    assert!(image_of(&it).ends_with(&next));
+    assert!(image_of(it).ends_with(next));
+}
+
+/// Nobody but the operator writes, so that only its own writes begin the log of 3.5 anew before 3.7 has to read it.
+#[test]
+fn data_born_on_3_5_is_carried_to_3_7_and_back_to_3_6() {
+    let Some((it, versions)) = born_on_3_5() else {
+        return;
+    };
+    let [first, next, last] = &versions;
+    let asked = json!({"spec": {"version": last}}).to_string();
+    let refused = it.kubectl(&["patch", "etcd", "one", "--type=merge", "-p", &asked]);
+    let words = format!("etcd {last} cannot follow etcd {first}");
+    assert!(
+        !refused.ok && refused.stderr.contains(&words),
+        "{}",
+        refused.stderr
+    );
+    ask_for(&it, next);
+    held(&it, "UpgradeNeedsBackup", "the document has no backup");
+    with_backup(&it);
+    carry(&it, &versions);
     it.put("one", "kept", "2");
     let told = it.events("default");
     let lowered = told.iter().any(|it| it.0 == "Downgrading");
     assert!(lowered, "{told:?}");
+}
+
+/// A writer, one watch that resumes in each Pod, and a lease, through the same lines.
+#[test]
+fn a_watch_and_a_lease_outlive_every_line() {
+    let Some((it, versions)) = born_on_3_5() else {
+        return;
+    };
+    with_backup(&it);
+    let granted = it.etcdctl("one", &["lease", "grant", "3600"]);
+    let lease = granted.split_whitespace().nth(1).unwrap().to_owned();
+    it.etcdctl("one", &["put", "--lease", &lease, "leased", "1"]);
+    let watcher = Writer::new(&it, 1, "one").watch("w/");
+    let written = written_while(&it, || carry(&it, &versions));
+    assert_kept(&it, &written);
+    let last = format!("w/{:06}", written.acknowledged - 1);
+    it.eventually("the last write to be seen", SOON, || {
+        watcher
+            .keys("w/")
+            .iter()
+            .any(|it| *it >= last)
+            .then_some(())
+    });
+    // One that was not acknowledged was written again.
+    let mut seen = watcher.keys("w/");
+    seen.dedup();
+    let wanted = (0..written.acknowledged).map(|it| format!("w/{it:06}"));
+    assert!(wanted.eq(seen.into_iter().take_while(|it| *it <= last)));
+    let left = it.etcdctl("one", &["lease", "timetolive", &lease, "--keys"]);
+    assert!(
+        left.contains("granted with TTL(3600s)") && left.contains("leased"),
+        "{left}"
+    );
+    println!(
+        "{} writes, longest gap {:.1?}",
+        written.acknowledged, written.longest_gap
+    );
 }
 
 /// A newer line that served for a moment alone opens the data, and another patch of it does.

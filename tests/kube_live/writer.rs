@@ -1,7 +1,7 @@
 //! A client that writes all the while, on a node's network: it needs no API server.
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -57,14 +57,29 @@ impl Writer {
         })
     }
 
-    fn run(&self, script: &str, words: &[&str]) -> Output {
+    fn command(&self, script: &str) -> Command {
         let mut command = Command::new("nsenter");
         command
             .arg(&self.network)
             .args(["unshare", "-m", "sh", "-c"]);
         let hosts = self.hosts.display();
         command.arg(format!("mount --bind {hosts} /etc/hosts && {script}"));
-        output(command.arg("sh").args(words))
+        command.arg("sh");
+        command
+    }
+
+    fn run(&self, script: &str, words: &[&str]) -> Output {
+        output(self.command(script).args(words))
+    }
+
+    /// Watches keys, wherever the member is: the file of hosts is written anew for each of its Pods.
+    pub fn watch(&self, prefix: &str) -> Watcher {
+        let path = self.hosts.with_extension("watched");
+        let file = std::fs::File::create(&path).unwrap();
+        let mut command = self.command(&format!("exec {} \"$@\"", self.etcdctl));
+        let command = command.args(["watch", "--prefix", prefix]).stdout(file);
+        let child = command.stdin(Stdio::null()).spawn().unwrap();
+        Watcher { child, path }
     }
 
     /// The longest time between two acknowledged writes, while something happens.
@@ -112,6 +127,28 @@ impl Writer {
             "for i in $(seq {megabytes}); do head -c 1000000 /dev/urandom | {etcdctl} put filler$i || exit 1; done"
         );
         self.run(&script, &[]).ok
+    }
+}
+
+/// What was seen by one watch of etcdctl.
+pub struct Watcher {
+    child: Child,
+    path: PathBuf,
+}
+
+impl Watcher {
+    /// The keys of a prefix so far, in their order.
+    pub fn keys(&self, prefix: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(&self.path).unwrap();
+        let keys = text.lines().filter(|it| it.starts_with(prefix));
+        keys.map(ToOwned::to_owned).collect()
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
