@@ -1,10 +1,12 @@
 //! A process by its id and start time, so that a recycled id is never taken for ours.
 
 use std::fs;
+use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -70,6 +72,29 @@ pub fn as_owner<'a>(command: &'a mut Command, dir: &Path) -> std::io::Result<&'a
         }
     }
     Ok(command)
+}
+
+/// The first bytes that a program prints. It is killed where it has not ended in time.
+///
+/// # Errors
+/// It cannot be started, or has not ended in time.
+pub fn printed(command: &mut Command, most: u64, within: Duration) -> std::io::Result<Vec<u8>> {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn()?;
+    let Some(stdout) = child.stdout.take() else {
+        return Ok(Vec::new());
+    };
+    let (sender, printed) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = stdout.take(most).read_to_end(&mut bytes);
+        let _ = sender.send(read.map(|_| bytes));
+    });
+    let silent = |_| Err(std::io::ErrorKind::TimedOut.into());
+    let bytes = printed.recv_timeout(within).unwrap_or_else(silent);
+    let _ = child.kill(); // one that prints on and on
+    child.wait()?;
+    bytes
 }
 
 /// Part of `/proc/PID/stat`.
@@ -305,6 +330,23 @@ mod tests {
             assert_eq!([id("-u"), id("-g"), id("-G")], ["65534", "65533", "65533"]);
         }
         std::fs::remove_dir(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_not_waited_for() {
+        let run = |script: &str, within: u64| {
+            #[expect(clippy::disallowed_methods, reason = "any program")]
+            let mut command = Command::new("sh");
+            printed(
+                command.args(["-c", script]),
+                10,
+                Duration::from_secs(within),
+            )
+        };
+        assert_eq!(run("echo it ends", 60).unwrap(), b"it ends\n");
+        assert_eq!(run("exec yes", 60).unwrap(), b"y\ny\ny\ny\ny\n");
+        let silent = run("exec sleep 60", 0).unwrap_err();
+        assert_eq!(silent.kind(), std::io::ErrorKind::TimedOut);
     }
 
     #[test]

@@ -423,7 +423,7 @@ fn what_others_may_write_is_opened_in_one_way() {
             "src/backup/restore.rs",
             "File::open(&path).map_err(io_error(\"open\"",
         ),
-        ("src/backup/trial.rs", "fs::read_to_string(self.log())"),
+        ("src/backup/trial.rs", "fs::File::open(log)"),
         ("src/backup/local.rs", "fs::metadata(&self.dir)"),
         // A person's own word at the command line, which may be a pipe.
         ("src/untrusted.rs", "content(&File::open(path)?, most)"),

@@ -668,6 +668,16 @@ fn an_edit_that_waits_is_not_told_as_done() {
         words.ends_with("begins once the work on snapshots has ended"),
         "{words}"
     );
+    let words = told(|it| it.instances[0].process = Process::Unknown);
+    assert!(
+        words.ends_with("begins once all members serve and have caught up"),
+        "{words}"
+    );
+    let words = told(|it| it.upgrade = Upgrade::OfImage);
+    assert_eq!(
+        words,
+        "another image of etcd 3.6.14 is tried on a copy of the data"
+    );
     let words = told(|it| it.upgrade = Upgrade::Rehearsing { to: OTHER[0] });
     assert!(
         words.ends_with("begins once the rehearsal of 3.6.16 has ended"),
@@ -860,35 +870,63 @@ fn no_change_begins_with_an_alarm_a_learner_or_a_member_that_does_not_serve() {
     }
 }
 
-/// What serves is not stopped for a version that is not there.
+/// What serves, comes up or may be started is not given up for a version that is not there.
 #[test]
 fn nothing_goes_back_to_a_version_that_is_not_in_the_store() {
-    let changing = World {
-        asked: OLD,
-        identity: NEW[0],
-        other: Some(OLD),
-        runs: Some(NEW[0]),
-        long: false,
+    for (runs, quality) in [
+        (Some(NEW[0]), Quality::Good),
+        (Some(NEW[0]), Quality::Silent),
+        (None, Quality::Good),
+    ] {
+        let changing = World {
+            asked: OLD,
+            identity: NEW[0],
+            other: Some(OLD),
+            runs,
+            long: false,
+            ..World::BEGIN
+        };
+        let plan_with = |binary: Binary| {
+            let mut seen = changing.observed(quality);
+            seen.instances[0].tries.asked_binary = Some(binary);
+            plan(&changing.spec(), &seen)
+        };
+        let goes = |it: &Plan| it.steps().any(|it| *it == Upkeep::TakeVersionBack);
+        assert!(goes(&plan_with(Binary::Ready)));
+        let stays = plan_with(Binary::Missing(None));
+        assert!(!goes(&stays), "{runs:?} {quality:?} {stays:?}");
+        let Some(Hold::Start(Refusal::BinaryMissing { .. })) = stays.hold() else {
+            assert!(runs.is_none() && stays.hold().is_none(), "{stays:?}");
+            assert!(
+                stays.steps().any(|it| matches!(it, Upkeep::Start(_))),
+                "{stays:?}"
+            );
+            continue;
+        };
+        assert_eq!(stays.act(), None);
+    }
+}
+
+/// Somebody empties the store between the trial and the change.
+#[test]
+fn what_was_tried_and_is_gone_stops_nobody() {
+    let tried = World {
+        asked: NEW[0],
+        rehearsal: Rehearsal::Served(NEW[0]),
         ..World::BEGIN
     };
     let plan_with = |binary: Binary| {
-        let mut seen = changing.observed(Quality::Good);
+        let mut seen = tried.observed(Quality::Good);
         seen.instances[0].tries.asked_binary = Some(binary);
-        plan(&changing.spec(), &seen)
+        plan(&tried.spec(), &seen)
     };
-    let back = plan_with(Binary::Ready);
-    assert!(back.steps().any(|it| *it == Upkeep::TakeVersionBack));
+    let goes = |it: &Plan| it.steps().any(|it| *it == Upkeep::SetVersion(NEW[0]));
+    assert!(goes(&plan_with(Binary::Ready)));
     let stays = plan_with(Binary::Missing(None));
-    assert_eq!(stays.act(), None);
+    assert!(!goes(&stays) && stays.act().is_none(), "{stays:?}");
+    let hold = stays.hold();
     assert!(
-        !stays.steps().any(|it| *it == Upkeep::TakeVersionBack),
-        "{stays:?}"
-    );
-    assert!(
-        matches!(
-            stays.hold(),
-            Some(Hold::Start(Refusal::BinaryMissing { .. }))
-        ),
+        matches!(hold, Some(Hold::Start(Refusal::BinaryMissing { .. }))),
         "{stays:?}"
     );
 }

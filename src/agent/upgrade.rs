@@ -274,10 +274,10 @@ impl Agent {
         spec: &ClusterSpec,
         to: Version,
     ) -> Result<(), AgentError> {
-        // No trial has asked it.
-        if spec.skip_rehearsal == Some(to) {
-            store::check_program(&self.paths.store(), to)?;
-        }
+        // Somebody may have exchanged it, and no trial has asked it where none is made.
+        store::check_program(&self.paths.store(), to)?;
+        // What is noted of the change before stays, also where this operator ends before this one has.
+        self.write_changes(|_| ())?;
         // Ends until now were those of the version before.
         starts::begin_anew(&self.paths);
         self.change_identity(&self.reached(spec).storage_dir, |it| it.change_to(to, None))?;

@@ -192,26 +192,31 @@ pub fn refused(wire: &EtcdClusterSpec, prefixes: &[String]) -> Option<Detail> {
             "spec.pod: affinity and topologySpreadConstraints have {free} bytes, allowed are {FREE_MAX}"
         )));
     }
-    let labels = pod
-        .labels
-        .keys()
-        .filter(|it| !it.starts_with("app.kubernetes.io/"));
-    let foreign = labels
-        .chain(pod.annotations.keys())
-        .find(|it| is_reserved(it))?;
+    let labels = pod.labels.keys().filter(|it| is_label_refused(it));
+    let annotations = pod.annotations.keys().filter(|it| is_reserved(it));
+    let foreign = labels.chain(annotations).next()?;
     Some(detail(format_args!(
-        "spec.pod: {foreign} is not allowed: labels and annotations of kubernetes.io and k8s.io decide over what a Pod may do"
+        "spec.pod: {foreign} is not allowed: {RESERVED}"
     )))
 }
 
+/// Why a key is not allowed on a Pod.
+pub const RESERVED: &str =
+    "labels and annotations of kubernetes.io and k8s.io decide over what a Pod may do";
+
 /// Whether an image is of this repository, or below it.
-fn is_below(image: &str, prefix: &str) -> bool {
+pub fn is_below(image: &str, prefix: &str) -> bool {
     let rest = image.strip_prefix(prefix);
     rest.is_some_and(|it| it.is_empty() || prefix.ends_with('/') || it.starts_with([':', '@', '/']))
 }
 
-/// Keys that Kubernetes, or this operator, gives a meaning.
-fn is_reserved(key: &str) -> bool {
+/// Whether a label is not allowed on a Pod.
+pub fn is_label_refused(key: &str) -> bool {
+    !key.starts_with("app.kubernetes.io/") && is_reserved(key)
+}
+
+/// Keys that Kubernetes, or this operator, gives a meaning: no annotation of a Pod.
+pub fn is_reserved(key: &str) -> bool {
     let domain = key.split_once('/').map_or("", |it| it.0);
     ["kubernetes.io", "k8s.io", "etcd.edge-operator.io"]
         .iter()

@@ -6,6 +6,7 @@
 //! schedule of its own (`spec.backup.verify`).
 
 use std::fs::{self, OpenOptions};
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -43,6 +44,8 @@ const OF_THE_PLACE: [&str; 3] = [
 
 /// Which process a trial's etcd is.
 const PROCESS: &str = "process.json";
+/// So much of its log is looked at, and kept.
+const LOG_KEPT: u64 = 1 << 20;
 
 /// What the disk keeps free for the member that serves beside the trial: the next piece of the trial's log, and what
 /// snapshots leave, too.
@@ -232,7 +235,7 @@ pub async fn run(trial: &Trial<'_>, progress: &mut dyn FnMut(Progress)) -> Resul
         scratch.etcd = Some(start(&etcd, version)?);
         let hash = wait_until_served(trial, &place, &mut scratch, version).await;
         if let (Err(_), Some(kept)) = (&hash, trial.log) {
-            let _ = fs::copy(scratch.log(), kept);
+            let _ = state::write_synced(kept, &end_of(&scratch.log()));
         }
         let hash = hash?;
         // Hashes of what was compacted otherwise cannot be compared.
@@ -394,13 +397,32 @@ async fn wait_until_served(
             expected: trial.revision,
         });
     }
-    let hash = client.hash_kv(trial.revision.max(1)).await;
-    let hash = hash.map_err(|error| TrialError::NotServed {
+    let not_served = |why| TrialError::NotServed {
         version,
-        why: client::plain(&error),
+        why,
         of_the_place: false,
-    })?;
+    };
+    let hash = tokio::time::timeout(patience, client.hash_kv(trial.revision.max(1))).await;
+    let silent = |_| {
+        not_served(format!(
+            "no hash of its keys within {} s",
+            patience.as_secs()
+        ))
+    };
+    let hash = hash.map_err(silent)?;
+    let hash = hash.map_err(|error| not_served(client::plain(&error)))?;
     Ok((hash.hash(), hash.compact_version()))
+}
+
+/// The end of what a tried etcd logged: what it ended of stands there.
+fn end_of(log: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Ok(mut file) = fs::File::open(log) {
+        let length = file.metadata().map_or(0, |it| it.len());
+        let _ = file.seek(SeekFrom::Start(length.saturating_sub(LOG_KEPT)));
+        let _ = file.take(LOG_KEPT).read_to_end(&mut bytes);
+    }
+    bytes
 }
 
 impl Scratch {
@@ -421,7 +443,8 @@ impl Scratch {
             if let Some(child) = &mut self.etcd
                 && let Ok(Some(status)) = child.try_wait()
             {
-                let log = fs::read_to_string(self.log()).unwrap_or_default();
+                let log = end_of(&self.log());
+                let log = String::from_utf8_lossy(&log);
                 let last = log.lines().next_back().unwrap_or("without a word");
                 let killed = status.signal() == Some(Signal::KILL.as_raw());
                 let lacks = OF_THE_PLACE.iter().any(|it| last.contains(it));

@@ -6,6 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal as _, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -160,7 +161,8 @@ impl Desk {
         Err(Failure::new(FAILED, text))
     }
 
-    /// Runs this very command in the Pod of the cluster's backup worker. kubectl's exit code is the command's.
+    /// Runs this very command in the Pod of the cluster's backup worker, without what leads there and stands before it.
+    /// kubectl's exit code is the command's.
     pub(super) fn in_worker(&self, arguments: impl Iterator<Item = OsString>) -> Outcome {
         let mut command = self.command();
         command.arg("exec");
@@ -169,9 +171,22 @@ impl Desk {
         }
         command
             .args([&backup_pod(&self.cluster), "-c", CONTAINER, "--", PROGRAM])
-            .args(arguments.skip(1));
+            .args(from_the_command(arguments.skip(1)));
         Err(command.exec().into())
     }
+}
+
+/// Without the options before the command. Each of those takes a value.
+fn from_the_command(arguments: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let mut arguments = arguments.peekable();
+    while let Some(option) = arguments.next_if(|it| it.as_bytes().starts_with(b"-")) {
+        let text = option.as_bytes();
+        let short = !text.starts_with(b"--");
+        if !(text.contains(&b'=') || short && text.len() > 2) {
+            arguments.next();
+        }
+    }
+    arguments
 }
 
 /// kubectl, or the one in k3s.
@@ -185,5 +200,30 @@ fn kubectl() -> Result<Vec<OsString>, Failure> {
     } else {
         let text = "a cluster in Kubernetes is asked by kubectl, which is not in PATH: kubernetes.io/docs/tasks/tools";
         Err(Failure::new(FAILED, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_leads_to_the_worker_stays_here() {
+        for (line, rest) in [
+            ("backup list", "backup list"),
+            ("-n shop backup list -o json", "backup list -o json"),
+            (
+                "--namespace=backup --context c backup list -n x",
+                "backup list -n x",
+            ),
+            (
+                "-nshop --cluster till --kubeconfig=a backup create",
+                "backup create",
+            ),
+        ] {
+            let words = line.split(' ').map(OsString::from);
+            let found: Vec<OsString> = from_the_command(words).collect();
+            assert_eq!(found.join(OsStr::new(" ")), rest, "{line}");
+        }
     }
 }

@@ -1,21 +1,24 @@
 //! Documents of the first operator, `etcd.database.coreos.com/v1beta2`, as ours, with a row for each of their fields: what
 //! became of it, and why. What a person has to decide is told as that, and an EtcdCluster that comes out is sound by
-//! [`check_of_kubernetes`].
+//! [`super::check_of_kubernetes`].
 //!
 //! Sources: coreos/etcd-operator 0.9.4, `pkg/apis/etcd/v1beta2` for the fields, `pkg/util/k8sutil` and `pkg/backup` for what
 //! they did.
 
 mod backup;
 mod cluster;
+mod environment;
+mod sound;
 
 use std::fmt;
 
 use serde_json::{Value as Json, json};
 
 use super::node::{self, Node, Value};
-use super::{Problems, SIZE_MAX, check_of_kubernetes, to_yaml, too_large};
+use super::{Problems, SIZE_MAX, too_large};
 use crate::api::GROUP;
 use crate::error::shown;
+use sound::sound;
 
 /// The first operator's group.
 const OLD_GROUP: &str = "etcd.database.coreos.com";
@@ -333,27 +336,6 @@ fn set(document: &mut Json, path: &str, value: impl Into<Json>) {
     *at = value.into();
 }
 
-/// Takes the field at a path away; where it is not there, the nearest above it, since something is missing in that.
-fn take_away(document: &mut Json, path: &str) -> bool {
-    let path = path.replace('[', ".").replace(']', "");
-    let mut parts: Vec<&str> = path.split('.').collect();
-    while parts.len() > 1
-        && let Some(key) = parts.pop()
-    {
-        let removed = match document.pointer_mut(&format!("/{}", parts.join("/"))) {
-            Some(Json::Object(fields)) => fields.remove(key),
-            Some(Json::Array(items)) => { key.parse().ok() }
-                .filter(|it| *it < items.len())
-                .map(|it| items.remove(it)),
-            _ => None,
-        };
-        if removed.is_some() {
-            return true;
-        }
-    }
-    false
-}
-
 fn ours(kind: &str, metadata: &Json, spec: &Json) -> Json {
     json!({"apiVersion": format!("{GROUP}/v1alpha1"), "kind": kind, "metadata": metadata, "spec": spec})
 }
@@ -438,43 +420,4 @@ pub fn convert(text: &str) -> Result<Converted, Problems> {
     it.documents = all;
     it.report.sort_by_key(|row| row.line);
     Ok(it)
-}
-
-/// The document without what [`check_of_kubernetes`] refuses, which is told; nothing where it refuses what must be there.
-fn sound(mut document: Json, root: &Node, report: &mut Vec<Row>) -> Option<Json> {
-    let object = format!(
-        "EtcdCluster {}",
-        document["metadata"]["name"].as_str().unwrap_or_default()
-    );
-    loop {
-        let text = to_yaml(&document).ok()?;
-        let Err(problems) = check_of_kubernetes(text.as_bytes()) else {
-            return Some(document);
-        };
-        let mut taken = false;
-        for problem in problems.0 {
-            let is_needed = ["metadata.name", "spec.version", "spec.size", "spec"]
-                .contains(&problem.path.as_str());
-            let away = !is_needed && take_away(&mut document, &problem.path);
-            taken |= away;
-            let what = if away {
-                "left out"
-            } else {
-                "no document of it"
-            };
-            let row = Row {
-                line: root.line_of(&problem.path),
-                object: object.clone(),
-                path: String::new(),
-                fate: Fate::Decide,
-                text: format!("{what}: {}: {}", problem.path, problem.message),
-            };
-            if !report.contains(&row) {
-                report.push(row);
-            }
-        }
-        if !taken {
-            return None;
-        }
-    }
 }

@@ -275,18 +275,24 @@ pub async fn compact_and_defragment(client: &mut Client) -> Result<(u64, u64), e
     Ok((bytes(status.db_size()), bytes(status.raft_used_db_size())))
 }
 
-/// Disarms this member's NOSPACE alarm, after space was really regained (rule A8).
+/// Disarms the NOSPACE alarm of this member, after space was really regained, and of members that are none any more: nobody
+/// else would, and etcd refuses writes as long as one is on (rule A8).
 pub async fn disarm_no_space(
     client: &mut Client,
     member: MemberId,
 ) -> Result<(), etcd_client::Error> {
-    use etcd_client::{AlarmAction, AlarmOptions, AlarmType};
-    let mut options = AlarmOptions::new();
-    options.with_member(member.0);
-    client
-        .alarm(AlarmAction::Deactivate, AlarmType::Nospace, Some(options))
-        .await
-        .map(|_| ())
+    use etcd_client::{AlarmAction, AlarmMember, AlarmOptions, AlarmType::Nospace};
+    let told = client.alarm(AlarmAction::Get, Nospace, None).await?;
+    let listed = client.member_list().await?;
+    let is_gone = |id: &u64| !listed.members().iter().any(|it| it.id() == *id);
+    let armed = told.alarms().iter().map(AlarmMember::member_id);
+    for id in std::iter::once(member.0).chain(armed.filter(is_gone)) {
+        let mut options = AlarmOptions::new();
+        options.with_member(id);
+        let disarm = client.alarm(AlarmAction::Deactivate, Nospace, Some(options));
+        disarm.await?;
+    }
+    Ok(())
 }
 
 /// An error in its own words, down to its last source: what a transport says first is "transport

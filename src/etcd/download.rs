@@ -212,7 +212,7 @@ impl Release {
         told: &mut dyn FnMut(Told<'_>),
     ) -> Result<(), DownloadError> {
         let mut came = false;
-        let mut moved = (part.size()?, Instant::now());
+        let mut furthest = Furthest::begin(part.size()?);
         loop {
             let before = part.size()?;
             let error = match self.rest(part, before, told).await {
@@ -222,6 +222,9 @@ impl Release {
                     DownloadError::Elsewhere { .. } | DownloadError::Status { status: 416, .. },
                 ) if before > 0 => {
                     part.clear()?;
+                    if !came {
+                        furthest = Furthest::begin(0);
+                    }
                     continue;
                 }
                 Err(error) => error,
@@ -234,10 +237,8 @@ impl Release {
             }
             let now = part.size()?;
             came |= now > before;
-            if now >= moved.0 + PROGRESS_MIN || now < moved.0 {
-                moved = (now, Instant::now());
-            }
-            if !came || !error.passes(came) || moved.1.elapsed() > PATIENCE {
+            let is_stuck = furthest.is_stuck(now, Instant::now());
+            if !came || !error.passes(came) || is_stuck {
                 return Err(error);
             }
             told(Told::Broke(&error, now));
@@ -312,6 +313,26 @@ impl Release {
         }
         let whither = "from place to place without an end";
         Err(DownloadError::Redirect { server, whither })
+    }
+}
+
+/// How far a download has come at most, and when. One that begins anew after each break comes no further.
+struct Furthest {
+    bytes: u64,
+    at: Instant,
+}
+
+impl Furthest {
+    fn begin(bytes: u64) -> Self {
+        let at = Instant::now();
+        Furthest { bytes, at }
+    }
+
+    fn is_stuck(&mut self, bytes: u64, now: Instant) -> bool {
+        if bytes >= self.bytes + PROGRESS_MIN {
+            *self = Furthest { bytes, at: now };
+        }
+        now.duration_since(self.at) > PATIENCE
     }
 }
 
@@ -405,6 +426,18 @@ fn sum_of(text: &str, name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_that_breaks_is_given_up_where_nothing_more_comes() {
+        let stuck_at = |bytes: fn(u64) -> u64| {
+            let mut furthest = Furthest::begin(0);
+            let begin = furthest.at;
+            (1..60).find(|it| furthest.is_stuck(bytes(*it), begin + Duration::from_secs(it * 60)))
+        };
+        // A little more each time; then the server begins anew each time, and breaks off at another place.
+        assert_eq!(stuck_at(|minute| minute * PROGRESS_MIN), None);
+        assert_eq!(stuck_at(|minute| (5 + minute % 2 * 5) << 20), Some(12));
+    }
 
     #[test]
     fn a_mirror_is_a_place_and_nothing_more() {

@@ -10,6 +10,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::cluster::{Detail, detail};
 use crate::start::Binary;
@@ -271,6 +272,10 @@ fn same_programs(one: &Path, other: &Path, programs: &[&str]) -> bool {
         .all(|name| same_content(&one.join(name), &other.join(name)))
 }
 
+/// What a program prints as its version, in bytes, and how long that takes at most, from a slow card.
+const VERSION_MAX: u64 = 4096;
+const VERSION_WITHIN: Duration = Duration::from_secs(20);
+
 /// Checks that etcd of a version is a program for this machine and says that it is this version.
 pub fn check_program(store: &Path, version: Version) -> Result<(), StoreError> {
     check(&folder(store, version).join("etcd"), version)
@@ -286,14 +291,10 @@ fn check(etcd: &Path, version: Version) -> Result<(), StoreError> {
         clippy::disallowed_methods,
         reason = "asks the program for its version"
     )]
-    let output = Command::new(etcd)
-        .arg("--version")
-        .env_clear()
-        .stdin(Stdio::null())
-        .output();
-    let text = output
-        .map(|it| String::from_utf8_lossy(&it.stdout).into_owned())
-        .unwrap_or_default();
+    let mut command = Command::new(etcd);
+    let command = command.arg("--version").env_clear().stderr(Stdio::null());
+    let text = crate::process::printed(command, VERSION_MAX, VERSION_WITHIN).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
     let line = text.lines().next().unwrap_or_default().trim();
     let found = line.strip_prefix("etcd Version: ").unwrap_or(line);
     if found.parse() == Ok(version) {

@@ -31,6 +31,9 @@ pub enum Upgrade {
         /// Seconds until the operator tries again.
         retry_in: u64,
     },
+    /// The document names another image of the version that serves, which is tried on a copy of the data before the plan
+    /// hears of it.
+    OfImage,
     /// The new etcd did not serve: a copy of the data, or the data. It is not tried again until the document changes.
     Failed(Failed),
 }

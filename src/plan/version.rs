@@ -102,10 +102,12 @@ pub(super) fn running(
     if let Some(changing) = changing(instance) {
         let back = why_back(spec, observed, instance).is_some();
         let wanted = if back { changing.from } else { changing.to };
+        let asked_back = spec.version == Some(changing.from);
+        let there = asked_back.then(|| is_in_the_store(instance, changing.from));
+        let there = there.unwrap_or(Ok(()));
         if back {
-            if instance.service.serves() && spec.version == Some(wanted) {
-                // Nothing that serves is given up for one that is not there.
-                is_in_the_store(instance, wanted)?;
+            if instance.service.serves() {
+                there.clone()?; // nothing that serves is given up for one that is not there
             }
             // Whether or not it may be interrupted now: its next start is one of the version before.
             steps.push(Upkeep::TakeVersionBack);
@@ -121,7 +123,7 @@ pub(super) fn running(
         if !back && version == wanted && instance.tries.served >= STABLE_SECONDS {
             steps.push(Upkeep::FinishVersion);
         }
-        return Ok(());
+        return there;
     }
     if failed_in_force(observed, instance).is_some() && instance.tries.served >= STABLE_SECONDS {
         steps.push(Upkeep::FinishVersion); // it serves after all
@@ -408,7 +410,7 @@ fn way_back(
     }
     let runs = matches!(instance.process, Process::Running { version, .. } if version == to);
     let may_have_served = newer && runs && !is_long(instance.tries.unserved, instance);
-    if asked && !may_have_served {
+    if asked && !may_have_served && is_in_the_store(instance, from).is_ok() {
         return Some(Back::Asked);
     }
     fails.map(Back::Failed)

@@ -16,11 +16,21 @@ fn pod(random: &mut Random) -> Value {
     };
     some(
         "labels",
-        &[json!({"app": "till"}), json!({"a/b": "c"}), json!({"": 1})],
+        &[
+            json!({"app": "till"}),
+            json!({"a/b": "c"}),
+            json!({"": 1}),
+            json!({"app.kubernetes.io/x": 1, "app": "till", "topology.kubernetes.io/zone": "a"}),
+        ],
     );
     some(
         "annotations",
-        &[json!({"a": "b"}), json!({"etcd.version": "3.2.13"})],
+        &[
+            json!({"a": "b"}),
+            json!({"etcd.version": "3.2.13"}),
+            json!({"prometheus.io/scrape": true, "prometheus.io/port": 2379, "a": "b",
+                "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}),
+        ],
     );
     some("nodeSelector", &[json!({"disk": "flash"}), json!("flash")]);
     some("antiAffinity", &[json!(true), json!(false)]);

@@ -1,5 +1,6 @@
 //! Documents of the first operator: nothing of them is left out in silence.
 
+use etcd_operator::api::pod::{IMAGE_PREFIXES, refused};
 use etcd_operator::document::v1beta2::{Fate, Row, convert};
 use etcd_operator::document::{check_of_kubernetes, to_yaml};
 use serde_json::{Value, json};
@@ -40,6 +41,74 @@ fn is_of(row: &Row, leaf: &str) -> bool {
     row.path == leaf || !is_whole && is_told && rest.is_some_and(|it| it.starts_with(['.', '[']))
 }
 
+/// The operator makes the cluster, or a person was told what it needs; and what is told as mapped is there.
+fn is_made(document: &Value, report: &[Row]) {
+    let wire = serde_json::from_value(document["spec"].clone()).unwrap();
+    let prefixes = IMAGE_PREFIXES.map(ToOwned::to_owned);
+    if let Some(why) = refused(&wire, &prefixes) {
+        let told = |it: &Row| it.fate == Fate::Decide && it.text.contains("--image-prefix");
+        assert!(
+            why.starts_with("spec.image") && report.iter().any(told),
+            "{why}"
+        );
+    }
+    let name = format!(
+        "EtcdCluster {}",
+        document["metadata"]["name"].as_str().unwrap()
+    );
+    let rows = report
+        .iter()
+        .filter(|it| it.object == name && it.fate == Fate::Mapped);
+    for row in rows.filter(|it| it.text.starts_with("spec.")) {
+        let path = row.text.split([':', ' ']).next().unwrap();
+        let path = path.replace(['.', '['], "/").replace(']', "");
+        assert!(
+            document.pointer(&format!("/{path}")).is_some(),
+            "{row} {document:#}"
+        );
+    }
+}
+
+/// A key of a map may have dots, and others beside it stay.
+#[test]
+fn what_is_wrong_of_a_map_takes_nothing_else_away() {
+    let spec = json!({"size": 1, "pod": {
+        "tolerations": [{"key": "a", "operator": "Exists"}],
+        "labels": {"app": "till", "app.kubernetes.io/x": 1, "topology.kubernetes.io/zone": "a"},
+        "annotations": {"prometheus.io/scrape": true, "prometheus.io/port": 2379, "a": "b",
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
+    }});
+    let done = Done::of(&[cluster(&spec)]);
+    let pod = &done.cluster["spec"]["pod"];
+    assert_eq!(pod["labels"], json!({"app": "till"}));
+    assert_eq!(pod["annotations"], json!({"a": "b"}));
+    assert_eq!(pod["tolerations"], spec["pod"]["tolerations"]);
+    for (path, words) in [
+        (
+            "",
+            "left out: spec.pod.annotations.prometheus.io/scrape: found true",
+        ),
+        (
+            "",
+            "left out: spec.pod.annotations.prometheus.io/port: found the number 2379",
+        ),
+        (
+            "",
+            "left out: spec.pod.labels.app.kubernetes.io/x: found the number 1",
+        ),
+        (
+            "spec.pod.labels",
+            "left out: topology.kubernetes.io/zone: labels and annotations",
+        ),
+        (
+            "spec.pod.annotations",
+            "left out: cluster-autoscaler.kubernetes.io/safe-to-evict: ",
+        ),
+    ] {
+        done.tells(path, Fate::Decide, words);
+    }
+}
+
 #[test]
 fn whatever_comes_out_is_sound_and_whatever_was_left_out_is_told() {
     let mut random = Random(2026);
@@ -52,6 +121,7 @@ fn whatever_comes_out_is_sound_and_whatever_was_left_out_is_told() {
             assert!(document["metadata"]["name"].is_string(), "{text}");
             if document["kind"] == "EtcdCluster" {
                 check_of_kubernetes(to_yaml(document).unwrap().as_bytes()).unwrap();
+                is_made(document, &it.report);
                 clusters += 1;
             }
         }

@@ -117,7 +117,7 @@ fn a_cluster_with_all_that_a_pod_may_have() {
             # line 4: EtcdCluster shop: spec: changed: this is another cluster, and empty: etcdctl make-mirror copies the keys, without leases, users and old revisions
             # line 5: EtcdCluster shop: spec.size: mapped to spec.size
             # line 6: EtcdCluster shop: spec.version: mapped to spec.version
-            # line 7: EtcdCluster shop: spec.repository: changed: spec.image names registry.example/mirror/etcd:v3.6.16; the operator needs --image-prefix for a registry that it does not know
+            # line 7: EtcdCluster shop: spec.repository: decide: spec.image: registry.example/mirror/etcd:v3.6.16; the operator takes it by its --image-prefix
             # line 8: EtcdCluster shop: spec.paused: mapped to spec.paused
             # line 10: EtcdCluster shop: spec.pod.labels: mapped to spec.pod.labels
             # line 11: EtcdCluster shop: spec.pod.annotations: mapped to spec.pod.annotations
@@ -446,15 +446,13 @@ fn what_is_wrong_in_a_field_is_left_out_and_told() {
             # line 4: EtcdCluster shop: spec: changed: clients spoke plain HTTP; now they need a certificate: the Secret shop-client-admin has one, spec.clients makes others
             # line 4: EtcdCluster shop: spec: changed: etcd kept all old revisions; now those older than an hour are compacted: spec.options.autoCompaction
             # line 4: EtcdCluster shop: spec: changed: this is another cluster, and empty: etcdctl make-mirror copies the keys, without leases, users and old revisions
-            # line 4: EtcdCluster shop: decide: left out: spec.options.snapshotCount: found 'many', allowed: a whole number
             # line 5: EtcdCluster shop: spec.size: decide: found 9, at most 7 are possible; 7 is written
             # line 6: EtcdCluster shop: spec.version: decide: 'latest' is no version; 3.6.16 is written
             # line 7: EtcdCluster shop: spec.pod.labels: mapped to spec.pod.labels
-            # line 7: EtcdCluster shop: spec.pod.resources.requests.memory: mapped to spec.pod.resources.requests.memory
-            # line 7: EtcdCluster shop: spec.pod.etcdEnv[0]: mapped to spec.options.snapshotCount: many
+            # line 7: EtcdCluster shop: spec.pod.resources.requests.memory: decide: left out: spec.pod.resources.requests.memory: found '64MB': there is no unit 'MB': 64Mi, or 64M of thousands; allowed: a size such as 512Mi or 2Gi
+            # line 7: EtcdCluster shop: spec.pod.etcdEnv[0]: decide: left out: spec.options.snapshotCount: found 'many', allowed: a whole number
             # line 7: EtcdCluster shop: spec.pod.persistentVolumeClaimSpec.resources.requests.storage: decide: it asks for no size; 2Gi is written
             # line 7: EtcdCluster shop: decide: left out: spec.pod.labels.a: found a list, allowed: text, in quotes if it looks like a number
-            # line 7: EtcdCluster shop: decide: left out: spec.pod.resources.requests.memory: found '64MB': there is no unit 'MB': 64Mi, or 64M of thousands; allowed: a size such as 512Mi or 2Gi
         "#]],
     );
 }

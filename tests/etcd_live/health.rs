@@ -5,6 +5,8 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use etcd_operator::etcd::client;
+
 use crate::disk::{Disk, may_mount};
 use crate::lab::{Lab, condition, kill, text};
 
@@ -268,6 +270,28 @@ fn a_full_quota_is_left_to_a_person_where_the_document_says_so() {
         assert!(output.status.success(), "{step:?} {}", text(&output.stderr));
     }
     lab.wait_available();
+}
+
+/// etcd keeps the alarm of a member that was removed, and refuses writes for it.
+#[test]
+fn the_alarm_of_a_member_that_is_gone_is_disarmed() {
+    use etcd_client::{AlarmAction, AlarmOptions, AlarmType};
+    let (lab, pid) = born();
+    let url = format!("https://127.0.0.1:{}", lab.ports[0]);
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().unwrap();
+    runtime.block_on(async {
+        let files = lab.certificates().operator_files();
+        let mut client = client::connect(&url, &files).await.unwrap();
+        let mut options = AlarmOptions::new();
+        options.with_member(0x1234);
+        let armed = client.alarm(AlarmAction::Activate, AlarmType::Nospace, Some(options));
+        armed.await.unwrap();
+    });
+    lab.wait("it to be disarmed", |_| alarms(&lab).is_empty());
+    assert!(lab.put("again", "writable"));
+    lab.wait_available();
+    assert_eq!((lab.etcd_pid(), defragmentations(&lab)), (Some(pid), 0));
 }
 
 /// A lab whose data lies on a disk of its own.

@@ -340,12 +340,10 @@ fn an_agent_that_ends_at_any_place_leaves_the_old_version_or_the_new_one() {
                 wait_final(&lab, &newer);
                 assert_kept(&lab);
                 assert_outcome(&lab, "Done");
-                if point == CrashPoint::VersionFinal {
-                    // What was written before the identity stays, whatever comes next.
-                    ask_for(&mut lab, &older);
-                    let status = wait_final(&lab, &older);
-                    assert_eq!(status["history"].as_array().unwrap().len(), 2, "{status}");
-                }
+                // What is noted stays, whatever comes next, and wherever that is cut.
+                cut_at(point, &mut lab, &older);
+                let status = wait_final(&lab, &older);
+                assert_eq!(status["history"].as_array().unwrap().len(), 2, "{status}");
             });
         }
         for point in CrashPoint::DOWNGRADE {
@@ -543,7 +541,7 @@ fn a_program_that_is_another_version_than_its_folder_says_is_found_by_the_trial(
     let newest = version_of(&etcd_dir("3.7"));
     assert!(told.contains(&newest), "{told}");
     wait_serving(&lab, &older);
-    // Nor does it get at the data where a person skips the trial.
+    // Nor does it get at the data where no trial is made: a person skips it.
     let pid = lab.etcd_pid();
     lab.add(&format!("upgrade: {{skipRehearsal: {newer}}}"));
     ask_for(&mut lab, &older);
@@ -556,6 +554,19 @@ fn a_program_that_is_another_version_than_its_folder_says_is_found_by_the_trial(
             && it["conditions"].to_string().contains(&newest)
     });
     assert_eq!(lab.etcd_pid(), pid);
+    assert_kept(&lab);
+    // Or the version before is not there any more, so that nothing serves.
+    lab.stop_agent();
+    lab.kill_etcd();
+    let before = lab.lib("store").join(format!("etcd-{older}"));
+    fs::rename(&before, before.with_extension("away")).unwrap();
+    lab.start_agent();
+    lab.wait("its version to be told", |it| {
+        condition(it, "Degraded").1 == "StepFailed"
+            && it["conditions"].to_string().contains(&newest)
+    });
+    fs::rename(before.with_extension("away"), &before).unwrap();
+    wait_serving(&lab, &older);
     assert_kept(&lab);
 }
 

@@ -321,6 +321,11 @@ fn images_and_secrets_are_those_of_the_values() {
         image(&[mirror]),
         format!("mirror:5000/etcd-operator:{version}")
     );
+    // As charts above this one hand it down where nobody named one.
+    assert_eq!(
+        image(&["global.imageRegistry="]),
+        format!("localhost/etcd-operator:{version}")
+    );
     let secrets = |values: &[&str]| pod(values)["imagePullSecrets"].clone();
     assert_eq!(secrets(&[]), json!(null));
     let global = "global.imagePullSecrets={all}";

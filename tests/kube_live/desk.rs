@@ -211,6 +211,10 @@ fn snapshots(desk: &Desk<'_>) {
         let now = desk.json("kubectl etcd backup list -o json");
         (now.as_array().unwrap().len() == 4).then_some(now)
     });
+    let context = desk.prints("kubectl config current-context");
+    let way = format!("--context={} -n default --cluster till", context.trim());
+    let same = desk.json(&format!("kubectl etcd {way} backup list -o json"));
+    assert_eq!(same.as_array().unwrap().len(), 4);
     assert!(all[0]["ageSeconds"].as_u64().is_some(), "{all:#}");
     let name = all[0]["name"].as_str().unwrap();
     let shown = desk.json("kubectl etcd backup show latest -o json");

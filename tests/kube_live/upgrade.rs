@@ -540,10 +540,15 @@ fn another_image_of_the_same_version(it: &Operated, own: &str) {
         assert_eq!(image_of(it), own);
     }
     it.patch("one", r#"{"spec": {"image": null}}"#);
-    it.eventually("the other image", CHANGES_WITHIN, || {
-        let other = it.pod_uid("one").filter(|it| Some(it) != uid.as_ref());
-        (other.is_some() && image_of(it) != own).then_some(())
-    });
+    // As somebody waits who has edited it: for what the operator says of this edit.
+    let generation = &it.cluster("one")["metadata"]["generation"];
+    let seen = format!("--for=jsonpath={{.status.observedGeneration}}={generation}");
+    for what in [seen.as_str(), "--for=condition=Progressing=false"] {
+        it.kubectl(&["wait", "etcdcluster/one", what, "--timeout=300s"])
+            .good();
+    }
+    assert!(it.pod_uid("one").is_some_and(|it| Some(it) != uid));
+    assert_ne!(image_of(it), own);
     it.available("one");
     assert_eq!(it.get("one", "kept"), "1");
 }

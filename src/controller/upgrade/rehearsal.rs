@@ -128,7 +128,11 @@ impl Cluster {
             return Upgrade::Failed(failed);
         }
         let Some(to) = self.other_version(spec) else {
-            return Upgrade::None;
+            let tries = spec.size > 0 && self.asks_for_image(spec);
+            return match self.image_not_changed(spec) {
+                None if tries => Upgrade::OfImage,
+                _ => Upgrade::None,
+            };
         };
         let Some(rehearsal) = self.memory.rehearsal.clone() else {
             return Upgrade::None;

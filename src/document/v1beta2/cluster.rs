@@ -2,8 +2,8 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{Fate, Old, is_nothing, ours, plain, set};
-use crate::document::compare::shown;
+use super::{Fate, Old, environment, is_nothing, ours, plain, set};
+use crate::api::pod;
 use crate::document::node::{Node, Value, printable};
 use crate::version::{Class, Version, classify};
 
@@ -32,7 +32,7 @@ pub(super) fn convert(old: &mut Old<'_>, others: &[&Json]) -> Option<Json> {
                 old.tell("spec.paused", Fate::Mapped, "spec.paused");
             }
             "TLS" => tls(old),
-            "pod" => pod(old, &mut it),
+            "pod" => pods(old, &mut it),
             _ => {}
         }
     }
@@ -44,8 +44,7 @@ pub(super) fn convert(old: &mut Old<'_>, others: &[&Json]) -> Option<Json> {
     if old.root.at(CLAIM).is_none_or(Node::is_null) {
         old.tell("spec", Fate::Changed, "data went with the Pod; now a claim of the default StorageClass keeps it: spec.storage.volumeClaim");
     }
-    let unknown = { old.root.at("spec.pod.etcdEnv") }
-        .is_some_and(|it| Variables::of(it).is_elsewhere(COMPACTS_AFTER));
+    let unknown = { old.root.at("spec.pod.etcdEnv") }.is_some_and(environment::compacts);
     if it["spec"]["options"]["autoCompaction"].is_null() && !unknown {
         old.tell("spec", Fate::Changed, "etcd kept all old revisions; now those older than an hour are compacted: spec.options.autoCompaction");
     }
@@ -106,11 +105,22 @@ fn version(old: &mut Old<'_>, it: &mut Json) {
         None => {}
         Some(OLD_REPOSITORY) => old.tell("spec.repository", Fate::Dropped, "it is the default"),
         Some(repository) => {
-            set(it, "spec.image", format!("{repository}:v{version}"));
-            let text = format!(
-                "spec.image names {repository}:v{version}; the operator needs --image-prefix for a registry that it does not know"
+            let image = format!("{repository}:v{version}");
+            set(it, "spec.image", image.clone());
+            let known = { pod::IMAGE_PREFIXES.iter() }.any(|it| pod::is_below(&image, it));
+            let (fate, more) = if known {
+                (Fate::Changed, "")
+            } else {
+                (
+                    Fate::Decide,
+                    "; the operator takes it by its --image-prefix",
+                )
+            };
+            old.tell(
+                "spec.repository",
+                fate,
+                format!("spec.image: {image}{more}"),
             );
-            old.tell("spec.repository", Fate::Changed, text);
         }
     }
 }
@@ -147,18 +157,20 @@ fn tls(old: &mut Old<'_>) {
     }
 }
 
-fn pod(old: &mut Old<'_>, it: &mut Json) {
+fn pods(old: &mut Old<'_>, it: &mut Json) {
     for (key, node) in old.fields("spec.pod") {
         let path = format!("spec.pod.{key}");
         match key.as_str() {
-            "labels" | "annotations" | "nodeSelector" | "affinity" => {
+            "labels" => keys(old, it, &path, pod::is_label_refused),
+            "annotations" => keys(old, it, &path, pod::is_reserved),
+            "nodeSelector" | "affinity" => {
                 set(it, &path, node.to_json());
                 old.tell(&path, Fate::Mapped, &path);
             }
             "tolerations" => tolerations(old, it, &node),
             "antiAffinity" => anti_affinity(old, it, &node),
             "resources" => resources(old, it),
-            "etcdEnv" => environment(old, it, &node),
+            "etcdEnv" => environment::convert(old, it, &node),
             "persistentVolumeClaimSpec" => claim(old, it),
             "securityContext" => old.tell(
                 &path,
@@ -174,6 +186,22 @@ fn pod(old: &mut Old<'_>, it: &mut Json) {
             }
             _ => {}
         }
+    }
+}
+
+/// Labels or annotations, without those that the operator does not set.
+fn keys(old: &mut Old<'_>, it: &mut Json, path: &str, is_refused: fn(&str) -> bool) {
+    let Some(Json::Object(mut all)) = old.root.at(path).map(Node::to_json) else {
+        return;
+    };
+    for key in all.keys().filter(|it| is_refused(it)) {
+        let text = format!("left out: {}: {}", printable(key), pod::RESERVED);
+        old.tell(path, Fate::Decide, text);
+    }
+    all.retain(|key, _| !is_refused(key));
+    if !all.is_empty() {
+        set(it, path, all);
+        old.tell(path, Fate::Mapped, path);
     }
 }
 
@@ -236,206 +264,6 @@ fn resources(old: &mut Old<'_>, it: &mut Json) {
             }
         }
     }
-}
-
-const COMPACTS_AFTER: &str = "ETCD_AUTO_COMPACTION_RETENTION";
-const RETENTION: &str = "spec.options.autoCompaction.retention";
-
-/// How a value of etcd's environment is written here.
-#[derive(Clone, Copy)]
-enum As {
-    Text,
-    Number,
-    Bytes,
-    /// A number; of hours, where it has a unit.
-    Retention,
-}
-
-/// etcd's variables, and the field that sets the same.
-const ENVIRONMENT: [(&str, &str, As); 10] = [
-    (
-        "ETCD_AUTO_COMPACTION_MODE",
-        "spec.options.autoCompaction.mode",
-        As::Text,
-    ),
-    (COMPACTS_AFTER, RETENTION, As::Retention),
-    ("ETCD_QUOTA_BACKEND_BYTES", "spec.storage.quota", As::Bytes),
-    (
-        "ETCD_SNAPSHOT_COUNT",
-        "spec.options.snapshotCount",
-        As::Number,
-    ),
-    (
-        "ETCD_HEARTBEAT_INTERVAL",
-        "spec.options.heartbeatMilliseconds",
-        As::Number,
-    ),
-    (
-        "ETCD_ELECTION_TIMEOUT",
-        "spec.options.electionMilliseconds",
-        As::Number,
-    ),
-    (
-        "ETCD_MAX_REQUEST_BYTES",
-        "spec.options.maxRequestSize",
-        As::Bytes,
-    ),
-    (
-        "ETCD_MAX_TXN_OPS",
-        "spec.options.maxTransactionOperations",
-        As::Number,
-    ),
-    ("ETCD_LOG_LEVEL", "spec.options.logLevel", As::Text),
-    ("ETCD_DEBUG", "spec.options.logLevel", As::Text),
-];
-
-fn environment(old: &mut Old<'_>, it: &mut Json, node: &Node) {
-    if !matches!(node.value, Value::List(_)) {
-        return old.tell(
-            "spec.pod.etcdEnv",
-            Fate::Decide,
-            format!("found {}, expected a list", node.value.describe()),
-        );
-    }
-    let variables = Variables::of(node);
-    for index in 0..variables.0.len() {
-        let path = format!("spec.pod.etcdEnv[{index}]");
-        match variables.becomes(index) {
-            Ok((field, value)) => {
-                let text = format!("{field}: {}", shown(Some(&value)));
-                set(it, field, value);
-                old.tell(&path, Fate::Mapped, text);
-            }
-            Err((fate, text)) => old.tell(&path, fate, text),
-        }
-    }
-    // Ours are set together or not at all.
-    let options = &mut it["spec"]["options"];
-    for (one, other, default) in [
-        ("electionMilliseconds", "heartbeatMilliseconds", 100),
-        ("heartbeatMilliseconds", "electionMilliseconds", 1000),
-    ] {
-        if options[one].is_u64() && options[other].is_null() {
-            options[other] = default.into();
-            let text = format!("spec.options.{other}: {default}, etcd's own, goes with {one}");
-            old.tell("spec.pod.etcdEnv", Fate::Changed, text);
-        }
-    }
-    if options.is_null() {
-        it["spec"].as_object_mut().map(|it| it.remove("options"));
-    }
-}
-
-/// The environment of etcd.
-struct Variables<'a>(&'a [Node]);
-
-impl<'a> Variables<'a> {
-    fn of(node: &'a Node) -> Self {
-        match &node.value {
-            Value::List(items) => Variables(items),
-            _ => Variables(&[]),
-        }
-    }
-
-    /// The last one of a name, which is the one that etcd got.
-    fn last(&self, name: &str) -> Option<&Node> {
-        let index = (0..self.0.len()).rev().find(|it| self.name(*it) == name)?;
-        Some(&self.0[index])
-    }
-
-    /// Whether another object has the value of a variable.
-    fn is_elsewhere(&self, name: &str) -> bool {
-        let last = self.last(name);
-        last.is_some_and(|it| it.get("valueFrom").is_some())
-    }
-
-    fn name(&self, index: usize) -> &str {
-        let name = self.0[index].get("name").and_then(Node::as_text);
-        name.unwrap_or_default()
-    }
-
-    fn value(&self, name: &str) -> Option<String> {
-        self.last(name)?.get("value").and_then(plain)
-    }
-
-    /// Whether old revisions were compacted.
-    fn compacts(&self) -> bool {
-        let retention = self.value(COMPACTS_AFTER);
-        retention.is_some_and(|it| !is_never(&it))
-    }
-
-    fn debugs(&self) -> bool {
-        let value = self.value("ETCD_DEBUG");
-        value.is_some_and(|it| ["1", "t", "T", "true", "TRUE", "True"].contains(&it.as_str()))
-    }
-
-    /// Field and value of a variable, or what became of it else.
-    fn becomes(&self, index: usize) -> Result<(&'static str, Json), (Fate, String)> {
-        let name = self.name(index);
-        let dropped = |why: &str| Err((Fate::Dropped, why.to_owned()));
-        let left_out = |why: String| Err((Fate::Decide, format!("{why}: it is left out")));
-        let Some((_, field, form)) = ENVIRONMENT.iter().find(|(it, ..)| *it == name) else {
-            return left_out(if name.is_empty() {
-                "a variable without a name".to_owned()
-            } else {
-                format!("{} has no field of its own here", printable(name))
-            });
-        };
-        if (index + 1..self.0.len()).any(|it| self.name(it) == name) {
-            return dropped("it is given again below");
-        }
-        if self.is_elsewhere(name) {
-            return left_out(format!("another object has the value of {name}"));
-        }
-        if name == "ETCD_AUTO_COMPACTION_MODE" && self.is_elsewhere(COMPACTS_AFTER) {
-            return left_out(format!("another object has the value of {COMPACTS_AFTER}"));
-        }
-        let Some(value) = self.value(name) else {
-            return dropped("it is empty");
-        };
-        let value = match (name, form) {
-            ("ETCD_AUTO_COMPACTION_MODE", _) if !self.compacts() => {
-                return dropped("etcd compacted nothing, as there is no retention");
-            }
-            ("ETCD_LOG_LEVEL", _) if self.debugs() => return dropped("ETCD_DEBUG is set"),
-            ("ETCD_DEBUG", _) if !self.debugs() => return dropped("it is off"),
-            ("ETCD_DEBUG", _) => "debug".into(),
-            (_, As::Retention) if is_never(&value) => {
-                return Ok(("spec.options.autoCompaction.mode", "disabled".into()));
-            }
-            (_, As::Number) => number(&value),
-            (_, As::Retention) => number(value.strip_suffix('h').unwrap_or(&value)),
-            (_, As::Bytes) => bytes(&value).into(),
-            (_, As::Text) => value.into(),
-        };
-        Ok((field, value))
-    }
-}
-
-/// `0` and `0h`.
-fn is_never(retention: &str) -> bool {
-    let number = retention.trim_end_matches(|it: char| it.is_ascii_alphabetic());
-    number.parse() == Ok(0_u64)
-}
-
-/// One that is wrong stays as it is, and is refused as that.
-fn number(text: &str) -> Json {
-    { text.parse::<u64>() }.map_or_else(|_| text.into(), Json::from)
-}
-
-/// Bytes in the largest unit that names them exactly.
-fn bytes(number: &str) -> String {
-    let Ok(bytes) = number.parse::<u64>() else {
-        return number.to_owned();
-    };
-    let units = [(30, "Gi"), (20, "Mi"), (10, "Ki")];
-    let found = units
-        .iter()
-        .find(|(bits, _)| bytes > 0 && bytes.is_multiple_of(1 << bits));
-    found.map_or_else(
-        || bytes.to_string(),
-        |(bits, unit)| format!("{}{unit}", bytes >> bits),
-    )
 }
 
 fn claim(old: &mut Old<'_>, it: &mut Json) {

@@ -33,6 +33,9 @@ pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
     let asked = spec.version.filter(|it| *it != from);
     let awaited = asked.zip(awaited(observed, instance));
     match &observed.upgrade {
+        Upgrade::OfImage => Some(detail(format_args!(
+            "another image of etcd {from} is tried on a copy of the data"
+        ))),
         Upgrade::Rehearsing { to } if asked == Some(*to) => Some(detail(format_args!(
             "upgrade {from} -> {to}: rehearsing on a copy of the data"
         ))),
@@ -76,8 +79,9 @@ pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
 pub fn pending(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
     let to = spec.version?;
     let instance = next(spec, observed, to)?;
-    let Process::Running { version: from, .. } = instance.process else {
-        return None;
+    let from = match instance.process {
+        Process::Running { version, .. } => version,
+        _ => instance.facts.born()?.version, // its Pod is being replaced
     };
     if from == to || hop(from, to).is_err() {
         return None;
@@ -87,7 +91,8 @@ pub fn pending(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
             "upgrade {from} -> {to}: begins once {what}"
         )))
     };
-    match (&observed.upgrade, instance.service.details?.downgrade_to) {
+    let downgrade = instance.service.details.and_then(|it| it.downgrade_to);
+    match (&observed.upgrade, downgrade) {
         (Upgrade::Rehearsing { to: other }, _) => {
             told(format_args!("the rehearsal of {other} has ended"))
         }

@@ -163,6 +163,38 @@ fn all_claims_are_deleted() {
     assert_eq!(it.get("shop", "kept"), "1");
 }
 
+/// It went while no operator was there. What `explain` says leads out of it.
+#[test]
+fn the_authority_of_three_is_lost() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    it.apply(&document("EtcdCluster", "shop", "{size: 3}"));
+    let before = whole(&it, 3);
+    it.put("shop", "kept", "1");
+    it.without_operator(|| {
+        it.kubectl(&["delete", "secret", "shop-ca"]).good();
+    });
+    it.says("shop", "Degraded", "AuthorityMissing");
+    assert_eq!(it.get("shop", "kept"), "1");
+    let annotation = "etcd.edge-operator.io/new-authority";
+    let annotate = |it: &Operated, word: &str| {
+        let word = format!("{annotation}{word}");
+        it.kubectl(&["annotate", "etcdcluster", "shop", &word])
+            .good();
+    };
+    annotate(&it, "=accepted");
+    let all = ["delete", "pod", "-l", "etcd.edge-operator.io/cluster=shop"];
+    it.kubectl(&all).good();
+    annotate(&it, "-");
+    let now = whole(&it, 3);
+    for member in MEMBERS {
+        assert_eq!(id_of(&now, member), id_of(&before, member));
+    }
+    assert_eq!(it.get("shop", "kept"), "1");
+    it.put("shop", "again", "1");
+}
+
 /// The data of another cluster's member lies where this one's was: it is told, and nobody starts on it. What the hold says
 /// leads out of it.
 #[test]
