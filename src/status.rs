@@ -7,13 +7,14 @@ mod backup;
 mod certificate;
 mod degraded;
 mod document;
+mod progressing;
 
 use crate::cluster::{Detail, Health, MemberId, Timestamp, detail};
 use crate::host::{self, HostFacts};
 use crate::observed::{
     Backups, Instance, Looker, Membership, Observed, Pairs, Process, Proposals, Reading, Writing,
 };
-use crate::plan::{Held, Hold, Plan, version};
+use crate::plan::{Held, Hold, Plan};
 use crate::spec::ClusterSpec;
 use crate::start::Writable;
 
@@ -169,7 +170,7 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
     Status {
         conditions: [
             available(spec, observed, held),
-            progressing(spec, observed, plan, held),
+            progressing::progressing(spec, observed, plan, held),
             degraded::degraded(spec, observed, held),
             backup::healthy(spec, observed),
             certificate::valid(observed),
@@ -412,67 +413,6 @@ fn not_served(instance: &Instance) -> Option<(&'static str, Detail)> {
         ));
     }
     None
-}
-
-fn progressing(
-    spec: &ClusterSpec,
-    observed: &Observed,
-    plan: &Plan,
-    held: Option<&Held>,
-) -> Condition {
-    let told = |verdict, reason, message| condition(Kind::Progressing, verdict, reason, message);
-    if let Some(Held { hold: it, words }) = held {
-        let message = detail(format_args!("{words}; next: {}", it.next_step()));
-        return told(Verdict::False, it.reason(), message);
-    }
-    if observed.looker == Looker::Operator
-        && let Some(words) = version::words(spec, observed)
-    {
-        return told(Verdict::True, "Upgrading", words);
-    }
-    let waiting = observed.instances.iter().map(|it| it.restart_in).max();
-    let waiting = waiting.unwrap_or(0);
-    let comes_up = |it: &Instance| {
-        matches!(it.process, Process::Running { .. }) && it.service.read != Reading::Answered
-    };
-    match (&plan.change, plan.first_step(observed)) {
-        (_, Some(step)) if observed.looker == Looker::Command => told(
-            Verdict::False,
-            "NoOperator",
-            detail(format_args!("no operator runs; it would: {step}")),
-        ),
-        (Ok(Some(permit)), _) => told(
-            Verdict::True,
-            "Changing",
-            permit.step().describe_of(observed),
-        ),
-        (_, Some(step)) => told(Verdict::True, "Acting", step),
-        _ if waiting > 0 => told(
-            Verdict::True,
-            "BackingOff",
-            detail(format_args!(
-                "the operator starts etcd again in {waiting} s"
-            )),
-        ),
-        _ if observed.instances.iter().any(comes_up) => told(
-            Verdict::True,
-            "Starting",
-            detail(format_args!("etcd runs but does not serve yet")),
-        ),
-        _ => match (version::pending(spec, observed), observed.looker) {
-            (Some(words), Looker::Operator) => told(Verdict::True, "Upgrading", words),
-            (Some(words), _) => told(
-                Verdict::False,
-                "NoOperator",
-                detail(format_args!("no operator runs; {words}")),
-            ),
-            (None, _) => told(
-                Verdict::False,
-                "Converged",
-                detail(format_args!("there is nothing to do")),
-            ),
-        },
-    }
 }
 
 /// Reports the worst problem of the host that a person should fix. `preflight` prints all of them.

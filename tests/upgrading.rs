@@ -651,7 +651,7 @@ fn an_edit_that_waits_is_not_told_as_done() {
         asked: NEW[0],
         ..World::BEGIN
     };
-    let told = |change: fn(&mut Observed)| {
+    let told_as = |reason, change: fn(&mut Observed)| {
         let mut seen = asked.observed(Quality::Good);
         seen.backups.due_in = Some(3600);
         change(&mut seen);
@@ -659,20 +659,18 @@ fn an_edit_that_waits_is_not_told_as_done() {
         assert_eq!((plan.hold(), plan.act()), (None, None));
         let told = status(&asked.spec(), &seen, &plan);
         let it = told.condition(Kind::Progressing);
-        let reason = (it.verdict, it.reason);
-        assert_eq!(reason, (Verdict::True, "Upgrading"), "{plan:?}");
+        assert_eq!((it.verdict, it.reason), (Verdict::True, reason), "{plan:?}");
         it.message.to_string()
     };
+    let told = |change| told_as("Upgrading", change);
     let words = told(|it| it.backups.busy = true);
     assert!(
         words.ends_with("begins once the work on snapshots has ended"),
         "{words}"
     );
-    let words = told(|it| it.instances[0].process = Process::Unknown);
-    assert!(
-        words.ends_with("begins once all members serve and have caught up"),
-        "{words}"
-    );
+    // The Pod before ends.
+    let words = told_as("Acting", |it| it.instances[0].process = Process::Unknown);
+    assert!(words.ends_with("still runs"), "{words}");
     let words = told(|it| it.upgrade = Upgrade::OfImage);
     assert_eq!(
         words,

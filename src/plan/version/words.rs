@@ -79,9 +79,8 @@ pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
 pub fn pending(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
     let to = spec.version?;
     let instance = next(spec, observed, to)?;
-    let from = match instance.process {
-        Process::Running { version, .. } => version,
-        _ => instance.facts.born()?.version, // its Pod is being replaced
+    let Process::Running { version: from, .. } = instance.process else {
+        return None;
     };
     if from == to || hop(from, to).is_err() {
         return None;
@@ -91,8 +90,7 @@ pub fn pending(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
             "upgrade {from} -> {to}: begins once {what}"
         )))
     };
-    let downgrade = instance.service.details.and_then(|it| it.downgrade_to);
-    match (&observed.upgrade, downgrade) {
+    match (&observed.upgrade, instance.service.details?.downgrade_to) {
         (Upgrade::Rehearsing { to: other }, _) => {
             told(format_args!("the rehearsal of {other} has ended"))
         }
