@@ -671,7 +671,7 @@ fn an_edit_that_waits_is_not_told_as_done() {
     // The Pod before ends.
     let words = told_as("Acting", |it| it.instances[0].process = Process::Unknown);
     assert!(words.ends_with("still runs"), "{words}");
-    let words = told(|it| it.upgrade = Upgrade::OfImage);
+    let words = told(|it| it.upgrade = Upgrade::RehearsingImage);
     assert_eq!(
         words,
         "another image of etcd 3.6.14 is tried on a copy of the data"

@@ -31,9 +31,9 @@ pub enum Upgrade {
         /// Seconds until the operator tries again.
         retry_in: u64,
     },
-    /// The document names another image of the version that serves, which is tried on a copy of the data before the plan
-    /// hears of it.
-    OfImage,
+    /// Another image of the version that serves is being tried on a copy of the data, or will be. The plan has no part in
+    /// that.
+    RehearsingImage,
     /// The new etcd did not serve: a copy of the data, or the data. It is not tried again until the document changes.
     Failed(Failed),
 }

@@ -102,12 +102,15 @@ pub(super) fn running(
     if let Some(changing) = changing(instance) {
         let back = why_back(spec, observed, instance).is_some();
         let wanted = if back { changing.from } else { changing.to };
-        let asked_back = spec.version == Some(changing.from);
-        let there = asked_back.then(|| is_in_the_store(instance, changing.from));
-        let there = there.unwrap_or(Ok(()));
+        let asked_and_there = if spec.version == Some(changing.from) {
+            is_in_the_store(instance, changing.from)
+        } else {
+            Ok(())
+        };
         if back {
             if instance.service.serves() {
-                there.clone()?; // nothing that serves is given up for one that is not there
+                // Nothing that serves is given up for one that is not there.
+                asked_and_there.clone()?;
             }
             // Whether or not it may be interrupted now: its next start is one of the version before.
             steps.push(Upkeep::TakeVersionBack);
@@ -123,7 +126,7 @@ pub(super) fn running(
         if !back && version == wanted && instance.tries.served >= STABLE_SECONDS {
             steps.push(Upkeep::FinishVersion);
         }
-        return there;
+        return asked_and_there;
     }
     if failed_in_force(observed, instance).is_some() && instance.tries.served >= STABLE_SECONDS {
         steps.push(Upkeep::FinishVersion); // it serves after all

@@ -130,7 +130,7 @@ impl Cluster {
         let Some(to) = self.other_version(spec) else {
             let tries = spec.size > 0 && self.asks_for_image(spec);
             return match self.image_not_changed(spec) {
-                None if tries => Upgrade::OfImage,
+                None if tries => Upgrade::RehearsingImage,
                 _ => Upgrade::None,
             };
         };

@@ -44,7 +44,8 @@ pub(super) fn convert(old: &mut Old<'_>, others: &[&Json]) -> Option<Json> {
     if old.root.at(CLAIM).is_none_or(Node::is_null) {
         old.tell("spec", Fate::Changed, "data went with the Pod; now a claim of the default StorageClass keeps it: spec.storage.volumeClaim");
     }
-    let unknown = { old.root.at("spec.pod.etcdEnv") }.is_some_and(environment::compacts);
+    let unknown =
+        { old.root.at("spec.pod.etcdEnv") }.is_some_and(environment::has_compaction_elsewhere);
     if it["spec"]["options"]["autoCompaction"].is_null() && !unknown {
         old.tell("spec", Fate::Changed, "etcd kept all old revisions; now those older than an hour are compacted: spec.options.autoCompaction");
     }

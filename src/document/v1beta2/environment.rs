@@ -57,8 +57,8 @@ const ENVIRONMENT: [(&str, &str, As); 10] = [
     ("ETCD_DEBUG", "spec.options.logLevel", As::Text),
 ];
 
-/// Whether it says after how long old revisions go, by a value that another object has.
-pub(super) fn compacts(node: &Node) -> bool {
+/// Whether another object has the value that says after how long old revisions go.
+pub(super) fn has_compaction_elsewhere(node: &Node) -> bool {
     Variables::of(node).is_elsewhere(COMPACTS_AFTER)
 }
 

@@ -21,11 +21,14 @@ pub(super) fn sound(mut document: Json, root: &Node, report: &mut Vec<Row>) -> O
         for problem in problems.0 {
             let is_needed = ["metadata.name", "spec.version", "spec.size", "spec"]
                 .contains(&problem.path.as_str());
-            let away = { !is_needed }.then(|| take_away(&mut document, &problem.path));
-            let away = away.flatten();
+            let away = if is_needed {
+                None
+            } else {
+                take_away(&mut document, &problem.path)
+            };
             let text = format!("{}: {}", problem.path, problem.message);
             let text = match &away {
-                Some(it) if it.path != problem.path.replace('[', ".").replace(']', "") => {
+                Some(it) if it.path != dotted(&problem.path) => {
                     format!("left out: {}, because of {text}", it.path)
                 }
                 Some(_) => format!("left out: {text}"),
@@ -71,9 +74,14 @@ fn is_within(text: &str, above: &str) -> bool {
     rest.is_some_and(|it| it.is_empty() || it.starts_with(['.', '[', ':', ' ']))
 }
 
-/// Where a path leads, as far as it does: a key may have dots of its own.
+/// A path with a dot before the number of an item, too.
+fn dotted(path: &str) -> String {
+    path.replace('[', ".").replace(']', "")
+}
+
+/// The keys to which a path leads, as far as it does: a key may have dots of its own.
 fn led(document: &Json, path: &str) -> Vec<String> {
-    let path = path.replace('[', ".").replace(']', "");
+    let path = dotted(path);
     let parts: Vec<&str> = path.split('.').collect();
     let (mut at, mut led, mut done) = (document, Vec::new(), 0);
     while done < parts.len() {

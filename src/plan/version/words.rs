@@ -33,7 +33,7 @@ pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
     let asked = spec.version.filter(|it| *it != from);
     let awaited = asked.zip(awaited(observed, instance));
     match &observed.upgrade {
-        Upgrade::OfImage => Some(detail(format_args!(
+        Upgrade::RehearsingImage => Some(detail(format_args!(
             "another image of etcd {from} is tried on a copy of the data"
         ))),
         Upgrade::Rehearsing { to } if asked == Some(*to) => Some(detail(format_args!(
