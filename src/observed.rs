@@ -333,6 +333,8 @@ pub struct Tries {
     pub unanswered: Unanswered,
     /// How long reads and writes are not served, for a cause that may be etcd's own.
     pub unserved: Unanswered,
+    /// For so many seconds this process has answered reads, as far as this operator saw.
+    pub answered: u64,
     /// For so many seconds reads and writes have been served by this process, as far as this operator saw.
     pub served: u64,
     /// How often it ended since its version was changed, though nobody asked it to and its disk was not full.

@@ -10,6 +10,7 @@ pub mod certificate;
 mod draft;
 pub mod edit;
 mod end;
+mod held;
 mod join;
 mod membership;
 pub mod permit;
@@ -18,14 +19,13 @@ pub mod restore;
 mod running;
 pub mod space;
 mod step;
+pub mod turn;
 pub mod version;
 mod words;
 
 use core::time::Duration;
 
-use crate::cluster::{
-    ClusterId, Detail, MemberId, MemberName, MemberSet, PeerUrl, Timestamp, detail,
-};
+use crate::cluster::{ClusterId, Detail, MemberId, MemberName, MemberSet, PeerUrl, Timestamp};
 use crate::observed::{
     Claim, INSTANCES_MAX, Instance, ListFrom, Observed, Predecessor, Process, RestorePhase,
     TERMINATING_SECONDS,
@@ -38,6 +38,7 @@ use crate::version::Version;
 pub use certificate::Mint;
 use draft::{Draft, Steps};
 pub use end::killed_after;
+pub use held::Held;
 use join::Way;
 pub use join::leaves_its_claim;
 use permit::{Declared, Permit};
@@ -168,51 +169,7 @@ pub struct Plan {
     pub requeue_after: Duration,
 }
 
-/// A hold as it is told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// What it is.
-    pub hold: Hold,
-    /// The same for people: of several members with whose it is, if it does not keep all of them.
-    pub words: Detail,
-}
-
 impl Plan {
-    /// The hold to tell first: a member's, else that of the member list.
-    pub fn hold(&self) -> Option<&Hold> {
-        self.first_hold().map(|(_, hold)| hold)
-    }
-
-    /// The same, with its words.
-    pub fn held(&self, observed: &Observed) -> Option<Held> {
-        let (member, hold) = self.first_hold()?;
-        let words = detail(format_args!("{hold}"));
-        Some(Held {
-            hold: hold.clone(),
-            words: match member.filter(|_| hold.is_of_one()) {
-                Some(member) => observed.of_one(member, words),
-                None => words,
-            },
-        })
-    }
-
-    fn first_hold(&self) -> Option<(Option<&MemberName>, &Hold)> {
-        // Who waits for the vote of another says less than that other.
-        let waits = |it: &Hold| matches!(it, Hold::QuorumLost | Hold::Unreachable);
-        let mut all = self.holds.iter();
-        let members = all.clone().find(|it| !waits(&it.1)).or_else(|| all.next());
-        let members = members.map(|(member, hold)| (Some(member), hold));
-        let list = self.change.as_ref().err().map(|hold| (None, hold));
-        // A hold that names members says more than one that reports a missing vote.
-        match (members, list) {
-            (
-                Some((_, Hold::QuorumLost | Hold::Unreachable)),
-                Some((_, Hold::UnexpectedMember { .. } | Hold::MajorityLost(..))),
-            ) => list,
-            _ => members.or(list),
-        }
-    }
-
     /// The steps of upkeep, whichever member they are for.
     pub fn steps(&self) -> impl Iterator<Item = &Upkeep> {
         self.upkeep.iter().map(|it| &it.step)
@@ -247,7 +204,8 @@ pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
     let change = change(spec, observed, &mut draft, settling);
     let change = draft.without_the_leader(spec, observed, change);
     let mut plan = draft.plan(change, Duration::ZERO);
-    plan.requeue_after = requeue::after(observed, &plan, settling);
+    let turn = turn::words(spec, observed).is_some();
+    plan.requeue_after = requeue::after(observed, &plan, settling, turn);
     plan
 }
 
@@ -275,9 +233,9 @@ fn change(
     };
     let act = draft.interruption.as_ref().map(|it| it.step().act);
     let edited = voting.is_some() && act == Some(Act::Restart);
+    let waits = turn::words(spec, observed).is_some();
     if coming_up || act.is_some() && !edited {
-        let vote_missing = |it: &(_, Hold)| matches!(it.1, Hold::QuorumLost | Hold::Unreachable);
-        return if draft.holds.iter().any(vote_missing) {
+        return if draft.holds.iter().any(|it| it.1.misses_votes()) {
             membership::stranger(spec, observed).map_or(Ok(None), Err)
         } else {
             Ok(None)
@@ -299,7 +257,8 @@ fn change(
         }
         Err(hold) => Err(hold),
         Ok(None) if edited => Ok(None),
-        Ok(None) => membership::shrink(spec, observed, members),
+        // Between two restarts for an edit, only who does not serve is removed: the edit may wait for it.
+        Ok(None) => membership::shrink(spec, observed, members, waits),
     }
 }
 

@@ -148,14 +148,19 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
         let indices = indices.filter_map(|it| Some(it.service.answer()?.raft_index));
         let foremost = indices.max();
         for member in set.iter() {
+            let mut member = member.clone();
+            // One that never started is listed by its URL alone.
+            if let Some(place) = spec.place_of(&member) {
+                member.name.clone_from(&place.name);
+            }
             let of = observed.instance(&member.name);
             let answer = of.and_then(|it| it.service.answer());
             let _ = members.push(MemberStatus {
-                member: member.clone(),
                 leader: leader == Some(member.id),
                 version: of.and_then(running_version),
                 lag: answer.and_then(|it| Some(foremost? - it.raft_index)),
                 placement: of.map(|it| it.placement.clone()).unwrap_or_default(),
+                member,
             });
         }
         members.sort_unstable_by(|one: &MemberStatus, other| order(one).cmp(&order(other)));

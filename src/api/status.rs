@@ -31,7 +31,7 @@ pub struct EtcdClusterStatus {
     pub confirmed_until: Option<Time>,
     /// The members as etcd lists them.
     #[serde(default)]
-    #[schemars(length(max = 8))]
+    #[schemars(length(max = 13))]
     pub members: Vec<MemberStatus>,
     /// Voting members that answer.
     #[serde(default)]

@@ -105,7 +105,7 @@ fn state(claim: &ClaimSeen, cluster: &str) -> State {
     match claim.phase.as_str() {
         _ if !is_made_for(&claim.meta.labels, cluster) => State::Foreign,
         _ if claim.meta.deleting => State::Going,
-        "Pending" if !claim.has_volume => State::Unbound,
+        "Pending" if claim.volume.is_none() => State::Unbound,
         "Bound" => State::Bound,
         _ => State::Other,
     }

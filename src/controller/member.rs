@@ -228,13 +228,16 @@ impl Cluster {
     ) -> Result<(), ControllerError> {
         let instance = observed.instance(&self.members[number].name);
         let ids = instance.and_then(|it| it.ids(&observed.membership));
-        let claim = self.claim(Which::Data(number));
-        let claim = claim.map(|it| it.meta.uid.clone());
-        let identity = self.members[number].identity.as_mut();
-        if let (Some(ids), Some(identity)) = (ids, identity) {
+        let claim = self.uid_of_claim(number);
+        let Some(ids) = ids else {
+            return Ok(());
+        };
+        let node = self.member_pod(number).and_then(|it| it.node.clone());
+        let served = |identity: &mut IdentityFile| {
             identity.has_served(ids);
-            identity.member.claim = claim;
-        }
-        self.push().await
+            (identity.member.claim, identity.member.node) = (claim, node);
+            true
+        };
+        self.change_identity(number, served).await
     }
 }

@@ -2,12 +2,13 @@
 
 use std::rc::Rc;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use kube::Api;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::claim::Which;
+use super::confirmed::ANSWER;
 use super::objects::resource;
 use super::seen::{Container, PodSeen};
 use super::{Cluster, ControllerError};
@@ -19,15 +20,21 @@ const LOOKS_SECONDS: u64 = 10;
 /// A node that went is called away so long after its members fell silent: the grace of Kubernetes' node controller is 50 s, and it
 /// looks every 5 s; then the next look from here.
 const TOLD_SECONDS: u64 = 70;
+/// What the API server told of a node stands for so long while it tells nothing more.
+const STANDS_SECONDS: u64 = 60;
 
 /// The node of a member that does not answer.
 #[derive(Default)]
 pub(super) struct NodeSeen {
     name: String,
+    /// The UID of the claim that the member has its data on. What was seen of the node tells nothing of one with another claim.
+    claim: Option<String>,
     /// Since when the member is silent, in seconds since boot.
     since: u64,
     /// When the API server was asked last; at first, `since`.
     asked_at: u64,
+    /// When it told something last.
+    told_at: u64,
     is_away: bool,
     /// Whoever cordoned it means to bring it back.
     cordoned: bool,
@@ -41,45 +48,114 @@ impl Cluster {
         pod: Option<&Rc<PodSeen>>,
         answers: bool,
     ) {
-        let bound = |it: &Rc<PodSeen>| self.bound_to(number, it);
-        let name = pod.filter(|_| !answers).and_then(bound);
+        let name = self.silent_on(number, pod).filter(|_| !answers);
+        let claim = self.uid_of_claim(number);
+        let seen = &mut self.members[number].node;
         let Some(name) = name else {
-            self.members[number].node = NodeSeen::default();
+            *seen = NodeSeen::default();
             return;
         };
         let now = clock::since_boot().as_secs();
-        let seen = &mut self.members[number].node;
-        if seen.name != name {
+        if seen.name != name || seen.claim != claim {
             *seen = NodeSeen {
                 name,
+                claim,
                 since: now,
                 asked_at: now,
                 ..NodeSeen::default()
             };
             return;
         }
-        let since = seen.since;
         if now < seen.asked_at + LOOKS_SECONDS {
             return;
         }
+        let told = match self.volume_of(number, pod) {
+            None => self.read_node(&name).await,
+            // One that other nodes reach is not lost with the node that it was first used on.
+            Some(volume) => match self.lies_on_one_node(&volume).await {
+                Some(true) => self.read_node(&name).await,
+                other => other.map(|_| (false, false)),
+            },
+        };
+        let seen = &mut self.members[number].node;
+        seen.asked_at = now;
+        if let Some((is_away, cordoned)) = told {
+            (seen.is_away, seen.cordoned, seen.told_at) = (is_away, cordoned, now);
+        } else if now > seen.told_at + STANDS_SECONDS {
+            (seen.is_away, seen.cordoned) = (false, false);
+        }
+    }
+
+    /// Whether a node is away, and whether it is cordoned; none where the API server does not tell.
+    async fn read_node(&self, name: &str) -> Option<(bool, bool)> {
         let client = self.shared.client.clone();
         let nodes = Api::<DynamicObject>::all_with(client, &resource::<Node>());
-        let (is_away, cordoned) = match nodes.get_opt(&name).await {
-            Ok(Some(node)) => (is_away(&node.data), is_cordoned(&node.data)),
-            Ok(None) => (true, false),
-            Err(error) => {
-                let error = ControllerError::of_server("read", "Node", &name, error);
-                tracing::warn!(namespace = %self.namespace, cluster = %self.name, "{error}");
-                (false, false)
+        let node = self.learn("Node", name, nodes.get_opt(name)).await?;
+        Some(node.map_or((true, false), |it| {
+            (is_away(&it.data), is_cordoned(&it.data))
+        }))
+    }
+
+    /// The volume of a member whose Pod is on no node.
+    fn volume_of(&self, number: usize, pod: Option<&Rc<PodSeen>>) -> Option<String> {
+        pod.filter(|it| it.node.is_none())?;
+        self.claim(Which::Data(number))?.volume.clone()
+    }
+
+    /// Whether a volume is one node's alone; none where the API server does not tell.
+    async fn lies_on_one_node(&self, name: &str) -> Option<bool> {
+        let client = self.shared.client.clone();
+        let volumes = Api::<DynamicObject>::all_with(client, &resource::<PersistentVolume>());
+        let read = self.learn("PersistentVolume", name, volumes.get_opt(name));
+        Some(read.await?.is_some_and(|it| is_of_one_node(&it.data)))
+    }
+
+    /// What the API server tells of an object within its time.
+    async fn learn<T>(
+        &self,
+        kind: &'static str,
+        name: &str,
+        asked: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Option<T> {
+        let why = match tokio::time::timeout(ANSWER, asked).await {
+            Ok(Ok(it)) => return Some(it),
+            Ok(Err(error)) => ControllerError::of_server("read", kind, name, error).to_string(),
+            Err(_) => format!(
+                "the API server did not tell of the {kind} {name} within {} s",
+                ANSWER.as_secs()
+            ),
+        };
+        tracing::warn!(namespace = %self.namespace, cluster = %self.name, "{why}");
+        None
+    }
+
+    /// On which node a member is silent: its Pod's, or its volume's. Between two Pods, and until the scheduler has looked at the
+    /// second one, it is on the one that is away.
+    fn silent_on(&self, number: usize, pod: Option<&Rc<PodSeen>>) -> Option<String> {
+        let before = &self.members[number].node;
+        let same = before.is_away && before.claim == self.uid_of_claim(number);
+        let before = same.then(|| before.name.clone());
+        match pod {
+            Some(pod) if pod.node.is_some() => pod.node.clone(),
+            Some(pod) if pod.is_unschedulable() => {
+                self.node_of_volume(number).filter(|_| pod.misses_volume())
             }
-        };
-        self.members[number].node = NodeSeen {
-            name,
-            since,
-            asked_at: now,
-            is_away,
-            cordoned,
-        };
+            _ => before,
+        }
+    }
+
+    pub(super) fn uid_of_claim(&self, number: usize) -> Option<String> {
+        let claim = self.claim(Which::Data(number));
+        claim.map(|it| it.meta.uid.clone())
+    }
+
+    /// The node where a member's volume was first used: as the scheduler chose it, else where the member was seen to serve.
+    fn node_of_volume(&self, number: usize) -> Option<String> {
+        let claim = self.claim(Which::Data(number))?;
+        let record = self.members[number].identity.as_ref();
+        let record = record.map(|it| &it.member);
+        let same = record.filter(|it| it.claim.as_ref() == Some(&claim.meta.uid));
+        claim.node.clone().or_else(|| same?.node.clone())
     }
 
     /// A member that fell silent with its container running, and may be on a node that nobody calls away yet.
@@ -98,16 +174,11 @@ impl Cluster {
         })
     }
 
-    /// The node that a Pod is bound to: by itself, or by its member's volume.
-    fn bound_to(&self, number: usize, pod: &PodSeen) -> Option<String> {
-        let by_volume = || self.lies_on(number, pod);
-        pod.node.clone().or_else(by_volume)
-    }
-
     /// The node of a member's volume, where the nodes with room for a Pod of it cannot reach that.
     pub(super) fn lies_on(&self, number: usize, pod: &PodSeen) -> Option<String> {
-        let claim = self.claim(Which::Data(number))?;
-        claim.node.clone().filter(|_| pod.lies_elsewhere())
+        let gone = self.members[number].node.is_away && pod.misses_volume();
+        let elsewhere = pod.lies_elsewhere() || gone;
+        self.node_of_volume(number).filter(|_| elsewhere)
     }
 
     /// Why members cannot be stopped: nodes that are away with their Pods, and what a person does.
@@ -127,7 +198,8 @@ impl Cluster {
     pub(super) fn unheard(&mut self, number: usize, answers: bool) -> Option<u64> {
         let member = &mut self.members[number];
         if !answers && member.node.is_away && !member.node.cordoned {
-            return Some(member.unheard.seconds(""));
+            let claim = member.node.claim.as_deref().unwrap_or_default();
+            return Some(member.unheard.seconds(claim));
         }
         member.unheard.end();
         None
@@ -147,9 +219,56 @@ fn is_cordoned(node: &Value) -> bool {
     node["spec"]["unschedulable"] == true
 }
 
+/// Whether a volume can be used on one node only, as local ones are.
+fn is_of_one_node(volume: &Value) -> bool {
+    let terms = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
+    let [term] = terms.as_array().map_or(&[][..], Vec::as_slice) else {
+        return false;
+    };
+    let names = |it: &Value| {
+        let one = it["values"].as_array().is_some_and(|it| it.len() == 1);
+        let of_node = it["key"] == "kubernetes.io/hostname" || it["key"] == "metadata.name";
+        one && of_node && it["operator"] == "In"
+    };
+    ["matchExpressions", "matchFields"].iter().any(|it| {
+        let mut all = term[*it].as_array().into_iter().flatten();
+        all.any(names)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_volume_of_one_node_says_so() {
+        let volume = |terms: Value| {
+            let required = serde_json::json!({"nodeSelectorTerms": terms});
+            serde_json::json!({"spec": {"nodeAffinity": {"required": required}}})
+        };
+        let of = |key: &str, values: &[&str]| serde_json::json!({"key": key, "operator": "In", "values": values});
+        let host = of("kubernetes.io/hostname", &["edge2"]);
+        let zone = of("topology.kubernetes.io/zone", &["a"]);
+        let term = |it: &[&Value]| serde_json::json!({"matchExpressions": it});
+        for (terms, one) in [
+            (serde_json::json!([term(&[&host])]), true),
+            (serde_json::json!([term(&[&zone, &host])]), true),
+            (
+                serde_json::json!([{"matchFields": [of("metadata.name", &["edge2"])]}]),
+                true,
+            ),
+            (serde_json::json!([term(&[&zone])]), false),
+            (serde_json::json!([term(&[&host]), term(&[&zone])]), false),
+            (
+                serde_json::json!([term(&[&of("kubernetes.io/hostname", &["a", "b"])])]),
+                false,
+            ),
+            (serde_json::json!([]), false),
+        ] {
+            assert_eq!(is_of_one_node(&volume(terms.clone())), one, "{terms}");
+        }
+        assert!(!is_of_one_node(&Value::Null), "a network's volume");
+    }
 
     #[test]
     fn a_node_is_away_where_nobody_hears_of_its_kubelet() {

@@ -377,7 +377,8 @@ impl Cluster {
         let invalid = invalid.map(|(reason, why)| (reason, why.clone()));
         let claim = || Some(("ClaimNotChanged", self.claim_not_changed(spec)?));
         let image = || Some(("ImageNotChanged", self.image_not_changed(spec)?));
-        match invalid.or_else(claim).or_else(image) {
+        let size = || Some(("SizeNotChanged", self.size_not_changed(spec)?));
+        match invalid.or_else(claim).or_else(image).or_else(size) {
             Some((reason, why)) => DocumentSeen::Refused { reason, why },
             None => DocumentSeen::Accepted,
         }

@@ -15,7 +15,7 @@ use super::objects::resource;
 use super::seen::Meta;
 use super::{Cluster, ControllerError, Shared, Watched};
 use crate::api::status::{EtcdClusterStatus, News, news, to_wire};
-use crate::api::{EtcdCluster, convert, rules};
+use crate::api::{EtcdCluster, EtcdClusterSpec, convert, rules};
 use crate::clock;
 use crate::clock::rfc3339;
 use crate::cluster::{Detail, MemberName, PeerUrl, Timestamp, detail};
@@ -227,6 +227,11 @@ impl Cluster {
             let (path, message) = (rule.path, rule.message);
             return Err(detail(format_args!("spec.{path}: {message}")));
         }
+        let first = self.is_too_old_for(wire.size).then(|| EtcdClusterSpec {
+            size: 1, // the version comes first
+            ..wire.clone()
+        });
+        let wire = first.as_ref().unwrap_or(wire);
         let mut spec = convert::to_spec(&self.name, wire).map_err(|misfits| {
             let first = misfits.first();
             first.map_or_else(Detail::new, |it| detail(format_args!("{}: {it}", it.path)))

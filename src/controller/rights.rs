@@ -84,6 +84,12 @@ pub const RIGHTS: &[Right] = &[
     ),
     right(
         "",
+        "persistentvolumes",
+        &["get"],
+        "a node that was deleted took a member's data along, or others reach it",
+    ),
+    right(
+        "",
         "services",
         &["get", "list", "watch", "create", "patch"],
         "members are reached by name",

@@ -291,7 +291,7 @@ pub(super) struct ClaimSeen {
     pub(super) meta: Meta,
     pub(super) name: String,
     pub(super) phase: String,
-    pub(super) has_volume: bool,
+    pub(super) volume: Option<String>,
     /// The class that the document named when the claim was made; none: the operator did not make it.
     pub(super) made_with: Option<String>,
     pub(super) class: Option<String>,
@@ -314,7 +314,7 @@ impl ClaimSeen {
             meta: Meta::of(&claim.metadata),
             name: claim.metadata.name.clone().unwrap_or_default(),
             phase: text(&claim.data, "/status/phase"),
-            has_volume: !text(spec, "/volumeName").is_empty(),
+            volume: Some(text(spec, "/volumeName")).filter(|it| !it.is_empty()),
             made_with: annotation(STORAGE_CLASS),
             class: spec["storageClassName"].as_str().map(str::to_owned),
             size: formats::bytes(&size),
@@ -334,14 +334,19 @@ fn text(value: &Value, pointer: &str) -> String {
     found.unwrap_or_default().to_owned()
 }
 
-/// Whether the scheduler finds no node for a volume that others cannot reach, in its words of today and of before 1.33; and
-/// not for what the document asks of a node.
-fn is_elsewhere(message: &str) -> bool {
+/// Whether the scheduler finds nodes with room that do not reach the volume, in its words of today and of before 1.33: it looks at
+/// the volume after what the document asks of a node and after room.
+fn is_of_volume(message: &str) -> bool {
     let of_volume = [
         "PersistentVolume's node affinity",
         "volume node affinity conflict",
     ];
-    of_volume.iter().any(|it| message.contains(it)) && !message.contains("Pod's node affinity")
+    of_volume.iter().any(|it| message.contains(it))
+}
+
+/// The same, and no node is left out for what the document asks of it.
+fn is_elsewhere(message: &str) -> bool {
+    is_of_volume(message) && !message.contains("Pod's node affinity")
 }
 
 impl PodSeen {
@@ -420,7 +425,17 @@ impl PodSeen {
 
     /// Whether it waits for a volume that the nodes with room cannot reach.
     pub(super) fn lies_elsewhere(&self) -> bool {
-        self.reason == "Unschedulable" && is_elsewhere(&self.message)
+        self.is_unschedulable() && is_elsewhere(&self.message)
+    }
+
+    /// Whether a node with room is there that does not reach its volume.
+    pub(super) fn misses_volume(&self) -> bool {
+        self.is_unschedulable() && is_of_volume(&self.message)
+    }
+
+    /// Whether the scheduler has looked for a node and found none.
+    pub(super) fn is_unschedulable(&self) -> bool {
+        self.reason == "Unschedulable"
     }
 
     /// Whether its guard refused a start for this reason, the last time that its container ended.
@@ -518,9 +533,8 @@ mod tests {
             "1 node(s) had volume node affinity conflict",
         ] {
             assert!(is_elsewhere(&format!("0/1 nodes are available: {volume}.")));
-            assert!(!is_elsewhere(&format!(
-                "0/2 nodes are available: {selector}, {volume}."
-            )));
+            let both = format!("0/2 nodes are available: {selector}, {volume}.");
+            assert!(!is_elsewhere(&both) && is_of_volume(&both));
         }
         assert!(!is_elsewhere(selector));
         assert!(!is_elsewhere(

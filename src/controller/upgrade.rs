@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use super::seen::{End, PodSeen};
 use super::{Cluster, ControllerError};
 use crate::changes::{Changes, Ended};
-use crate::cluster::Timestamp;
+use crate::cluster::{Detail, Timestamp, detail};
 use crate::diagnosis::DISK_FULL;
 use crate::member::contact;
 use crate::member::records::IdentityFile;
@@ -21,6 +21,8 @@ use crate::version::Version;
 
 pub(super) use rehearsal::Rehearsal;
 
+/// From here on etcd lets several members join at once; before, a cluster has one learner at most.
+const SEVERAL_FROM: Version = Version::new(3, 6, 0);
 /// Containers that are told apart.
 const CONTAINERS_MAX: usize = 8;
 
@@ -90,6 +92,25 @@ impl Cluster {
         let mut records = self.members.iter().filter_map(|it| it.identity.as_ref());
         let served = records.clone().find(|it| it.member.id.is_some());
         served.or_else(|| records.next())?.version()
+    }
+
+    /// Whether the only member has a version that takes one new member at a time. An upgrade is the way to more.
+    pub(super) fn is_too_old_for(&self, size: u8) -> bool {
+        let records = self.members.iter().filter_map(|it| it.identity.as_ref());
+        let served = records.filter(|it| it.member.id.is_some()).count();
+        let in_force = self.version_in_force();
+        size > 1 && served == 1 && in_force.is_some_and(|it| it < SEVERAL_FROM)
+    }
+
+    /// Why there are not as many members as the document asks for, where it does not ask for a newer version either.
+    pub(super) fn size_not_changed(&self, spec: &ClusterSpec) -> Option<Detail> {
+        let in_force = self.version_in_force()?;
+        let waits = spec.version.is_none() && self.is_too_old_for(self.object.object.spec.size);
+        waits.then(|| {
+            detail(format_args!(
+                "more than 1 member needs etcd 3.6 or newer, and etcd {in_force} runs; next: set version to the newest patch of 3.6"
+            ))
+        })
     }
 
     /// A member whose data is another version's than the document asks for: the first one.
@@ -193,7 +214,7 @@ impl Cluster {
 
     /// Writes down what `change` does to the identity, and the record of changes. Where that fails, both are what the Secret
     /// says.
-    async fn change_identity(
+    pub(super) async fn change_identity(
         &mut self,
         number: usize,
         change: impl FnOnce(&mut IdentityFile) -> bool,

@@ -73,6 +73,11 @@ impl Counts {
         self.lowers = Some(lowers);
         let mut tries = Tries {
             unanswered: answers.in_vain(now),
+            answered: if answers.does {
+                answers.seconds(now)
+            } else {
+                0
+            },
             lowering: if lowers.does { lowers.seconds(now) } else { 0 },
             ..Tries::default()
         };

@@ -105,6 +105,9 @@ pub struct MemberRecord {
     /// In Kubernetes: the UID of the claim that its data was seen to be on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<String>,
+    /// In Kubernetes: the node where it was seen to serve on that claim. A volume that was there before names none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// In Kubernetes: how many claims members of this name have given up. The next one is named by it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub claims_given_up: u32,
@@ -174,7 +177,7 @@ impl IdentityFile {
         self.member.joined = true;
         // A change of version was one of the data that goes.
         let _ = self.finish_version();
-        (self.member.id, self.member.claim) = (None, None);
+        (self.member.id, self.member.claim, self.member.node) = (None, None, None);
     }
 
     /// etcd has told its ids.

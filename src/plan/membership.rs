@@ -86,18 +86,21 @@ fn is_recorded(spec: &ClusterSpec, observed: &Observed, member: &Member) -> bool
 }
 
 /// Removes a voter that the document no longer names: last of all; of several one that does not serve first and
-/// the leader last. Else the hold for a member that the document never named.
+/// the leader last. Else the hold for a member that the document never named. `silent`: only one that does not serve.
 pub(super) fn shrink(
     spec: &ClusterSpec,
     observed: &Observed,
     members: &MemberSet,
+    silent: bool,
 ) -> Result<Option<Permit<Change>>, Hold> {
     let leader = observed.speaker().and_then(|it| it.service.details?.leader);
     // Who does not serve goes first: its going costs nothing.
     let order = |it: &&Member| (it.health == Health::Serving, Some(it.id) == leader);
     let surplus = members.voters().filter(|it| unwanted(spec, it));
-    if let Some(voter) = surplus.min_by_key(order) {
-        return permit::to_remove(members, voter.id).map(Some);
+    match surplus.min_by_key(order) {
+        Some(voter) if silent && voter.health == Health::Serving => return Ok(None),
+        Some(voter) => return permit::to_remove(members, voter.id).map(Some),
+        None => {}
     }
     match members.iter().find(|it| !wanted(spec, it)) {
         Some(it) => Err(unexpected(it, true)),
@@ -112,6 +115,11 @@ pub(super) fn changeable<'a>(
 ) -> Result<Option<&'a MemberSet>, Hold> {
     if let Some(stranger) = stranger(spec, observed) {
         return Err(stranger);
+    }
+    // etcd serves its users, and lets the operator confirm nothing.
+    let refuses = |it: &Instance| matches!(it.service.read, Reading::NotPermitted(_));
+    if observed.membership.known().is_none() && observed.instances.iter().any(refuses) {
+        return Err(Hold::AuthEnabled);
     }
     if let Some(members) = observed.membership.of_a_minority() {
         return Err(majority_lost(observed, members));

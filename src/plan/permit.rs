@@ -21,7 +21,12 @@ pub struct Permit<Step> {
     alone: bool,
     /// Of a removal: it is for a member that does not answer.
     silent: bool,
+    /// Of a restart for an edit: the other voters, which serve: one at a time is away.
+    others: Others,
 }
+
+/// Ids of voters.
+pub(super) type Others = heapless::Vec<MemberId, VOTERS_MAX>;
 
 /// Why a step is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +67,8 @@ pub enum Lapsed {
     ProcessChanged,
     /// The member that was to be replaced answers again.
     Answers,
+    /// Another voter went away, and one at a time is restarted.
+    AnotherAway,
 }
 
 impl core::fmt::Display for Lapsed {
@@ -70,6 +77,7 @@ impl core::fmt::Display for Lapsed {
             Lapsed::Held(hold) => hold.fmt(f),
             Lapsed::ProcessChanged => write!(f, "etcd's process has changed in the meantime"),
             Lapsed::Answers => write!(f, "the member answers again"),
+            Lapsed::AnotherAway => write!(f, "another member went away in the meantime"),
         }
     }
 }
@@ -84,6 +92,12 @@ impl<Step> Permit<Step> {
     pub fn grounds(&self) -> Grounds {
         self.grounds
     }
+
+    /// The same as long as each of these voters serves.
+    pub(super) fn while_serving(mut self, others: Others) -> Self {
+        self.others = others;
+        self
+    }
 }
 
 impl Permit<Interruption> {
@@ -97,6 +111,7 @@ impl Permit<Interruption> {
             grounds,
             id,
             alone,
+            others,
             ..
         } = self;
         let pid = match again.process {
@@ -130,7 +145,12 @@ impl Permit<Interruption> {
         };
         let still = grounds_to_interrupt(&again.membership, id, alone, declared);
         still.map_err(Lapsed::Held)?;
-        Ok(step)
+        match &again.membership {
+            Membership::Known(members) if id.is_some_and(|it| waits_for(members, it, &others)) => {
+                Err(Lapsed::AnotherAway)
+            }
+            _ => Ok(step),
+        }
     }
 }
 
@@ -207,6 +227,7 @@ pub(super) fn to_end_who_left(instance: &Instance, id: Option<MemberId>) -> Perm
         id,
         alone: false,
         silent: false,
+        others: Others::new(),
     }
 }
 
@@ -235,6 +256,7 @@ pub fn to_interrupt(
         id: seen.id,
         alone: seen.alone,
         silent: false,
+        others: Others::new(),
     })
 }
 
@@ -347,7 +369,19 @@ fn survived(step: Change) -> Permit<Change> {
         id: None,
         alone: false,
         silent: false,
+        others: Others::new(),
     }
+}
+
+/// Whether one of the other voters does not serve, and this member does: the restart of one that does not costs nothing.
+fn waits_for(members: &MemberSet, member: MemberId, others: &Others) -> bool {
+    !is_away(members, member) && others.iter().any(|it| is_away(members, *it))
+}
+
+/// Whether this voter does not serve.
+pub(super) fn is_away(members: &MemberSet, voter: MemberId) -> bool {
+    let mut voters = members.voters();
+    voters.any(|it| it.id == voter && it.health != Health::Serving)
 }
 
 fn serving_without(members: &MemberSet, member: MemberId) -> usize {

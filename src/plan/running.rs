@@ -1,11 +1,11 @@
 //! Plans the upkeep of a running member: first steps that only observe, then steps that interrupt etcd.
 
 use super::permit::{Declared, permit};
-use super::{Act, Hold, Steps, Upkeep, backup, certificate, edit, join, space, version};
+use super::{Act, Hold, Steps, Upkeep, backup, certificate, edit, join, space, turn, version};
 use crate::cluster::Member;
 use crate::observed::{Claim, Instance, Membership, Observed, Process, Reading, Writing};
 use crate::spec::ClusterSpec;
-use crate::start::{self, Refusal, Unserved, Writable};
+use crate::start::{self, Refusal, Writable};
 
 /// Plans what a running instance needs. The hold is returned last and prevents no independent step:
 /// the operator still proves what is served, records identities and takes snapshots.
@@ -160,44 +160,29 @@ fn repair(
     Ok(())
 }
 
-/// Plans the restart that a changed document needs. etcd restarts only because the document was
-/// edited, the host was moved to another driver, or an address of the document is back that etcd was started without. It never restarts because this operator would
-/// render something else than the operator before it.
+/// Plans the restart that a changed document needs, when it is this member's turn.
 fn edit_steps(
     spec: &ClusterSpec,
     observed: &Observed,
     instance: &Instance,
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
-    let Process::Running { settings, .. } = instance.process else {
-        return Ok(());
-    };
     // A change of version ends first; but a larger quota is the way out of a full database.
     let quota = edit::quota_to_start_with(spec, instance);
     let full = instance.service.alarms.no_space && quota.is_some();
     if version::changing(instance).is_some() && !full {
         return version::running(spec, observed, instance, steps);
     }
-    // Who leaves is not restarted for it first; and while another member's version is not final, only who is full.
-    let stays = spec.size == 0 || spec.member(&instance.member).is_some();
-    let declared = if !stays || !full && version::another_changes(observed, instance) {
-        None
-    } else if settings != spec.settings || quota.is_some() {
-        Some(Declared::DocumentEdited)
-    } else if instance.kept_elsewhere {
-        Some(Declared::DriverChanged)
-    } else if instance.unserved.as_ref().is_some_and(Unserved::is_back) {
-        Some(Declared::AddressBack)
-    } else {
-        None
-    };
-    if let Some(declared) = declared {
-        if join::another_enters(observed, instance) {
+    if let Some(declared) = turn::declared(spec, observed, instance) {
+        if join::another_enters(observed, instance)
+            || turn::awaited(spec, observed, instance).is_some()
+        {
             return Ok(());
         }
         // Do not stop an etcd that could not start again: the edit waits and etcd runs on as it is.
         start::verdict(&instance.facts).map_err(Hold::Start)?;
-        let permit = permit(observed, instance, Act::Restart, declared)?;
+        let permit = permit(observed, instance, Act::Restart, declared)?
+            .while_serving(turn::others(spec, observed, instance));
         let latched = instance.facts.identity.as_ref().map_or(0, |it| it.quota);
         if let Some(quota) = quota.filter(|it| *it > latched) {
             steps.push(Upkeep::RaiseQuota(quota));

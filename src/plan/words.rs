@@ -22,6 +22,11 @@ impl Hold {
         )
     }
 
+    /// Whether it only says that votes of others are missing.
+    pub(super) fn misses_votes(&self) -> bool {
+        matches!(self, Hold::QuorumLost | Hold::Unreachable)
+    }
+
     /// Whether it keeps one member, and no other for the same reason.
     pub(super) fn is_of_one(&self) -> bool {
         matches!(

@@ -42,7 +42,7 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, held: Option<&He
         return yes("NodeAway", message);
     }
     if let Membership::Known(members) = &observed.membership
-        && let Some(message) = not_serving(members)
+        && let Some(message) = not_serving(spec, members)
     {
         return yes("MembersNotServing", message);
     }
@@ -54,14 +54,15 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, held: Option<&He
 }
 
 /// Who does not serve, or has no vote yet.
-fn not_serving(members: &MemberSet) -> Option<Detail> {
+fn not_serving(spec: &ClusterSpec, members: &MemberSet) -> Option<Detail> {
     let serves = |it: &Member| it.role == Role::Voter && it.health == Health::Serving;
     let mut others = members.iter().filter(|it| !serves(it));
     let first = others.next()?;
-    let who = if first.name.is_empty() {
+    let name = spec.place_of(first).map_or(&first.name, |it| &it.name);
+    let who = if name.is_empty() {
         detail(format_args!("a member that joins"))
     } else {
-        detail(format_args!("{}", first.name))
+        detail(format_args!("{name}"))
     };
     let what = if first.role == Role::Voter {
         "does not serve"

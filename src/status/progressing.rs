@@ -3,7 +3,7 @@
 use super::{Condition, Kind, Verdict, condition};
 use crate::cluster::detail;
 use crate::observed::{Instance, Looker, Observed, Process, Reading};
-use crate::plan::{Held, Plan, version};
+use crate::plan::{Held, Plan, turn, version};
 use crate::spec::ClusterSpec;
 
 /// What the operator does, and whether it is done.
@@ -31,6 +31,7 @@ pub(super) fn progressing(
     // One that was asked to end is made anew.
     let unknown = |it: &&Instance| it.process == Process::Unknown;
     let unknown = observed.instances.iter().find(unknown);
+    let turn = turn::words(spec, observed);
     match (&plan.change, plan.first_step(observed)) {
         (_, Some(step)) if observed.looker == Looker::Command => told(
             Verdict::False,
@@ -43,6 +44,9 @@ pub(super) fn progressing(
             permit.step().describe_of(observed),
         ),
         (_, Some(step)) => told(Verdict::True, "Acting", step),
+        _ if observed.looker == Looker::Operator && turn.is_some() => {
+            told(Verdict::True, "Acting", turn.unwrap_or_default())
+        }
         _ if waiting > 0 => told(
             Verdict::True,
             "BackingOff",

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::lab::{SOON, is_true};
-use crate::operated::{Operated, document};
+use crate::operated::{Operated, document, local_volume, on_volume};
 use crate::several::{MEMBERS, id_of, whole};
 use crate::stream::{Stream, assert_written};
 
@@ -256,6 +256,72 @@ fn a_lost_majority_is_restored_on_the_node_that_is_left() {
     it.available("shop");
     assert_eq!(it.get("shop", "kept"), "1");
     assert_eq!(it.get("shop", "lost"), "", "what was written since is lost");
+}
+
+/// The scheduler names what the document asks of a node beside the volume that is gone with one.
+#[test]
+fn a_member_of_a_node_that_was_deleted_is_replaced_where_the_document_lets_it() {
+    let Some(it) = Operated::three_nodes() else {
+        return;
+    };
+    it.kubectl(&["label", "node", "edge2", "edge3", "shop=yes"])
+        .good();
+    let spec = "{size: 3, recovery: {graceMinutes: 1}, pod: {nodeSelector: {shop: \"yes\"}}}";
+    it.apply(&document("EtcdCluster", "shop", spec));
+    let before = whole(&it, 3);
+    let on = |node: &str| {
+        let mut members = MEMBERS.to_vec();
+        members.retain(|name| row(&before, name)["node"] == node);
+        members
+    };
+    let node = ["edge2", "edge3"].into_iter().find(|it| on(it).len() == 1);
+    let node = node.unwrap();
+    is_replaced_without(&it, &before, (on(node)[0], node));
+}
+
+/// Of volumes that were there before, no claim says for which node the scheduler chose it.
+#[test]
+fn a_member_on_a_volume_that_was_made_by_hand_is_replaced_after_its_node_was_deleted() {
+    let Some(it) = Operated::three_nodes() else {
+        return;
+    };
+    for (number, place) in [1, 2, 3].into_iter().flat_map(|it| [(it, "a"), (it, "b")]) {
+        let directory = format!("/var/lib/hand/{place}");
+        std::fs::create_dir_all(it.path(number, &directory)).unwrap();
+        let volume = local_volume("hand", &directory)
+            .replace("[edge1]", &format!("[edge{number}]"))
+            .replace(
+                "PersistentVolume\nmetadata: {name: hand}",
+                &format!("PersistentVolume\nmetadata: {{name: {place}{number}}}"),
+            );
+        it.apply(&volume);
+    }
+    let spec = format!(
+        "{{size: 3, recovery: {{graceMinutes: 1}}, {}}}",
+        on_volume("hand")
+    );
+    it.apply(&document("EtcdCluster", "shop", &spec));
+    let before = whole(&it, 3);
+    let mut members = MEMBERS.into_iter();
+    let lost = members.find(|name| row(&before, name)["node"] != "edge1");
+    let lost = lost.unwrap();
+    let node = row(&before, lost)["node"].as_str().unwrap();
+    is_replaced_without(&it, &before, (lost, node));
+}
+
+fn is_replaced_without(it: &Operated, before: &Value, (lost, node): (&str, &str)) {
+    it.put("shop", "kept", "1");
+    it.cut(number_of(node));
+    it.kubectl(&["delete", "node", node]).good();
+    let begun = Instant::now();
+    it.eventually("another member in its place", REPLACED_WITHIN, || {
+        let status = it.try_json(&["get", "etcdcluster", "shop"])?["status"].clone();
+        let other = || id_of(&status, lost) != id_of(before, lost);
+        (status["ready"] == "3/3" && other()).then_some(())
+    });
+    println!("{lost} of {node}: replaced after {:.1?}", begun.elapsed());
+    assert_ne!(it.node_of(lost).as_deref(), Some(node));
+    assert_eq!(it.get("shop", "kept"), "1");
 }
 
 /// Its volume is on a node that is there: what keeps the Pod from it ends one day.

@@ -21,6 +21,7 @@
 #![allow(unreachable_pub, reason = "one binary, several files")]
 
 mod absence;
+mod admission;
 mod alerts;
 mod away;
 mod backups;

@@ -61,6 +61,37 @@ impl Stage {
         bound.good();
     }
 
+    /// As the scheduler and the volume's provisioner would, were there any, and after somebody deleted the node.
+    fn lies_on(&self, node: &str) {
+        let volume = format!("{}-data", self.namespace);
+        let host = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [node]});
+        let term = json!({"matchExpressions": [host]});
+        let it = json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": volume},
+            "spec": {
+                "capacity": {"storage": "8Gi"},
+                "accessModes": ["ReadWriteOnce"],
+                "local": {"path": "/data"},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+            },
+        });
+        self.api.apply(&it.to_string());
+        let claim = json!({
+            "metadata": {"annotations": {"volume.kubernetes.io/selected-node": node}},
+            "spec": {"volumeName": volume},
+        });
+        let patch = ["--type=merge", "-p", &claim.to_string()];
+        self.change("persistentvolumeclaim", "data-c-0", &patch);
+        let words = "0/2 nodes are available: 1 node(s) didn't match PersistentVolume's node affinity, \
+            1 node(s) didn't match Pod's node affinity/selector.";
+        let unplaced = json!({"status": {"conditions": [{"type": "PodScheduled", "status": "False",
+            "reason": "Unschedulable", "message": words}]}});
+        let patch = ["--subresource=status", "-p", &unplaced.to_string()];
+        self.change("pod", "c-0", &patch);
+    }
+
     fn is_told(&self) -> bool {
         let status = self.get("etcdcluster", "c").map(|it| it["status"].clone());
         status.is_some_and(|it| it["conditions"].is_array())
@@ -505,6 +536,16 @@ pub fn table() -> Vec<Row> {
             it.bind("gone");
         },
         whole: |it| it.hold_says("NodeAway"),
+        ..ROW
+    });
+    rows.push(Row {
+        right: "get persistentvolumes",
+        breaks: "a member whose volume went with a deleted node is not replaced",
+        then: |it| {
+            it.cluster_with_pod();
+            it.lies_on("gone");
+        },
+        whole: |it| it.hold_says("VolumeElsewhere"),
         ..ROW
     });
     for right in ["create leases", "get leases", "update leases"] {

@@ -7,7 +7,7 @@ use crate::monitoring::freeze_etcd_of;
 use crate::operated::{Operated, document, local_volume, on_volume, pass};
 use crate::writer::{Writer, restarts};
 
-const DISK: &str = "/srv/slow";
+const DISK: &str = "/var/lib/slow";
 
 /// A disk of its own for a cluster, whose writes block until this is dropped.
 struct FrozenDisk<'a>(&'a Operated);

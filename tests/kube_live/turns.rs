@@ -433,11 +433,11 @@ fn a_volume_is_one_clusters_own(it: &Operated) {
     it.apply(&document("EtcdCluster", "node", spec));
     it.available("node");
     it.put("node", "kept", "2");
-    let other = it.path(1, "/srv/other");
+    let other = it.path(1, "/var/lib/other");
     std::fs::create_dir_all(&other).unwrap();
     let from = it.path(1, &directory(it, "data-node-0")).join("member");
     copy(&from, &other);
-    it.apply(&local_volume("other", "/srv/other"));
+    it.apply(&local_volume("other", "/var/lib/other"));
     let spec = format!("{{{}}}", on_volume("other"));
     it.apply(&document("EtcdCluster", "other", &spec));
     it.says("other", "Degraded", "DocumentOfAnotherCluster");

@@ -148,6 +148,28 @@ fn data_born_on_3_5_is_carried_to_3_7_and_back_to_3_6() {
     assert!(lowered, "{told:?}");
 }
 
+/// etcd before 3.6 takes one new member at a time, and all join at once here.
+#[test]
+fn one_on_3_5_becomes_three_once_its_line_is_3_6() {
+    let Some((it, [first, next, _])) = born_on_3_5() else {
+        return;
+    };
+    let three = r#"{"spec": {"version": null, "size": 3}}"#;
+    it.patch("one", three);
+    let refused = it.says("one", "DocumentAccepted", "SizeNotChanged");
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains(&format!("etcd {first} runs")), "{message}");
+    assert_eq!(it.available("one")["status"]["readyMembers"], 1);
+    // What it asks for otherwise counts, and so does the way to three.
+    with_backup(&it);
+    ask_for(&it, &next);
+    it.eventually("three members", CHANGES_WITHIN, || {
+        (it.cluster("one")["status"]["readyMembers"] == 3).then_some(())
+    });
+    it.says("one", "DocumentAccepted", "InForce");
+    assert_eq!(it.get("one", "kept"), "1");
+}
+
 /// A writer, one watch that resumes in each Pod, and a lease, through the same lines.
 #[test]
 fn a_watch_and_a_lease_outlive_every_line() {

@@ -607,6 +607,8 @@ impl World {
                 seconds: self.now - running.since,
             };
             it.service = self.service(host, running);
+            let answers = it.service.read == Reading::Answered;
+            it.tries.answered = if answers { self.now - running.since } else { 0 };
         }
         it
     }
@@ -999,6 +1001,7 @@ impl World {
         let index = index_of(&permit.step().member);
         let again = self.again(index);
         let grounds = permit.grounds();
+        let seen = again.membership.clone();
         let step = permit
             .exchange(&again)
             .map_err(|_| Lost("not taken after a second look"))?;
@@ -1012,6 +1015,7 @@ impl World {
         assert_eq!(step.pid, self.hosts[index].process.map(|it| it.pid));
         self.lock(own)?;
         assert_eq!(step.act, Act::Restart, "nobody asked for another act");
+        self.is_alone_away(index, &seen);
         // Who ends already may be one too many.
         let led = self.raft.voters().count() > 1 && self.stays_led();
         self.counts.interruptions += 1;
@@ -1025,6 +1029,20 @@ impl World {
             );
         }
         Ok(())
+    }
+
+    /// Of those that the second look saw, one at a time is away.
+    fn is_alone_away(&self, index: usize, seen: &Membership) {
+        let id = self.hosts[index].data.and_then(|it| it.member);
+        let Membership::Known(members) = seen else {
+            return;
+        };
+        let own = members.voters().find(|it| Some(it.id.0) == id);
+        if own.is_some_and(|it| it.health == Health::Serving) {
+            let away = |it: &&Entry| it.connected.is_none();
+            let away = self.raft.voters().find(away);
+            assert!(away.is_none(), "one more at a time: {away:?}");
+        }
     }
 
     fn change(&mut self, spec: &ClusterSpec, permit: Permit<Change>) -> Result<(), Lost> {

@@ -22,7 +22,7 @@ const NO_REASONS: &[&str] = &[
     "InteractiveAuthorizationRequired", "Into", "InvalidImageName", "Ki", "Lease", "Level", "List",
     "Lost", "Mi", "Namespace", "NetworkPolicy", "Never", "No",
     "NoExecute", "NoSuchUnit", "Node", "None", "Null", "Off", "On",
-    "OnFailure", "OnRootMismatch", "Opaque", "Pending", "PersistentVolumeClaim", "PersistentVolumeClaims", "Phase", "Pod", "PodDisruptionBudget",
+    "OnFailure", "OnRootMismatch", "Opaque", "Pending", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims", "Phase", "Pod", "PodDisruptionBudget",
     "PodInitializing", "PodScheduled", "PodSecurity", "Pods", "PriorityClass", "ReadWriteOnce",
     "Ready", "Reconcile", "Reload", "Revision", "Role", "RoleBinding",
     "RunContainerError", "RuntimeDefault", "Secret", "Secrets", "Service", "ServiceAccount",

@@ -240,7 +240,10 @@ pub fn stopped() -> Instance {
         facts: facts(),
         last_served: None,
         writable: Writable::Yes,
-        tries: Tries::default(),
+        tries: Tries {
+            answered: 1000,
+            ..Tries::default()
+        },
         newest_installed: Some(VERSION),
         quota_at_birth: 1 << 30,
         certificates: certificates(),

@@ -11,7 +11,7 @@ use crate::cluster::Role;
 pub struct MemberStatus {
     /// Its id, in hexadecimal.
     pub id: String,
-    /// Its name; empty until it has started.
+    /// Its name; empty for one that the document does not ask for and that never started.
     pub name: String,
     /// `voter` or `learner`.
     pub role: String,
