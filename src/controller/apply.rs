@@ -428,6 +428,12 @@ pub(super) fn unplaceable(error: &ControllerError) -> Option<&'static str> {
         {
             Some("PodRefused")
         }
+        // A policy's words, then a webhook's.
+        ControllerError::Api { kind, why, .. }
+            if why.contains("denied request") || why.contains("denied the request") =>
+        {
+            (*kind == "Pod").then_some("PodRefused")
+        }
         ControllerError::Api { code: 403, why, .. } if why.contains("exceeded quota") => {
             Some("QuotaExceeded")
         }

@@ -30,7 +30,11 @@ spec:
           spec: Object.spec{
             terminationGracePeriodSeconds: 45,
             containers: [
-              Object.spec.containers{name: "aside", image: "localhost/pause:1"},
+              Object.spec.containers{
+                name: "aside",
+                image: "localhost/pause:1",
+                securityContext: Object.spec.containers.securityContext{allowPrivilegeEscalation: PRIVILEGED}
+              },
               Object.spec.containers{name: "etcd", image: "MIRROR"}
             ]
           }
@@ -50,7 +54,11 @@ fn pods_that_admission_changed_are_restarted_for_an_edit_only() {
     let reference = it.images.etcd["3.6"].reference.clone();
     let mirror = reference.replace("quay.io/", "mirror.example.com/");
     it.tag_image(&reference, &mirror);
-    it.apply(&CHANGES.replace("MIRROR", &mirror));
+    let mesh = |privileged: &str| {
+        let text = CHANGES.replace("MIRROR", &mirror);
+        it.apply(&text.replace("PRIVILEGED", privileged));
+    };
+    mesh("true");
     it.eventually("the policy to be in force", SOON, || {
         let made = it.kubectl(&[
             "run",
@@ -63,6 +71,13 @@ fn pods_that_admission_changed_are_restarted_for_an_edit_only() {
         made.stdout.contains("aside").then_some(())
     });
     it.apply(&document("EtcdCluster", "shop", "{size: 3}"));
+    // The policy that limits the operator's own account takes no privileges, whoever added them.
+    let held = it.says("shop", "Degraded", "PodRefused")["message"].to_string();
+    assert!(
+        held.contains("is refused a container with privileges"),
+        "{held}"
+    );
+    mesh("false");
     whole(&it, 3);
     let pod = it.json(&["get", "pod", "shop-1"]);
     let containers = pod["spec"]["containers"].as_array().unwrap();

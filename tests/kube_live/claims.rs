@@ -2,7 +2,7 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -45,9 +45,15 @@ fn backups(it: &Operated, cluster: &str) -> Value {
 
 /// How many snapshots lie in a directory.
 pub fn snapshots_in(place: &Path) -> usize {
+    manifests_in(place).len()
+}
+
+pub fn manifests_in(place: &Path) -> Vec<PathBuf> {
     let files = std::fs::read_dir(place).into_iter().flatten().flatten();
-    let manifests = files.filter(|it| it.path().extension().is_some_and(|it| it == "json"));
-    manifests.count()
+    let files = files.map(|it| it.path());
+    files
+        .filter(|it| it.extension().is_some_and(|it| it == "json"))
+        .collect()
 }
 
 /// Where the provisioner has put a claim on its node.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use etcd_operator::clock::parse_rfc3339;
 use serde_json::{Value, json};
 
-use crate::claims::{directory, snapshots_in};
+use crate::claims::{directory, manifests_in, snapshots_in};
 use crate::lab::{SOON, is_true, root};
 use crate::operated::{Operated, document};
 use crate::stream::{Stream, assert_written};
@@ -211,6 +211,17 @@ fn snapshots_go_on_whichever_member_goes() {
         let leader = members.iter().find(|it| it["leader"] == true).unwrap();
         leader["name"].as_str().unwrap().to_owned()
     };
+    // The leader has enough to do.
+    let status = whole(&it, 3);
+    let leader = id_of(&status, &leads(&status));
+    let begun = manifests_in(&place.join("shop"));
+    let taken_from = it.eventually("a snapshot more", 2 * SOON, || {
+        let mut now = manifests_in(&place.join("shop")).into_iter();
+        let next = now.find(|it| !begun.contains(it))?;
+        let manifest: Value = serde_json::from_slice(&std::fs::read(next).ok()?).ok()?;
+        manifest["memberID"].as_str().map(str::to_owned)
+    });
+    assert_ne!(taken_from, leader);
     for first in [true, false] {
         let status = whole(&it, 3);
         let gone = if first {
