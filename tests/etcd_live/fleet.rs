@@ -19,7 +19,7 @@ use etcd_operator::member::change;
 use etcd_operator::member::contact::Endpoint;
 use etcd_operator::observed::{Again, Instance, Membership, Observed, Process, Reading};
 use etcd_operator::paths::Paths;
-use etcd_operator::plan::{Act, Hold, Plan, Task, Upkeep, plan};
+use etcd_operator::plan::{Act, Hold, Plan, Task, Upkeep, plan, turn};
 use etcd_operator::runtime::{Runtime, reconcile};
 use etcd_operator::spec::{ClusterSpec, MemberSpec, Settings, member_name};
 use etcd_operator::status::Status;
@@ -185,7 +185,7 @@ impl Fleet {
 
     /// Passes until all of them serve clients, and nothing is left to do.
     pub async fn until_whole(&mut self) {
-        let size = self.size;
+        let (size, spec) = (self.size, self.spec(0));
         self.until(&format!("{size} that serve"), |observed, plan| {
             let serve = |it: &Instance| it.service.read == Reading::Answered;
             is_whole(observed, size)
@@ -193,6 +193,7 @@ impl Fleet {
                 && plan.change == Ok(None)
                 && plan.interruption.is_none()
                 && plan.upkeep.is_empty()
+                && turn::words(&spec, observed).is_none()
         })
         .await;
     }
