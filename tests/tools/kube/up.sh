@@ -99,6 +99,11 @@ else
     sed -e "s#NODE_PATHS#${paths%,}#" -e "s#NODE_1#$NET.1#" "$here/cluster.yaml" > "$DIR/cluster.yaml"
     wait_for "the cluster's own objects" kubectl apply -f "$DIR/cluster.yaml"
     nodes_ready() {
+        local number
+        # One that could not read a cgroup that another process just made has ended; a service would be started again.
+        for number in $(seq "$NODES"); do
+            runs "kubelet$number" || launch "kubelet$number"
+        done
         [ "$(kubectl get nodes --no-headers | grep -c ' Ready ')" = "$NODES" ]
     }
     wait_for "$NODES nodes" nodes_ready
