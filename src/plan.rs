@@ -201,11 +201,11 @@ pub fn plan(spec: &ClusterSpec, observed: &Observed) -> Plan {
         }
     }
     let settling = observed.instances.iter().any(|it| settling(spec, it));
-    let change = change(spec, observed, &mut draft, settling);
+    let waits = turn::waits(spec, observed);
+    let change = change(spec, observed, &mut draft, (settling, waits));
     let change = draft.without_the_leader(spec, observed, change);
     let mut plan = draft.plan(change, Duration::ZERO);
-    let turn = turn::words(spec, observed).is_some();
-    plan.requeue_after = requeue::after(observed, &plan, settling, turn);
+    plan.requeue_after = requeue::after(observed, &plan, settling, waits);
     plan
 }
 
@@ -215,7 +215,7 @@ fn change(
     spec: &ClusterSpec,
     observed: &Observed,
     draft: &mut Draft,
-    settling: bool,
+    (settling, waits): (bool, bool),
 ) -> Result<Option<Permit<Change>>, Hold> {
     let foreign = draft.holds.iter().any(|(_, hold)| hold.is_foreign());
     if spec.size == 0 || foreign {
@@ -233,7 +233,6 @@ fn change(
     };
     let act = draft.interruption.as_ref().map(|it| it.step().act);
     let edited = voting.is_some() && act == Some(Act::Restart);
-    let waits = turn::words(spec, observed).is_some();
     if coming_up || act.is_some() && !edited {
         return if draft.holds.iter().any(|it| it.1.misses_votes()) {
             membership::stranger(spec, observed).map_or(Ok(None), Err)

@@ -135,6 +135,11 @@ impl ClusterSpec {
         self.members.iter().find(|it| it.is_of(member))
     }
 
+    /// A member's name. One that never started is listed by its URL alone, and has the name of its place.
+    pub fn name_of<'a>(&'a self, member: &'a Member) -> &'a MemberName {
+        self.place_of(member).map_or(&member.name, |it| &it.name)
+    }
+
     /// The first member that etcd's member list lacks.
     pub fn missing(&self, members: &MemberSet) -> Option<&MemberSpec> {
         let lacks = |it: &&MemberSpec| it.listed_in(members).is_none();

@@ -148,11 +148,10 @@ pub fn status(spec: &ClusterSpec, observed: &Observed, plan: &Plan) -> Status {
         let indices = indices.filter_map(|it| Some(it.service.answer()?.raft_index));
         let foremost = indices.max();
         for member in set.iter() {
-            let mut member = member.clone();
-            // One that never started is listed by its URL alone.
-            if let Some(place) = spec.place_of(&member) {
-                member.name.clone_from(&place.name);
-            }
+            let member = crate::cluster::Member {
+                name: spec.name_of(member).clone(),
+                ..member.clone()
+            };
             let of = observed.instance(&member.name);
             let answer = of.and_then(|it| it.service.answer());
             let _ = members.push(MemberStatus {

@@ -17,6 +17,11 @@ pub struct Version {
 }
 
 impl Version {
+    /// Whether several members can join at once (`max-learners`, from 3.6 on); before, one at a time.
+    pub fn takes_several(self) -> bool {
+        self >= Version::new(3, 6, 0)
+    }
+
     /// For constants.
     pub const fn new(major: u16, minor: u16, patch: u16) -> Self {
         Version {

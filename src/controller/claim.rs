@@ -225,6 +225,12 @@ impl Cluster {
         self.shared.claims.get(&self.namespace, &name)
     }
 
+    /// The UID of the claim that a member's data is on.
+    pub(super) fn uid_of_claim(&self, number: usize) -> Option<String> {
+        let claim = self.claim(Which::Data(number));
+        claim.map(|it| it.meta.uid.clone())
+    }
+
     /// Somebody deleted it, and not the whole cluster: it goes as soon as no Pod uses it.
     pub(super) fn goes(&self, which: Which) -> bool {
         let deleted = self.claim(which).is_some_and(|it| it.meta.deleting);

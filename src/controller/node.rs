@@ -144,11 +144,6 @@ impl Cluster {
         }
     }
 
-    pub(super) fn uid_of_claim(&self, number: usize) -> Option<String> {
-        let claim = self.claim(Which::Data(number));
-        claim.map(|it| it.meta.uid.clone())
-    }
-
     /// The node where a member's volume was first used: as the scheduler chose it, else where the member was seen to serve.
     fn node_of_volume(&self, number: usize) -> Option<String> {
         let claim = self.claim(Which::Data(number))?;

@@ -21,8 +21,6 @@ use crate::version::Version;
 
 pub(super) use rehearsal::Rehearsal;
 
-/// From here on etcd lets several members join at once; before, a cluster has one learner at most.
-const SEVERAL_FROM: Version = Version::new(3, 6, 0);
 /// Containers that are told apart.
 const CONTAINERS_MAX: usize = 8;
 
@@ -99,7 +97,7 @@ impl Cluster {
         let records = self.members.iter().filter_map(|it| it.identity.as_ref());
         let served = records.filter(|it| it.member.id.is_some()).count();
         let in_force = self.version_in_force();
-        size > 1 && served == 1 && in_force.is_some_and(|it| it < SEVERAL_FROM)
+        size > 1 && served == 1 && in_force.is_some_and(|it| !it.takes_several())
     }
 
     /// Why there are not as many members as the document asks for, where it does not ask for a newer version either.

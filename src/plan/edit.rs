@@ -365,6 +365,11 @@ pub(super) fn quota_to_start_with(spec: &ClusterSpec, instance: &Instance) -> Op
     (wanted > quota).then_some(wanted)
 }
 
+/// Whether the database is full and the document has a larger quota, which is the way out.
+pub(super) fn makes_room(spec: &ClusterSpec, instance: &Instance) -> bool {
+    instance.service.alarms.no_space && quota_to_start_with(spec, instance).is_some()
+}
+
 /// The hold for a smaller quota. A quota only grows: etcd refuses writes if its database exceeds the quota.
 pub(super) fn smaller_quota(spec: &ClusterSpec, instance: &Instance) -> Option<Hold> {
     let (asked, in_force) = (spec.quota?, space::quota(instance));

@@ -183,6 +183,11 @@ fn wanted(spec: &ClusterSpec, member: &Member) -> bool {
     spec.place_of(member).is_some()
 }
 
+/// Whether this is or was a member of the document's, and nobody else's.
+pub(super) fn is_ours(spec: &ClusterSpec, member: &Member) -> bool {
+    wanted(spec, member) || unwanted(spec, member)
+}
+
 /// Whether this was a member of the document's, which no longer asks for it. What has another name, or waits at
 /// another URL, is nobody's to remove: the person who added it had a reason.
 fn unwanted(spec: &ClusterSpec, member: &Member) -> bool {

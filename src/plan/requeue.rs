@@ -38,8 +38,8 @@ pub(super) fn while_terminating(observed: &Observed) -> Duration {
     Duration::from_secs(terminating.unwrap_or(0) / 10).clamp(REQUEUE_PROGRESSING, TERMINATING_MAX)
 }
 
-/// When to look again if nothing happens before. `turn`: a member waits for its turn to be restarted.
-pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool, turn: bool) -> Duration {
+/// When to look again if nothing happens before. `waits`: a member waits for its turn to be restarted.
+pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool, waits: bool) -> Duration {
     let waiting = observed
         .instances
         .iter()
@@ -87,7 +87,7 @@ pub(super) fn after(observed: &Observed, plan: &Plan, settling: bool, turn: bool
         Ok(None) if settling && waiting > 0 => Duration::from_secs(waiting),
         Ok(None) if settling => REQUEUE_STARTING,
         // The next one follows when the last one has lasted.
-        Ok(None) if turn => REQUEUE_PROGRESSING,
+        Ok(None) if waits => REQUEUE_PROGRESSING,
         Ok(None)
             if idle
                 && (healthy && known

@@ -168,21 +168,20 @@ fn edit_steps(
     steps: &mut Steps<'_>,
 ) -> Result<(), Hold> {
     // A change of version ends first; but a larger quota is the way out of a full database.
-    let quota = edit::quota_to_start_with(spec, instance);
-    let full = instance.service.alarms.no_space && quota.is_some();
-    if version::changing(instance).is_some() && !full {
+    if version::changing(instance).is_some() && !edit::makes_room(spec, instance) {
         return version::running(spec, observed, instance, steps);
     }
     if let Some(declared) = turn::declared(spec, observed, instance) {
+        let others = turn::others(spec, observed, instance);
         if join::another_enters(observed, instance)
-            || turn::awaited(spec, observed, instance).is_some()
+            || turn::awaited(observed, instance, &others).is_some()
         {
             return Ok(());
         }
         // Do not stop an etcd that could not start again: the edit waits and etcd runs on as it is.
         start::verdict(&instance.facts).map_err(Hold::Start)?;
-        let permit = permit(observed, instance, Act::Restart, declared)?
-            .while_serving(turn::others(spec, observed, instance));
+        let permit = permit(observed, instance, Act::Restart, declared)?.while_serving(others);
+        let quota = edit::quota_to_start_with(spec, instance);
         let latched = instance.facts.identity.as_ref().map_or(0, |it| it.quota);
         if let Some(quota) = quota.filter(|it| *it > latched) {
             steps.push(Upkeep::RaiseQuota(quota));

@@ -2,7 +2,7 @@
 //! has answered for a while, so that an edit that is bad for one is tried on no other.
 
 use super::permit::{Declared, Others, is_away};
-use super::{edit, version};
+use super::{edit, membership, version};
 use crate::cluster::{Detail, Member, MemberName, detail};
 use crate::observed::{Instance, Membership, Observed, Process, Reading};
 use crate::spec::ClusterSpec;
@@ -32,14 +32,14 @@ pub(super) fn declared(
     let Process::Running { settings, .. } = instance.process else {
         return None;
     };
-    let quota = edit::quota_to_start_with(spec, instance);
-    let full = instance.service.alarms.no_space && quota.is_some();
     // Who leaves is not restarted for it first; and while another member's version is not final, only who is full.
     let stays = spec.size == 0 || spec.member(&instance.member).is_some();
+    let full = edit::makes_room(spec, instance);
     if !stays || !full && version::another_changes(observed, instance) {
         return None;
     }
-    if settings != spec.settings || quota.is_some() {
+    let larger = edit::quota_to_start_with(spec, instance).is_some();
+    if settings != spec.settings || larger {
         Some(Declared::DocumentEdited)
     } else if instance.kept_elsewhere {
         Some(Declared::DriverChanged)
@@ -59,17 +59,12 @@ pub(super) fn others(spec: &ClusterSpec, observed: &Observed, instance: &Instanc
     else {
         return Others::new();
     };
-    let full =
-        instance.service.alarms.no_space && edit::quota_to_start_with(spec, instance).is_some();
     let votes = members.voters().any(|it| it.id == id);
-    if full || !votes {
+    if edit::makes_room(spec, instance) || !votes {
         return Others::new();
     }
-    let ours = |it: &Member| {
-        let former = spec.former.iter().any(|place| place.is_of(it));
-        former || spec.place_of(it).is_some()
-    };
-    let others = members.voters().filter(|it| it.id != id && ours(it));
+    let ours = |it: &&Member| it.id != id && membership::is_ours(spec, it);
+    let others = members.voters().filter(ours);
     let mut ids = Others::new();
     for voter in others {
         let _ = ids.push(voter.id); // as many as there are voters
@@ -77,16 +72,15 @@ pub(super) fn others(spec: &ClusterSpec, observed: &Observed, instance: &Instanc
     ids
 }
 
-/// What the restart of this member waits for.
+/// What the restart of this member waits for: one of these other voters, or a member that was restarted just now.
 pub(super) fn awaited<'a>(
-    spec: &ClusterSpec,
     observed: &'a Observed,
     instance: &Instance,
+    others: &Others,
 ) -> Option<Awaited<'a>> {
     let Membership::Known(members) = &observed.membership else {
         return None;
     };
-    let others = others(spec, observed, instance);
     // The restart of one that does not serve costs nothing, and may mend it.
     let id = instance.id(&observed.membership);
     if id.is_none_or(|it| is_away(members, it)) {
@@ -106,13 +100,26 @@ pub(super) fn awaited<'a>(
         .map(|it| Awaited::Lasts(&it.member))
 }
 
-/// The restart that an edit needs and that waits for another member, in words.
-pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
-    let mut edited = observed.instances.iter();
-    let (member, awaited) = edited.find_map(|it| {
+/// The first member whose restart for an edit waits for another one.
+fn waiting<'a>(
+    spec: &ClusterSpec,
+    observed: &'a Observed,
+) -> Option<(&'a MemberName, Awaited<'a>)> {
+    observed.instances.iter().find_map(|it| {
         declared(spec, observed, it)?;
-        Some((&it.member, awaited(spec, observed, it)?))
-    })?;
+        let others = others(spec, observed, it);
+        Some((&it.member, awaited(observed, it, &others)?))
+    })
+}
+
+/// Whether the restart of a member for an edit waits for another one.
+pub(super) fn waits(spec: &ClusterSpec, observed: &Observed) -> bool {
+    waiting(spec, observed).is_some()
+}
+
+/// The same in words.
+pub fn words(spec: &ClusterSpec, observed: &Observed) -> Option<Detail> {
+    let (member, awaited) = waiting(spec, observed)?;
     Some(match awaited {
         Awaited::Serves(other) => detail(format_args!(
             "{member} is restarted with the edited document once {other} serves: one member at a time is away"

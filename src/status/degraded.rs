@@ -58,7 +58,7 @@ fn not_serving(spec: &ClusterSpec, members: &MemberSet) -> Option<Detail> {
     let serves = |it: &Member| it.role == Role::Voter && it.health == Health::Serving;
     let mut others = members.iter().filter(|it| !serves(it));
     let first = others.next()?;
-    let name = spec.place_of(first).map_or(&first.name, |it| &it.name);
+    let name = spec.name_of(first);
     let who = if name.is_empty() {
         detail(format_args!("a member that joins"))
     } else {

@@ -133,7 +133,7 @@ fn fit(given: &str, several: bool) -> Result<Version, String> {
     };
     match classify(version) {
         Class::TooOld if !several => Err("is too old for a new cluster".to_owned()),
-        _ if several && version < Version::new(3, 6, 0) => {
+        _ if several && !version.takes_several() => {
             Err("is too old for a new cluster of several members".to_owned())
         }
         Class::TooOld | Class::Unknown => Err("is of no line that this operator runs".to_owned()),
