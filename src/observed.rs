@@ -5,6 +5,7 @@
 mod backups;
 mod clock;
 mod membership;
+mod placement;
 mod predecessor;
 mod service;
 mod upgrade;
@@ -20,6 +21,7 @@ pub use backups::{
 };
 pub use clock::Clock;
 pub use membership::Membership;
+pub use placement::{Bound, Placement};
 pub use predecessor::{Predecessor, Predecessors};
 pub use service::{Alarms, Details, Proposals, Reading, Service, Writing, answer};
 pub use upgrade::{Failed, Reach, Upgrade};
@@ -203,11 +205,18 @@ pub struct Instance {
     pub regain: Option<Regain>,
     /// Seconds for which neither it nor its node was heard of; none: one of them was, or nobody knows of a node.
     pub unheard: Option<u64>,
+    /// Why no other node would take a member in its stead. It is asked for while nothing is heard of this one's.
+    pub bound: Option<Bound>,
     /// Where people find it.
     pub placement: Placement,
 }
 
 impl Instance {
+    /// Whether nothing was heard of it and its node for so long, and another node would take a member in its stead.
+    pub fn is_lost_after(&self, grace_seconds: u64) -> bool {
+        self.bound.is_none() && self.unheard.is_some_and(|it| it >= grace_seconds)
+    }
+
     /// Whether its process runs, or waits to run.
     pub fn is_there(&self) -> bool {
         matches!(self.process, Process::Running { .. }) || self.made_for.is_some()
@@ -247,15 +256,6 @@ impl Instance {
         let told = self.ids(membership).map(|(_, id)| id);
         told.or_else(recorded)
     }
-}
-
-/// Where people find a member, as far as its home has names for that.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Placement {
-    /// The node that it runs on.
-    pub node: Option<Detail>,
-    /// The claim that holds its data.
-    pub claim: Option<Detail>,
 }
 
 /// The place of a member's data.

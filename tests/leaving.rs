@@ -13,13 +13,14 @@ use etcd_operator::cluster::{
     Answer, ClusterId, FAILED_SECONDS, Health, Member, MemberId, MemberSet, Role,
 };
 use etcd_operator::observed::{
-    Again, Claim, Details, Instance, ListFrom, MadeFor, Membership, Observed, Predecessors,
+    Again, Bound, Claim, Details, Instance, ListFrom, MadeFor, Membership, Observed, Predecessors,
     Process, Reading, Service,
 };
 use etcd_operator::plan::permit::{Grounds, Lapsed};
-use etcd_operator::plan::{Act, Change, Hold, Plan, Task, Upkeep, plan};
+use etcd_operator::plan::{Act, Change, Hold, Plan, Task, Upkeep, leaves_its_claim, plan};
 use etcd_operator::spec::ClusterSpec;
 use etcd_operator::start::{DataDir, Identity, Start};
+use etcd_operator::status::{Kind, status};
 use etcd_operator::version::Version;
 use world::{CLUSTER, MEMBER, SETTINGS, VERSION, identity, member, name, place, spec};
 
@@ -449,12 +450,17 @@ fn the_record_of_a_removed_member_is_ended_later_too() {
 
 /// Three members, of which nothing is heard of this one and its node.
 fn unheard(seconds: u64, serving: usize) -> Observed {
+    bound(seconds, serving, None)
+}
+
+/// The same, and what keeps its place on that node.
+fn bound(seconds: u64, serving: usize, bound: Option<Bound>) -> Observed {
     let mut it = instance(
         (world::running(SETTINGS, 5000), false),
         Some((CLUSTER, ID)),
         true,
     );
-    it.unheard = Some(seconds);
+    (it.unheard, it.bound) = (Some(seconds), bound);
     let mut members = MemberSet::of(CLUSTER);
     for (number, it) in listed(Some(ID), true).iter().enumerate() {
         let mut it = it.clone();
@@ -487,6 +493,26 @@ fn who_is_not_heard_of_for_the_grace_is_replaced_by_a_majority_of_the_others() {
     assert_eq!(held.hold(), Some(&Hold::MemberFailed(name(NAME))));
     let held = plan(&holds, &unheard(FAILED_SECONDS - 1, 3));
     assert_eq!(held.hold(), None);
+}
+
+/// It counts among the others' majority again when its node is back; removed, it would not.
+#[test]
+fn who_has_no_place_on_another_node_is_not_removed_and_that_is_told() {
+    let spec = whole();
+    for (why, words) in [
+        (Bound::NoOtherNode, "no other node has a place for it"),
+        (Bound::Unknown, "is not known"),
+    ] {
+        let seen = bound(10 * FAILED_SECONDS, 3, Some(why));
+        let plan = plan(&spec, &seen);
+        assert_eq!((plan.hold(), &plan.change), (None, &Ok(None)));
+        assert!(!leaves_its_claim(&spec, &seen.instances[0]));
+        let status = status(&spec, &seen, &plan);
+        let mut all = status.conditions.iter();
+        let told = all.find(|it| it.kind == Kind::Degraded).unwrap();
+        assert_eq!(told.reason, "NodeAway");
+        assert!(told.message.contains(words), "{}", told.message);
+    }
 }
 
 /// Its claim was given up: what is on that one is ended, whatever its node says, and nobody else's.

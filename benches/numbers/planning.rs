@@ -58,6 +58,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
         },
         terminating: 0,
         unheard: None,
+        bound: None,
         placement: Placement::default(),
         claim: Claim::Stays,
         alone: false,

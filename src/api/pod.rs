@@ -61,6 +61,15 @@ pub enum Spread {
     Required,
 }
 
+impl Pod {
+    /// Whether no two members may share a node.
+    pub fn has_nodes_of_their_own(&self) -> bool {
+        let says = self.affinity.as_ref();
+        let own = says.is_some_and(|it| !it.0.get("podAntiAffinity").is_none_or(Value::is_null));
+        self.spread == Spread::Required && self.topology_spread_constraints.is_empty() && !own
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
 fn is_preferred(it: &Spread) -> bool {
     *it == Spread::Preferred

@@ -4,15 +4,18 @@ use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use kube::Api;
+use kube::api::ListParams;
 use kube::core::DynamicObject;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::claim::Which;
 use super::confirmed::ANSWER;
 use super::objects::resource;
 use super::seen::{Container, PodSeen};
 use super::{Cluster, ControllerError};
+use crate::api::pod as asked;
 use crate::clock;
+use crate::observed::Bound;
 
 /// So long a member is silent before its node is asked for, each time: who only starts needs less, and the node's controller needs
 /// longer to see that a node is away.
@@ -20,6 +23,8 @@ const LOOKS_SECONDS: u64 = 10;
 /// A node that went is called away so long after its members fell silent: the grace of Kubernetes' node controller is 50 s, and it
 /// looks every 5 s; then the next look from here.
 const TOLD_SECONDS: u64 = 70;
+/// Nodes a page: one with many images has tens of KiB.
+const PAGE: u32 = 50;
 /// What the API server told of a node stands for so long while it tells nothing more.
 const STANDS_SECONDS: u64 = 60;
 
@@ -38,6 +43,14 @@ pub(super) struct NodeSeen {
     is_away: bool,
     /// Whoever cordoned it means to bring it back.
     cordoned: bool,
+    /// Why no other node takes its member.
+    bound: Option<Bound>,
+}
+
+impl NodeSeen {
+    pub(super) fn bound(&self) -> Option<Bound> {
+        self.bound.filter(|_| self.is_away)
+    }
 }
 
 impl Cluster {
@@ -77,8 +90,14 @@ impl Cluster {
                 other => other.map(|_| (false, false)),
             },
         };
+        let is_away = told.is_some_and(|it| it.0);
+        let bound = if is_away {
+            self.bound_to_its_node(number).await
+        } else {
+            None
+        };
         let seen = &mut self.members[number].node;
-        seen.asked_at = now;
+        (seen.asked_at, seen.bound) = (now, bound);
         if let Some((is_away, cordoned)) = told {
             (seen.is_away, seen.cordoned, seen.told_at) = (is_away, cordoned, now);
         } else if now > seen.told_at + STANDS_SECONDS {
@@ -94,6 +113,38 @@ impl Cluster {
         Some(node.map_or((true, false), |it| {
             (is_away(&it.data), is_cordoned(&it.data))
         }))
+    }
+
+    /// Why no other node would take a member in this one's stead, where no two may share a node.
+    async fn bound_to_its_node(&self, number: usize) -> Option<Bound> {
+        let nothing = asked::Pod::default();
+        let asked = self.object.object.spec.pod.as_ref().unwrap_or(&nothing);
+        if !asked.has_nodes_of_their_own() {
+            return None;
+        }
+        let others = (0..self.members.len()).filter(|it| *it != number);
+        let occupied: Vec<String> = others
+            .filter_map(|it| self.member_pod(it)?.node.clone())
+            .collect();
+        let takes = |it: &DynamicObject| {
+            let name = it.metadata.name.as_deref().unwrap_or_default();
+            !occupied.iter().any(|it| it == name) && takes_a_member(it, asked)
+        };
+        let client = self.shared.client.clone();
+        let nodes = Api::<DynamicObject>::all_with(client, &resource::<Node>());
+        let mut page = ListParams::default().limit(PAGE);
+        loop {
+            let Some(list) = self.learn("Node", "list", nodes.list(&page)).await else {
+                return Some(Bound::Unknown);
+            };
+            if list.items.iter().any(takes) {
+                return None;
+            }
+            page.continue_token = list.metadata.continue_.filter(|it| !it.is_empty());
+            if page.continue_token.is_none() {
+                return Some(Bound::NoOtherNode);
+            }
+        }
     }
 
     /// The volume of a member whose Pod is on no node.
@@ -214,6 +265,36 @@ fn is_cordoned(node: &Value) -> bool {
     node["spec"]["unschedulable"] == true
 }
 
+/// Whether a node is there and would take a member: by what it is, what keeps Pods off, and what the document asks of it by name.
+fn takes_a_member(node: &DynamicObject, asked: &asked::Pod) -> bool {
+    let data = &node.data;
+    let mut conditions = data["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let is_ready = conditions.any(|it| it["type"] == "Ready" && it["status"] == "True");
+    let labels = node.metadata.labels.as_ref();
+    let has = |(key, value): (&String, &String)| labels.and_then(|it| it.get(key)) == Some(value);
+    let mut taints = data["spec"]["taints"].as_array().into_iter().flatten();
+    is_ready
+        && !is_cordoned(data)
+        && asked.node_selector.iter().all(has)
+        && !taints.any(|it| keeps_off(it, &asked.tolerations))
+}
+
+/// Whether a taint keeps Pods with these tolerations off.
+fn keeps_off(taint: &Value, tolerations: &[asked::Toleration]) -> bool {
+    let tolerates = |it: &asked::Toleration| {
+        let effect = it.effect.is_none_or(|it| taint["effect"] == json!(it));
+        let key = it.key.as_deref().is_none_or(|it| taint["key"] == it);
+        let value = it.operator == Some(asked::Compare::Exists)
+            || taint["value"].as_str().unwrap_or_default()
+                == it.value.as_deref().unwrap_or_default();
+        effect && key && value
+    };
+    taint["effect"] != json!(asked::Effect::PreferNoSchedule) && !tolerations.iter().any(tolerates)
+}
+
 /// Whether a volume can be used on one node only, as local ones are.
 fn is_of_one_node(volume: &Value) -> bool {
     let terms = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
@@ -263,6 +344,78 @@ mod tests {
             assert_eq!(is_of_one_node(&volume(terms.clone())), one, "{terms}");
         }
         assert!(!is_of_one_node(&Value::Null), "a network's volume");
+    }
+
+    #[test]
+    fn a_node_takes_a_member_where_nothing_that_is_known_keeps_it_off() {
+        let node = |more: Value| -> DynamicObject {
+            let mut it = json!({
+                "metadata": {"name": "edge3", "labels": {"shop": "yes"}},
+                "spec": {},
+                "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+            });
+            for (part, value) in more.as_object().unwrap() {
+                it[part] = value.clone();
+            }
+            serde_json::from_value(it).unwrap()
+        };
+        let taint = |effect: &str| {
+            let it = json!({"key": "for", "value": "shops", "effect": effect});
+            node(json!({"spec": {"taints": [it]}}))
+        };
+        let asked = |it: Value| serde_json::from_value::<asked::Pod>(it).unwrap();
+        let nothing = asked(json!({}));
+        let selects = |value: &str| asked(json!({"nodeSelector": {"shop": value}}));
+        let tolerates = |it: Value| asked(json!({"tolerations": [it]}));
+        let status =
+            |it: &str| node(json!({"status": {"conditions": [{"type": "Ready", "status": it}]}}));
+        let exists = |more: Value| {
+            let mut it = json!({"operator": "Exists"});
+            for (part, value) in more.as_object().unwrap() {
+                it[part] = value.clone();
+            }
+            tolerates(it)
+        };
+        for (node, asked, takes) in [
+            (node(json!({})), &nothing, true),
+            (node(json!({})), &selects("yes"), true),
+            (node(json!({})), &selects("no"), false),
+            (
+                node(json!({"spec": {"unschedulable": true}})),
+                &nothing,
+                false,
+            ),
+            (status("False"), &nothing, false),
+            (status("Unknown"), &nothing, false),
+            (taint("PreferNoSchedule"), &nothing, true),
+            (taint("NoSchedule"), &nothing, false),
+            (taint("NoExecute"), &nothing, false),
+            (taint("NoSchedule"), &exists(json!({})), true),
+            (taint("NoSchedule"), &exists(json!({"key": "for"})), true),
+            (taint("NoSchedule"), &exists(json!({"key": "other"})), false),
+            (
+                taint("NoSchedule"),
+                &exists(json!({"effect": "NoExecute"})),
+                false,
+            ),
+            (
+                taint("NoSchedule"),
+                &tolerates(json!({"key": "for", "value": "shops"})),
+                true,
+            ),
+            (
+                taint("NoSchedule"),
+                &tolerates(json!({"key": "for", "value": "trains"})),
+                false,
+            ),
+            (
+                taint("NoSchedule"),
+                &tolerates(json!({"key": "for"})),
+                false,
+            ),
+        ] {
+            assert_eq!(takes_a_member(&node, asked), takes, "{node:?} {asked:?}");
+        }
     }
 
     #[test]

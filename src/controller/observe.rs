@@ -157,6 +157,7 @@ impl Cluster {
             list_from: ListFrom::Peers,
             regain,
             unheard,
+            bound: self.members[number].node.bound(),
             placement: self.placement(number, pod),
         }
     }

@@ -79,8 +79,8 @@ pub const RIGHTS: &[Right] = &[
     right(
         "",
         "nodes",
-        &["get"],
-        "a member is replaced where nothing is heard of its node",
+        &["get", "list"],
+        "a member is replaced where nothing is heard of its node, and another one has a place for it",
     ),
     right(
         "",

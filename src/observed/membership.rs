@@ -49,7 +49,7 @@ impl Membership {
         }
     }
 
-    /// The same; of whom nothing was heard for the document's grace has failed. One that was to join has no id but that of its
+    /// The same; of whom nothing was heard for the document's grace has failed, where another node would take one in its stead. One that was to join has no id but that of its
     /// place in the list.
     #[must_use]
     pub fn after(self, spec: &ClusterSpec, instances: &[Instance]) -> Self {
@@ -62,7 +62,8 @@ impl Membership {
         };
         let mut silences = heapless::Vec::<Silence, INSTANCES_MAX>::new();
         // What is on a claim that was given up says nothing of the member.
-        for instance in instances.iter().filter(|it| it.claim != Claim::Former) {
+        let tells = |it: &&Instance| it.claim != Claim::Former && it.bound.is_none();
+        for instance in instances.iter().filter(tells) {
             if let Some(seconds) = instance.unheard
                 && let Some(member) = instance.id(&self).or_else(|| joins(instance))
             {

@@ -35,10 +35,14 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, held: Option<&He
     }
     if let Some(it) = observed.instances.iter().find(|it| it.unheard.is_some()) {
         let node = it.placement.node.as_deref().unwrap_or("of its volume");
-        let message = detail(format_args!(
+        let silent = detail(format_args!(
             "nothing is heard of {} and of the node {node}",
             it.member
         ));
+        let message = match it.bound {
+            Some(why) => detail(format_args!("{silent}, and {why}")),
+            None => silent,
+        };
         return yes("NodeAway", message);
     }
     if let Membership::Known(members) = &observed.membership

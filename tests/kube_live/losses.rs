@@ -138,9 +138,19 @@ fn a_member_of_a_lost_node_is_replaced_on_another_one() {
         it.node_is(number, "Ready", "True").then_some(())
     });
     let after = whole(&it, 3);
-    assert_eq!(it.node_of(lost), Some(next));
+    assert_eq!(it.node_of(lost), Some(next.clone()));
     assert_ne!(id_of(&after, lost), id_of(&before, lost));
     assert_written(&it, "shop", acknowledged);
+
+    // As `etcd-operator explain ClaimGivenUp` says.
+    it.kubectl(&["delete", "pvc", "-l", &of_it]).good();
+    it.eventually("no claim to be listed as kept", SOON, || {
+        let kept = it.cluster("shop")["status"]["keptClaims"].clone();
+        kept.as_array().is_none_or(Vec::is_empty).then_some(())
+    });
+    let purged = whole(&it, 3);
+    assert_eq!(id_of(&purged, lost), id_of(&after, lost));
+    assert_eq!(it.node_of(lost), Some(next));
 }
 
 #[test]
@@ -321,6 +331,52 @@ fn is_replaced_without(it: &Operated, before: &Value, (lost, node): (&str, &str)
     });
     println!("{lost} of {node}: replaced after {:.1?}", begun.elapsed());
     assert_ne!(it.node_of(lost).as_deref(), Some(node));
+    assert_eq!(it.get("shop", "kept"), "1");
+}
+
+/// The member counts on, with its data, until its node is back or another one has a place.
+#[test]
+fn a_member_that_no_other_node_has_a_place_for_is_not_removed() {
+    let Some(it) = Operated::three_nodes() else {
+        return;
+    };
+    let spec = "{size: 3, recovery: {graceMinutes: 1}, pod: {spread: required}}";
+    it.apply(&document("EtcdCluster", "shop", spec));
+    let before = whole(&it, 3);
+    let node_of = |name: &str| row(&before, name)["node"].as_str().unwrap();
+    // etcdctl runs in the first one's Pod.
+    let mut others = MEMBERS.into_iter().skip(1);
+    let member = others.find(|it| node_of(it) != "edge1").unwrap();
+    let number = number_of(node_of(member));
+    it.put("shop", "kept", "1");
+    it.cut(number);
+    it.eventually("why it is waited for", REPLACED_WITHIN, || {
+        let told = it.says_now("shop", "Degraded")?;
+        let words = told["message"].as_str()?;
+        (told["reason"] == "NodeAway" && words.contains("no other node")).then_some(())
+    });
+    // Longer than the grace.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(100) {
+        let listed = it.etcdctl("shop", &["member", "list"]);
+        let id = id_of(&before, member);
+        assert!(listed.contains(id.as_str()), "{listed}");
+        std::thread::sleep(Duration::from_secs(5));
+    }
+    it.heal(number);
+    let ids = |status: &Value| MEMBERS.map(|it| id_of(status, it));
+    assert_eq!(ids(&whole(&it, 3)), ids(&before));
+    assert_eq!(it.get("shop", "kept"), "1");
+
+    // Two members on one node will do.
+    it.cut(number);
+    it.says("shop", "Degraded", "NodeAway");
+    it.patch("shop", r#"{"spec": {"pod": {"spread": "preferred"}}}"#);
+    it.eventually("another member in its place", REPLACED_WITHIN, || {
+        let status = it.try_json(&["get", "etcdcluster", "shop"])?["status"].clone();
+        let other = || id_of(&status, member) != id_of(&before, member);
+        (status["ready"] == "3/3" && other()).then_some(())
+    });
     assert_eq!(it.get("shop", "kept"), "1");
 }
 

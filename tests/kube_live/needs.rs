@@ -539,6 +539,17 @@ pub fn table() -> Vec<Row> {
         ..ROW
     });
     rows.push(Row {
+        right: "list nodes",
+        breaks: "a member of a lost node is not replaced where no two may share a node",
+        then: |it| {
+            it.make("EtcdCluster", "c", &json!({"pod": {"spread": "required"}}));
+            it.await_pod();
+            it.bind("gone");
+        },
+        whole: |it| it.hold_says("no other node has a place for it"),
+        ..ROW
+    });
+    rows.push(Row {
         right: "get persistentvolumes",
         breaks: "a member whose volume went with a deleted node is not replaced",
         then: |it| {

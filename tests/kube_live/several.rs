@@ -174,8 +174,49 @@ fn a_lost_claim_is_replaced_and_the_loss_of_all_pods_loses_nothing() {
         pods(&it).is_empty().then_some(())
     });
     resize(&it, 3);
-    whole(&it, 3);
+    let slept = whole(&it, 3);
     assert_eq!(it.get("shop", "kept"), "1");
+
+    it.reboot();
+    let booted = whole(&it, 3);
+    for member in MEMBERS {
+        assert!(restarts_of(&it, member) > 0, "{member} is of this boot");
+        assert_eq!(id_of(&booted, member), id_of(&slept, member));
+    }
+    assert_eq!(it.get("shop", "kept"), "1");
+}
+
+fn restarts_of(it: &Operated, member: &str) -> u64 {
+    let pod = it.json(&["get", "pod", member]);
+    let count = &pod["status"]["containerStatuses"][0]["restartCount"];
+    count.as_u64().unwrap()
+}
+
+/// Who failed stays in the list, and is told, until a person says otherwise.
+#[test]
+fn a_member_that_failed_is_held_where_the_document_says_so() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    let spec = "{size: 3, recovery: {member: hold}}";
+    it.apply(&document("EtcdCluster", "shop", spec));
+    let before = id_of(&whole(&it, 3), "shop-1");
+    it.put("shop", "kept", "1");
+    it.kubectl(&["delete", "pvc", "data-shop-1", "--wait=false"])
+        .good();
+    it.says("shop", "Degraded", "ClaimDeleted");
+    it.kubectl(&["delete", "pod", "shop-1"]).good();
+    let told = it.says("shop", "Degraded", "MemberFailed").to_string();
+    assert!(told.contains("shop-1"), "{told}");
+    let listed = it.etcdctl("shop", &["member", "list"]);
+    assert!(listed.contains(before.as_str()), "{listed}");
+    it.put("shop", "kept", "2");
+
+    it.patch("shop", r#"{"spec": {"recovery": {"member": "replace"}}}"#);
+    it.eventually("another member in its place", GROWS_WITHIN, || {
+        (id_of(&whole(&it, 3), "shop-1") != before).then_some(())
+    });
+    assert_eq!(it.get("shop", "kept"), "2");
 }
 
 /// All three Pods are there before the first member is born, and are made anew.

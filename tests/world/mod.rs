@@ -257,6 +257,7 @@ pub fn stopped() -> Instance {
         list_from: ListFrom::Operator,
         regain: None,
         unheard: None,
+        bound: None,
         placement: etcd_operator::observed::Placement::default(),
     }
 }

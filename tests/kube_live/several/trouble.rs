@@ -8,6 +8,7 @@ use super::{GROWS_WITHIN, MEMBERS, id_of, pods, resize, whole};
 use crate::claims::directory;
 use crate::lab::{Options, SOON, is_true};
 use crate::operated::{Operated, copy, document};
+use crate::processes::{Frozen, etcd_of};
 use crate::stream::{Stream, assert_written};
 use crate::writer::restarts;
 
@@ -161,6 +162,42 @@ fn all_claims_are_deleted() {
     it.restored("shop", "back");
     whole(&it, 3);
     assert_eq!(it.get("shop", "kept"), "1");
+}
+
+/// Who stands still gets no clients, and is not ended for it.
+#[test]
+fn a_frozen_member_is_out_of_the_service_until_it_answers() {
+    let Some(it) = Operated::up() else {
+        return;
+    };
+    it.apply(&document("EtcdCluster", "shop", "{size: 3}"));
+    let before = whole(&it, 3);
+    let behind = |wanted: &[&str]| {
+        let of_it = "kubernetes.io/service-name=shop-client";
+        it.eventually(&format!("{wanted:?} behind the Service"), SOON, || {
+            let slices = it.try_json(&["get", "endpointslices", "-l", of_it])?;
+            let endpoints = slices["items"][0]["endpoints"].as_array()?.iter();
+            let serving = endpoints.filter(|it| it["conditions"]["ready"] == true);
+            let mut names: Vec<&str> = serving
+                .filter_map(|it| it["targetRef"]["name"].as_str())
+                .collect();
+            names.sort_unstable();
+            (names == wanted).then_some(())
+        });
+    };
+    behind(&MEMBERS);
+    let pod = it.json(&["get", "pod", "shop-1"]);
+    let frozen = Frozen::new(vec![etcd_of(&pod)]);
+    behind(&["shop-0", "shop-2"]);
+    it.put("shop", "kept", "1");
+    drop(frozen);
+    behind(&MEMBERS);
+    let after = whole(&it, 3);
+    assert_eq!(id_of(&after, "shop-1"), id_of(&before, "shop-1"));
+    let now = it.json(&["get", "pod", "shop-1"]);
+    assert_eq!(now["metadata"]["uid"], pod["metadata"]["uid"]);
+    let restarts = &now["status"]["containerStatuses"][0]["restartCount"];
+    assert_eq!(restarts, 0, "it was ended");
 }
 
 /// It went while no operator was there. What `explain` says leads out of it.
