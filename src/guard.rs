@@ -101,8 +101,6 @@ fn look_again(refusal: &Refusal) -> Duration {
 /// for this start. Later the supervisor has restarted the guard, and only etcd still waits for it.
 const BOOT_PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// Short, because in a Pod the reason becomes visible only when the container has ended.
-const POD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Checks, then becomes etcd. Returns only if etcd was not started, with the reason.
 pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
@@ -131,7 +129,7 @@ pub fn run(paths: &Paths, keeper: Keeper) -> GuardError {
             return error;
         }
         let patience = *patience.get_or_insert_with(|| match keeper {
-            Keeper::Pod => POD_PATIENCE,
+            Keeper::Pod => pod::GUARD_PATIENCE,
             _ if RefusalFile::lasts(paths) < BOOT_PATIENCE.as_secs() => BOOT_PATIENCE,
             _ => PATIENCE,
         });

@@ -19,7 +19,7 @@ use etcd_operator::observed::{
 use etcd_operator::plan::permit::{Grounds, Lapsed};
 use etcd_operator::plan::{Act, Change, Hold, Plan, Task, Upkeep, leaves_its_claim, plan};
 use etcd_operator::spec::ClusterSpec;
-use etcd_operator::start::{DataDir, Identity, Start};
+use etcd_operator::start::{DataDir, Identity, Refusal, Start};
 use etcd_operator::status::{Kind, status};
 use etcd_operator::version::Version;
 use world::{CLUSTER, MEMBER, SETTINGS, VERSION, identity, member, name, place, spec};
@@ -495,6 +495,25 @@ fn who_is_not_heard_of_for_the_grace_is_replaced_by_a_majority_of_the_others() {
     assert_eq!(held.hold(), None);
 }
 
+/// That another one could take its place is told first, and why it does not start with it.
+#[test]
+fn who_is_held_without_data_is_told_as_failed() {
+    let holds = ClusterSpec {
+        replace_failed: false,
+        ..whole()
+    };
+    let mut it = instance((Process::Stopped, false), Some((CLUSTER, ID)), true);
+    it.facts.data = world::data(false, false, None);
+    it.refused = Some(Refusal::DataMissing);
+    let seen = seen(it, Membership::Known(listed(Some(ID), true)));
+    let plan = plan(&holds, &seen);
+    let held = plan.held(&seen).unwrap();
+    assert_eq!(held.hold, Hold::MemberFailed(name(NAME)), "{plan:?}");
+    let cause = plan.holds.iter().find(|it| it.0 == name(NAME)).unwrap();
+    let cause = cause.1.to_string();
+    assert!(held.words.ends_with(cause.as_str()), "{}", held.words);
+}
+
 /// It counts among the others' majority again when its node is back; removed, it would not.
 #[test]
 fn who_has_no_place_on_another_node_is_not_removed_and_that_is_told() {
@@ -506,7 +525,7 @@ fn who_has_no_place_on_another_node_is_not_removed_and_that_is_told() {
         let seen = bound(10 * FAILED_SECONDS, 3, Some(why));
         let plan = plan(&spec, &seen);
         assert_eq!((plan.hold(), &plan.change), (None, &Ok(None)));
-        assert!(!leaves_its_claim(&spec, &seen.instances[0]));
+        assert!(!leaves_its_claim(&spec, &seen.instances[1]));
         let status = status(&spec, &seen, &plan);
         let mut all = status.conditions.iter();
         let told = all.find(|it| it.kind == Kind::Degraded).unwrap();

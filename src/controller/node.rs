@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
 use kube::Api;
 use kube::api::ListParams;
 use kube::core::DynamicObject;
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::claim::Which;
 use super::confirmed::ANSWER;
+use super::names::{CLUSTER, MEMBER};
 use super::objects::resource;
 use super::seen::{Container, PodSeen};
 use super::{Cluster, ControllerError};
@@ -90,15 +91,14 @@ impl Cluster {
                 other => other.map(|_| (false, false)),
             },
         };
-        let is_away = told.is_some_and(|it| it.0);
-        let bound = if is_away {
-            self.bound_to_its_node(number).await
-        } else {
-            None
+        let bound = match told {
+            Some((true, _)) => self.bound_to_its_node(number).await,
+            _ => None,
         };
         let seen = &mut self.members[number].node;
-        (seen.asked_at, seen.bound) = (now, bound);
+        seen.asked_at = now;
         if let Some((is_away, cordoned)) = told {
+            seen.bound = bound;
             (seen.is_away, seen.cordoned, seen.told_at) = (is_away, cordoned, now);
         } else if now > seen.told_at + STANDS_SECONDS {
             (seen.is_away, seen.cordoned) = (false, false);
@@ -115,11 +115,25 @@ impl Cluster {
         }))
     }
 
-    /// Why no other node would take a member in this one's stead, where no two may share a node.
+    /// Why no other node would take a member in this one's stead, where no two may share a node. The others' Pods keep it off
+    /// their nodes until they are made anew, whatever the document says by now.
     async fn bound_to_its_node(&self, number: usize) -> Option<Bound> {
+        let client = self.shared.client.clone();
+        let pods =
+            Api::<DynamicObject>::namespaced_with(client, &self.namespace, &resource::<Pod>());
+        let members = format!("{CLUSTER}={},{MEMBER}", self.name);
+        let members = ListParams::default().labels(&members);
+        let Some(pods) = self.learn("Pod", "list", pods.list(&members)).await else {
+            return Some(Bound::Unknown);
+        };
         let nothing = asked::Pod::default();
         let asked = self.object.object.spec.pod.as_ref().unwrap_or(&nothing);
-        if !asked.has_nodes_of_their_own() {
+        let own = self.members[number].name.as_str();
+        let mut others = pods.items.iter();
+        let mut keep_apart =
+            others.any(|it| it.metadata.name.as_deref() != Some(own) && keeps_apart(&it.data));
+        keep_apart |= asked.has_nodes_of_their_own();
+        if !keep_apart {
             return None;
         }
         let others = (0..self.members.len()).filter(|it| *it != number);
@@ -282,6 +296,14 @@ fn takes_a_member(node: &DynamicObject, asked: &asked::Pod) -> bool {
         && !taints.any(|it| keeps_off(it, &asked.tolerations))
 }
 
+/// Whether a Pod shares its node with none of its kind.
+fn keeps_apart(pod: &Value) -> bool {
+    let terms = &pod["spec"]["affinity"]["podAntiAffinity"];
+    let terms = &terms["requiredDuringSchedulingIgnoredDuringExecution"];
+    let mut terms = terms.as_array().into_iter().flatten();
+    terms.any(|it| it["topologyKey"] == "kubernetes.io/hostname")
+}
+
 /// Whether a taint keeps Pods with these tolerations off.
 fn keeps_off(taint: &Value, tolerations: &[asked::Toleration]) -> bool {
     let tolerates = |it: &asked::Toleration| {
@@ -416,6 +438,17 @@ mod tests {
         ] {
             assert_eq!(takes_a_member(&node, asked), takes, "{node:?} {asked:?}");
         }
+    }
+
+    #[test]
+    fn a_pod_that_shares_its_node_with_none_says_so() {
+        let pod = |when: &str, topology: &str| json!({"spec": {"affinity": {"podAntiAffinity": {when: [{"topologyKey": topology}]}}}});
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
+        assert!(keeps_apart(&pod(required, "kubernetes.io/hostname")));
+        assert!(!keeps_apart(&pod(required, "topology.kubernetes.io/zone")));
+        assert!(!keeps_apart(&pod(preferred, "kubernetes.io/hostname")));
+        assert!(!keeps_apart(&json!({"spec": {}})));
     }
 
     #[test]

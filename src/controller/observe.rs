@@ -20,6 +20,7 @@ use crate::member::certificates::{self, survey_by_clock};
 use crate::member::contact::{Contact, Endpoint};
 use crate::member::counts::could_serve;
 use crate::member::place::HostPlace;
+use crate::member::pod::GUARD_PATIENCE;
 use crate::member::records::IdentityFile;
 use crate::observed::{
     Again, Authority, Certificates, Claim, Clock, DocumentSeen, Instance, ListFrom, Looker,
@@ -38,8 +39,9 @@ use waiting::{Waiting, refused_before};
 const WAITS_SECONDS: u64 = 5;
 /// A Pod that its kubelet has been making for longer than this is told of.
 pub(super) const MAKING_SECONDS: u64 = 60;
-/// A guard has looked at everything, or etcd is about to serve, after so long.
-const LOOKS_SECONDS: u64 = 10;
+/// A guard has ended, or etcd is about to serve, after so long: its last look comes up to 5 s after its patience, and the
+/// kubelet tells of it within a second.
+const LOOKS_SECONDS: u64 = GUARD_PATIENCE.as_secs() + 6;
 
 impl Cluster {
     /// Looks at everything.

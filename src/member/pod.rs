@@ -3,6 +3,7 @@
 //! both modes.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,10 @@ pub const SIGNER_VARIABLE: &str = "ETCD_OPERATOR_SIGNER";
 pub const SIGNER_DIR: &str = "/signs";
 /// The file for the Pod's termination message, which the controller reads.
 pub const LAST_WORDS: &str = "/dev/termination-log";
+
+/// How long the guard of a Pod waits for a refusal to pass. Short, because the reason becomes visible only when the container has
+/// ended.
+pub const GUARD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The key of a Secret with access keys, and the name of its mounted file.
 pub const S3_KEY: &str = "credentials";

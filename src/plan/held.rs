@@ -24,9 +24,14 @@ impl Plan {
         let (member, hold) = self.first_hold()?;
         let mut words = detail(format_args!("{hold}"));
         // What keeps one of those that are missed may be what a person can mend.
-        if let (None, Hold::MajorityLost(..)) = (member, hold)
-            && let Some((of, why)) = self.holds.iter().find(|it| !it.1.misses_votes())
-        {
+        let mut others = self.holds.iter().filter(|it| !it.1.misses_votes());
+        let cause = match hold {
+            _ if member.is_some() => None,
+            Hold::MajorityLost(..) => others.next(),
+            Hold::MemberFailed(failed) => others.find(|it| it.0 == *failed),
+            _ => None,
+        };
+        if let Some((of, why)) = cause {
             words = detail(format_args!("{words}; {of}: {why}"));
         }
         Some(Held {
@@ -48,6 +53,12 @@ impl Plan {
         match (members, list) {
             // Nothing is written: that comes before why one of several does not start.
             (Some((_, hold)), Some((_, Hold::MajorityLost(..)))) if hold.is_of_one() => list,
+            // Why it does not start says less than that another one could take its place.
+            (Some((member, hold)), Some((_, Hold::MemberFailed(failed))))
+                if member == Some(failed) && hold.is_of_one() =>
+            {
+                list
+            }
             // Why no majority is seen says more than that a vote is missing.
             (
                 Some((_, hold)),
