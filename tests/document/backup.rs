@@ -103,6 +103,8 @@ fn a_schedule_names_what_no_day_has() {
         ("0 3 * * FRI-MON", "from the lower one to the higher one"),
         ("0 3 31 FEB *", "no day has this date"),
         ("5/10 * * * *", "write */10 or 5-59/10"),
+        ("0 3 * * MON/2", "write */2 or MON-7/2"),
+        ("0 3 * FEB/3 *", "write */3 or FEB-12/3"),
         ("0 3 * * mon", "'mon' is no day of the week: write MON"),
         ("0 3 * jan-mar *", "write JAN-MAR"),
     ] {

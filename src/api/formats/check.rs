@@ -278,11 +278,12 @@ fn fault_of((name, from, to): (&str, u32, u32), field: &str) -> Option<String> {
         let (range, step) = part.split_once('/').unwrap_or((part, ""));
         let numbers = range.split('-').filter_map(|it| it.parse::<u32>().ok());
         let wrong = { numbers }.find(|it| !(from..=to).contains(it));
-        match (wrong, range.parse::<u32>()) {
-            (Some(wrong), _) => Some(format!(
+        let alone = range != "*" && !range.contains('-');
+        match wrong {
+            Some(wrong) => Some(format!(
                 "{name} go from {from} to {to}: there is no {wrong}"
             )),
-            (None, Ok(_)) if !step.is_empty() => Some(format!(
+            None if alone && !step.is_empty() => Some(format!(
                 "a step follows * or a range: write */{step} or {range}-{to}/{step}"
             )),
             _ => None,
