@@ -131,7 +131,7 @@ impl Cluster {
         let own = self.members[number].name.as_str();
         let mut others = pods.items.iter();
         let mut keep_apart =
-            others.any(|it| it.metadata.name.as_deref() != Some(own) && keeps_apart(&it.data));
+            others.any(|it| it.metadata.name.as_deref() != Some(own) && keeps_apart(it));
         keep_apart |= asked.has_nodes_of_their_own();
         if !keep_apart {
             return None;
@@ -297,11 +297,21 @@ fn takes_a_member(node: &DynamicObject, asked: &asked::Pod) -> bool {
 }
 
 /// Whether a Pod shares its node with none of its kind.
-fn keeps_apart(pod: &Value) -> bool {
-    let terms = &pod["spec"]["affinity"]["podAntiAffinity"];
+fn keeps_apart(pod: &DynamicObject) -> bool {
+    let terms = &pod.data["spec"]["affinity"]["podAntiAffinity"];
     let terms = &terms["requiredDuringSchedulingIgnoredDuringExecution"];
     let mut terms = terms.as_array().into_iter().flatten();
-    terms.any(|it| it["topologyKey"] == "kubernetes.io/hostname")
+    let has = |(key, value): (&String, &Value)| {
+        let labels = pod.metadata.labels.as_ref();
+        labels
+            .and_then(|it| it.get(key))
+            .is_some_and(|it| value == it)
+    };
+    terms.any(|it| {
+        let of_its_kind = it["labelSelector"]["matchLabels"].as_object();
+        let of_its_kind = of_its_kind.is_some_and(|it| it.iter().all(has));
+        of_its_kind && it["topologyKey"] == "kubernetes.io/hostname"
+    })
 }
 
 /// Whether a taint keeps Pods with these tolerations off.
@@ -442,13 +452,26 @@ mod tests {
 
     #[test]
     fn a_pod_that_shares_its_node_with_none_says_so() {
-        let pod = |when: &str, topology: &str| json!({"spec": {"affinity": {"podAntiAffinity": {when: [{"topologyKey": topology}]}}}});
+        let pod = |when: &str, topology: &str, of: &str| -> DynamicObject {
+            let selector = json!({"matchLabels": {"cluster": of}});
+            let term = json!({"topologyKey": topology, "labelSelector": selector});
+            let it = json!({
+                "metadata": {"name": "shop-0", "labels": {"cluster": "shop", "more": "yes"}},
+                "spec": {"affinity": {"podAntiAffinity": {when: [term]}}},
+            });
+            serde_json::from_value(it).unwrap()
+        };
         let required = "requiredDuringSchedulingIgnoredDuringExecution";
         let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
-        assert!(keeps_apart(&pod(required, "kubernetes.io/hostname")));
-        assert!(!keeps_apart(&pod(required, "topology.kubernetes.io/zone")));
-        assert!(!keeps_apart(&pod(preferred, "kubernetes.io/hostname")));
-        assert!(!keeps_apart(&json!({"spec": {}})));
+        let (node, zone) = ("kubernetes.io/hostname", "topology.kubernetes.io/zone");
+        for (pod, apart) in [
+            (pod(required, node, "shop"), true),
+            (pod(required, node, "other"), false),
+            (pod(required, zone, "shop"), false),
+            (pod(preferred, node, "shop"), false),
+        ] {
+            assert_eq!(keeps_apart(&pod), apart, "{pod:?}");
+        }
     }
 
     #[test]

@@ -49,8 +49,8 @@ impl Membership {
         }
     }
 
-    /// The same; of whom nothing was heard for the document's grace has failed, where another node would take one in its stead. One that was to join has no id but that of its
-    /// place in the list.
+    /// The same; of whom nothing was heard for the document's grace has failed, where another node would take one in its stead.
+    /// One that was to join has no id but that of its place in the list.
     #[must_use]
     pub fn after(self, spec: &ClusterSpec, instances: &[Instance]) -> Self {
         let Membership::Known(members) = &self else {

@@ -5,6 +5,8 @@ mod three;
 
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::claims::{directory, snapshots_in};
 use crate::lab::{SOON, is_true};
 use crate::nodes::{all_ready, holder, operator_on};
@@ -100,7 +102,8 @@ fn resident(it: &Operated) -> f64 {
 /// Revisions of the API's datastore, which are its writes, in so many seconds.
 fn written(it: &Operated, seconds: u64) -> u64 {
     let revision = || {
-        let all = it.json(&["get", "--raw", "/api/v1/namespaces?limit=1"]);
+        let all = it.kubectl(&["get", "--raw", "/api/v1/namespaces?limit=1"]);
+        let all: Value = serde_json::from_str(&all.good()).unwrap();
         let revision = all["metadata"]["resourceVersion"].as_str().unwrap();
         revision.parse::<u64>().unwrap()
     };
@@ -171,6 +174,7 @@ fn datastore(it: &Operated) -> Row {
     pass(20);
     let without = written(it, IDLE_SECONDS);
     it.install();
+    println!("writes of the datastore: with the operator {with}, without {without}");
     #[expect(clippy::cast_precision_loss, reason = "writes of minutes")]
     let ratio = with as f64 / without.max(1) as f64;
     let figure = format!("writes of the API's datastore in {IDLE_SECONDS} s");
