@@ -21,7 +21,7 @@ pub use backups::{
 };
 pub use clock::Clock;
 pub use membership::Membership;
-pub use placement::{Bound, Placement};
+pub use placement::{NoPlace, Placement};
 pub use predecessor::{Predecessor, Predecessors};
 pub use service::{Alarms, Details, Proposals, Reading, Service, Writing, answer};
 pub use upgrade::{Failed, Reach, Upgrade};
@@ -206,15 +206,15 @@ pub struct Instance {
     /// Seconds for which neither it nor its node was heard of; none: one of them was, or nobody knows of a node.
     pub unheard: Option<u64>,
     /// Why no other node would take a member in its stead. It is asked for while nothing is heard of this one's.
-    pub bound: Option<Bound>,
+    pub no_place: Option<NoPlace>,
     /// Where people find it.
     pub placement: Placement,
 }
 
 impl Instance {
-    /// Whether nothing was heard of it and its node for so long, and another node would take a member in its stead.
-    pub fn is_lost_after(&self, grace_seconds: u64) -> bool {
-        self.bound.is_none() && self.unheard.is_some_and(|it| it >= grace_seconds)
+    /// Seconds for which nothing was heard of it and its node, where another node would take a member in its stead.
+    pub fn silent(&self) -> Option<u64> {
+        self.unheard.filter(|_| self.no_place.is_none())
     }
 
     /// Whether its process runs, or waits to run.

@@ -13,8 +13,8 @@ use etcd_operator::cluster::{
     Answer, ClusterId, FAILED_SECONDS, Health, Member, MemberId, MemberSet, Role,
 };
 use etcd_operator::observed::{
-    Again, Bound, Claim, Details, Instance, ListFrom, MadeFor, Membership, Observed, Predecessors,
-    Process, Reading, Service,
+    Again, Claim, Details, Instance, ListFrom, MadeFor, Membership, NoPlace, Observed,
+    Predecessors, Process, Reading, Service,
 };
 use etcd_operator::plan::permit::{Grounds, Lapsed};
 use etcd_operator::plan::{Act, Change, Hold, Plan, Task, Upkeep, leaves_its_claim, plan};
@@ -450,17 +450,17 @@ fn the_record_of_a_removed_member_is_ended_later_too() {
 
 /// Three members, of which nothing is heard of this one and its node.
 fn unheard(seconds: u64, serving: usize) -> Observed {
-    bound(seconds, serving, None)
+    unheard_without(seconds, serving, None)
 }
 
-/// The same, and what keeps its place on that node.
-fn bound(seconds: u64, serving: usize, bound: Option<Bound>) -> Observed {
+/// The same, and why no other node takes one in its stead.
+fn unheard_without(seconds: u64, serving: usize, no_place: Option<NoPlace>) -> Observed {
     let mut it = instance(
         (world::running(SETTINGS, 5000), false),
         Some((CLUSTER, ID)),
         true,
     );
-    (it.unheard, it.bound) = (Some(seconds), bound);
+    (it.unheard, it.no_place) = (Some(seconds), no_place);
     let mut members = MemberSet::of(CLUSTER);
     for (number, it) in listed(Some(ID), true).iter().enumerate() {
         let mut it = it.clone();
@@ -519,10 +519,10 @@ fn who_is_held_without_data_is_told_as_failed() {
 fn who_has_no_place_on_another_node_is_not_removed_and_that_is_told() {
     let spec = whole();
     for (why, words) in [
-        (Bound::NoOtherNode, "no other node has a place for it"),
-        (Bound::Unknown, "is not known"),
+        (NoPlace::NoOtherNode, "no other node has a place for it"),
+        (NoPlace::Unknown, "is not known"),
     ] {
-        let seen = bound(10 * FAILED_SECONDS, 3, Some(why));
+        let seen = unheard_without(10 * FAILED_SECONDS, 3, Some(why));
         let plan = plan(&spec, &seen);
         assert_eq!((plan.hold(), &plan.change), (None, &Ok(None)));
         assert!(!leaves_its_claim(&spec, &seen.instances[1]));

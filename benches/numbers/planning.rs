@@ -58,7 +58,7 @@ fn instance(spec: &ClusterSpec, number: usize) -> Instance {
         },
         terminating: 0,
         unheard: None,
-        bound: None,
+        no_place: None,
         placement: Placement::default(),
         claim: Claim::Stays,
         alone: false,

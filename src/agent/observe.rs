@@ -95,7 +95,7 @@ impl Agent {
             list_from: ListFrom::Operator,
             regain,
             unheard: None, // it runs where this agent does
-            bound: None,
+            no_place: None,
             placement: Placement::default(),
         };
         let host = self.host(&storage_dir, &instance);

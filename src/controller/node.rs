@@ -16,7 +16,7 @@ use super::seen::{Container, PodSeen};
 use super::{Cluster, ControllerError};
 use crate::api::pod as asked;
 use crate::clock;
-use crate::observed::Bound;
+use crate::observed::NoPlace;
 
 /// So long a member is silent before its node is asked for, each time: who only starts needs less, and the node's controller needs
 /// longer to see that a node is away.
@@ -44,14 +44,8 @@ pub(super) struct NodeSeen {
     is_away: bool,
     /// Whoever cordoned it means to bring it back.
     cordoned: bool,
-    /// Why no other node takes its member.
-    bound: Option<Bound>,
-}
-
-impl NodeSeen {
-    pub(super) fn bound(&self) -> Option<Bound> {
-        self.bound.filter(|_| self.is_away)
-    }
+    /// Of one that is away: why no other node would take a member in the stead of its one.
+    pub(super) no_place: Option<NoPlace>,
 }
 
 impl Cluster {
@@ -91,17 +85,17 @@ impl Cluster {
                 other => other.map(|_| (false, false)),
             },
         };
-        let bound = match told {
-            Some((true, _)) => self.bound_to_its_node(number).await,
+        let no_place = match told {
+            Some((true, _)) => self.without_a_place(number).await,
             _ => None,
         };
         let seen = &mut self.members[number].node;
         seen.asked_at = now;
         if let Some((is_away, cordoned)) = told {
-            seen.bound = bound;
             (seen.is_away, seen.cordoned, seen.told_at) = (is_away, cordoned, now);
+            seen.no_place = no_place;
         } else if now > seen.told_at + STANDS_SECONDS {
-            (seen.is_away, seen.cordoned) = (false, false);
+            (seen.is_away, seen.cordoned, seen.no_place) = (false, false, None);
         }
     }
 
@@ -115,26 +109,16 @@ impl Cluster {
         }))
     }
 
-    /// Why no other node would take a member in this one's stead, where no two may share a node. The others' Pods keep it off
-    /// their nodes until they are made anew, whatever the document says by now.
-    async fn bound_to_its_node(&self, number: usize) -> Option<Bound> {
-        let client = self.shared.client.clone();
-        let pods =
-            Api::<DynamicObject>::namespaced_with(client, &self.namespace, &resource::<Pod>());
-        let members = format!("{CLUSTER}={},{MEMBER}", self.name);
-        let members = ListParams::default().labels(&members);
-        let Some(pods) = self.learn("Pod", "list", pods.list(&members)).await else {
-            return Some(Bound::Unknown);
-        };
+    /// Why no other node would take a member in this one's stead, where no two may share a node.
+    async fn without_a_place(&self, number: usize) -> Option<NoPlace> {
         let nothing = asked::Pod::default();
         let asked = self.object.object.spec.pod.as_ref().unwrap_or(&nothing);
-        let own = self.members[number].name.as_str();
-        let mut others = pods.items.iter();
-        let mut keep_apart =
-            others.any(|it| it.metadata.name.as_deref() != Some(own) && keeps_apart(it));
-        keep_apart |= asked.has_nodes_of_their_own();
-        if !keep_apart {
-            return None;
+        if !asked.has_nodes_of_their_own() {
+            match self.others_keep_apart(number).await {
+                Some(true) => {}
+                Some(false) => return None,
+                None => return Some(NoPlace::Unknown),
+            }
         }
         let others = (0..self.members.len()).filter(|it| *it != number);
         let occupied: Vec<String> = others
@@ -149,16 +133,30 @@ impl Cluster {
         let mut page = ListParams::default().limit(PAGE);
         loop {
             let Some(list) = self.learn("Node", "list", nodes.list(&page)).await else {
-                return Some(Bound::Unknown);
+                return Some(NoPlace::Unknown);
             };
             if list.items.iter().any(takes) {
                 return None;
             }
             page.continue_token = list.metadata.continue_.filter(|it| !it.is_empty());
             if page.continue_token.is_none() {
-                return Some(Bound::NoOtherNode);
+                return Some(NoPlace::NoOtherNode);
             }
         }
+    }
+
+    /// Whether the others' Pods keep a member off their nodes: until they are made anew, whatever the document says by now. None
+    /// where the API server does not tell.
+    async fn others_keep_apart(&self, number: usize) -> Option<bool> {
+        let client = self.shared.client.clone();
+        let pods =
+            Api::<DynamicObject>::namespaced_with(client, &self.namespace, &resource::<Pod>());
+        let members = format!("{CLUSTER}={},{MEMBER}", self.name);
+        let members = ListParams::default().labels(&members);
+        let pods = self.learn("Pod", "list", pods.list(&members)).await?;
+        let own = self.members[number].name.as_str();
+        let other = |it: &&DynamicObject| it.metadata.name.as_deref() != Some(own);
+        Some(pods.items.iter().filter(other).any(keeps_apart))
     }
 
     /// The volume of a member whose Pod is on no node.
@@ -268,11 +266,14 @@ impl Cluster {
 
 /// The node's controller has not heard of its kubelet.
 fn is_away(node: &Value) -> bool {
-    let mut conditions = node["status"]["conditions"]
-        .as_array()
-        .into_iter()
-        .flatten();
-    conditions.any(|it| it["type"] == "Ready" && it["status"] == "Unknown")
+    is_ready(node, "Unknown")
+}
+
+/// Whether a node's condition Ready has this status.
+fn is_ready(node: &Value, status: &str) -> bool {
+    let conditions = node["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|it| it["type"] == "Ready" && it["status"] == status)
 }
 
 fn is_cordoned(node: &Value) -> bool {
@@ -282,15 +283,10 @@ fn is_cordoned(node: &Value) -> bool {
 /// Whether a node is there and would take a member: by what it is, what keeps Pods off, and what the document asks of it by name.
 fn takes_a_member(node: &DynamicObject, asked: &asked::Pod) -> bool {
     let data = &node.data;
-    let mut conditions = data["status"]["conditions"]
-        .as_array()
-        .into_iter()
-        .flatten();
-    let is_ready = conditions.any(|it| it["type"] == "Ready" && it["status"] == "True");
     let labels = node.metadata.labels.as_ref();
     let has = |(key, value): (&String, &String)| labels.and_then(|it| it.get(key)) == Some(value);
     let mut taints = data["spec"]["taints"].as_array().into_iter().flatten();
-    is_ready
+    is_ready(data, "True")
         && !is_cordoned(data)
         && asked.node_selector.iter().all(has)
         && !taints.any(|it| keeps_off(it, &asked.tolerations))
@@ -401,13 +397,9 @@ mod tests {
         let tolerates = |it: Value| asked(json!({"tolerations": [it]}));
         let status =
             |it: &str| node(json!({"status": {"conditions": [{"type": "Ready", "status": it}]}}));
-        let exists = |more: Value| {
-            let mut it = json!({"operator": "Exists"});
-            for (part, value) in more.as_object().unwrap() {
-                it[part] = value.clone();
-            }
-            tolerates(it)
-        };
+        let exists = || tolerates(json!({"operator": "Exists"}));
+        let key = |it: &str| tolerates(json!({"operator": "Exists", "key": it}));
+        let effect = |it: &str| tolerates(json!({"operator": "Exists", "effect": it}));
         for (node, asked, takes) in [
             (node(json!({})), &nothing, true),
             (node(json!({})), &selects("yes"), true),
@@ -422,14 +414,10 @@ mod tests {
             (taint("PreferNoSchedule"), &nothing, true),
             (taint("NoSchedule"), &nothing, false),
             (taint("NoExecute"), &nothing, false),
-            (taint("NoSchedule"), &exists(json!({})), true),
-            (taint("NoSchedule"), &exists(json!({"key": "for"})), true),
-            (taint("NoSchedule"), &exists(json!({"key": "other"})), false),
-            (
-                taint("NoSchedule"),
-                &exists(json!({"effect": "NoExecute"})),
-                false,
-            ),
+            (taint("NoSchedule"), &exists(), true),
+            (taint("NoSchedule"), &key("for"), true),
+            (taint("NoSchedule"), &key("other"), false),
+            (taint("NoSchedule"), &effect("NoExecute"), false),
             (
                 taint("NoSchedule"),
                 &tolerates(json!({"key": "for", "value": "shops"})),

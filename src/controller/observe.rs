@@ -159,7 +159,7 @@ impl Cluster {
             list_from: ListFrom::Peers,
             regain,
             unheard,
-            bound: self.members[number].node.bound(),
+            no_place: self.members[number].node.no_place,
             placement: self.placement(number, pod),
         }
     }

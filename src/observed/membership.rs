@@ -62,9 +62,8 @@ impl Membership {
         };
         let mut silences = heapless::Vec::<Silence, INSTANCES_MAX>::new();
         // What is on a claim that was given up says nothing of the member.
-        let tells = |it: &&Instance| it.claim != Claim::Former && it.bound.is_none();
-        for instance in instances.iter().filter(tells) {
-            if let Some(seconds) = instance.unheard
+        for instance in instances.iter().filter(|it| it.claim != Claim::Former) {
+            if let Some(seconds) = instance.silent()
                 && let Some(member) = instance.id(&self).or_else(|| joins(instance))
             {
                 let _ = silences.push(Silence { member, seconds });

@@ -1,23 +1,23 @@
-//! Where people find a member, and what keeps it there.
+//! Where people find a member, and whether another node would take one in its stead.
 
 use std::fmt;
 
 use crate::cluster::Detail;
 
-/// What keeps a member's place on the node that it had, where no two members may share one.
+/// Why no other node would take a member in the stead of one, where no two may share a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bound {
+pub enum NoPlace {
     /// Each node that would take one has a member already.
     NoOtherNode,
     /// Nobody could ask for the nodes.
     Unknown,
 }
 
-impl fmt::Display for Bound {
+impl fmt::Display for NoPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Bound::NoOtherNode => "no other node has a place for it",
-            Bound::Unknown => "whether another node has a place for it is not known",
+            NoPlace::NoOtherNode => "no other node has a place for it",
+            NoPlace::Unknown => "whether another node has a place for it is not known",
         })
     }
 }

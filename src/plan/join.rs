@@ -135,7 +135,7 @@ pub(super) fn to_end_who_left(
 
 /// Whether the claim of a member that was removed is given up: nobody has heard of its node for long.
 pub fn leaves_its_claim(spec: &ClusterSpec, instance: &Instance) -> bool {
-    instance.is_lost_after(spec.grace_seconds)
+    instance.silent().is_some_and(|it| it >= spec.grace_seconds)
 }
 
 /// What is done with the claim of a lost node where the cluster has removed its member, or waits for it to join: an operator may

@@ -39,7 +39,7 @@ pub(super) fn degraded(spec: &ClusterSpec, observed: &Observed, held: Option<&He
             "nothing is heard of {} and of the node {node}",
             it.member
         ));
-        let message = match it.bound {
+        let message = match it.no_place {
             Some(why) => detail(format_args!("{silent}, and {why}")),
             None => silent,
         };

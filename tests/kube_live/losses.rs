@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::lab::{SOON, is_true};
 use crate::operated::{Operated, document, local_volume, on_volume};
-use crate::several::{MEMBERS, id_of, of_this_boot, whole};
+use crate::processes::started_again;
+use crate::several::{MEMBERS, id_of, whole};
 use crate::stream::{Stream, assert_written};
 
 /// The grace, what Kubernetes needs to see that a node is away, and a member that joins.
@@ -202,7 +203,7 @@ fn without_a_majority_nothing_is_replaced_and_all_are_back_as_they_were() {
     it.put("shop", "kept", "2");
     it.reboot_of(&[2, 3]);
     for name in away {
-        of_this_boot(&it, name);
+        started_again(&it, name);
     }
     assert_eq!(ids(&whole(&it, 3)), ids(&before));
     assert_eq!(it.get("shop", "kept"), "2");

@@ -80,9 +80,19 @@ fn signal(process: &Path, name: &str) -> bool {
 /// Ends etcd of a Pod as a power cut would, and waits for the one after it.
 pub fn kill_etcd_of(it: &Operated, name: &str) {
     kill(&etcd_of(&it.json(&["get", "pod", name])));
+    started_again(it, name);
+}
+
+/// Waits for a Pod whose etcd was started again, by a reboot of its node too, and is ready.
+#[track_caller]
+pub fn started_again(it: &Operated, name: &str) {
     it.eventually("its etcd anew", SOON, || {
         let pod = it.try_json(&["get", "pod", name])?;
-        let restarts = pod["status"]["containerStatuses"][0]["restartCount"].as_u64()?;
-        (restarts > 0 && is_true(&pod, "Ready")).then_some(())
+        (restarts_in(&pod)? > 0 && is_true(&pod, "Ready")).then_some(())
     });
+}
+
+/// How often the kubelet has started a Pod's container again.
+pub fn restarts_in(pod: &Value) -> Option<u64> {
+    pod["status"]["containerStatuses"][0]["restartCount"].as_u64()
 }

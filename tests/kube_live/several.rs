@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::claims::{directory, manifests_in, snapshots_in};
 use crate::lab::{SOON, is_true, root};
 use crate::operated::{Operated, document};
+use crate::processes::{restarts_in, started_again};
 use crate::stream::{Stream, assert_written};
 
 /// Of the cluster `shop`.
@@ -179,26 +180,13 @@ fn a_lost_claim_is_replaced_and_the_loss_of_all_pods_loses_nothing() {
 
     it.reboot();
     for member in MEMBERS {
-        of_this_boot(&it, member);
+        started_again(&it, member);
     }
     let booted = whole(&it, 3);
     for member in MEMBERS {
         assert_eq!(id_of(&booted, member), id_of(&slept, member));
     }
     assert_eq!(it.get("shop", "kept"), "1");
-}
-
-/// Waits for the member's etcd after its node was rebooted.
-#[track_caller]
-pub fn of_this_boot(it: &Operated, member: &str) {
-    it.eventually("its etcd of this boot", SOON, || {
-        let pod = it.try_json(&["get", "pod", member])?;
-        (restarts_in(&pod)? > 0 && is_true(&pod, "Ready")).then_some(())
-    });
-}
-
-fn restarts_in(pod: &Value) -> Option<u64> {
-    pod["status"]["containerStatuses"][0]["restartCount"].as_u64()
 }
 
 /// Who failed stays in the list, and is told, until a person says otherwise.

@@ -9,6 +9,7 @@ use crate::claims::directory;
 use crate::lab::SOON;
 use crate::operated::{Operated, copy, document, local_volume, on_volume, pass};
 use crate::operator::USER;
+use crate::processes::restarts_in;
 use crate::writer::{longest_gap, restarts};
 
 #[test]
@@ -181,7 +182,7 @@ fn damaged_data(it: &Operated) {
     // The kubelet starts the guard again and again: that is no news each time.
     it.eventually("the guard to have looked three times", SOON, || {
         let pod = it.try_json(&["get", "pod", "worn-0"])?;
-        let restarts = pod["status"]["containerStatuses"][0]["restartCount"].as_u64()?;
+        let restarts = restarts_in(&pod)?;
         (restarts >= 2).then_some(())
     });
     pass(2);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::images::{bad_etcd, version_of};
 use crate::lab::{SOON, is_true, skip, status_of};
 use crate::operated::{Operated, document, local_volume, on_volume};
-use crate::processes::{kill, kill_etcd_of, process_of};
+use crate::processes::{kill, kill_etcd_of, process_of, restarts_in};
 use crate::writer::Writer;
 
 /// A rehearsal, a restart and 30 s, and for one that answers nothing a minute more.
@@ -429,8 +429,7 @@ fn killed_at(it: &Operated, (reason, word): (&str, &str)) {
     kill(&operator);
     it.eventually("the operator to be back", CHANGES_WITHIN, || {
         let now = it.acting();
-        let restarts = |it: &Value| it["status"]["containerStatuses"][0]["restartCount"].as_u64();
-        (restarts(&now) > restarts(&pod)).then_some(())
+        (restarts_in(&now) > restarts_in(&pod)).then_some(())
     });
 }
 

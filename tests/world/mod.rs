@@ -257,7 +257,7 @@ pub fn stopped() -> Instance {
         list_from: ListFrom::Operator,
         regain: None,
         unheard: None,
-        bound: None,
+        no_place: None,
         placement: etcd_operator::observed::Placement::default(),
     }
 }
