@@ -16,8 +16,6 @@ use crate::operated::Operated;
 
 /// After so long a request goes to the next member.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A longest gap of less than this lost one request, of a member that ended with it, and no second one.
-pub const ONE_LOST: Duration = PATIENCE.saturating_add(Duration::from_millis(500));
 /// The members' addresses, the directory of the certificate and the server's name.
 const ASKED: &str = "STREAM_OF_WRITES";
 
